@@ -184,7 +184,7 @@ KNOWN: dict[str, Known] = {
         "PARTIAL", 1, TE_BY_NAME, ("step-without-fp8",), _both_in_each_leg(fp8=16, bf16=8)
     ),
     "fp8_one_micro_batch_bf16": Known(
-        "PARTIAL", 0, TE_BY_NAME, ("pass-without-fp8",), _both_in_each_leg(fp8=12, bf16=12)
+        "PARTIAL", 1, TE_BY_NAME, ("pass-without-fp8",), _both_in_each_leg(fp8=12, bf16=12)
     ),
     "fp8_instead_of_nvfp4": Known("PARTIAL", 0, TE_BY_NAME, ("higher-than-promised",), _legs(24)),
     "fp8_pinned_layer": Known("ACTIVE", 1, (FP8_MM,), ("pinned-layer-low",), _legs(24)),

@@ -15,7 +15,6 @@ from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.promises import Promises, unplaced_ns
-from fp8verify.analysis.proof import prove
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
     clock_report,
@@ -31,7 +30,6 @@ from fp8verify.report.model.diagnosis import (
     NamedLayersReport,
 )
 from fp8verify.report.model.parts import (
-    Finding,
     HealthReport,
     KernelRow,
     LegRow,
@@ -41,7 +39,7 @@ from fp8verify.report.model.parts import (
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import LEGS, Leg, Verdict
 from fp8verify.text import patterns
-from fp8verify.verdict.judge import Assessment
+from fp8verify.verdict.judge import Assessment, Judgement
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 2
@@ -49,8 +47,7 @@ SCHEMA_VERSION = 2
 
 def assemble(
     ranks: Sequence[RankEvidence],
-    assessed: Sequence[Assessment],
-    findings: tuple[Finding, ...],
+    found: Judgement,
     promises: Promises,
     notes: Sequence[str] = (),
     *,
@@ -60,8 +57,7 @@ def assemble(
 
     Args:
         ranks: their evidence.
-        assessed: the results of the findings for each rank.
-        findings: on all ranks.
+        found: what it shows.
         promises: what the log and the model promised.
         notes: remarks on what was read and recorded.
         name: what the run is called.
@@ -90,15 +86,15 @@ def assemble(
         legs=_pass_rows([*whole.gemms, *whole.optimizer]),
         recipe=_recipe_seen(whole.gemms),
         ranks=tuple(
-            _rank_report(rank, found, promises) for rank, found in zip(ranks, assessed, strict=True)
+            _rank_report(rank, one, promises) for rank, one in zip(ranks, found.ranks, strict=True)
         ),
         claims=promises.claims,
         mention=promises.mention,
-        findings=findings,
+        findings=found.findings,
         environment=environment(ranks),
         measure="flops" if any(rank.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
-        proof=prove(ranks, findings),
+        proof=found.proof,
     )
 
 
@@ -137,7 +133,6 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
         library_log=rank.library_log,
         unplaced_us=micros(unplaced_ns(rank, promises)),
-        expected=rank.expected,
         gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},
         copy_time_us={name: micros(ns) for name, ns in rank.copies.items()},
         legs=_pass_rows([*survey.gemms, *survey.optimizer]),

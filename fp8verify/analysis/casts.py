@@ -150,7 +150,7 @@ def _passes(rank: RankEvidence) -> int:
     """Return the least number of passes that a step has."""
     last: dict[int, int] = defaultdict(int)
     for row in rank.survey.linear:
-        last[row.step] = max(last[row.step], row.number + 1)
+        last[row.step] = max(last[row.step], row.micro_batch + 1)
     return min(last.values(), default=0)
 
 

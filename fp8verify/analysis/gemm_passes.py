@@ -8,12 +8,6 @@ a row-major linear layer as TN, NN and NT), and last the order of launch: PyTorc
 formulas, torchao 0.17 and Transformer Engine 2.20 all launch dgrad before wgrad. If none of these
 decides, the pass is `backward`.
 
-Autograd consumes what the forward pass saved in the opposite order. So GEMMs are read in the order
-of launch with a stack for each layer size: a GEMM of the backward pass takes the latest forward
-GEMM of its layer. Forward GEMMs that no backward pass takes train nothing: a teacher, a reference
-model, a rollout, a validation, a frozen tower. A forward GEMM after a backward one begins the next
-pass of its step: the next micro-batch.
-
 GEMMs of a backward pass may run outside autograd's nodes: zero-bubble schedules delay wgrad, and
 compiled autograd and joint graphs have no nodes at all. There the shapes decide: for a forward GEMM
 of (tokens, k) by (k, n), wgrad contracts over the tokens, (n, tokens) by (tokens, k).
@@ -27,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, GemmShape, Kind, Kinds
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds
 from fp8verify.analysis.layer_functions import deal
-from fp8verify.analysis.purpose import has_gradient, multiplies_square
+from fp8verify.analysis.purpose import has_gradient
 from fp8verify.kernels.operators import COUNTED, OPERATORS, Part, find, function_of
 from fp8verify.terms import Leg
 from fp8verify.text import lazy_pattern
@@ -157,36 +151,7 @@ def _settle_by_count(
     return frozenset(alternating)
 
 
-def place_in_passes(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
-    """Settle `leg` (fprop, dgrad, wgrad), `trained` and `turn` of GEMMs in the order of launch."""
-    surely_forward = _surely_forward(trace, kinds)
-    _settle_by_shape(gemms, surely_forward)
-    if trace.in_flops:
-        _doubt(gemms)
-    _mark_trained(gemms)
-    sizes = {gemm.size for gemm in gemms if gemm.trained}
-    turned: dict[int, bool] = {}
-    turn: Counter[int] = Counter()
-    chain: set[int] = set()  # places in `gemms` of products that may be an optimizer's
-    for place, gemm in enumerate(gemms):
-        step = gemm.step
-        if gemm.leg in _BACKWARD:
-            turned[step] = True
-        elif gemm.leg is Leg.FPROP and gemm.trained and turned.get(step):
-            turn[step] += 1
-            turned[step] = False
-        gemm.turn = turn[step]
-        after_backward = not gemm.trained and turned.get(step) and gemm.number not in surely_forward
-        high = gemm.leg is Leg.FPROP and not gemm.kind.classification.precision.is_low
-        op = gemm.kind.op
-        if after_backward and high and gemm.size not in sizes and op and multiplies_square(op):
-            chain.add(place)
-    for place in chain:
-        if not chain.isdisjoint((place - 1, place + 1)):
-            gemms[place].leg = Leg.OPTIMIZER
-
-
-def _doubt(gemms: Sequence[Gemm]) -> None:
+def doubt(gemms: Sequence[Gemm]) -> None:
     """Take back what the log of a BLAS library, which knows no operators, does not show."""
     for gemm in gemms:
         if gemm.leg is Leg.FPROP and has_gradient(gemm.kind):
@@ -196,7 +161,7 @@ def _doubt(gemms: Sequence[Gemm]) -> None:
             gemm.leg = Leg.UNKNOWN
 
 
-def _surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
+def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     """Return the kinds under a function of the forward pass, by the numbers of `kinds`."""
     nodes = {name for op in trace.ops for name in op.around}
     forward = set(map(function_of, nodes))
@@ -211,7 +176,7 @@ def _surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     )
 
 
-def _settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
+def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
     """Give GEMMs outside of autograd's nodes the pass that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
     sure = Counter(shape[1:] for gemm, shape in shaped if gemm.number in surely_forward)
@@ -264,50 +229,3 @@ def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> b
     tokens, outputs, inputs = dgrad.m, dgrad.k, dgrad.n
     sides = {gemm.shape.m, gemm.shape.n}
     return gemm.shape.k == tokens and tokens not in sides and sides == {outputs, inputs}
-
-
-def _mark_trained(gemms: Sequence[Gemm]) -> None:
-    """Return for each GEMM whether it trains or may; all do if no backward pass is known."""
-    if not any(gemm.leg in _BACKWARD and gemm.kind.op for gemm in gemms):
-        return
-    waiting: dict[_Size, list[Gemm]] = defaultdict(list)
-    taken: dict[_Size, Counter[Leg]] = defaultdict(Counter)
-    for gemm in gemms:
-        if not gemm.kind.multiplies:
-            continue
-        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN)
-        if gemm.leg is Leg.FPROP:
-            waiting[gemm.size].append(gemm)
-            waiting[ANY_SIZE].append(gemm)
-        elif gemm.leg in _BACKWARD:
-            size = _forward_size(gemm, waiting)
-            before = _half(taken[size])
-            # Of two gradients that may be either, one is dgrad and one wgrad.
-            is_certain = gemm.leg is not Leg.BACKWARD and size != ANY_SIZE
-            legs = (gemm.leg,) if is_certain else _GRADIENTS
-            for leg in legs:
-                taken[size][leg] += 2 // len(legs)
-            if _half(taken[size]) > before:
-                open_ = waiting[size]
-                while open_ and open_[-1].trained:
-                    open_.pop()
-                if open_:
-                    open_.pop().trained = True
-
-
-def _half(taken: Counter[Leg]) -> int:
-    """Return how many forward GEMMs the gradients belong to, which count two each."""
-    return -(-max(taken.values(), default=0) // 2)
-
-
-def _forward_size(gemm: Gemm, waiting: dict[_Size, list[Gemm]]) -> _Size:
-    """Return the size of the waiting forward GEMM that a gradient belongs to."""
-    size, shape = gemm.size, gemm.shape
-    if size in (EXPERTS, ANY_SIZE) or shape is None:
-        return size if waiting[size] else ANY_SIZE
-    sizes = []
-    if gemm.leg is not Leg.DGRAD:
-        sizes += [(shape.k, shape.m, shape.n), (shape.k, shape.n, shape.m)]
-    if gemm.leg is not Leg.WGRAD:
-        sizes.append((shape.m, shape.k, shape.n))
-    return next((size for size in sizes if size in waiting), ANY_SIZE)

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemm_owner import owners_of
-from fp8verify.analysis.gemm_passes import place_gemms, place_in_passes
+from fp8verify.analysis.gemm_passes import doubt, place_gemms, settle_by_shape, surely_forward
 from fp8verify.analysis.hidden_products import settle_hidden_products
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
+from fp8verify.analysis.micro_batches import number_micro_batches
+from fp8verify.analysis.pairing import pair, settle_optimizer
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
 from fp8verify.report.model.parts import GemmSummary
@@ -32,7 +34,7 @@ class GemmRow(NamedTuple):
         flops: of all launches, None if unknown.
         untimed: launches without a possible duration in the trace.
         trained: whether their layer has gradients; forward-only layers are not judged.
-        number: of the forward and backward pass within the step.
+        micro_batch: its number within the step.
         layer: the name of its layer, "" if it certainly belongs to none, None if the trace has no
             layer names.
     """
@@ -46,7 +48,7 @@ class GemmRow(NamedTuple):
     shape: GemmShape | None = None
     untimed: int = 0
     trained: bool = True
-    number: int = 0
+    micro_batch: int = 0
     layer: str | None = None
 
     @property
@@ -156,7 +158,13 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
         else:
             of_layers.append(gemm)
     place_gemms(of_layers)
-    place_in_passes(trace, kinds, of_layers)
+    forward = surely_forward(trace, kinds)
+    settle_by_shape(of_layers, forward)
+    if trace.in_flops:
+        doubt(of_layers)
+    pair(of_layers, whole=bool(trace.steps))
+    settle_optimizer(of_layers, forward)
+    number_micro_batches(trace, kinds, of_layers)
     return gemms
 
 
@@ -178,7 +186,8 @@ def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
         kind = kinds.kinds[number]
         if number not in shapes:
             shapes[number] = gemm_shape(kind.op)
-        found.append(Gemm(place, columns.step[place], number, kind, shapes[number]))
+        autograd = (columns.call[place], columns.makes[place], columns.node[place])
+        found.append(Gemm(place, columns.step[place], number, kind, shapes[number], *autograd))
     return found
 
 
@@ -190,20 +199,20 @@ def _gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
     for gemm in gemms:
         kinds[gemm.number], time_ns = gemm.kind, columns.duration_ns[gemm.place]
         layer = names[columns.layer[gemm.place]] if columns.layer else None
-        key = (gemm.number, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.turn, layer)
+        key = (gemm.number, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.micro_batch, layer)
         total = totals[key]
         total[0] += 1
         total[1] += time_ns
         total[2] += not time_ns
     rows = []
     for key, (calls, time_ns, untimed) in totals.items():
-        number, step, leg, shape, trained, turn, layer = key
+        number, step, leg, shape, trained, micro_batch, layer = key
         kind = kinds[number]
         flops = None if shape is None else shape.flops * calls
         if not kind.multiplies:
             flops = 0
-        found = (kind, step, leg, calls, time_ns, flops, shape, untimed, trained, turn, layer)
-        rows.append(GemmRow(*found))
+        found = (kind, step, leg, calls, time_ns, flops, shape, untimed)
+        rows.append(GemmRow(*found, trained, micro_batch, layer))
     return rows
 
 

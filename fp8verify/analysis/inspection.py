@@ -16,7 +16,7 @@ from fp8verify.analysis.gather import gather
 from fp8verify.analysis.gemms import gpu_time
 from fp8verify.analysis.layers import join_by_size
 from fp8verify.analysis.payoff import payoff
-from fp8verify.analysis.promises import Promises, collect_promises, expected_share
+from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
@@ -166,22 +166,20 @@ def _report(
 ) -> Report:
     """Work out what the evidence of all ranks shows, judge them, and return the report."""
     promises = collect_promises(said, ranks)
-    ranks = [work_out(rank, promises) for rank in ranks]
-    assessed, findings = assess(ranks, promises)
+    ranks = [work_out(rank) for rank in ranks]
+    found = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
-    found = assemble(ranks, assessed, findings, promises, [*notes, *limits], name=name)
-    judged = judge(found, policy)
+    judged = judge(assemble(ranks, found, promises, [*notes, *limits], name=name), policy)
     return judged if judged.measure == "time" else in_flops(judged)
 
 
-def work_out(rank: RankEvidence, promises: Promises) -> RankEvidence:
+def work_out(rank: RankEvidence) -> RankEvidence:
     """Add to the evidence of a rank, once, what several readers need of it."""
     casts = rank.ran_low or rank.made_fp8_tensors
     times = gpu_time(rank.survey, casts=casts)
     gain, tax = (None, None) if rank.in_flops else payoff(rank, times, casts=casts)
     layers = join_by_size(rank.survey.linear, rank.meta.modules if rank.meta is not None else None)
-    expected = expected_share(rank, layers, promises)
-    return rank._replace(gpu_time=times, layers=layers, payoff=gain, tax=tax, expected=expected)
+    return rank._replace(gpu_time=times, layers=layers, payoff=gain, tax=tax)
 
 
 def _with_records(

@@ -131,8 +131,12 @@ class Gemm(Struct):
         kind: that kind.
         shape: None if the record does not say it.
         leg: its pass.
+        call: that of the operator that launched it, -1 if autograd numbers none.
+        makes: the node of autograd that its call made, or -1.
+        node: the node that it ran in, or -1.
         trained: whether a backward pass belongs to it.
-        turn: the number of the forward and backward pass within the step.
+        forward: the forward GEMM that it is a gradient of, or recomputes.
+        micro_batch: its number within the step.
     """
 
     place: int
@@ -140,9 +144,13 @@ class Gemm(Struct):
     number: int
     kind: Kind
     shape: GemmShape | None
+    call: int
+    makes: int
+    node: int
     leg: Leg = Leg.UNKNOWN
     trained: bool = True
-    turn: int = 0
+    forward: Gemm | None = None
+    micro_batch: int = 0
 
     @property
     def size(self) -> tuple[int, int, int]:

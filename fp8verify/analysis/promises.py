@@ -22,19 +22,15 @@ belong to forward passes only. Kernel names still prove:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.analysis.gemms import GemmRow, known_flops
-from fp8verify.analysis.layers import LayerClass, Layers
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Claim, Mention
-from fp8verify.terms import LEGS, Leg, Precision, Role
-from fp8verify.text import patterns
+from fp8verify.terms import LEGS, Leg, Precision
 
 if TYPE_CHECKING:
     from fp8verify.logs.promises import LayerPromise, PhasePromise
@@ -187,81 +183,6 @@ def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
         for leg in LEGS
         if said
     }
-
-
-# The work that no listed module explains may be at most this share.
-_UNEXPLAINED = 0.01
-
-
-def expected_share(rank: RankEvidence, layers: Layers, promises: Promises) -> ExpectedReport | None:
-    """Return what should run in low precision; None if module list and GEMMs do not show it.
-
-    Args:
-        rank: a rank with a module list.
-        layers: its modules by size.
-        promises: what the log and the model promised.
-    """
-    rows = [row for row in rank.survey.linear if row.kind.multiplies]
-    total = sum(row.flops or 0 for row in rows)
-    modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
-    if not (total and modules and known_flops(rank.linear)) or not promises.any:
-        return None
-    if any(module.state == "unknown" for module in modules):
-        return None
-    experts = _experts(rows, layers.experts, promises)
-    known = [layer for layer in layers.classes if layer.modules]
-    explained = sum(layer.flops for layer in known) + sum(
-        row.flops or 0 for row in rows if row.kind.classification.role is Role.GROUPED_GEMM
-    )
-    if experts is None or explained < (1 - _UNEXPLAINED) * total:
-        return None
-    expected = experts + sum(_of_class(layer, promises) for layer in known)
-    left = [m for m in modules if not any(_is_low(m, leg, promises) for leg in LEGS)]
-    low = sum(row.flops or 0 for row in rows if row.precision.is_low)
-    high = [promises.phase_of(step.number) == HIGH_PRECISION for step in rank.steps]
-    phases = 1 - sum(high) / (len(high) or 1)  # of the steps that the log leaves in high precision
-    return ExpectedReport(
-        share_of_flops=round(phases * expected / total, 6),
-        measured_share_of_flops=round(low / total, 6),
-        left_out=tuple(patterns(module.fqn for module in left)),
-        stated=phases < 1 or (bool(left) and all(promises.pin(module.fqn) for module in left)),
-    )
-
-
-def _experts(
-    rows: Iterable[GemmRow], experts: tuple[ModuleRecord, ...], promises: Promises
-) -> float | None:
-    """Return the FLOPs of grouped GEMMs that were to be low; None if only some experts were."""
-    grouped = [row for row in rows if row.kind.classification.role is Role.GROUPED_GEMM]
-    if not grouped:
-        return 0.0
-    expected = 0.0
-    for row in grouped:
-        low = {_is_low(module, row.leg, promises) for module in experts}
-        if len(low) != 1:
-            return None
-        expected += (row.flops or 0) * low.pop()
-    return expected
-
-
-def _of_class(layer: LayerClass, promises: Promises) -> float:
-    calls = sum(layer.observed.values())
-    expected = 0.0
-    for leg, count in layer.observed.items():
-        low = sum(_is_low(module, leg, promises) for module in layer.modules)
-        share = low / len(layer.modules)
-        if layer.passes is not None and count < layer.passes * len(layer.modules):
-            # Some have no such GEMM, as the first layer has no dgrad: which, is not known.
-            most = layer.passes * low
-            least = count - layer.passes * (len(layer.modules) - low)
-            share = max(least, min(layer.in_fp8.get(leg, 0), most)) / count
-        expected += layer.flops * count / calls * share
-    return expected
-
-
-def _is_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
-    """Whether a module was to compute a GEMM in low precision, and the log does not pin it."""
-    return is_set_low(module, leg, promises) and promises.pin(module.fqn) is None
 
 
 def is_set_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:

@@ -18,7 +18,7 @@ from fp8verify.analysis.timeline import Timeline
 from fp8verify.capture.schema import ModuleRecord, RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model.diagnosis import ExpectedReport, PayoffReport, TaxReport
+from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
 from fp8verify.report.model.parts import GemmSummary, LibraryLogReport, TimelineReport
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import label_of_rank
@@ -57,7 +57,6 @@ class RankEvidence(NamedTuple):
         layers: linear layers by size.
         payoff: what FP8 can gain, None if no GEMM ran.
         tax: what FP8 costs in addition to its GEMMs, None for nothing.
-        expected: the share of GEMM FLOPs expected in low precision, None if not known.
     """
 
     source: str
@@ -94,7 +93,6 @@ class RankEvidence(NamedTuple):
     layers: Layers = Layers()
     payoff: PayoffReport | None = None
     tax: TaxReport | None = None
-    expected: ExpectedReport | None = None
 
     @property
     def named(self) -> NamedLayers | None:

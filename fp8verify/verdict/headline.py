@@ -202,8 +202,20 @@ def _values(values: Sequence[str]) -> str:
 # ---- several ranks
 
 
-def active_ranks(summaries: Sequence[RankSummary]) -> str:
-    """Say what ran in low precision on ranks that are ACTIVE."""
+def active_ranks(
+    summaries: Sequence[RankSummary], training: Sequence[RankSummary], share_of_all: float
+) -> str:
+    """Say what ran in low precision on ranks that are ACTIVE.
+
+    Args:
+        summaries: the ranks that ran it.
+        training: all that train.
+        share_of_all: of the GEMM time of these, what ran in low precision.
+    """
+    if len(training) > len(summaries):
+        of = f"{len(summaries)} of {counted(training, 'rank')}"
+        formats = low_precision_name(summaries[0].kernels)
+        return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM time of all)"
     kernels: Counter[str] = sum((Counter(one.kernels) for one in summaries), Counter())
     low, total = low_precision_count(kernels), sum(kernels.values())
     where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")

@@ -9,12 +9,16 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.diagnosis import ExpectedReport
+from fp8verify.report.model.parts import Finding, Proof
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import join_findings, rank_findings
-from fp8verify.verdict.findings.recorded import other_runs, ranks_that_can_lack
+from fp8verify.verdict.findings.parts import Parts
+from fp8verify.verdict.findings.recorded import other_runs
+from fp8verify.verdict.findings_table import place_of
 from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.proof import prove
 from fp8verify.verdict.reasons import cause_without_fp8, logged_cause, ran_high, undecidable
 from fp8verify.verdict.verdict import (
     WITHOUT_FP8,
@@ -40,34 +44,57 @@ class Assessment(NamedTuple):
     rest: str | None
     judged: bool
     cause: str | None
+    expected: ExpectedReport | None
 
 
-def assess(
-    ranks: Sequence[RankEvidence], promises: Promises
-) -> tuple[list[Assessment], tuple[Finding, ...]]:
+class Judgement(NamedTuple):
+    """What the evidence of all ranks shows, whatever share is required."""
+
+    ranks: list[Assessment]
+    findings: tuple[Finding, ...]
+    proof: Proof | None
+
+
+def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
     found = [rank_findings(rank, promises) for rank in ranks]
     others = other_runs(ranks)
+    trains = any(rank.backward and rank.ran_low for rank in ranks)
+    can = [
+        rank not in others
+        and (rank.ran_low or undecidable(rank) is None)
+        and (rank.backward or not trains)
+        for rank in ranks
+    ]
+    rows = [rank.survey.linear if one else [] for rank, one in zip(ranks, can, strict=True)]
+    parts = Parts(ranks, promises, rows)
+    of_parts = list(parts.findings())
+    for part in of_parts:
+        for place in part.places:
+            found[place] = sorted([*found[place], part.finding], key=place_of)
+    accused = parts.accused if any(rank.ran_low for rank in ranks) else range(len(ranks))
     assessed = []
-    for rank, findings, can in zip(ranks, found, ranks_that_can_lack(ranks), strict=True):
-        opinion = _FOREIGN if rank in others else _settled(rank, findings, promises)
-        short = _decider(findings, Verdict.PARTIAL)
+    for place, (rank, of_rank) in enumerate(zip(ranks, found, strict=True)):
+        opinion = _FOREIGN if rank in others else _settled(rank, of_rank, promises)
+        short = _decider(of_rank, Verdict.PARTIAL)
         settled = opinion is not None
         opinion = opinion or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)
-        rest = _rest(findings, promises) if rank.ran_low else None
+        judged = rank.ran_low or rank in others or place in accused
         assessed.append(
             Assessment(
                 verdict=opinion.verdict,
                 reason=opinion.reason,
                 settled=settled,
                 shortfall=short.message if short else None,
-                rest=rest,
-                judged=can,
+                rest=_rest(of_rank, promises) if rank.ran_low else None,
+                judged=judged or undecidable(rank) is not None,
                 cause=opinion.cause,
+                expected=parts.stated.report(parts.grid, place) if can[place] else None,
             )
         )
     decided = [_decided(of, rank) for of, rank in zip(found, assessed, strict=True)]
-    return assessed, join_findings(ranks, decided, promises)
+    findings = join_findings(ranks, decided, promises)
+    return Judgement(assessed, findings, prove(parts, ranks))
 
 
 def judge(report: Report, policy: Policy) -> Report:
@@ -78,7 +105,7 @@ def judge(report: Report, policy: Policy) -> Report:
     summaries = list(map(RankSummary, report.ranks))
     proof = report.proof if len(summaries) == 1 else None
     opinions = [judge_rank(summary, policy, proof) for summary in summaries]
-    verdict, reason, cause = judge_run(summaries, opinions)
+    verdict, reason, cause = judge_run(summaries, opinions, policy)
     return replace(
         report,
         verdict=verdict,

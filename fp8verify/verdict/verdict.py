@@ -10,6 +10,8 @@ from fp8verify.report.model.parts import Finding, Proof
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import layer_gemms
 from fp8verify.terms import (
+    BACKWARD_LEGS,
+    VAGUE_LEGS,
     Precision,
     Severity,
     Verdict,
@@ -57,6 +59,7 @@ class RankSummary:
         opaque_us: µs in unrecognized kernels; 0 for little.
         cut_steps: steps that a damaged trace does not show whole.
         is_cut: whether they are half of all steps or more.
+        trains: whether a GEMM is of a backward pass, or may be.
     """
 
     def __init__(self, rank: RankReport) -> None:
@@ -77,6 +80,7 @@ class RankSummary:
         self.opaque_us = 0.0 if is_little else rank.opaque_us
         self.cut_steps = sum(not step.whole for step in rank.steps)
         self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
+        self.trains = any(row.leg in (*BACKWARD_LEGS, *VAGUE_LEGS) for row in rank.legs)
 
     def bounds(self) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
@@ -199,7 +203,9 @@ def _short_of(expected: ExpectedReport, summary: RankSummary, proof: Proof | Non
 # ---- all ranks
 
 
-def judge_run(summaries: Sequence[RankSummary], opinions: Sequence[Opinion]) -> Opinion:
+def judge_run(
+    summaries: Sequence[RankSummary], opinions: Sequence[Opinion], policy: Policy
+) -> Opinion:
     """Join the opinions on all ranks into the verdict on the run."""
     if len(opinions) == 1:
         return opinions[0]
@@ -217,4 +223,10 @@ def judge_run(summaries: Sequence[RankSummary], opinions: Sequence[Opinion]) -> 
         first = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
         said = headline.on_all([rank for rank, _ in ranks], [one.reason for _, one in ranks])
         return first[1]._replace(reason=said or f"{first[0].label}: {first[1].reason}")
-    return Opinion(Verdict.ACTIVE, headline.active_ranks([rank for rank, _ in ranks]))
+    # Ranks without FP8 that train count, though no other rank runs layers of their sizes.
+    training = [one for one in summaries if one.rank.judged or one.trains]
+    whole = sum(one.total for one in training) or 1
+    share = sum(one.share * one.total for one in training) / whole
+    said = headline.active_ranks(low, training, share)
+    verdict = Verdict.ACTIVE if share >= policy.share else Verdict.PARTIAL
+    return Opinion(verdict if len(low) < len(training) else Verdict.ACTIVE, said)

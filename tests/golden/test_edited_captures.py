@@ -127,10 +127,18 @@ def in_place(remainder: int) -> Callable[[Capture, Event], bool]:
     places = dict[int, int]()
 
     def chosen(capture: Capture, kernel: Event) -> bool:
-        places.update(() if places else ((id(k), i) for i, k in enumerate(capture.low)))
-        return places[id(kernel)] % 3 == remainder
+        if not places:
+            body = [k for k in capture.low if not _is_head(capture, k)]
+            places.update((id(k), i) for i, k in enumerate(body))
+        return places.get(id(kernel), -1) % 3 == remainder
 
     return chosen
+
+
+def _is_head(capture: Capture, kernel: Event) -> bool:
+    """Whether a GEMM is of the one layer of its size."""
+    (op,) = capture.operators([kernel])
+    return any(32000 in dims for dims in op["args"]["Input Dims"])
 
 
 def attention_called(name: str) -> Capture:

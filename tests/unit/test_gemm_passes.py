@@ -39,7 +39,7 @@ def placed(order: list[int] | None, *sites: Site) -> list[list[Gemm]]:
     launches = order or [i for i, (_, calls) in enumerate(sites) for _ in range(calls)]
     kinds = [kind for kind, _ in sites]
     gemms = [
-        Gemm(place, 0, number, kinds[number], gemm_shape(kinds[number].op))
+        Gemm(place, 0, number, kinds[number], gemm_shape(kinds[number].op), -1, -1, -1)
         for place, number in enumerate(launches)
     ]
     place_gemms(gemms)

@@ -88,7 +88,7 @@ def test_converted_layers_that_ran_in_bf16_are_named(build: TraceBuilder, tmp_pa
     (severity, message), = layer_findings(found)  # fmt: skip
     assert severity == "warning"
     assert message.startswith("1 converted layer never ran in FP8, 25.0% of GEMM FLOPs")
-    assert message.endswith("down (in eval mode)")
+    assert message.endswith(": down")
     assert found.verdict == "PARTIAL"
 
 

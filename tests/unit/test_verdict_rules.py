@@ -131,15 +131,18 @@ def test_a_function_that_may_be_a_layer_in_bf16_counts_as_one(
     assert [f.severity for f in found(report, "opaque-kernels")] == ([severity] if severity else [])
 
 
-def test_a_rank_whose_layers_may_be_in_kernels_of_its_own_can_lack_fp8(tmp_path: Path) -> None:
-    own, fp8 = TraceBuilder(), TraceBuilder()
-    own.linear(8, 8, 8, fp8=False).launch(
-        "v3", "Project", types=(BF16, BF16), dims=((4096, 2048), (2048, 2048)), us=54
-    )
-    own.write(tmp_path / "rank0.json")
-    fp8.linear(M, N, K, fp8=True).write(tmp_path / "rank1.json")
+@pytest.mark.parametrize(("tokens", "verdict"), [(M, "ACTIVE"), (3 * M, "PARTIAL")])
+def test_ranks_that_train_other_layers_in_bf16_count_for_the_share(
+    tokens: int, verdict: str, tmp_path: Path
+) -> None:
+    TraceBuilder(rank=0, world=2).linear(M, N, K, fp8=True).write(tmp_path / "rank0.json")
+    other = TraceBuilder(rank=1, world=2)
+    for _ in range(tokens // M):
+        other.linear(M, 8, 8, fp8=False)
+    other.write(tmp_path / "rank1.json")
     report = inspect(tmp_path)
-    assert (report.verdict, "rank-without-fp8" in codes(report)) == ("PARTIAL", True)
+    assert (report.verdict, "rank-without-fp8" in codes(report)) == (verdict, False)
+    assert "ran on 1 of 2 ranks" in report.reason
 
 
 @pytest.mark.parametrize("side", [10**400, 0, -8])
@@ -210,7 +213,8 @@ def test_a_step_with_less_than_half_of_the_fp8_of_others_is_short(
     said = [f"at most {share} of the GEMMs of step 2 ran in FP8; in the other steps 100.0% did"]
     messages = [finding.message for finding in found(report, "step-without-fp8")]
     assert messages == (said if share else [])
-    assert (report.verdict, report.exit_code) == ("PARTIAL", int(share is not None))
+    assert (report.verdict, report.exit_code) == ("PARTIAL", 1)
+    assert bool(found(report, "pass-without-fp8")) is (share is None)
 
 
 def test_steps_without_gemms_are_said_and_are_not_every_step(

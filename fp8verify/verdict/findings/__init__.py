@@ -88,6 +88,6 @@ def _merged(group: Sequence[Finding]) -> Finding:
     return replace(
         first,
         message=first.message + whose * (len({one.message for one in group}) > 1),
-        ranks=tuple(rank for finding in group for rank in finding.ranks),
+        ranks=tuple(dict.fromkeys(rank for finding in group for rank in finding.ranks)),
         layers=tuple(dict.fromkeys(layer for finding in group for layer in finding.layers)),
     )

@@ -7,15 +7,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.numerics import recipes_of, recomputed_high
-from fp8verify.analysis.populations import PassReading, read_passes
 from fp8verify.analysis.promises import HIGH_PRECISION, TRAVELS_IN_FP8, Promises, format_name
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import LEGS, Leg, Precision, low_precision_name
-from fp8verify.text import abridged, counted, listed, patterns, shorten
+from fp8verify.terms import LEGS, Leg, Precision
+from fp8verify.text import counted, listed, shorten
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.policy import USUAL_SHARE
 
 # Of a leg's GEMM time in another format: less is a layer or two that were left out by design.
 _MOST = 0.5
@@ -27,105 +25,15 @@ _FP8 = frozenset(precision for precision in Precision if precision.is_fp8)
 _FP4 = frozenset(precision for precision in Precision if precision.is_fp4)
 
 
-# ---- passes in high precision where the other passes are in FP8
+# ---- forward passes that were recomputed otherwise
 
 
-def short_legs(rank: RankEvidence, promises: Promises) -> list[PassReading]:
-    """Return the legs that fall short even if all that is unknown is FP8."""
-    found = read_passes(rank.survey, promises.leaves_high)
-    return [reading for reading in found if reading.found.accused]
-
-
-def legs_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """A leg in high precision, all of it or most; by the recipe's design it is information."""
-    named = rank.named.by_layer() if rank.named is not None else {}
-    for short in short_legs(rank, promises) if rank.ran_low else ():
-        layers = [
-            layer
-            for layer, rows in named.items()
-            if any(row.leg is short.leg and not row.precision.is_low for row in rows)
-        ]
-        yield finding(
-            "leg-not-fp8",
-            "by-recipe" if promises.leaves_high(short.leg.value) else "",
-            ran=_said(short),
-            layers_named=f": {abridged(patterns(layers), _LAYERS)}" if layers else "",
-            layers=layers,
-        )
-
-
-def _said(short: PassReading) -> str:
-    high = [row for row in short.rows if not row.precision.is_low]
-    main = max(high, key=lambda row: row.time_ns).precision.value.upper()
-    name, time_ns = short.leg.value, sum(row.time_ns for row in high)
-    if len(high) == len(short.rows):
-        return f"every {name} GEMM ran in {main} ({time_ns / 1e6:.1f} ms)"
-    count, of = sum(row.calls for row in high), sum(row.calls for row in short.rows)
-    whole = sum(row.time_ns for row in short.rows) / 1e6
-    return f"{count} of {of} {name} GEMMs ran in {main} ({time_ns / 1e6:.1f} of {whole:.1f} ms)"
-
-
-def legs_undecided(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """A leg that falls short if what is unknown of it is in high precision, or that is not seen."""
-    ran = rank.ran_low and rank.backward  # windows without are `no-backward`
-    met = rank.expected is not None and rank.expected.is_met
-    if not ran or (not met and (rank.linear.low_precision_share_of_time or 0) < USUAL_SHARE):
-        return
-    readings = [
-        reading
-        for reading in read_passes(rank.survey, promises.leaves_high)
-        if not promises.leaves_high(reading.leg.value)
-    ]
-    if any(reading.found.accused for reading in readings):
-        return
-    unseen = [reading for reading in readings if reading.missing and _is_needed(rank, reading.leg)]
-    doubted = [reading for reading in readings if not reading.found.acquitted]
-    legs = {row.leg for row in rank.survey.linear}
-    # Without forward GEMMs, those of the backward pass are of no certain pass.
-    if unseen or (not readings and Leg.BACKWARD in legs and Leg.UNKNOWN not in legs):
-        leg = unseen[0].leg if unseen else Leg.FPROP
-        yield finding("leg-unknown", "unseen", leg=leg.value)
-    elif doubted:
-        precision = rank.main_high.value.upper()
-        yield finding("leg-unknown", leg=doubted[0].leg.value, precision=precision)
-
-
-def _is_needed(rank: RankEvidence, leg: Leg) -> bool:
-    """Whether training runs the leg: frozen layers have no wgrad, a first one no dgrad."""
-    linears = [module for module in rank.modules if module.kind == "linear"]
-    if leg is Leg.WGRAD:
-        return not linears or not all(module.frozen for module in linears)
-    passes = {(row.step, row.number) for row in rank.survey.linear}
-    calls = sum(row.calls for row in rank.survey.linear if row.leg is Leg.FPROP)
-    return leg is Leg.DGRAD and calls > len(passes)
-
-
-def recompute_not_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """Forward passes that ran in low precision, and in high precision when they were recomputed.
-
-    Kernels show it in the window, hooks of `run --numerics` by layer: one finding has both.
-    """
-    forward = [row for row in rank.survey.gemms if row.leg is Leg.FPROP and row.shape]
-    low = {row.shape for row in forward if row.precision.is_low}
-    low -= {row.shape for row in forward if not row.precision.is_low}
-    high = [row for row in rank.survey.gemms if row.leg is Leg.RECOMPUTE and row.shape in low]
-    rows = [r for r in high if not r.precision.is_low and r.precision is not Precision.UNKNOWN]
-    said, layers = [], recomputed_high(rank)
-    if rows:
-        gemms = counted(sum(row.calls for row in rows), "recomputed forward GEMM")
-        ms = sum(row.time_ns for row in rows) / 1e6
-        precision, formats = rows[0].precision.value.upper(), low_precision_name(rank.gemm.kernels)
-        said.append(
-            f"{gemms} ran in {precision} ({ms:.1f} ms), and in {formats} when they ran first"
-        )
+def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+    """Layers that hooks of `run --numerics` saw recomputed in high precision."""
+    layers = recomputed_high(rank)
     if layers:
-        said.append(
-            f"{listed(shorten(layers, layers), _SHOWN)} ran in FP8 and, when activation "
-            "checkpointing computed it again, in high precision"
-        )
-    if said:
-        case = "kernels" if rows else ""
-        yield finding("recompute-not-fp8", case, ran="; ".join(said), layers=layers)
+        named = listed(shorten(layers, layers), _SHOWN)
+        yield finding("recompute-not-fp8", ran=named, layers=layers)
 
 
 # ---- other formats than promised

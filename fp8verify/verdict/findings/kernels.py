@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from statistics import median
 
-from fp8verify.analysis.gemms import GemmRow, name_conflicts
+from fp8verify.analysis.gemms import name_conflicts
 from fp8verify.analysis.gpus import peak_of, runs_elsewhere
-from fp8verify.analysis.layers import Layers, sizes_of
-from fp8verify.analysis.populations import Populations, possible_products
+from fp8verify.analysis.possible_products import possible_products
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import LEGS, Leg, Precision, Role
+from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, lazy_pattern, listed, patterns
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
@@ -33,10 +31,6 @@ _PROOF_MARGIN = 1.02
 # Classes that no GPU multiplies faster than BF16.
 _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
 _NAMED = 3
-# GEMMs of less of all work are those of a layer that does not run in each step.
-_LITTLE = 0.05
-# No weight has as many values; a module list may say anything.
-_NO_WEIGHT = 1 << 48
 _NAMED_EXPERTS = 2
 # A correlation that went astray at a window's edge misnames single kernels, never so many.
 _MANY_MISNAMED = 0.05
@@ -224,58 +218,6 @@ def products_of_functions(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
             ms=time_ns / 1e6,
             share=time_ns / linear.total_ns,
         )
-
-
-def hidden_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """Steps and layers that lack GEMMs, where unknown kernels took long enough to be these."""
-    table = Populations(rank.survey)
-    unknown = [*rank.unrecognized, *possible_products(rank.survey, rank.gpu)]
-    time_ns = sum(total.time_ns for total in unknown)
-    if not rank.ran_low or not table.total or time_ns < NEGLIGIBLE * rank.linear.total_ns:
-        return
-    by_step = {step: found.total for (step, _), found in table.sums(_step_of, _no_layer).items()}
-    works = [by_step.get(place, 0.0) for place in range(len(rank.steps))]
-    usual = median(works or [0.0])
-    lacking = {place: usual - work for place, work in enumerate(works) if work < usual / 2}
-    if lacking and _may_be(time_ns, sum(lacking.values()) / table.total, rank):
-        steps = listed([str(rank.steps[place].number) for place in lacking], _NAMED)
-        yield finding(
-            "opaque-kernels", "hidden", ms=time_ns / 1e6, what=f"steps {steps} lack GEMMs"
-        )
-    gemms, flops = _not_seen(rank.layers, len(rank.steps))
-    if gemms and _may_be(time_ns, flops / (rank.layers.flops or flops or 1), rank):
-        what = f"{gemms} forward GEMMs of converted layers were not recognized"
-        yield finding("opaque-kernels", "hidden", ms=time_ns / 1e6, what=what)
-
-
-def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
-    """Return how many forward GEMMs the converted layers lack in some step, and FLOPs of these.
-
-    The FLOPs are those of all three passes.
-    """
-    gemms, flops, tokens = 0, 0.0, 0.0
-    for layer in layers.classes:
-        ran, calls = layer.observed.get(Leg.FPROP, 0), sum(layer.observed.values())
-        lacking = max(0, steps * len(layer.converted) - ran) if ran else 0
-        tokens = max(tokens, layer.flops / (2 * layer.size.n * layer.size.k * calls))
-        gemms, flops = gemms + lacking, flops + lacking * layer.flops / (ran or 1)
-    apart = [size for m in layers.apart if m.state in CONVERTED for size in sizes_of(m)]
-    sizes = [size for size in apart if 0 < size.n * size.k < _NO_WEIGHT]
-    work = sum(2 * size.n * size.k * tokens for size in sizes)
-    return gemms + steps * len(sizes), flops + len(LEGS) * steps * work
-
-
-def _step_of(row: GemmRow) -> int:
-    return row.step
-
-
-def _no_layer(*_: object) -> None:
-    return None
-
-
-def _may_be(time_ns: float, share: float, rank: RankEvidence) -> bool:
-    """Whether kernels took long enough to be GEMMs of this share of the work."""
-    return share > _LITTLE and time_ns > share * rank.linear.total_ns / 2
 
 
 def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

@@ -7,19 +7,16 @@ be distinguished; how many of their GEMMs ran in FP8 can.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.layers import is_transformer_engine
-from fp8verify.analysis.promises import CONVERTED, Promises, is_set_low
+from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
-from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision, Role
-from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
-from fp8verify.verdict.findings.formats import short_legs
+from fp8verify.terms import Leg, Precision, Role
+from fp8verify.text import abridged, counted, in_sentences, of_flops, patterns
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.reasons import cause_without_fp8, runs_transformer_engine
+from fp8verify.verdict.reasons import cause_without_fp8
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4
@@ -37,99 +34,13 @@ def _names(modules: Iterable[ModuleRecord]) -> str:
     return abridged(in_sentences(patterns(module.fqn for module in modules)), _SHOWN)
 
 
-# ---- by name: converted layers, or passes of theirs, that ran in high precision
+# ---- fewer than the log counts
 
 
-def named_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Converted layers without a GEMM in FP8, and those with a pass in high precision."""
-    named = rank.named
-    if not rank.ran_low or rank.meta is None or named is None:
-        return
-    known = named.by_layer()
-    whole: list[str] = []
-    by_leg: dict[Leg, list[str]] = {leg: [] for leg in LEGS}
-    for module in rank.meta.modules:
-        gemms = known.get(module.fqn, [])
-        low = [leg for leg in LEGS if is_set_low(module, leg, promises)]
-        missed = [leg for leg in low if _all_high(leg, gemms)]
-        if missed and not any(found.precision.is_low for found in gemms):
-            whole.append(module.fqn)
-        else:
-            for leg in missed:
-                by_leg[leg].append(module.fqn)
-    seen = f" (seen in step {named.step}, which ran without torch.compile)"
-    where = "" if named.step is None else seen
-    every = [module.fqn for module in rank.modules]  # a pattern means all layers that match it
-    if whole:
-        yield finding(
-            "layer-not-fp8",
-            count=counted(whole, "converted layer"),
-            format=promises.name,
-            share=f"{where}{of_flops(named.share(whole))}",
-            names=listed(in_sentences(shorten(whole, every)), _SHOWN_BY_NAME),
-            layers=whole,
-        )
-    # `leg-not-fp8` of the whole leg names these layers already.
-    short = {found.leg for found in short_legs(rank, promises)} if any(by_leg.values()) else set()
-    for leg, layers in by_leg.items():
-        if layers and leg not in short:
-            yield finding(
-                "leg-not-fp8",
-                "layers",
-                leg=leg.value,
-                layers_named=counted(layers, "converted layer"),
-                where=where,
-                names=listed(in_sentences(shorten(layers, every)), _SHOWN_BY_NAME),
-                layers=layers,
-            )
-
-
-def _all_high(leg: Leg, gemms: Sequence[GemmRow]) -> bool:
-    """Whether a leg ran, and surely all of it in high precision."""
-    ran = [found.precision for found in gemms if found.leg is leg]
-    vague = [found.precision for found in gemms if found.leg in VAGUE_LEGS]
-    sure = not any(found.is_low or found is _UNKNOWN for found in ran + vague)
-    return bool(ran) and sure
-
-
-# ---- by size: converted layers of which none, or only some, ran in FP8
-
-
-def converted_not_executed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Layers that were converted, and of whose size every GEMM ran in high precision."""
-    found = rank.layers
-    if not rank.ran_low or promises.leaves_high("fprop"):
-        return
-    known = rank.named.by_layer() if rank.named is not None else {}
-    missed = [
-        layer
-        for layer in found.classes
-        if layer.never_in_fp8 and layer.observed.get(Leg.FPROP, 0) >= len(layer.modules)
-    ]
-    modules = [m for layer in missed for m in layer.converted if m.fqn not in known]
-    if modules:
-        in_eval = "" if all(module.training for module in modules) else " (in eval mode)"
-        yield finding(
-            "layer-not-fp8",
-            count=counted(modules, "converted layer"),
-            format=promises.name,
-            share=of_flops(found.share(missed)),
-            names=f"{_names(modules)}{in_eval}",
-            layers=[module.fqn for module in modules],
-        )
-
-
-def partly_executed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Layers that were converted, by the module list or the log, where only some ran in FP8.
-
-    What ran in high precision only forward may be an evaluation, which recipes leave there.
-    """
-    if not rank.ran_low or promises.leaves_high("fprop"):
-        return
-    found = [_missing_by_census(rank), _missing_by_function(rank)] if rank.named is None else []
-    if not rank.modules:
-        found += [_missing_by_claim(claim, rank) for claim in promises.claims]
-    for missing, wanted, which in found:
+def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+    """Fewer layers in FP8 than a line of the log says were converted, without a module list."""
+    for claim in () if rank.modules or not rank.ran_low else promises.claims:
+        missing, wanted, which = _missing_by_claim(claim, rank)
         if missing > NEGLIGIBLE * wanted:
             yield finding(
                 "layer-not-fp8",
@@ -142,32 +53,8 @@ def partly_executed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
             return
 
 
-def _missing_by_census(rank: RankEvidence) -> tuple[int, int, str]:
-    """Return how many forward GEMMs of how many that were converted did not run in FP8."""
-    passes = rank.layers.passes(_steps(rank))
-    classes = [layer for layer in rank.layers.classes if layer.converted]
-    short = [c for c in classes if passes and not c.never_in_fp8 and c.missing(passes)]
-    names = patterns(module.fqn for layer in short for module in layer.converted)
-    wanted = passes * sum(len(layer.converted) for layer in classes)
-    missing = sum(layer.missing(passes) for layer in short)
-    return missing, wanted, f"some of {abridged(names, _SHOWN)}"
-
-
-def _missing_by_function(rank: RankEvidence) -> tuple[int, int, str]:
-    """Return the same of Transformer Engine's functions, if all of its modules were converted."""
-    modules = [module for module in rank.modules if is_transformer_engine(module)]
-    rows = [row for row in rank.survey.gemms if runs_transformer_engine(row)]
-    high = [row for row in rows if not row.precision.is_low and row.precision is not _UNKNOWN]
-    wanted = sum(row.calls for row in rows if row.leg is Leg.FPROP)
-    missing = sum(row.calls for row in high if row.leg is Leg.FPROP)
-    all_converted = bool(modules) and all(module.state in CONVERTED for module in modules)
-    trained = any(row.leg in _BACKWARD for row in high)
-    which = "some of Transformer Engine's layers"
-    return missing if all_converted and trained else 0, wanted, which
-
-
 def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
-    """Return the same by a line whose count of all layers is that of the GEMMs."""
+    """Return how many forward GEMMs of how many that a line counts did not run in FP8."""
     which = f"log {claim.place} says that {claim.converted} of {claim.total} layers were converted"
     rows = [row for row in rank.survey.linear if row.kind.classification.role is Role.GEMM]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
@@ -235,8 +122,7 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     left = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
     share = rank.layers.share(left)
-    little = share is not None and share < _LITTLE
-    if rank.ran_low and left and not little and not promises.converted:
+    if rank.ran_low and (share or 0) >= _LITTLE and not promises.converted:
         sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 

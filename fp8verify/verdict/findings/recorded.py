@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.analysis.populations import Populations, possible_products, total_amount
 from fp8verify.analysis.promises import (
     CONVERTED,
-    HIGH_PRECISION,
     Promises,
     lacks_operators,
     passes_are_proved,
@@ -20,7 +18,7 @@ from fp8verify.terms import Leg, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.policy import USUAL_SHARE
-from fp8verify.verdict.reasons import undecidable, without_kernels
+from fp8verify.verdict.reasons import without_kernels
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _WINDOW_STATES = {
@@ -112,42 +110,6 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     yield finding("no-backward", "open" if hidden else "", missing=missing, share=share)
 
 
-def parts_without_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Steps, and passes within a step, whose layers ran far less in low precision than elsewhere.
-
-    Such a pass is a micro-batch, forward or backward.
-    """
-    if not rank.ran_low:
-        return
-    table = Populations(rank.survey)
-    short = table.short_parts(lambda row: row.step)
-    steps = {
-        rank.steps[place].number: found
-        for place, found in short.items()
-        if place >= 0 and promises.phase_of(rank.steps[place].number) != HIGH_PRECISION
-    }
-    if steps:
-        most = max(found.part.share for found in steps.values())
-        usual = total_amount(found.others for found in steps.values()).share
-        named = _named(steps)
-        yield finding(
-            "step-without-fp8", "less" if most else "", steps=named, most=most, usual=usual
-        )
-    if rank.expected is not None and rank.expected.is_met:
-        return  # layers that were to stay in high precision may be a pass of their own
-    parts = table.short_parts(lambda row: (row.step, row.number))
-    passes = [found for (step, _), found in parts.items() if step not in short]
-    if passes:
-        most = max(found.part.share for found in passes)
-        yield finding(
-            "pass-without-fp8",
-            "less" if most else "",
-            count=len(passes),
-            total=len({(row.step, row.number) for row in table.rows}),
-            most=most,
-        )
-
-
 def _named(steps: Iterable[int]) -> str:
     numbers = list(map(str, steps))
     return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, _SHOWN)}"
@@ -210,28 +172,6 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 _ANOTHER_RUN_NS = 120 * 10**9
 
 
-def ranks_that_can_lack(ranks: Sequence[RankEvidence]) -> list[bool]:
-    """Say of each rank whether it can lack FP8 where others ran it.
-
-    A rank that trains no layer of a size that others run in FP8 cannot: a pipeline stage with the
-    head or the embedding alone. Nor can one that runs no backward pass: a rollout. Kernels that may
-    be GEMMs of layers may be of any size.
-    """
-    tables = [Populations(rank.survey) for rank in ranks]
-    pairs = [pair for table in tables for pair in zip(table.rows, table.keys, strict=True)]
-    low = {key for row, key in pairs if row.precision.is_low}
-    train = any(rank.backward and rank.ran_low for rank in ranks)
-    return [
-        rank.ran_low
-        or not low
-        or undecidable(rank) is not None
-        or ((rank.backward or not train) and (None in low or not {None, *low}.isdisjoint(own.keys)))
-        or bool(possible_products(rank.survey, rank.gpu))
-        or any(row.kind.classification.hidden for row in rank.survey.gemms)
-        for rank, own in zip(ranks, tables, strict=True)
-    ]
-
-
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     """Return the ranks whose files are of another run than the rest, by world size and time."""
     known = [rank for rank in ranks if rank.began_ns is not None or rank.world_size is not None]
@@ -255,25 +195,6 @@ def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[
             labels=listed([rank.label for rank in others]),
             world=" or ".join(sorted({str(rank.world_size or "unknown") for rank in others})),
             ranks=_numbers(others),
-        )
-
-
-def ranks_without_fp8(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
-    """Ranks that surely ran GEMMs and none in FP8, while others ran FP8."""
-    others = other_runs(ranks)
-    with_fp8 = [rank for rank in ranks if rank.ran_low]
-    without = [
-        rank
-        for rank, can in zip(ranks, ranks_that_can_lack(ranks), strict=True)
-        if can and not rank.ran_low and undecidable(rank) is None and rank not in others
-    ]
-    if with_fp8 and without:
-        yield finding(
-            "rank-without-fp8",
-            labels=listed([rank.label for rank in without]),
-            others=counted(with_fp8, "other rank"),
-            precision=without[0].main_precision().value.upper(),
-            ranks=_numbers(without),
         )
 
 

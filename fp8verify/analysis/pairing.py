@@ -1,0 +1,166 @@
+"""Which forward GEMM each gradient belongs to, and so which layers train.
+
+Autograd's numbers pair a gradient with the call that made its node, exactly: in pipeline orders,
+and with teachers, reference models and second encoders between forward and backward pass. Within a
+call of several GEMMs, and where nothing is numbered (compiled autograd, joint graphs), a gradient
+takes the latest forward GEMM of its size: autograd consumes what the forward pass saved in the
+opposite order.
+
+Forward GEMMs that no gradient takes train nothing: a teacher, a reference model, a rollout, a
+validation, a frozen tower. Behind the last gradient of a window that is not whole they may train.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm
+from fp8verify.analysis.purpose import multiplies_square
+from fp8verify.terms import VAGUE_LEGS, Leg
+
+_GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
+# The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
+_GRAPH: Final = "CompiledFunction"
+BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)
+_Size: TypeAlias = "tuple[int, int, int]"
+
+
+class _Waiting:
+    """Forward GEMMs by size that no gradient took yet, of one call or of all."""
+
+    def __init__(self) -> None:
+        self._open: dict[_Size, list[Gemm]] = defaultdict(list)
+        self._taken: dict[_Size, Counter[Leg]] = defaultdict(Counter)
+        self._last: dict[_Size, Gemm] = {}
+
+    def add(self, gemm: Gemm) -> None:
+        self._open[gemm.size].append(gemm)
+        self._open[ANY_SIZE].append(gemm)
+
+    def take(self, gemm: Gemm) -> Gemm | None:
+        """Return the forward GEMM of a gradient; two gradients have one."""
+        size = self._forward_size(gemm)
+        taken = self._taken[size]
+        before = _half(taken)
+        # Of two gradients that may be either, one is dgrad and one wgrad.
+        is_certain = gemm.leg is not Leg.BACKWARD and size != ANY_SIZE
+        legs = (gemm.leg,) if is_certain else _GRADIENTS
+        for leg in legs:
+            taken[leg] += 2 // len(legs)
+        if _half(taken) > before:
+            self._mark(size)
+        return self._last.get(size)
+
+    def recompute(self, gemm: Gemm) -> None:
+        """Mark the forward GEMM that ran first as one that trains."""
+        if self._open[gemm.size]:
+            self._mark(gemm.size)
+
+    def _mark(self, size: _Size) -> None:
+        open_ = self._open[size]
+        while open_ and open_[-1].trained:
+            open_.pop()
+        if open_:
+            self._last[size] = open_.pop()
+            self._last[size].trained = True
+
+    def _forward_size(self, gemm: Gemm) -> _Size:
+        size, shape = gemm.size, gemm.shape
+        if size in (EXPERTS, ANY_SIZE) or shape is None:
+            return size if self._open[size] else ANY_SIZE
+        sizes = []
+        if gemm.leg is not Leg.DGRAD:
+            sizes += [(shape.k, shape.m, shape.n), (shape.k, shape.n, shape.m)]
+        if gemm.leg is not Leg.WGRAD:
+            sizes.append((shape.m, shape.k, shape.n))
+        return next((size for size in sizes if size in self._open), ANY_SIZE)
+
+
+def _whole_layer(call: Sequence[Gemm]) -> Sequence[Gemm]:
+    """Return the GEMMs of a call if they train together: those of a layer, not of a graph."""
+    compiled = any(name.startswith(_GRAPH) for name in call[0].kind.around)
+    return () if compiled else call
+
+
+def _half(taken: Counter[Leg]) -> int:
+    """Return how many forward GEMMs the gradients belong to, which count two each."""
+    return -(-max(taken.values(), default=0) // 2)
+
+
+def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
+    """Settle `trained` and `forward`, and by these the legs that are still open.
+
+    Args:
+        gemms: launches of layers, in order.
+        whole: whether the window holds whole steps.
+    """
+    products = [gemm for gemm in gemms if gemm.kind.multiplies]
+    if not any(gemm.leg in BACKWARD and gemm.kind.op for gemm in gemms):
+        return  # no backward pass is known: all may train
+    calls: dict[int, list[Gemm]] = {}
+    by_node: dict[int, _Waiting] = {}
+    of_all = _Waiting()
+    gradients: dict[int, list[Gemm]] = defaultdict(list)
+    for gemm in products:
+        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN)
+        outer = by_node.get(gemm.node)
+        if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
+            (outer or of_all).recompute(gemm)
+        elif gemm.leg in BACKWARD:
+            gemm.forward = (outer or of_all).take(gemm)
+            gradients[gemm.node].append(gemm)
+            for forward in () if outer is None else _whole_layer(calls[gemm.node]):
+                forward.trained = True
+        if gemm.makes >= 0:
+            if gemm.makes not in calls or calls[gemm.makes][0].call != gemm.call:
+                # Frozen layers have the number of the next node, which the last call made.
+                calls[gemm.makes], by_node[gemm.makes] = [], _Waiting()
+            calls[gemm.makes].append(gemm)
+            by_node[gemm.makes].add(gemm)
+        if gemm.leg is Leg.FPROP:
+            of_all.add(gemm)
+    _settle_by_node(calls, gradients)
+    last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD), default=0)
+    for gemm in () if whole else products[last:]:
+        gemm.trained |= gemm.leg is Leg.FPROP
+
+
+def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm]]) -> None:
+    """Settle legs by the number of gradients of a call: dgrad and wgrad, the last layer first.
+
+    The first layer has no dgrad, if its input takes no gradient.
+    """
+    known = [(calls[node], found) for node, found in gradients.items() if node in calls]
+    whole = sum(len(found) == 2 * len(forward) for forward, found in known)
+    first = sum(len(found) == 2 * len(forward) - 1 for forward, found in known)
+    for forward, found in known:
+        legs = list(_GRADIENTS) * len(forward)
+        if len(found) == len(legs) - 1 and first < whole:
+            del legs[-2]
+        if len(found) == len(legs) and len(forward) <= 2:
+            for gemm, leg in zip(found, legs, strict=True):
+                gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
+
+
+def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
+    """Give an optimizer its products outside of its range: chains of X·Xᵀ after the gradients."""
+    sizes = {gemm.size for gemm in gemms if gemm.trained}
+    turned: set[int] = set()
+    chain: set[int] = set()
+    for place, gemm in enumerate(gemms):
+        if gemm.leg in BACKWARD:
+            turned.add(gemm.step)
+        elif gemm.step in turned and gemm.number not in surely_forward and gemm.size not in sizes:
+            high = gemm.leg is Leg.FPROP and not gemm.kind.classification.precision.is_low
+            if high and not gemm.trained and gemm.kind.op and multiplies_square(gemm.kind.op):
+                chain.add(place)
+    for place in chain:
+        if not chain.isdisjoint((place - 1, place + 1)):
+            gemms[place].leg = Leg.OPTIMIZER
+
+
+def forward_of(gemms: Iterable[Gemm]) -> list[Gemm]:
+    """Return the forward GEMMs that train."""
+    return [g for g in gemms if g.leg is Leg.FPROP and g.trained and g.kind.multiplies]

@@ -1,0 +1,305 @@
+"""The grid: the GEMMs of layers that train, by rank, step, micro-batch, layer and leg.
+
+Each cell has an amount in low precision, in high precision and in an unknown one (FLOPs if those of
+all GEMMs of the rank are known, else time) as a fraction of the rank's. A cell is short if its
+low-precision share is below half of what is expected of it: by what the log states, by the recipe,
+by the module list, else by the same layer in the other cells. Unknown amounts count as low to
+accuse and as high to acquit; where the two readings differ a cell is open.
+
+The coordinate that explains the most of what cells lack says what is wrong with a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.terms import Leg, Precision, Role
+from fp8verify.verdict.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
+
+# A layer: its name, (outputs, inputs), the experts of all layers, or None if it cannot be told.
+Layer: TypeAlias = "str | tuple[int, ...] | None"
+
+
+class Cell(NamedTuple):
+    """The five coordinates; `rank` and `step` are places among those of the run and the rank."""
+
+    rank: int
+    step: int
+    micro_batch: int
+    layer: Layer
+    leg: Leg
+
+
+COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
+VALUE_OF: Final = {
+    name: itemgetter(Cell._fields.index(name.replace("-", "_"))) for name in COORDINATES
+}
+
+
+class Tally(NamedTuple):
+    """What ran in cells: fractions of all work of the rank, and launches."""
+
+    low: float = 0.0
+    high: float = 0.0
+    unknown: float = 0.0
+    calls: int = 0
+    low_calls: int = 0
+
+    @property
+    def total(self) -> float:
+        """All work."""
+        return self.low + self.high + self.unknown
+
+    @property
+    def share(self) -> float | None:
+        """The share of low precision in what is known, None of nothing."""
+        known = self.low + self.high
+        return self.low / known if known else None
+
+    def minus(self, other: Tally) -> Tally:
+        """Return what other cells leave of these."""
+        return Tally(
+            self.low - other.low,
+            self.high - other.high,
+            self.unknown - other.unknown,
+            self.calls - other.calls,
+            self.low_calls - other.low_calls,
+        )
+
+
+def add_up(tallies: Iterable[Tally]) -> Tally:
+    """Add up cells."""
+    columns = list(zip(*tallies, strict=True))
+    return Tally(*map(sum, columns)) if columns else Tally()
+
+
+# What is stated of a cell: the share that is to run in low precision, None if nothing is.
+Stated: TypeAlias = "Callable[[Cell, Tally], float | None]"
+
+
+class Shortfall(NamedTuple):
+    """Values of one coordinate, or of several, at which nearly all cells are short.
+
+    Attributes:
+        coordinates: their names.
+        values: by the coordinates.
+        cells: the short cells that they explain.
+        ran: what ran at the values.
+        usual: the low-precision share of the same layers elsewhere.
+    """
+
+    coordinates: tuple[str, ...]
+    values: tuple[tuple[Hashable, ...], ...]
+    cells: tuple[Cell, ...]
+    ran: Tally
+    usual: float
+
+
+class _Explained(NamedTuple):
+    """Short cells that one value of one or more coordinates explains."""
+
+    coordinates: tuple[str, ...]
+    value: tuple[Hashable, ...]
+    cells: list[Cell]
+
+
+class Grid:
+    """The cells of a run, and what each lacks.
+
+    Attributes:
+        cells: what ran in each.
+        rows: the GEMMs of each.
+        expected: the low-precision share that is expected of each cell, where it can be told.
+        stated: the low-precision share that log, configuration and module list state of cells.
+        lacks: of the short cells, the work that is missing in low precision.
+        open: of cells that are short by one reading only, the same.
+    """
+
+    def __init__(self, ranks: Sequence[Sequence[GemmRow]], stated: Stated) -> None:
+        """Sort the rows of all ranks into cells and judge these."""
+        self.cells: dict[Cell, Tally] = {}
+        self.rows: dict[Cell, list[GemmRow]] = defaultdict(list)
+        for place, rows in enumerate(ranks):
+            self._add(place, [row for row in rows if row.kind.multiplies])
+        self.stated = {
+            cell: share
+            for cell, ran in self.cells.items()
+            if (share := stated(cell, ran)) is not None
+        }
+        self._layers = self._by_layer()
+        self._usual_calls = self._counts()
+        self.expected: dict[Cell, float] = {}
+        self.lacks: dict[Cell, float] = {}
+        self.open: dict[Cell, float] = {}
+        for cell, ran in self.cells.items():
+            self._judge(cell, ran)
+
+    def _add(self, rank: int, rows: Sequence[GemmRow]) -> None:
+        by_flops = known_flops(gemm_totals(rows)) is not None
+        weights = [float(row.flops or 0) if by_flops else float(row.time_ns) for row in rows]
+        whole = sum(weights) or 1.0
+        sums: dict[Cell, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0, 0])
+        for row, layer, weight in zip(rows, _layers_of(rows, weights), weights, strict=True):
+            cell = Cell(rank, row.step, row.micro_batch, layer, row.leg)
+            self.rows[cell].append(row)
+            found = sums[cell]
+            is_low = row.precision.is_low
+            found[2 if row.precision is Precision.UNKNOWN else int(not is_low)] += weight / whole
+            found[3] += row.calls
+            found[4] += row.calls * is_low
+        self.cells |= _settled({cell: Tally(*found) for cell, found in sums.items()})  # type: ignore[arg-type]
+
+    def _by_layer(self) -> dict[Layer, Tally]:
+        """Add up the cells by layer of which nothing is stated."""
+        found: dict[Layer, list[Tally]] = defaultdict(list)
+        for cell, ran in self.cells.items():
+            if cell not in self.stated:
+                found[cell.layer].append(ran)
+        return {layer: add_up(tallies) for layer, tallies in found.items()}
+
+    def _counts(self) -> dict[Leg, int]:
+        """Return by leg how many launches most cells have whose layers cannot be told.
+
+        A leg with far fewer than the others is of some of the layers only.
+        """
+        found: dict[Leg, Counter[int]] = defaultdict(Counter)
+        for cell, ran in self.cells.items():
+            if cell.layer is None:
+                found[cell.leg][ran.calls] += 1
+        usual = {leg: counts.most_common(1)[0][0] for leg, counts in found.items()}
+        most = max(usual.values(), default=0)
+        return {leg: count for leg, count in usual.items() if count > HALF * most}
+
+    def _judge(self, cell: Cell, ran: Tally) -> None:
+        share = self.stated.get(cell)
+        if share is None:
+            share = self._layers[cell.layer].minus(ran).share
+        if share is None or share <= 0:
+            return
+        self.expected[cell] = share
+        enough, lacks = HALF * share * ran.total, share * ran.total - ran.low
+        # Without layers, cells of as many launches ran the same ones.
+        is_alike = cell.layer is not None or ran.calls == self._usual_calls.get(cell.leg)
+        if ran.low + ran.unknown < enough and is_alike:
+            self.lacks[cell] = lacks
+        elif ran.low < enough:
+            self.open[cell] = lacks
+        elif cell.leg is Leg.BACKWARD:
+            # Half of it is dgrad and half wgrad: one of them may be what ran in high precision.
+            leg = ran.total / 2
+            if leg - ran.high - ran.unknown < HALF * share * leg and cell not in self.stated:
+                self.open[cell] = share * leg
+
+    # ---- what explains it
+
+    def explain(self, lacks: Mapping[Cell, float]) -> list[Shortfall]:
+        """Return the values that explain what cells lack, those that explain the most first."""
+        least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
+        rest, found = dict(lacks), list[_Explained]()
+        for size in (1, 2, len(COORDINATES)):
+            candidates = self._candidates(lacks, size)
+            while sum(rest.values()) > least and candidates:
+                best = max(candidates, key=lambda key: sum(rest.get(c, 0) for c in candidates[key]))
+                cells = [cell for cell in candidates.pop(best) if cell in rest]
+                if not cells:
+                    break
+                found.append(_Explained(*best, cells))
+                for cell in cells:
+                    del rest[cell]
+        return list(self._joined(found))
+
+    def _candidates(
+        self, lacks: Mapping[Cell, float], size: int
+    ) -> dict[tuple[tuple[str, ...], tuple[Hashable, ...]], list[Cell]]:
+        """Return the short cells of the values at which nearly all cells are short."""
+        found = {}
+        for names in combinations(COORDINATES, size):
+            whole: dict[tuple[Hashable, ...], float] = defaultdict(float)
+            short: dict[tuple[Hashable, ...], float] = defaultdict(float)
+            members: dict[tuple[Hashable, ...], list[Cell]] = defaultdict(list)
+            for cell, share in self.expected.items():
+                value = tuple(VALUE_OF[name](cell) for name in names)
+                whole[value] += share * self.cells[cell].total
+                if cell in lacks:
+                    short[value] += share * self.cells[cell].total
+                    members[value].append(cell)
+            of_one = [len({value[n] for value in whole}) == 1 for n in range(size)]
+            if any(of_one) and size < len(COORDINATES):
+                continue  # what is everywhere explains nothing
+            for value, cells in members.items():
+                if short[value] >= NEARLY_ALL * whole[value]:
+                    found[names, value] = cells
+        return found
+
+    def _joined(self, found: Sequence[_Explained]) -> Iterator[Shortfall]:
+        """Yield the values of the same coordinates as one."""
+        by_names: dict[tuple[str, ...], list[_Explained]] = defaultdict(list)
+        for one in found:
+            by_names[one.coordinates].append(one)
+        for names, explained in by_names.items():
+            cells = tuple(cell for one in explained for cell in one.cells)
+            values = tuple(one.value for one in explained)
+            there = {cell: tuple(VALUE_OF[name](cell) for name in names) for cell in self.expected}
+            layers = {cell.layer for cell in cells}
+            usual = [
+                ran
+                for cell, ran in self.cells.items()
+                if cell.layer in layers and cell in self.expected and cell not in self.lacks
+            ]
+            ran = add_up(self.cells[cell] for cell, value in there.items() if value in values)
+            yield Shortfall(names, values, cells, ran, add_up(usual).share or 0.0)
+
+
+def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
+    """Share what may be dgrad or wgrad between the two, by what each lacks, if one is known.
+
+    Beside GEMMs that may be of any leg, those of gradients are no leg of their own.
+    """
+    found = {cell: ran for cell, ran in cells.items() if cell.leg is not Leg.BACKWARD}
+    for cell in [cell for cell in cells if cell.leg is Leg.BACKWARD]:
+        any_leg = cell._replace(leg=Leg.UNKNOWN)
+        if any_leg in cells:
+            found[any_leg] = add_up([cells[any_leg], cells[cell]])
+            continue
+        forward, *both = (
+            cells.get(cell._replace(leg=leg), Tally()) for leg in (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
+        )
+        if not any(ran.calls for ran in both):
+            found[cell] = cells[cell]
+            continue
+        lacking = [max(0, forward.calls - ran.calls) for ran in both]
+        for leg, ran, lacks in zip((Leg.DGRAD, Leg.WGRAD), both, lacking, strict=True):
+            part = lacks / sum(lacking) if any(lacking) else 0.5
+            low, high, unknown, calls, low_calls = cells[cell]
+            more = Tally(
+                part * low,
+                part * high,
+                part * unknown,
+                round(part * calls),
+                round(part * low_calls),
+            )
+            found[cell._replace(leg=leg)] = add_up([ran, more])
+    return found
+
+
+def _layers_of(rows: Sequence[GemmRow], weights: Sequence[float]) -> list[Layer]:
+    """Return the layer of each row; of sizes none counts where much of the work has none."""
+    forward = {size for row in rows if row.leg is Leg.FPROP for size in row.layer_sizes}
+    layers = [_layer_of(row, forward) for row in rows]
+    nameless = sum(weight for weight, layer in zip(weights, layers, strict=True) if layer is None)
+    if nameless > NEGLIGIBLE * sum(weights):
+        layers = [None if isinstance(x, tuple) and x != EXPERTS else x for x in layers]
+    return layers
+
+
+def _layer_of(row: GemmRow, forward: set[tuple[int, int]]) -> Layer:
+    if row.layer or row.kind.classification.role is Role.GROUPED_GEMM:
+        return row.layer or EXPERTS
+    sizes = row.layer_sizes
+    return next((size for size in sizes if size in forward), sizes[0] if sizes else None)
