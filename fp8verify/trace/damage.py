@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fp8verify.trace.columns import Columns
+    from fp8verify.trace.tables import Step
 
 _NO_OPERATOR = (-1, -1)
 # A thread with this share of the operators is one of the training's.
@@ -36,9 +37,10 @@ def whole_steps(
     whole = [_all_threads_launched(columns, op_rows)] * len(columns.steps)
     ends = [steps[-1]] if is_cut and steps else []
     if is_cut and columns.interleaved and columns.ops.start:
-        ends.append(_places(columns)[-1])
+        # The cut may be in a step of which nothing else is there: its neighbor stands for it.
+        ends.append(max(0, bisect_right(columns.steps, columns.ops.start[-1], key=_start) - 1))
     for place in ends:
-        if place >= 0:
+        if 0 <= place < len(whole):
             whole[place] = False
     rows, kernels = _counted(columns, op_rows, steps)
     most: dict[tuple[int, int], float] = {}
@@ -48,6 +50,10 @@ def whole_steps(
         if kernels[key, step] < most.get(key, 0) * count:
             whole[step] = False
     return whole
+
+
+def _start(step: Step) -> int:
+    return step.start_ns
 
 
 def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:

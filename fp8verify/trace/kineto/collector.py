@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
+_LONG_DAMAGE = 1 << 16
 # An hour: a copy beyond it is a broken counter.
 MAX_COPY_US = 3.6e9
 
@@ -139,8 +140,10 @@ class Collector:
         elif isinstance(category, str) and not self._decoders.knows(category):
             self._decoders.learn(category)
             self.events += 1
-        elif not (self.block(b"[%b]" % data) or self._add_leniently(data)):
-            self.skip()
+        elif not self.block(b"[%b]" % data):
+            # Damage that begins and ends inside of text looks like one long event.
+            if len(data) > _LONG_DAMAGE or not self._add_leniently(data):
+                self.skip()
 
     def skip(self) -> None:
         """Count something that is not an event."""
