@@ -140,10 +140,8 @@ class Collector:
         elif isinstance(category, str) and not self._decoders.knows(category):
             self._decoders.learn(category)
             self.events += 1
-        elif not self.block(b"[%b]" % data):
-            # Damage that begins and ends inside of text looks like one long event.
-            if len(data) > _LONG_DAMAGE or not self._add_leniently(data):
-                self.skip()
+        elif not (self.block(b"[%b]" % data) or self._add_leniently(data)):
+            self.skip()
 
     def skip(self) -> None:
         """Count something that is not an event."""
@@ -151,6 +149,8 @@ class Collector:
 
     def _add_leniently(self, data: bytes) -> bool:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
+        if len(data) > _LONG_DAMAGE:
+            return False  # damage that begins and ends inside of text looks like one event
         try:
             repaired = _read_leniently(data)
             if str(repaired.get("cat")) not in ev.KERNEL_TAGS:
