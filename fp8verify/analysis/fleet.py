@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from fp8verify.analysis.layers import NamedLayers
 from fp8verify.analysis.rank import RankEvidence, merge_windows
 from fp8verify.capture.ranks import NamingStep
 from fp8verify.errors import InputError
-from fp8verify.text import lazy_pattern
+from fp8verify.text import lazy_pattern, printable
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
 from fp8verify.trace.folder import two_of_one_rank
 from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
@@ -37,6 +38,7 @@ _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
 _REMOTE_IN_FLIGHT = 256
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
+_PATIENCE_S = 1.0  # without a word on what is read
 _WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
@@ -334,8 +336,14 @@ def _alike(ranks: Iterable[RankEvidence]) -> Iterable[list[RankEvidence]]:
 
 
 @contextmanager
-def rank_progress() -> Iterator[OnProgress | None]:
-    """Show how many ranks are read; the bar goes away in the end, and is not there elsewhere."""
+def rank_progress(what: str) -> Iterator[OnProgress | None]:
+    """Show what is read after a second, and how many ranks; it goes away in the end.
+
+    It is not there where standard error is no terminal.
+
+    Args:
+        what: the name of what is read.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -343,10 +351,17 @@ def rank_progress() -> Iterator[OnProgress | None]:
     from rich.console import Console
 
     with bars.Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("reading ranks", visible=False)
+        task = progress.add_task(f"reading {printable(what)}", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
-            said = f"reading ranks {done}/{total}"
-            progress.update(task, description=said, completed=done, total=total, visible=total > 1)
+            if total > 1:
+                said = f"reading ranks {done}/{total}"
+                progress.update(task, description=said, completed=done, total=total, visible=True)
 
-        yield show
+        patience = Timer(_PATIENCE_S, progress.update, [task], {"visible": True})
+        patience.daemon = True
+        patience.start()
+        try:
+            yield show
+        finally:
+            patience.cancel()

@@ -75,7 +75,7 @@ def command(
         from fp8verify.analysis.workers import dask_cluster
 
         cluster = dask_cluster(scheduler)
-    with cluster as executor, rank_progress() as on_progress:
+    with cluster as executor, rank_progress(paths[0] if paths else "the log") as on_progress:
         report: Report = inspect(
             paths,
             log=log,

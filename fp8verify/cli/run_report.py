@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
-from fp8verify.cli.output import write_report
+from fp8verify.cli.output import emit, write_report
 from fp8verify.doctor.afterwards import explain_missing
 from fp8verify.logs.failures import failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
 from fp8verify.record.judge import keep_report
-from fp8verify.record.log import say
+from fp8verify.record.log import own_line, say
 from fp8verify.report.forms import render
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
@@ -66,6 +66,8 @@ def report_run(
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
     # Never the training's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
+    if options.shown.output is None:
+        emit(own_line(), None, stream)
     code = write_report(report, options, again, stream)
     if options.is_default and page.is_file() and not options.shown.quiet:
         say(f"the whole report: {os.path.relpath(page)}")

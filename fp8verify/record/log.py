@@ -13,6 +13,7 @@ MAX_LINE = 64 << 10
 CHUNK = 64 << 10
 FILE_POLL_S = 0.25
 FINISH_S = 10.0
+STDERR = 2
 
 
 class BoundedLog:
@@ -144,10 +145,33 @@ class LoggedFile(threading.Thread):
         self.join(FINISH_S)
 
 
+# The descriptors on which the run ended amid a line, as a progress bar does.
+_open_lines: set[int] = set()
+
+
+def leave_open_line(target: int) -> None:
+    """Note that what the run wrote to a descriptor does not end a line."""
+    _open_lines.add(target)
+
+
+def own_line() -> str:
+    """Return what begins a line of ours on standard error: once a line end if the run's is open."""
+    targets = list(_open_lines)
+    _open_lines.clear()
+    return "\n" if any(map(_is_where_errors_go, targets)) else ""
+
+
+def _is_where_errors_go(target: int) -> bool:
+    with suppress(OSError):  # one of them is closed
+        alike = os.isatty(target) and os.isatty(STDERR)
+        return target == STDERR or alike or os.path.sameopenfile(target, STDERR)
+    return False
+
+
 def say(text: str) -> None:
     """Write a line of ours; if that cannot be, the run goes on without it."""
     if sys.stderr is None:  # it is closed (`2>&-`)
         return
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"fp8verify: {text}\n")
+        sys.stderr.write(f"{own_line()}fp8verify: {text}\n")
         sys.stderr.flush()

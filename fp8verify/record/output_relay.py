@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 
-from fp8verify.record.log import CHUNK, BoundedLog, LineAssembler
+from fp8verify.record.log import CHUNK, BoundedLog, LineAssembler, leave_open_line
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Stream(threading.Thread):
 
     Attributes:
         is_open: whether some process may still write.
+        ends_line: whether what was written last ended a line.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Stream(threading.Thread):
         self.read_end = read_end
         self.target = target
         self.is_open = True
+        self.ends_line = True
         self._is_terminal = os.isatty(target)
         self._log = LineAssembler(log)
         self._leave = leave
@@ -86,6 +88,7 @@ class Stream(threading.Thread):
 
     def _forward_some(self) -> None:
         data = self._read()
+        self.ends_line = data.endswith(b"\n") if data else self.ends_line
         self._log.write(data)
         has_reader = self._write(data)
         if not data or not has_reader:
@@ -166,6 +169,9 @@ class Relay:
         os.close(self._wake)
         self.join()
         os.close(self._leave)
+        for stream in self._streams:
+            if not stream.ends_line:
+                leave_open_line(stream.target)
         with self._lock:
             self._is_over = True
             left = [stream.read_end for stream in self._streams if stream.is_open]

@@ -105,6 +105,14 @@ def test_a_run_that_fails_before_its_window_is_told_its_own_error(
     assert "Fix the run's own error first" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize("end", ["", "\n"], ids=["amid a line", "at its end"])
+def test_the_report_begins_a_line_of_its_own(folder: Path, end: str) -> None:
+    (folder / "train.py").write_text(f"import sys\nsys.stderr.write({f'bar{end}'!r})\n")
+
+    assert run(folder, "train.py").stderr.startswith("bar\nfp8verify")
+    assert run(folder, "-o report.txt train.py").stderr == f"bar{end}"
+
+
 def test_an_option_of_ours_that_the_script_refuses_is_named(folder: Path) -> None:
     (folder / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     done = run(folder, "train.py --min-share 0.9")
