@@ -128,7 +128,7 @@ attach_options = added(
         "--trace-dir DIR",
         type=click.Path(file_okay=False, path_type=Path),
         text="Folder for the capture; the nodes of one job may share it.  "
-        "[default of run: fp8verify-capture-<time>-<pid> here]",
+        "[default of run: fp8verify-capture-<script>-<time>-<pid> here]",
     ),
     valued(
         "--job NAME",

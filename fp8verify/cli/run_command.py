@@ -28,6 +28,7 @@ from fp8verify.cli.options import (
 )
 from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.files import writing
+from fp8verify.record.command import script_place
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training
@@ -106,8 +107,7 @@ def split_command(command: Sequence[str]) -> tuple[list[str], list[str], list[st
     Behind a launcher the script is the first .py file or module.
     """
     words = list(command)
-    module = words.index("-m") + 1 if "-m" in words else 0
-    script = next((at for at, word in enumerate(words) if word.endswith(".py")), module)
+    script = script_place(words)
     end = words.index("--", script) if "--" in words[script:] else len(words)
     return words[: script + 1], words[script + 1 : end], words[end + 1 :]
 

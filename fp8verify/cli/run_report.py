@@ -21,6 +21,8 @@ from fp8verify.cli.output import emit, write_report
 from fp8verify.doctor.afterwards import explain_missing
 from fp8verify.logs.failures import failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
+from fp8verify.record.command import script_name
+from fp8verify.record.folder import CAPTURE
 from fp8verify.record.judge import keep_report
 from fp8verify.record.log import own_line, say
 from fp8verify.report.forms import render
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from fp8verify.record.settings import RankSelection
 
 PAGE = "report.html"
+MANY_CAPTURES = 5
 _NO_STEP, _NOT_COMPLETE = "no-training-step", "window-not-complete"
 _MAX_WORLD = 1 << 20
 # Notes of `record.collect_result`, which guess where the error is known.
@@ -50,7 +53,8 @@ def report_run(
     source = watch.worst if watch is not None and watch.worst is not None else result.capture
     log = result.capture / LOG  # which a window that was kept has not
     is_apart = source != result.capture and log.is_file()
-    name = options.name or result.capture.name
+    is_ours = result.capture.name.startswith(CAPTURE)
+    name = options.name or (script_name(words) if is_ours else "") or result.capture.name
     report = inspect(
         source, log=log if is_apart else None, name=name, policy=options.policy, run_notes=notes
     )
@@ -71,6 +75,10 @@ def report_run(
     code = write_report(report, options, again, stream)
     if options.is_default and page.is_file() and not options.shown.quiet:
         say(f"the whole report: {os.path.relpath(page)}")
+    kept = len(list(result.capture.parent.glob(f"{CAPTURE}*"))) if is_ours else 0
+    if kept >= MANY_CAPTURES and not options.shown.quiet:
+        place = os.path.relpath(result.capture.parent / CAPTURE)
+        say(f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*")
     return code
 
 

@@ -6,6 +6,7 @@ Ours has no torch where fp8verify is installed as a tool of its own.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from fp8verify.errors import InputError, UsageError
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 LOOKS_FOR_TORCH = "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"
 PATIENCE_S = 20
+MOST_LETTERS = 40  # of a script's name
 
 
 def resolve_command(command: Sequence[str], python: str = sys.executable) -> list[str]:
@@ -49,6 +51,25 @@ def resolve_command(command: Sequence[str], python: str = sys.executable) -> lis
         return [python, *words]
     _check_program(words[0])
     return words
+
+
+def script_place(words: Sequence[str]) -> int:
+    """Return where the script of a command is: the first .py file or module, else the program."""
+    module = list(words).index("-m") + 1 if "-m" in words else 0
+    return next((at for at, word in enumerate(words) if word.endswith(".py")), module)
+
+
+def script_name(words: Sequence[str]) -> str:
+    """Return what captures and reports call a command: "train" of train.py or of -m package.train.
+
+    The letters are those that any file system takes.
+    """
+    kept = [word for word in words if word != "--"]
+    at = script_place(kept)
+    name = os.path.basename(kept[at]) if at < len(kept) else ""  # noqa: PTH119 - pathlib is slow
+    is_module = at > 0 and kept[at - 1] == "-m"
+    name = name.rpartition(".")[2] if is_module else name.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).strip(".-")[:MOST_LETTERS]
 
 
 def _check_program(name: str) -> None:

@@ -19,6 +19,7 @@ PRIVATE = 0o700
 MAX_CLAIM = 64 << 10
 # In the name of a folder. Kineto writes it into JSON unescaped; the last are not UTF-8.
 UNUSABLE = rf'[{os.pathsep}"\\\x00-\x1f\x7f\ud800-\udfff]'
+CAPTURE = "fp8verify-capture-"  # what names of folders begin with that nobody chose
 
 
 class CaptureFolder(NamedTuple):
@@ -46,15 +47,16 @@ class CaptureFolder(NamedTuple):
 
 
 def make_capture_folder(
-    wanted: Path | None, job: str | None = None, *, once: bool = False
+    wanted: Path | None, job: str | None = None, *, once: bool = False, script: str = ""
 ) -> CaptureFolder:
     """Return a folder for a new capture, or the one that another runner of this job has made.
 
     Args:
-        wanted: where; None makes `fp8verify-capture-<UTC time>-<pid>` in the current directory, or
-            `fp8verify-capture-<job>` if that names one job only.
+        wanted: where; None makes `fp8verify-capture-<script>-<UTC time>-<pid>` in the current
+            directory, or `fp8verify-capture-<job>` if that names one job only.
         job: what the launcher calls the job; None never joins.
         once: whether no later job will have that name.
+        script: what to call it by.
 
     Raises:
         InputError: if it cannot be made, holds other files, is the capture of another job or of an
@@ -63,8 +65,9 @@ def make_capture_folder(
     shared = job is not None and (once or wanted is not None)
     if wanted is None:
         time_and_process = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-        label = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:128] if job and once else time_and_process
-        wanted = Path(f"fp8verify-capture-{label}")
+        own = f"{script}-{time_and_process}" if script else time_and_process
+        label = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:128] if job and once else own
+        wanted = Path(f"{CAPTURE}{label}")
     folder = wanted.absolute()
     existed = folder.exists()
     try:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fp8verify.errors import InputError
-from fp8verify.record.command import python_for, resolve_command
+from fp8verify.record.command import python_for, resolve_command, script_name
 from fp8verify.record.folder import (
+    CAPTURE,
     check_name,
     make_capture_folder,
     remove_shared_agent,
@@ -53,7 +54,12 @@ def run_training(
     arguments = resolve_command(command, python.program)
     check_name(settings.trace_dir or Path())
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
-    capture = make_capture_folder(settings.trace_dir, job.name, once=job.once and job.runners != 1)
+    capture = make_capture_folder(
+        settings.trace_dir,
+        job.name,
+        once=job.once and job.runners != 1,
+        script=script_name(command),
+    )
     # Signals are handled until everything that was recorded is in its place.
     with forwarded_signals() as signals:
         with ExitStack() as stack:
@@ -119,7 +125,7 @@ def describe_run(command: Sequence[str], settings: RunSettings) -> str:
     import shlex  # not before a run, which waits for what we import
 
     arguments = resolve_command(command, python_for(command, settings.python).program)
-    capture = settings.trace_dir or "fp8verify-capture-<time>-<pid>"
+    capture = settings.trace_dir or f"{CAPTURE}{script_name(command)}-<time>-<pid>"
     return (
         f"run      {shlex.join(arguments)}\n"
         f"record   {_windows(settings)}\n"

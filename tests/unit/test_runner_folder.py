@@ -14,6 +14,7 @@ import pytest
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
 from fp8verify.record.collect_result import STREAMS, collect_rank_logs
+from fp8verify.record.command import script_name
 from fp8verify.record.folder import CaptureFolder, make_capture_folder
 from fp8verify.record.job import Job, job_of, node_name, runner_lock
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
@@ -24,11 +25,24 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_capture_folder_is_private_and_named_by_time() -> None:
-    folder = make_capture_folder(None).path
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("", ""),
+        ("src/train.py --lr 1", "train-"),
+        ("-m package.train x.py.txt", "train-"),
+        ("torchrun --nproc 2 a/pre train.py --config x", "train-"),
+        ("torchrun --nproc 2 -m pkg.finetune", "finetune-"),
+        ("-- ./job.sh x", "job.sh-"),
+        ("..py", ""),
+        ("a/" + "l$" * 60 + ".py", "l-" * 20 + "-"),
+    ],
+)
+def test_a_capture_folder_is_private_and_named_by_script_and_time(command: str, name: str) -> None:
+    folder = make_capture_folder(None, script=script_name(command.split())).path
 
     assert folder.parent == Path.cwd()
-    assert folder.name.startswith("fp8verify-capture-2")
+    assert folder.name.startswith(f"fp8verify-capture-{name}2")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
