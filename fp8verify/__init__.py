@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fp8verify.report.forms import brief as brief
     from fp8verify.report.forms import render as render
     from fp8verify.report.model.comparison import Comparison, RunTable
+    from fp8verify.report.model.rendered import Frames
     from fp8verify.report.model.report import Report
     from fp8verify.report.rows import columns_and_rows as columns_and_rows
     from fp8verify.report.rows import to_frame as to_frame
@@ -46,6 +47,7 @@ __all__ = [
     "Comparison",
     "DoctorReport",
     "Fp8VerifyError",
+    "Frames",
     "KernelName",
     "Policy",
     "Report",
@@ -73,6 +75,7 @@ _NAMES_OF = {
     "kernels": "explain",
     "report.forms": "brief render",
     "report.model.comparison": "Comparison RunTable",
+    "report.model.rendered": "Frames",
     "report.model.report": "Report",
     "report.rows": "columns_and_rows to_frame to_frames",
     "terms": "KernelName Verdict",

@@ -82,7 +82,7 @@ def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError) as error:
         open_sink(f"{kind}:x")
-    assert f"fp8verify[{kind}]" in error.value.hint
+    assert f"pip install '{kind}>=" in error.value.hint
 
 
 @pytest.mark.parametrize(
