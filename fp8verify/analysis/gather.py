@@ -18,7 +18,13 @@ from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds
 from fp8verify.analysis.layers import name_casts
 from fp8verify.analysis.library_log import hear_library, remark
-from fp8verify.analysis.purpose import is_of_optimizer, is_update, proves_training, runs_backward
+from fp8verify.analysis.purpose import (
+    is_node_of_gemms,
+    is_of_optimizer,
+    is_update,
+    proves_training,
+    runs_backward,
+)
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.trace import Step, Trace
 from fp8verify.trace.contexts import BACKWARD
@@ -48,7 +54,6 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         _settle_cut_steps(gemms, trace.steps)
     found = survey(trace, kinds, gemms)
     columns, bounds = trace.kernels, None
-    seen_backward = any(map(BACKWARD.search, trace.seen))
     if len(columns):
         ends = map(add, columns.start_ns, columns.duration_ns)
         bounds = (min(columns.start_ns), max(ends))
@@ -75,8 +80,8 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         fed=0 if any_low else fed_gemms(trace, kinds, gemms),
         backward=runs_backward(kinds.kinds, gemms),
         updates=any(map(is_update, kinds.kinds)) or any(map(is_of_optimizer, trace.seen)),
-        trains=any(map(proves_training, kinds.kinds)) or seen_backward,
-        seen_backward=seen_backward,
+        trains=any(map(proves_training, kinds.kinds)) or any(map(BACKWARD.search, trace.seen)),
+        seen_nodes=sum(calls for name, calls in trace.seen.items() if is_node_of_gemms(name)),
         remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
         in_flops=trace.in_flops,
         library_log=library_log,

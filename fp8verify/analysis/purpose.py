@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from fp8verify.analysis.kinds import Gemm, Kind
-from fp8verify.kernels.operators import OPERATORS, Part, find, node_of
+from fp8verify.kernels.operators import OPERATORS, Counts, Part, find, function_of, node_of
 from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
 from fp8verify.text import lazy_pattern
 
@@ -135,6 +135,15 @@ def of_the_model(op: OpContext | None) -> bool:
     # A profiler that an optimizer's hook steps begins the next step inside the optimizer's range;
     # the trace engine cuts that where the step is annotated, and it need not be.
     return not in_optimizer(op)
+
+
+def is_node_of_gemms(name: str) -> bool:
+    """Whether a name is that of an autograd node that launches a GEMM or more: MmBackward0."""
+    function = None if name.startswith("autograd::") else function_of(name)
+    if function is None:
+        return False
+    product = find(f"aten::{function.lower()}").product
+    return _is_of_layers(function) or (product is not None and product.counts is Counts.PLAIN)
 
 
 def purpose_of(kind: Kind) -> str | None:

@@ -47,7 +47,7 @@ class RankEvidence(NamedTuple):
         backward: whether a kernel of a backward pass ran, or may have.
         updates: whether an optimizer's step was seen.
         trains: whether a kernel proves that a backward pass ran.
-        seen_backward: whether the source lists operators of a backward pass, without kernels.
+        seen_nodes: calls of the autograd nodes of GEMMs that the source lists without kernels.
         remarks: what the source does not record.
         in_flops: whether times are FLOPs: the source is a log of a BLAS library.
         library_log: what such a log says of the kernels.
@@ -84,7 +84,7 @@ class RankEvidence(NamedTuple):
     updates: bool = True
     trains: bool = True
     remarks: tuple[str, ...] = ()
-    seen_backward: bool = False
+    seen_nodes: int = 0
     in_flops: bool = False
     library_log: LibraryLogReport | None = None
     numerics: RankNumerics | None = None

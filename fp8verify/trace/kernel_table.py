@@ -193,9 +193,10 @@ class Table:
         return any(not _COPY.match(name) for name in self.kernels)
 
     @property
-    def operators(self) -> list[str]:
-        """The names of operators and ranges."""
-        return [*self.on_cpu, *filter(self._is_of_cpu, self.sums)]
+    def operators(self) -> dict[str, int]:
+        """The names of operators and ranges, and how often they ran."""
+        rows = {name: row for name, row in self.sums.items() if self._is_of_cpu(name)}
+        return {clean(name): row.calls for name, row in (rows | self.on_cpu).items()}
 
     @property
     def is_whole(self) -> bool:
@@ -246,7 +247,7 @@ def read(source: Source, how: Reading) -> Trace:
         rows.copies(kind, (sum(row.calls for row in copies), sum(row.ns for row in copies), 0))
     _add_counted(rows, table.counted)
     rows.fill(trace, table.tool, layers=how.layers)
-    trace.seen = list(map(clean, table.operators))
+    trace.seen = table.operators
     trace.remarks.append("the table does not say when kernels ran: idle time is unknown")
     if not table.is_whole and table.tool == "key_averages()":
         trace.health.truncated = True

@@ -133,4 +133,4 @@ class Trace(Struct):
     remarks: list[str] = field(default_factory=list)
     others: list[Trace] = field(default_factory=list)
     in_flops: bool = False
-    seen: list[str] = field(default_factory=list)
+    seen: dict[str, int] = field(default_factory=dict)
