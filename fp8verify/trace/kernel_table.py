@@ -38,13 +38,17 @@ _TIMES: Final = tuple(
         ("key_averages()", r"self_(?!cpu)[a-z]+_time_total", "u"),  # attributes of its events
         ("key_averages()", r"(?:cuda|xpu|hip|device)(?: time)? total", "u"),
         ("nsys", rf"total time(?: \({_UNIT}\))?", "n"),  # cuda_gpu_kern_sum, 2021 to 2026
-        ("rocprof", rf"total_?duration_?\(?{_UNIT}\)?", "n"),  # *_stats.csv, *_kernel_stats.csv
-        ("ncu", rf"gpu__time_duration\.(?:sum|avg|max)(?: \({_UNIT}\))?", "n"),  # --page raw
+        ("rocprof", rf"total_?duration_?\(?{_UNIT}\)?", "n"),  # rocprof --stats, rocprofv3 --stats
+        ("ncu", rf"gpu__time_duration\.(?:sum|avg|max)(?: \({_UNIT}\))?", "n"),  # --csv --page raw
         ("nsys", rf"(?:kernel )?dur(?:ation)? \({_UNIT}\)", "n"),  # cuda_gpu_trace
         ("rocprof", rf"duration_?{_UNIT}", "n"),  # results.csv of rocprof v1
         ("ncu", r"duration", "n"),  # --page details, with a column of units
-        ("TraceLens", rf"kernel (?:duration|time) \({_UNIT}\)[_ ]sum", "u"),
-        ("HTA", rf"sum \({_UNIT}\)", "u"),  # get_gpu_kernel_breakdown
+        # kernel_summary of generate_perf_report_pytorch.py, 171dd747 (2026-08). Names beside its
+        # "Kernel Time (µs)_sum" are operators'; rocprof_analysis.py calls ns "(ms)".
+        ("TraceLens", rf"kernel duration \({_UNIT}\)_sum", "u"),
+        # BreakdownAnalysis.get_gpu_kernel_breakdown, f4d0062 (2026-05)
+        ("HTA", rf"sum \({_UNIT}\)", "u"),
+        # print_csv_header_ of performance_report.cpp, CUTLASS 7107b05 (2026-08): ms
         ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
     )
 )
