@@ -137,6 +137,8 @@ KNOWN: dict[str, Known] = {
     ),
     "fp8_cudagraphs": Known("ACTIVE", 0, (Rule("CompiledFunction(Backward)?", "fp8"),)),
     "fsdp_fp8_all_gather": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("scalar-all-reduces",)),
+    # benchmarks/gpu/blas_log.py: eight layers, three steps.
+    "fp8_blas_log": Known("ACTIVE", 0, (Rule("aten::_scaled_mm_v2", "fp8"),), legs=_legs(24)),
     "fp8_own_class": Known("ACTIVE", 0, (FP8_MM, BF16_MM), legs=_beside_head()),
     "fp8_muon": Known(
         "ACTIVE",

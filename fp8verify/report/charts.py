@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model.comparison import Comparison, LossPair
-from fp8verify.report.model.parts import LegRow, TimelineReport
+from fp8verify.report.model.parts import TimelineReport
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, fp8_share
@@ -100,27 +100,29 @@ def kind_of(precision: str) -> str:
     return "low" if found.is_low or found is Precision.INT8 else "high"
 
 
-def _tip(label: str, time_us: float, whole_us: float) -> str:
-    return f"{label}: {millis(time_us)} ms, {percent(time_us / whole_us if whole_us else 0.0)}"
+def _tip(label: str, time_us: float, whole_us: float, unit: str = "ms") -> str:
+    return f"{label}: {millis(time_us)} {unit}, {percent(time_us / whole_us if whole_us else 0.0)}"
 
 
-def leg_bars(legs: Sequence[LegRow]) -> list[Bar]:
+def leg_bars(report: Report) -> list[Bar]:
     """Draw all passes on one scale, so that their lengths compare."""
+    legs, unit = report.legs, "ms" if report.measure == "time" else "TFLOP"
     rows = [
         (
             leg.leg.value,
-            _by_kind(leg.time_us, leg.leg.value),
-            f"{percent(fp8_share(leg.time_us))} FP8 of {millis(sum(leg.time_us.values()))} ms",
+            _by_kind(leg.time_us, leg.leg.value, unit),
+            f"{percent(fp8_share(leg.time_us))} FP8 of {millis(sum(leg.time_us.values()))} {unit}",
         )
         for leg in legs
     ]
     return bars(rows, max((sum(leg.time_us.values()) for leg in legs), default=0.0))
 
 
-def _by_kind(time_us: Mapping[str, float], where: str) -> list[Part]:
+def _by_kind(time_us: Mapping[str, float], where: str, unit: str = "ms") -> list[Part]:
     whole = sum(time_us.values())
     parts = [
-        (kind_of(name), us, _tip(f"{where}, {name}", us, whole)) for name, us in time_us.items()
+        (kind_of(name), us, _tip(f"{where}, {name}", us, whole, unit))
+        for name, us in time_us.items()
     ]
     return sorted(parts, key=lambda part: list(LEGENDS).index(part[0]))
 

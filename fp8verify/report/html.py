@@ -59,7 +59,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(charts.timeline, rank.timelines))) for rank in shown]
     return {
-        "legs": charts.leg_bars(report.legs),
+        "legs": charts.leg_bars(report),
         "gpu_times": charts.gpu_bars(report),
         "timelines": drawn,
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,15 @@ def test_findings(case: tuple[Report, dict[str, Any]]) -> None:
         assert codes & set(known["findings"]) >= {
             f.code for f in report.findings if f.severity.value == "error"
         }
+
+
+def test_the_log_of_the_library_has_each_gemm() -> None:
+    (rank,) = report_of("fp8_blas_log").ranks
+    lines = (ROOT / "fp8_blas_log" / "rank0.w1.cublaslt.log").read_text().splitlines()
+    types = [tuple(re.findall(r"[AB]desc=\[type=R_8F_(E\dM\d)", line)) for line in lines]
+    assert Counter(types) == {("E4M3", "E4M3"): 24, ("E4M3", "E5M2"): 48}
+    assert rank.library_log is not None
+    assert (rank.library_log.vouched, rank.library_log.gemms) == (72, 72)
 
 
 @pytest.mark.parametrize("name", CAPTURES)

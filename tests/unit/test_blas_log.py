@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -61,6 +62,12 @@ def test_repeated_products_are_steps_and_their_shapes_legs(tmp_path: Path) -> No
     assert {leg.leg.value: leg.kernels for leg in found.legs} == {
         "fprop": {"fp8": 4}, "dgrad": {"fp8": 4}, "wgrad": {"fp8": 4}
     }  # fmt: skip
+    page = found.to_html()
+    assert "GEMM FLOPs by leg" in page
+    assert " TFLOP" in page
+    assert not re.search(
+        r"GPU time|GEMM time|\bms\b", re.sub(r"(?s)<(script|style).*?</\1>", "", page)
+    )
     assert not inspect(written(tmp_path, *step * 4, line(BF16, BF16, 8, 8, 8))).ranks[0].steps
 
 
