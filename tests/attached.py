@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -157,3 +158,23 @@ def importable(name: str) -> None:
     """Skip where a package cannot be imported; not here, where it would hook torch."""
     if find_spec(name) is None:
         pytest.skip(f"needs {name}, which is not installed")
+
+
+_LIBRARY = """
+#include <stdio.h>
+static FILE *file; static int mask;
+int cublasLtLoggerOpenFile(const char *path) {
+  if (file) fclose(file); file = fopen(path, "w"); return file ? 0 : 7; }
+int cublasLtLoggerSetMask(int wanted) { mask = wanted; return 0; }
+int multiply(void) { if (mask & 2) { fputs("product\\n", file); fflush(file); } return mask; }
+"""
+
+
+def library_that_logs(folder: Path) -> Path:
+    """Return a stand-in for cuBLASLt with its logger; skip where nothing compiles C."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    path = folder / "libcublasLt.so.13"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"]
+    subprocess.run(command, input=_LIBRARY.encode(), check=True)
+    return path

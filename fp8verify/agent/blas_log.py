@@ -34,12 +34,12 @@ class BlasLog(Instrument):
         """Switch it on, unless the script uses it."""
         if not self.context.config["blas_log"]:
             return
+        self._windows += 1
         why = _why_not()
         if why is not None:
             self.context.record().note(f"no log of cuBLASLt: {why}")
             return
         files = self.context.record().files
-        self._windows += 1
         self._path = files.folder / f"{files.stem}.w{self._windows}.cublaslt.log"
         os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
         library = open_loaded(loaded()[0])

@@ -19,9 +19,11 @@ from tests.attached import (
     attach,
     compare,
     importable,
+    library_that_logs,
     operators,
     python,
     script,
+    without_us,
 )
 from tests.shared_torch import runs_compiled_code_eagerly
 
@@ -74,9 +76,14 @@ def test_a_window_holds_exactly_its_steps(tmp_path: Path, switches: tuple[object
     assert (metadata["window"], metadata["clock"]) == ([3, 4], "optimizer")
 
 
-def test_several_windows_write_a_trace_each(tmp_path: Path) -> None:
-    attached = compare(tmp_path, "1,3-4,6", LOOP)
+def test_several_windows_write_a_trace_and_a_log_each(tmp_path: Path) -> None:
+    product = f"import ctypes; ctypes.CDLL({str(library_that_logs(tmp_path))!r}).multiply()"
+    at = [word for step in ("2", "3", "4", "5", "6") for word in ("--at", step, product)]
+    attached = attach(tmp_path, "1,3-4,6", LOOP, *at, options=("--blas-log",))
 
+    assert attached.run == without_us(False, LOOP)
+    logs = {path.name: path.read_text() for path in attached.capture.glob("*.cublaslt.log")}
+    assert logs == {"rank0.w2.cublaslt.log": "product\n" * 2, "rank0.w3.cublaslt.log": "product\n"}
     assert attached.states == ["complete"] * 3
     traces = [window.trace for window in attached.meta().windows]
     assert traces == ["rank0.json.gz", "rank0.w2.json.gz", "rank0.w3.json.gz"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 from fp8verify import Report, Verdict, inspect
 from fp8verify.errors import InputError
 from fp8verify.trace import read_trace
+from tests.attached import library_that_logs
 from tests.hand_built import BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
 E4M3, E5M2, BF16 = "R_8F_E4M3", "R_8F_E5M2", "R_16BF"
@@ -153,17 +152,7 @@ def test_a_log_of_another_window_is_not_used(tmp_path: Path) -> None:
 
 # ---- in a window
 
-LIBRARY = """
-#include <stdio.h>
-static FILE *file; static int mask;
-int cublasLtLoggerOpenFile(const char *path) {
-  if (file) fclose(file); file = fopen(path, "w"); return file ? 0 : 7; }
-int cublasLtLoggerSetMask(int wanted) { mask = wanted; return 0; }
-int multiply(void) { if (mask & 2) { fputs("product\\n", file); fflush(file); } return mask; }
-"""
 
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_the_agent_logs_windows_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,16 +167,13 @@ def test_the_agent_logs_windows_and_nothing_else(
     log.begin()
     assert (log.end(), notes.pop().split(":")[0]) == ({"blas_log": None}, "no log of cuBLASLt")
 
-    source, path = tmp_path / "lt.c", tmp_path / "libcublasLt.so.13"
-    source.write_text(LIBRARY)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
-    library = ctypes.CDLL(str(path))
+    library = ctypes.CDLL(str(library_that_logs(tmp_path)))
     library.multiply()
     log.begin()
     library.multiply()
-    assert log.end() == {"blas_log": "rank0.w1.cublaslt.log"}
+    assert log.end() == {"blas_log": "rank0.w2.cublaslt.log"}
     assert library.multiply() == 0
-    assert (tmp_path / "rank0.w1.cublaslt.log").read_text() == "product\n"
+    assert (tmp_path / "rank0.w2.cublaslt.log").read_text() == "product\n"
 
     monkeypatch.setenv("CUBLASLT_LOG_MASK", "2")
     log.begin()

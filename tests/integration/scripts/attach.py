@@ -13,6 +13,7 @@ parser.add_argument("--layers", action="store_true")
 parser.add_argument("--numerics", action="store_true")
 parser.add_argument("--numerics-every", type=int)
 parser.add_argument("--debug", action="store_true")
+parser.add_argument("--blas-log", action="store_true")
 parser.add_argument("--after-seconds", type=float, help="a window of two steps")
 parser.add_argument("--python", default=sys.executable, help="what scripts and modules run under")
 parser.add_argument("--max-trace-mb", type=int, default=2048)
@@ -33,6 +34,7 @@ settings = RunSettings(
     trace_dir=args.capture,
     job=args.job,
     layers=args.layers,
+    blas_log=args.blas_log,
     python=args.python,
     max_trace_mb=args.max_trace_mb,
     numerics=args.numerics or bool(args.numerics_every),
