@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,7 +21,8 @@ from fp8verify.errors import InputError
 from fp8verify.text import counted, lazy_pattern
 from fp8verify.trace.blas_names import element_of, lt_name
 from fp8verify.trace.build import fill
-from fp8verify.trace.columns import SEPARATOR, Columns, Interner
+from fp8verify.trace.columns import SEPARATOR, Interner
+from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Step, Trace
 
@@ -248,10 +249,10 @@ def read(source: Source, how: Reading) -> Trace:
             order.append(kind)
     if not counts:
         raise _without_products(source, log)
-    trace, columns = Trace(source=source.name, in_flops=True), Columns()
+    trace, rows = Trace(source=source.name, in_flops=True), RowCollector()
     period = _period(order) if len(order) <= _MAX_ROWS else 0
-    _add_rows(columns, list(kinds), counts, order, period)
-    fill(trace, columns)
+    _add_rows(rows, list(kinds), counts, order, period)
+    fill(trace, rows.columns)
     health = trace.health
     health.events, health.skipped_events = counts.total() + log.cut + log.untyped, log.untyped
     health.truncated = bool(log.cut) or source.damage is not None
@@ -281,38 +282,33 @@ def _without_products(source: Source, log: ProductLog) -> InputError:
 
 
 def _add_rows(
-    columns: Columns, kinds: list[Product], counts: Counter[int], order: array[int], period: int
+    collector: RowCollector,
+    kinds: list[Product],
+    counts: Counter[int],
+    order: array[int],
+    period: int,
 ) -> None:
     """Add a row for each product, or for each kind if there are too many."""
+    columns = collector.columns
     rows = [(kind, 1) for kind in order] if len(order) <= _MAX_ROWS else list(counts.items())
-    ops, kernels, begin = columns.ops, columns.kernels, 0
-    starts = [0]
-    for number, (kind, calls) in enumerate(rows):
-        product = kinds[kind]
-        length = max(1, calls * product.flops // _FLOPS_PER_NS)
-        kernels.name.append(columns.names[product.name])
-        kernels.start_ns.append(begin)
-        kernels.duration_ns.append(length)
-        kernels.device.append(-1)
-        kernels.stream.append(-1)
-        kernels.collective.append(-1)
-        columns.op_ids.append(number)
-        columns.correlations.append(-1)
-        ops.name.append(columns.op_names[product.name.partition("_")[0]])
-        ops.op_id.append(number)
-        ops.start.append(begin)
-        ops.end.append(begin + length)
-        ops.inputs.append(columns.inputs[_inputs(product)])
-        ops.thread.append(columns.threads[number])  # no operator encloses another one
-        begin += length
-        starts.append(begin)
+    products = [kinds[kind] for kind, _ in rows]
+    lengths = [
+        max(1, calls * product.flops // _FLOPS_PER_NS)
+        for product, (_, calls) in zip(products, rows, strict=True)
+    ]
+    at = list(accumulate(lengths, initial=0))
+    for number, product in enumerate(products):
+        operator, times = product.name.partition("_")[0], at[number : number + 2]
+        columns.add_operator(number, operator, _inputs(product), *times)
+    collector.kernels((p.name, *at[n : n + 2], -1, -1, -1) for n, p in enumerate(products))
+    columns.op_ids = array("q", range(len(rows)))
     if period:
         firsts = range(0, len(rows) - period + 1, period)
         columns.steps = [
-            Step(number, starts[first], starts[first + period] - 1)
+            Step(number, at[first], at[first + period] - 1)
             for number, first in enumerate(firsts, 1)
         ]
-    columns.first_start, columns.last_end = 0, begin
+    columns.note_times((0,), at[-1:])
 
 
 def _inputs(product: Product) -> bytes:

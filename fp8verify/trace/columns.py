@@ -159,6 +159,14 @@ class Columns(Struct):
     first_start: int | None = None
     last_end: int = 0
 
+    def add_operator(
+        self, number: int, name: str, inputs: bytes, start: int = 0, end: int = 0
+    ) -> None:
+        """Add an operator on a thread of its own, where no other one encloses it."""
+        row = (start, end, number, self.op_names[name], self.threads[number], self.inputs[inputs])
+        for field_name, value in zip(self.ops.__struct_fields__, (*row, -1), strict=True):
+            getattr(self.ops, field_name).append(value)
+
     def note_times(self, starts: Iterable[int], ends: Iterable[int]) -> None:
         """Note when some operators, annotations or calls began and ended; there must be one."""
         first, last = min(starts), max(ends)

@@ -279,17 +279,11 @@ def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, 
 
 def _add_counted(rows: RowCollector, counted: dict[str, str]) -> None:
     """Give kernels whose operations were counted an operator that says so."""
-    columns, ops = rows.columns, rows.columns.ops
+    columns = rows.columns
     number_of = {columns.names[name]: n for n, name in enumerate(counted) if name in columns.names}
     for number, (name, source) in enumerate(counted.items()):
-        if name not in columns.names:
-            continue
-        ops.op_id.append(number)
-        ops.name.append(columns.op_names[f"{COUNTED}{source}"])
-        ops.inputs.append(columns.inputs[SEPARATOR * 2])
-        for column in (ops.start, ops.end):
-            column.append(0)
-        ops.thread.append(columns.threads[number])
+        if name in columns.names:
+            columns.add_operator(number, f"{COUNTED}{source}", SEPARATOR * 2)
     columns.op_ids = array("q", [number_of.get(name, -1) for name in columns.kernels.name])
 
 
