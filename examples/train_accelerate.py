@@ -1,7 +1,7 @@
 """Train a small MLP in FP8 through Hugging Face accelerate with its torchao backend.
 
     accelerate launch examples/train_accelerate.py
-    fp8verify run examples/train_accelerate.py --steps 5-7
+    fp8verify run --steps 5-7 examples/train_accelerate.py
 
 What fp8verify should say: ACTIVE on a GPU of compute capability 8.9 or above, INACTIVE with
 --mixed-precision bf16. accelerate leaves the first and the last linear layer in high precision.

@@ -1,7 +1,7 @@
 """Train a small GPT on the bytes of a text file, in BF16 or in FP8 with torchao.
 
     python examples/train_gpt.py --precision fp8 --compile
-    fp8verify run examples/train_gpt.py --precision fp8 --compile --steps 10-12
+    fp8verify run --steps 10-12 examples/train_gpt.py --precision fp8 --compile
 
 What fp8verify should say: ACTIVE with --precision fp8 --compile on a GPU of compute capability
 8.9 or above, INACTIVE with --precision bf16, CONTRADICTED with --skip-layers '.*' (the filter

@@ -30,5 +30,5 @@ show() {
 show fp8verify inspect traces/fp8_compiled
 show fp8verify inspect traces/bf16_torchtitan_auto_filter --exit-zero
 if [ "$gpu" = yes ]; then
-  show fp8verify run examples/train_gpt.py --precision fp8 --compile --steps 10-12
+  show fp8verify run --steps 10-12 examples/train_gpt.py --precision fp8 --compile
 fi

@@ -1,6 +1,6 @@
 """Train a stack of linear layers with Lightning's Trainer, in BF16 or, by torchao, in FP8.
 
-    fp8verify run examples/lightning/train.py --precision fp8 --steps 5-7
+    fp8verify run --steps 5-7 examples/lightning/train.py --precision fp8
 
 What fp8verify should say: ACTIVE with --precision fp8 on a GPU of compute capability 8.9 or above,
 INACTIVE with --precision bf16, INCONCLUSIVE on a CPU, where no GPU kernel runs. The report names

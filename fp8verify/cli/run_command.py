@@ -218,7 +218,7 @@ def command(
 
     \b
     fp8verify run train.py
-    fp8verify run train.py --precision fp8 --steps 10-12
+    fp8verify run --steps 10-12 train.py --precision fp8
     fp8verify run -m package.train
     fp8verify run --every 1000 --window 2 --metrics fp8.jsonl -- train.py
     fp8verify run --min-share 90% -- torchrun --nproc-per-node 8 train.py
