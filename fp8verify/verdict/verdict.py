@@ -176,7 +176,7 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
             )
         if short and (rank.shortfall is None or proof is None):
             asked = policy.min_share
-            limit = "less than half" if asked is None else f"--min-share {asked:.0%}"
+            limit = "less than half" if asked is None else f"below --min-share {asked:.0%}"
             return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
     if rank.shortfall is not None:
         return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause)

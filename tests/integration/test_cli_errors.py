@@ -26,7 +26,7 @@ EMPTY = b'{"traceEvents":[]}'
 @pytest.mark.parametrize(
     ("name", "data", "code", "said"),
     [
-        ("a.json", EMPTY, 3, ["INCONCLUSIVE the trace holds no events", "on_trace_ready"]),
+        ("a.json", EMPTY, 3, ["The trace holds no events", "on_trace_ready"]),
         ("a.json.gz", PACKED[:20_000], 3, ["cut off before its first GPU kernel"]),
         (
             "a.json.gz",
@@ -42,7 +42,7 @@ EMPTY = b'{"traceEvents":[]}'
             "a.json",
             b'{"traceEvents":[%s]}' % UNREADABLE,
             3,
-            ["no event of the trace can be read", "a.json has 1 of 1 events that cannot be read"],
+            ["No event of the trace can be read", "a.json has 1 of 1 events that cannot be read"],
         ),
     ],
     ids=[

@@ -28,9 +28,9 @@ def test_every_command_has_help_with_an_example() -> None:
 def test_quiet_is_a_few_lines_with_the_command_for_the_rest() -> None:
     done = fp8verify("inspect", CAPTURE, "-q")
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["ACTIVE", "pays", "report"]
-    assert lines[0].startswith("ACTIVE  135 of 135 GEMM kernels")
-    assert lines[-1] == f"report   fp8verify inspect {CAPTURE}"
+    assert [line.split()[0] for line in lines] == ["ACTIVE", "135", "speed", "exit"]
+    assert lines[1].startswith("135 of 135 linear-layer GEMMs")
+    assert lines[-1] == f"exit 0   fp8verify inspect {CAPTURE}"
 
 
 def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe(
@@ -38,9 +38,9 @@ def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe(
 ) -> None:
     trace, log = CAPTURE / "rank0.json.gz", CAPTURE / "log.txt"
     done = fp8verify("inspect", trace, "--log", log, "-q")
-    assert done.stdout.splitlines()[-1] == f"report   fp8verify inspect {trace} --log {log}"
+    assert done.stdout.splitlines()[-1] == f"exit 0   fp8verify inspect {trace} --log {log}"
     lines = run(f"fp8verify inspect - -q < {trace}", tmp_path).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["ACTIVE", "pays"]
+    assert [line.split()[0] for line in lines] == ["ACTIVE", "135", "speed", "exit"]
 
 
 def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
@@ -49,22 +49,23 @@ def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
     done = fp8verify("inspect", ROOT / "fp8_te_delayed", "-q", "--baseline", baseline)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["ACTIVE", "error", "pays", "report"]
-    assert lines[0].startswith("ACTIVE  90 of 90 ")
-    assert "[baseline-not-comparable] the baseline" in lines[1]
+    assert [line.split()[0] for line in lines] == ["ACTIVE,", "90", "error", "exit"]
+    assert lines[0].startswith("ACTIVE, with 1 error  fp8_te_delayed")
+    assert "[baseline-not-comparable] the baseline" in lines[2]
+    assert lines[3].startswith("exit 1: baseline-not-comparable is an error   fp8verify inspect")
 
 
 def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(tmp_path: Path) -> None:
     out = tmp_path / "fp8.html"
     done = fp8verify("inspect", CAPTURE, "-q", "-o", out)
-    assert done.stdout.splitlines()[-1] == f"report   {out}"
+    assert done.stdout.splitlines()[-1] == f"exit 0   {out}"
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.parametrize(
     ("name", "begin"),
     [("a.html", "<!DOCTYPE html>"), ("a.JSON", "{"), ("a.md", "## "), ("a.csv", "rank,"),
-     ("a.xml", "<?xml"), ("a.txt", "fp8verify "), ("a", "fp8verify ")],
+     ("a.xml", "<?xml"), ("a.txt", "ACTIVE  "), ("a", "ACTIVE  ")],
 )  # fmt: skip
 def test_a_file_gets_the_form_of_its_suffix(name: str, begin: str, tmp_path: Path) -> None:
     done = fp8verify("inspect", CAPTURE, "-o", tmp_path / name)

@@ -16,11 +16,11 @@ from tests.shown import run
 @pytest.mark.parametrize(
     ("line", "code", "says"),
     [
-        ("fp8_compiled", 0, "\n\nACTIVE  "),
-        ("bf16_filter_rejects_all", 1, "\n\nCONTRADICTED  "),
-        ("bf16_compiled --exit-zero", 0, "\n\nINACTIVE  "),
-        ("fp8_rowwise_gw_hp --min-share 90%", 1, "\n\nPARTIAL  "),
-        ("fp8_te_modules_block --require-format fp8_block", 0, "\n\nACTIVE  "),
+        ("fp8_compiled", 0, "ACTIVE  "),
+        ("bf16_filter_rejects_all", 1, "CONTRADICTED  "),
+        ("bf16_compiled --exit-zero", 0, "INACTIVE  "),
+        ("fp8_rowwise_gw_hp --min-share 90%", 1, "PARTIAL  "),
+        ("fp8_te_modules_block --require-format fp8_block", 0, "ACTIVE  "),
         ("fp8_te_modules_block --require-format nvfp4", 1, "[required-format] nvfp4 was required"),
     ],
 )
@@ -30,6 +30,7 @@ def test_the_verdict_is_printed_and_options_change_the_exit_code(
     done = fp8verify("inspect", *line.split(), cwd=ROOT)
     assert (done.returncode, done.stderr) == (code, "")
     assert says in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"exit {code}")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
+from fp8verify.report.layers import layer_groups
 from scripts.truth_of_captures import ROOT
 from tests.browser import browse, find_browser
 from tests.golden.reports import report_of
@@ -216,17 +217,18 @@ def test_pictures_have_the_figures_of_the_report(pages: dict[str, Path]) -> None
 
     named = report_of("fp8_layers_compiled").ranks[0].named_layers
     assert named is not None
-    table = "document.querySelector('[aria-label=\"GEMMs in FP8 by layer and pass\"]')"
+    table = "document.querySelector('[aria-label=\"GEMMs in FP8 by layer and leg\"]')"
     cells = f"[...{table}.querySelectorAll('td.fp8, td.mixed, td.high')]"
     head = f"{cells}.filter(c => c.parentNode.cells[0].textContent === 'head')"
     found = shown(pages["fp8_layers_compiled"], f"{cells}.length", f"{head}.map(c => c.className)")
-    assert found == [sum(len(row.legs) for row in named.rows), ["high"] * 3]
+    groups = layer_groups(named, joined=True)
+    assert found == [sum(len(alike[0].legs) for _, alike in groups), ["high"] * 3]
 
 
 @needs_browser
 def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(pages: dict[str, Path]) -> None:
     sums = (
-        "[...document.querySelectorAll('[aria-labelledby=budget] dl svg')].map(s => "
+        "[...document.querySelectorAll('[aria-labelledby=proof] dl svg')].map(s => "
         "[...s.querySelectorAll('rect:not(.track)')]"
         ".reduce((sum, r) => sum + +r.getAttribute('width'), 0))"
     )

@@ -141,7 +141,7 @@ def test_files_of_other_recorders_are_read(shown: Shown, tmp_path: Path) -> None
     for command in shown.commands:
         done = shown.run(command)
         assert done.returncode == 0, done.stderr
-        assert "ACTIVE  135 of 135 GEMM kernels ran in FP8" in done.stdout
+        assert "135 of 135 linear-layer GEMMs ran in FP8" in done.stdout
 
 
 def test_the_notebook_runs_as_a_program(shown: Shown, tmp_path: Path) -> None:
