@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fp8verify.cli.options import PLACE, ReportOptions, flag, report_options, valued
-from fp8verify.cli.output import write_report
+from fp8verify.cli.output import apply_gates, write_report
 from fp8verify.errors import requires
 
 if TYPE_CHECKING:
@@ -91,4 +91,6 @@ def command(
         report = add_breakdown(report, paths)
     named = ("--log", log) if log else ()
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
-    sys.exit(write_report(report, options, "" if comes_through_pipe(paths) else again))
+    report = apply_gates(report, options)
+    write_report(report, options, "" if comes_through_pipe(paths) else again)
+    sys.exit(report.exit_code)

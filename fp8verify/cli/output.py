@@ -70,7 +70,11 @@ def _screen(file: object, stream: IO[str] | None) -> tuple[bool, int | None]:
 
 
 def write_result(
-    found: Rendered, options: ResultOptions, whole: str = "", stream: TextIO | None = None
+    found: Rendered,
+    options: ResultOptions,
+    whole: str = "",
+    stream: TextIO | None = None,
+    page: str = "",
 ) -> None:
     """Render a result and write it whole.
 
@@ -80,6 +84,7 @@ def write_result(
             `quiet` at most four lines are printed, but a file gets the whole result.
         whole: the command that prints the whole result.
         stream: used without a file; standard output if None.
+        page: the file that has the whole result already, which text then names.
     """
     from fp8verify.report.forms import brief, render
 
@@ -89,23 +94,14 @@ def write_result(
         _write_file(Path(summary), render(found, "markdown"), mode="a")
     if output is not None or not quiet or form != "text":
         terminal, width = _screen(output, stream or sys.stdout)
-        text = render(found, form, terminal=terminal, verbose=options.verbose, width=width)
-        emit(text, output, stream)
+        how = {"terminal": terminal, "verbose": options.verbose}
+        emit(render(found, form, width=width, whole=page, **how), output, stream)
     if quiet and (output is not None or form == "text"):
         emit(brief(found, str(output or whole)), None, stream)
 
 
-def write_report(
-    report: Report, options: ReportOptions, again: str, stream: TextIO | None = None
-) -> int:
-    """Compare a report with baseline and format, write it, and return the exit code.
-
-    Args:
-        report: the finished report.
-        options: the user's choices.
-        again: the command that prints the whole report.
-        stream: used without `-o`; standard output if None.
-    """
+def apply_gates(report: Report, options: ReportOptions) -> Report:
+    """Compare a report with the baseline and the format that the user asks for."""
     gate = not options.exit_zero
     if options.baseline is not None:
         from fp8verify.verdict.gates import check_baseline
@@ -116,7 +112,26 @@ def write_report(
 
         share = options.policy.share
         report = check_format(report, options.require_format, share, gate=gate)
-    write_result(report, options.shown, again, stream)
+    return report
+
+
+def write_report(
+    report: Report,
+    options: ReportOptions,
+    again: str,
+    stream: TextIO | None = None,
+    page: str = "",
+) -> None:
+    """Write a report, and save it as a baseline if the user asks for one.
+
+    Args:
+        report: the finished report.
+        options: the user's choices.
+        again: the command that prints the whole report.
+        stream: used without `-o`; standard output if None.
+        page: the file that has the whole report already.
+    """
+    write_result(report, options.shown, again, stream, page)
     if options.save_baseline is not None:
         from fp8verify.verdict.gates import can_be_baseline, write_baseline
 
@@ -124,4 +139,3 @@ def write_report(
             write_baseline(report, options.save_baseline)
         else:
             click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)
-    return report.exit_code

@@ -262,13 +262,11 @@ def command(
     _let_interrupts_leave(result)
     with training_comes_first(result, debug=given["debug"], exit_zero=options.exit_zero):
         # Only now: the analysis would make every training start a tenth of a second later.
-        from fp8verify.cli.run_report import is_for_other_ranks, report_run
+        from fp8verify.cli.run_report import report_run
 
-        code = report_run(result, options, words, watch)
+        code = report_run(result, options, words, watch, settings.ranks)
         _ignore_interrupts()
-        judged = 0 if is_for_other_ranks(result, settings.ranks) else code
-    # A training that we asked to stop did not fail.
-    _exit(result, judged if watch is not None and watch.stopped else result.exit_code or judged)
+    _exit(result, code)
 
 
 def _settle_window(

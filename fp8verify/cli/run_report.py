@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.inspection import inspect
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
-from fp8verify.cli.output import emit, write_report
+from fp8verify.cli.output import apply_gates, emit, write_report
 from fp8verify.doctor.afterwards import explain_missing
 from fp8verify.logs.failures import failure_notes
 from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
@@ -44,9 +44,13 @@ _UNOBSERVED = ("the command ended with", "no Python that could be observed")
 
 
 def report_run(
-    result: RunResult, options: ReportOptions, words: list[str], watch: RunWatch | None
+    result: RunResult,
+    options: ReportOptions,
+    words: list[str],
+    watch: RunWatch | None,
+    ranks: RankSelection,
 ) -> int:
-    """Judge what a run recorded, deliver the report, and return its exit code."""
+    """Judge what a run recorded, deliver the report, and return the exit code of the command."""
     notes = (*failure_notes(find_logs(result.capture), result.exit_code), *result.notes)
     if watch is not None:
         notes = (*notes, *watch.notes)
@@ -60,7 +64,12 @@ def report_run(
     )
     report = explain_missing(report, words)
     report = _with_failure(report, result)
-    report = replace(report, training_exit_code=result.exit_code)
+    report = apply_gates(report, options)
+    if is_for_other_ranks(result, ranks):
+        report = replace(report, exit_code=0, exit_reason="the verdict is for other ranks")
+    # A training that we asked to stop did not fail.
+    is_stopped = watch is not None and watch.stopped
+    report = replace(report, training_exit_code=None if is_stopped else result.exit_code)
     with suppress(OSError):
         keep_report(source, report.to_json())
     page = result.capture / PAGE
@@ -72,14 +81,13 @@ def report_run(
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     if options.shown.output is None:
         emit(own_line(), None, stream)
-    code = write_report(report, options, again, stream)
-    if options.is_default and page.is_file() and not options.shown.quiet:
-        say(f"the whole report: {os.path.relpath(page)}")
+    whole = os.path.relpath(page) if options.is_default and page.is_file() else ""
+    write_report(report, options, whole or again, stream, whole)
     kept = len(list(result.capture.parent.glob(f"{CAPTURE}*"))) if is_ours else 0
     if kept >= MANY_CAPTURES and not options.shown.quiet:
         place = os.path.relpath(result.capture.parent / CAPTURE)
         say(f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*")
-    return code
+    return report.training_exit_code or report.exit_code
 
 
 def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:

@@ -100,6 +100,7 @@ class _Screen:
         parts = [self._head(), self._below(page.proof)]
         tables = [line for part in page.requested for line in self._below(part)]
         rows = list(_rows(page, self._verbose))
+        rows += [_Row("report", self._whole, "dim")] if self._whole else []
         end = self._lines(self._exit([])) if page.exit else []
         if not self._verbose:
             gaps = 1 + bool(end)
