@@ -6,6 +6,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from fp8verify.doctor.documents import Document
@@ -69,7 +70,8 @@ def _part(text: str) -> str:
     return f"{'…' if first else ''}{part}{'…' if len(text) > first + _WIDTH else ''}"
 
 
-def code_lines(text: str) -> list[str]:
+@lru_cache(maxsize=4)  # each rule on sources reads it
+def code_lines(text: str) -> tuple[str, ...]:
     """Return the lines of a Python source without its comments and docstrings."""
     lines = text.splitlines()
     for (row, column), (last, end) in _remarks(text):
@@ -77,7 +79,7 @@ def code_lines(text: str) -> list[str]:
             line = lines[number - 1]
             first = column if number == row else 0
             lines[number - 1] = line[:first] + (line[end:] if number == last else "")
-    return lines
+    return tuple(lines)
 
 
 _Place = tuple[int, int]

@@ -52,8 +52,7 @@ def _of_texts(rule: Rule, facts: Facts, machine: Mapping[str, Any]) -> Iterator[
     """Yield the checks of a row on Python sources: `has` and `lacks` are about their code."""
     row: Any = rule.when
     for document in facts.unread if _is_about(rule, Subject(machine, None)) else ():
-        lines = code_lines(document.text) if document.kind == "python" else []
-        code = "\n".join(lines)
+        code = "\n".join(code_lines(document.text)) if document.kind == "python" else ""
         has = [re.search(pattern, code) for pattern in row["has"]]
         if has[0] and all(has) and not ("lacks" in row and re.search(row["lacks"], code)):
             line = code.count("\n", 0, has[0].end()) + 1
