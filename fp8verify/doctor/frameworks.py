@@ -57,15 +57,10 @@ def recognise(document: Document) -> Config | None:
 
 def launched_by(document: Document) -> str:
     """Return the framework whose launcher a script or a command calls, "" if none is known."""
-    rows = frameworks().items()
-    return next(
-        (
-            name
-            for name, row in rows
-            if "launcher" in row and re.search(row["launcher"], document.text)
-        ),
-        "",
-    )
+    for name, row in frameworks().items():
+        if "launcher" in row and re.search(row["launcher"], document.text):
+            return name
+    return ""
 
 
 def framework_of(config: Config) -> Row:
