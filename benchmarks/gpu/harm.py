@@ -1,0 +1,136 @@
+"""On a GPU, trainings that look at themselves run attached as plain: prints a table.
+
+    python benchmarks/gpu/harm.py       # exit code 1 if a case differs; about three minutes
+
+Each case of `harm_loops.py` runs plain, by default, and with `--layers --numerics`. Compared are
+exit status, output, errors and files. With two GPUs, torchrun gets a SIGTERM to its process
+group: every rank hears it as often as without fp8verify. Last, step times outside of the window.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.harness import left_in, scrub  # noqa: E402
+
+LOOPS = Path(__file__).with_name("harm_loops.py")
+CASES = ("spectral", "parametrized", "saves", "forks", "nvtx")
+WAYS = {"default": (), "layers, numerics": ("--layers", "--numerics")}
+PATIENCE_S = 90
+NOISE = 0.03
+
+
+def run(
+    folder: Path, case: str, way: tuple[str, ...] | None, *launcher: object
+) -> dict[str, object]:
+    """Run a case plain (no way) or attached, and return what can be seen of it."""
+    folder.mkdir()
+    command = [sys.executable, *launcher, LOOPS, case]
+    if way is not None:
+        ours = [sys.executable, "-m", "fp8verify", "run", "--steps", "3-4", *way, "--exit-zero"]
+        command = [*ours, "--trace-dir", "capture", "-o", "report", "--", *command]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "HARM_TARGET": str(os.getpid()),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2}),
+    )
+    if case == "group" and signal.sigtimedwait({signal.SIGUSR2}, PATIENCE_S) is not None:
+        os.killpg(process.pid, signal.SIGTERM)
+    try:
+        out, error = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, error = process.communicate()
+        return {"status": "hangs", "stdout": out, "stderr": error[-500:]}
+    files = {
+        name: (folder / name).read_text() for name, _ in left_in(folder) if name != "times.log"
+    }
+    # torchrun writes of signals and times; its ranks' words are in files.
+    seen = {"status": process.returncode, "files": files}
+    return seen if launcher else {**seen, "stdout": out, "stderr": scrub(error)}
+
+
+def row(case: str, way: str, plain: dict[str, object], attached: dict[str, object]) -> bool:
+    """Print a row; return whether the two are the same."""
+    differs = [name for name in plain if plain[name] != attached.get(name)]
+    print(f"| {case} | {way} | {plain['status']} | {attached['status']} | "
+          f"{', '.join(differs) or 'none'} |", flush=True)  # fmt: skip
+    for name in differs:
+        print(f"    {name}: {str(plain[name])[-600:]!r} became {str(attached.get(name))[-600:]!r}")
+    return not differs
+
+
+def compare(folder: Path) -> bool:
+    """Run all cases; return whether all are the same."""
+    import torch
+
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
+    print("| case | way | plain ends with | attached | differs |\n|---|---|---|---|---|")
+    same = True
+    for case in CASES:
+        plain = run(folder / case, case, None)
+        if plain["status"] != 0:
+            print(f"    the case itself failed: {plain['stderr']}")
+        same &= plain["status"] == 0
+        for way, options in WAYS.items():
+            same &= row(case, way, plain, run(folder / f"{case}-{len(options)}", case, options))
+    if torch.cuda.device_count() > 1:
+        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+        plain = run(folder / "group", "group", None, *torchrun)
+        attached = run(folder / "group-default", "group", (), *torchrun)
+        same &= row("SIGTERM to torchrun's group", "default", plain, attached)
+        print(f"    heard: {plain.get('files')}")
+    return same
+
+
+def times(folder: Path) -> bool:
+    """Print step times outside of windows, plain and attached in turn; whether within the noise."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(2):
+        for attached in (False, True):
+            place = folder / f"times-{turn}-{attached}"
+            run(place, "times", () if attached else None)
+            found[attached].append(float((place / "times.log").read_text()))
+    plain, ours = (min(found[which]) for which in (False, True))
+    spread = max(max(some) / min(some) - 1 for some in found.values())
+    print(f"\nmedian step: plain {plain:.3f} ms, attached {ours:.3f} ms ({ours / plain - 1:+.1%}); "
+          f"equal runs differ by up to {spread:.1%}")  # fmt: skip
+    return ours / plain - 1 <= max(spread, NOISE)
+
+
+def main() -> int:
+    """Run everything; return 1 if a training was harmed."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        same = compare(Path(name))
+        quick = times(Path(name))
+    print(
+        f"{'nothing' if same and quick else 'something'} differs; {time.monotonic() - began:.0f} s"
+    )
+    return 0 if same and quick else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
