@@ -45,6 +45,8 @@ LIBRARIES = (
 )
 LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" / "scripts"
 REAL = LOOPS / "libraries.py"
+SEEN = ROOT / "tests" / "integration" / "loops" / "seen.py"
+WAYS = ("", "--layers", "--numerics", "--every 4 --window 1 --numerics")
 PAGE = ROOT / "docs" / "attaching.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"
 BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
@@ -62,6 +64,7 @@ class Case(NamedTuple):
     command: tuple[object, ...]
     window: str = "3-4"
     needs: str = "torch"
+    options: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:
@@ -118,6 +121,14 @@ CASES = (
     Case("AdamWScheduleFree", (REAL, "schedulefree"), "3-4", "schedulefree"),
 )
 
+# Trainings that look at themselves.
+SELF_SEEING = tuple(
+    Case(f"{case} {way}".strip(), (SEEN, *case.split()), options=tuple(way.split()))
+    for case in ("saves", "scripts", "compiles_late", "forks", "observes", "modes", "signals",
+                 "descriptors", "ends 2", "ends 6", "ends 15")
+    for way in WAYS
+)  # fmt: skip
+
 
 def recorded(capture: Path) -> str:
     """Return what the windows of a capture became, by rank."""
@@ -132,8 +143,8 @@ def recorded(capture: Path) -> str:
 
 def compare(case: Case, folder: Path) -> tuple[str, list[str]]:
     """Run a case both ways; return its row of the table and what differs."""
-    witness = isinstance(case.command[0], Path)
-    options = ("--steps", case.window)
+    witness = isinstance(case.command[0], Path) and case.command[0] != SEEN
+    options = (*case.options, *(() if "--every" in case.options else ("--steps", case.window)))
     plain, ours = pair(folder, *case.command, options=options, witness=witness)
     found = plain.differences(ours, spare_mb=SPARE_MB + MB_OF_EVENTS * packed_mb(folder))
     if case.needs in LIBRARIES and plain.code:
@@ -161,7 +172,7 @@ def main() -> int:
         "|---|---|---|---|---|---|",
     ]
     differs = False
-    for case in CASES:
+    for case in (*CASES, *SELF_SEEING):
         if find_spec(case.needs) is None or args.only not in case.name:
             continue
         with tempfile.TemporaryDirectory() as name:

@@ -25,7 +25,7 @@ class Outcome:
     """All that can be seen of a training from outside and, by `attach/witness.py`, from inside.
 
     Attributes:
-        code: exit code; of one that a signal ended, 128 and the signal's number.
+        code: exit code; of one that a signal ended, the signal's number, negative.
         files: name and content of each file left behind.
         children: processes that are still running.
         inside: what the process saw of itself at exit; empty if it was killed.
@@ -64,7 +64,7 @@ def scrub(text: str) -> str:
     """Take out what differs between any two runs: times, process ids, addresses, folders."""
     patterns = (
         r"[WIE]?\d{4}[-:]?\d\d[-:]?\d\d[T ][\d:.,]+( \d+(:\d+)?)?",
-        r"[WIE]\d{4} [\d:.]+ \d+",
+        r"[WIEV]\d{4} [\d:.]+( \d+)?",
         r"0x[0-9a-f]+|\d+:\d+|pid:? \d+|\bin \d+\.\d+|port: \d+",
         r"_(runtime|per_second)'?\s*[:=]\s*'?[\d.:]+",
         r"\d+(\.\d+)?\s?(it/s|s/it|ms\b|seconds)|\d\d:\d\d|'train_\w+': '?[\d.e-]+'?",
@@ -90,9 +90,10 @@ def execute(folder: Path, before: tuple[object, ...], command: tuple[object, ...
     )
     seen = json.loads(inside.read_text(encoding="utf-8")) if inside.exists() else {}
     peak = float(seen.pop("peak_mb", 0))
-    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
     out, error = scrub(done.stdout), scrub(done.stderr)
-    return Outcome(code, out, error, left_in(folder), still_running(str(inside)), seen, peak)
+    return Outcome(
+        done.returncode, out, error, left_in(folder), still_running(str(inside)), seen, peak
+    )
 
 
 def pair(

@@ -94,3 +94,30 @@ def test_trainings_that_do_more_than_train(tmp_path: Path, case: str) -> None:
 
     assert (plain.code, plain.stderr) == (0, "")
     assert plain.differences(attached) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        ("saves", ("--layers",)),
+        ("modes", ("--numerics",)),
+        ("forks", ()),
+        ("observes", ()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_trainings_that_look_at_themselves(
+    tmp_path: Path, case: str, options: tuple[str, ...]
+) -> None:
+    """The others, in all ways, are among the cases of `benchmarks/attach_cases.py`."""
+    plain, attached = pair(
+        tmp_path,
+        LOOPS / "seen.py",
+        case,
+        options=("--steps", "3-4", *options),
+        python=python_with_torch(),
+        witness=False,
+    )
+
+    assert plain.code == 0, plain.stderr
+    assert plain.differences(attached) == []
