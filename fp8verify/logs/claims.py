@@ -44,6 +44,7 @@ _MAX_SHAPES = 10_000
 _MAX_SHAPE = 2000
 _MAX_LONG = 2000  # longer lines in which nothing is found, before they are left out
 _MAX_REPEATS = 100  # of a setting: every rank of a node may print it, but not every step
+_MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
 # As many digits as before, so that fp8 stays another word than fp16.
 _DIGITS = str.maketrans("123456789", "0" * 9)
@@ -125,11 +126,11 @@ class _Scan:
         self.mention: Mention | None = None
         self.off: Mention | None = None  # a line that names FP8 where it is off
         self._source = source
-        self._last: dict[tuple[str, str, str, str, bool], int] = {}
-        self._turns = {"fp8": 0, "not_fp8": 0}
+        self._last: dict[tuple[str, bool], object] = {}
+        self._claims = self._denials = 0
         self._barren: set[str] = set()
         self._repeats: dict[str, int] = {}
-        self._long = 0
+        self._long = self._settings = 0
 
     def add(self, line: Line) -> None:
         lower = line.text.lower()
@@ -146,7 +147,8 @@ class _Scan:
                     found = True
                     self._add_layer(pin, line.number, message.rank)
                 found = self._add(message, line) or found
-                if settings and not found:
+                if settings and not found and self._settings < _MAX_SETTINGS:
+                    self._settings += 1
                     asked = list(requests_in(message, line))
                     is_setting = is_setting or bool(asked)
                     for request in filter(None, asked):
@@ -186,20 +188,17 @@ class _Scan:
     def _keep(self, claim: Claim, topic: str, rank: str | None) -> None:
         # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
         # later attempt may say again what was taken back.
-        key = (
-            claim.says,
-            topic if claim.strength == CONFIGURATION else "",
-            claim.framework,
-            _INDEX.sub("*", claim.text),
-            rank is None,
-        )
-        opposite = {"fp8": "not_fp8", "not_fp8": "fp8"}.get(claim.says, "")
-        turn = self._turns.get(opposite, 0)
-        if self._last.get(key) != turn and len(self.statements) < MAX_CLAIMS:
-            self._last[key] = turn
+        if claim.strength == CONFIGURATION:
+            key, state = (topic, rank is None), (claim.says, claim.recipe, self._denials)
+        else:
+            text = _INDEX.sub("*", claim.text)
+            opposite = self._claims if claim.says == "not_fp8" else self._denials
+            key, state = (f"{claim.framework} {claim.says} {text}", rank is None), opposite
+        if self._last.get(key) != state and len(self.statements) < MAX_CLAIMS:
+            self._last[key] = state
             self.statements.append(Statement(claim, topic, rank))
-            if claim.says in self._turns:
-                self._turns[claim.says] += 1
+            self._claims += claim.says == "fp8"
+            self._denials += claim.says == "not_fp8"
 
     def _add_layer(self, pin: LayerPromise, number: int, rank: str | None) -> None:
         """Take a layer whose precision came to a low one for a claim."""

@@ -21,7 +21,7 @@ BLOCK_BYTES = 4 << 20
 # Far above any log that a run writes, so that a decompression bomb comes to an end.
 MAX_LOG_BYTES = 16 << 30
 # A dump of settings is longer only where a list in it is.
-_CONTEXT = 1 << 16
+_CONTEXT = 1 << 15
 
 
 class Line(NamedTuple):

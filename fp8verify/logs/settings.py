@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from fp8verify.logs.lines import Line
@@ -64,25 +65,28 @@ _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _PAIR = lazy_pattern(
     r"(?<![\w./'\"-])(?P<quote>['\"]?)(?P<key>[A-Za-z_][\w./-]{0,99}"
     r"(?: (?:precision|type|mode|enabled)\b){0,2})(?P=quote)"
-    r"(?: ?[:=][ \t]*|\s*\.{3,} +| {3,}|[ \t]*[|\u2502][ \t]*)"
-    r"(?P<value>'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"|[^\s,;(){}\[\]|\u2502'\"]{1,80}\(?|[{\[(]|\s*$)"
+    r"(?: ?[:=][ \t]{0,80}|\s{0,80}\.{3,200} {1,80}| {3,80}|[ \t]{0,80}[|\u2502][ \t]{0,80})"
+    r"(?P<value>'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"|[^\s,;(){}\[\]|\u2502'\"]{1,80}\(?|[{\[(]|\s{0,80}$)"
 )
 _BEFORE = lazy_pattern(
     r"(?:[,;|\u2502{\[]|\w\(|[\w./-]{1,60} ?[:=] ?[^\s,]{1,60}(?: [a-z]{1,12})?)\s*$"
 )
 _AFTER = lazy_pattern(r"\s*(?:$|[,;})\]|\u2502]|#|(?:[a-z]{1,12} )?[\w./-]{1,60} ?[:=])")
-_HEAD = lazy_pattern(r"\s*(?:(?:[-*\u2022>]|\d+[.)]) )?\s*(?:(?:[\w./()-]{1,60} ?){1,6}:\s*){0,2}")
+_HEAD = lazy_pattern(
+    r"\s{0,200}(?:(?:[-*\u2022>]|\d+[.)]) {1,9})?(?:(?:[\w./()-]{1,60} ?){1,6}:\s*){0,2}"
+)
 _RULE = re.compile(r"\s*[-=*#_~\u2500]{3,}")
 _BANNER = re.compile(rf"{_RULE.pattern}|:$")
 # Where in a text a setting may be worth reading.
 _MAYBE = lazy_pattern(
-    rf"{_LOW}[\w.-]{{0,40}}['\"]?\s*(?:[:=|\u2502]|\.{{3}}|\s{{3}})"
-    rf"|(?:[:=|\u2502.]|\s{{3}})\s*['\"]?[\w.-]{{0,40}}?{_LOW}"
+    rf"{_LOW}[\w.-]{{0,40}}['\"]?\s{{0,2}}(?:[:=|\u2502]|\.{{3}}|\s)"
+    rf"|(?:[:=|\u2502.]|\s{{3}})\s{{0,2}}['\"]?[\w.-]{{0,40}}?{_LOW}"
     rf"|precision[\w ]{{0,12}}['\"]?\s*[:=]",
     re.IGNORECASE,
 )
 _MAX_TEXT = 1 << 16
-_MAX_HITS = 50
+_MAX_PAIRS = 2000  # of a line, of which so many ask for a precision
+_MAX_HITS = 10
 _QUOTED = 140  # characters of a long line on each side of a setting
 _STRANGERS = 20  # lines of other ranks or loggers within a dump
 _DIGITS = str.maketrans("123456789", "0" * 9)
@@ -114,8 +118,9 @@ def may_set(text: str) -> bool:
 def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
     """Yield the settings for a precision in a line; None for one of something else."""
     text = message.setting[:_MAX_TEXT]
-    for count, found in enumerate(_PAIR.finditer(text)):
-        if count > _MAX_HITS * 20:
+    hits = 0
+    for found in islice(_PAIR.finditer(text), _MAX_PAIRS):
+        if hits >= _MAX_HITS:
             return
         name = _last_part(found["key"])
         child, value = "", found["value"].strip("'\" ")
@@ -125,6 +130,7 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
             is_on = _meaning(_SECTION.sub("", name), value) if value else None
         if is_on is None or not (child or _stands_alone(text, found)):
             continue
+        hits += 1
         around = "\n".join([text[: found.start()][-200:], *_sections(text, found), found["key"]])
         above = headings(line, message.prefix, _indent(text)) if line.block else ()
         if message.denied or any(map(_is_elsewhere, (around, *above))):
@@ -260,7 +266,8 @@ def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
     """Return the settings beside one, and of other sections of the dump the number of layers."""
     values: dict[str, str] = {}
     indent = _indent(text)
-    for lines in (line.below(), line.above()):  # another dump may come before
+    # A record is whole in its line; another dump may come before.
+    for lines in () if text.lstrip().startswith("{") else (line.below(), line.above()):
         strangers, ended = 0, False
         for other in _own(lines, prefix):
             depth, pair = _indent(other), _PAIR.search(other)

@@ -65,6 +65,13 @@ def test_what_asks_for_nothing_of_this_run_is_a_mention(text: str) -> None:
     assert found.mention is not None
 
 
+@pytest.mark.parametrize(
+    "text", ["fp8 " + " " * 60_000 + ": true a", "fp8 | " * 12_000, "fp8: {" * 9_000, "{" * 30_000]
+)
+def test_a_hostile_line_of_settings_takes_no_longer_than_another(text: str) -> None:
+    assert all(claim.text for claim in scan_text(f"{text}\nfp8: x").claims)
+
+
 CLAIM = "Float8 training active with recipe rowwise"
 DENIAL = "WARNING - self test failed: FP8 disabled, falling back to bf16"
 
@@ -79,6 +86,8 @@ DENIAL = "WARNING - self test failed: FP8 disabled, falling back to bf16"
         ([f"[rank0]: {CLAIM}", f"[rank1]: {DENIAL}"], ["fp8", "not_fp8"]),
         ([f"[rank1]: {CLAIM}", f"[rank0]: {DENIAL}"], ["revoked", "not_fp8"]),
         ([CLAIM, f"{CLAIM}_with_gw_hp"], ["revoked", "fp8"]),
+        (["fp8: true", "fp8: false", "fp8: true"], ["revoked", "fp8"]),
+        ([f'{{"step": {step}, "fp8": true}}' for step in range(9)], ["fp8"]),
         ([CLAIM, "FP8 disabled for lm_head"], ["fp8"]),
         ([CLAIM, "FP8 disabled if the GPU is too old"], ["fp8"]),
         ([CLAIM, "Teacher: FP8 disabled"], ["fp8"]),
