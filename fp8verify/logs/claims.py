@@ -188,6 +188,7 @@ class _Scan:
     def _keep(self, claim: Claim, topic: str, rank: str | None) -> None:
         # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
         # later attempt may say again what was taken back.
+        state: object
         if claim.strength == CONFIGURATION:
             key, state = (topic, rank is None), (claim.says, claim.recipe, self._denials)
         else:
