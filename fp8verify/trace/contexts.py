@@ -15,10 +15,18 @@ LAYER_PREFIX = "fp8verify:"
 # Names that hold a hash or a running number, which would make every call a context of its own.
 _VOLATILE = (
     (lazy_pattern(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
-    (lazy_pattern(r"^(Torch-Compiled Region): .*$", re.DOTALL), r"\1"),
+    (
+        lazy_pattern(
+            r"^(Torch-Compiled Region: [!\d/_]{1,40}|Torch-Compiled Region).*$", re.DOTALL
+        ),
+        r"\1",
+    ),
 )
 # A node of autograd's backward pass; a range of the user's proves nothing by its name.
-BACKWARD = lazy_pattern(r"^autograd::engine::evaluate_function:|Backward\d*$")
+# A region of compiled autograd's has its number behind an exclamation mark (torch's CompileId).
+BACKWARD = lazy_pattern(
+    r"^autograd::engine::evaluate_function:|^Torch-Compiled Region: !|Backward\d*$"
+)
 
 _UNKNOWN = -2
 

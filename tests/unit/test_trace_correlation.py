@@ -82,7 +82,7 @@ def test_external_id_names_the_operator() -> None:
               kernel("k", 20, 5, 9)], "aten::mm", (shown,))
             for name, shown in (
                 ("## Call CompiledFxGraph fqv3dn2rdeyop ##", "## Call CompiledFxGraph ##"),
-                ("Torch-Compiled Region: 12/3", "Torch-Compiled Region"),
+                ("Torch-Compiled Region: 12/3", "Torch-Compiled Region: 12/3"),
                 ("## forward ##", "## forward ##"),
             )
         ),
