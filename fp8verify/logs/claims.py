@@ -240,7 +240,7 @@ class _Scan:
         )
         self._keep(claim, f"{CONFIGURATION} {request.key}", message.rank)
         if request.is_on:
-            self.phases.update(dict.fromkeys(healing(values)))
+            self.phases.update(dict.fromkeys(healing(values, low)))
             if blocks := first_and_last(values):
                 text = f"first_last_layers_bf16 of the dump around line {line.number}"
                 self.layers.keep("blocks", blocks, HIGH_PRECISION, framework, line.number, text)

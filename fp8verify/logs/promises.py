@@ -228,11 +228,13 @@ def phases_of(text: str) -> tuple[PhasePromise, ...]:
 _HEALING_STEP, _HEALING = "healing_iter", "healing_precision"
 
 
-def healing(values: Mapping[str, str]) -> tuple[PhasePromise, ...]:
-    """Return the phases of settings that change the precision at an iteration."""
+def healing(values: Mapping[str, str], low: str) -> tuple[PhasePromise, ...]:
+    """Return the phases of settings that change from a low precision at an iteration."""
     step, name = _whole(values.get(_HEALING_STEP), 0), values.get(_HEALING, "")
-    low = format_of(name) or (HIGH_PRECISION if _HIGH_CLASS.match(name) else None)
-    return (PhasePromise(low, step + 1, None),) if step and low else ()
+    then = format_of(name) or (HIGH_PRECISION if _HIGH_CLASS.match(name) else None)
+    if not (step and then):
+        return ()
+    return PhasePromise(low, None, step), PhasePromise(then, step + 1, None)
 
 
 def _number(text: str) -> int:

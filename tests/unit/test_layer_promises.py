@@ -117,6 +117,14 @@ def test_a_promise_may_hold_for_some_steps_only(
         assert not phase.covers((first or 1) - 1 if first else (last or 0) + 1)
 
 
+def test_a_recipe_that_heals_has_two_phases_of_low_precision() -> None:
+    found = read("fp4: e2m1", "fp4_recipe: nvfp4", "healing_iter: 350", "healing_precision: FP8_DS")
+    assert [(p.format, p.first_step, p.last_step) for p in found.phases] == [
+        ("nvfp4", None, 350),
+        ("fp8", 351, None),
+    ]
+
+
 def test_a_list_of_filters_may_be_spread_over_lines(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     dump = (
