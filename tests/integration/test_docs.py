@@ -49,7 +49,7 @@ def _blocks(page: str, language: str) -> list[str]:
         (
             "bf16_filter_rejects_all",
             [1, 0],
-            "::error title=FP8 CONTRADICTED::the log claims FP8",
+            "::error title=FP8 CONTRADICTED%3A claimed-not-active::The log claims FP8",
         ),
     ],
 )

@@ -37,7 +37,11 @@ def test_a_clone_is_installed_and_gives_verdicts(shown: Shown, tmp_path: Path) -
     for name in ("fp8verify", "scripts", "pyproject.toml", "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    capture(tmp_path, traces=".", **{"YOUR_TRACE.json.gz": "fp8_compiled/rank0.json.gz"})
+    capture(
+        tmp_path,
+        traces=".",
+        **{"YOUR_TRACE.json.gz": "fp8_compiled/rank0.json.gz", "train.log": "fp8_compiled/log.txt"},
+    )
     installed = tmp_path / "installed"
     put(tmp_path, "pip", f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@"\n')
     put(tmp_path, "fp8verify", f'#!/bin/sh\nexec "{installed}/bin/fp8verify" "$@"\n')
