@@ -73,7 +73,7 @@ def payoff_of(rank: RankReport, *, alone: bool = True) -> Payoff | None:
             "", None, text, f"16-bit GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
         )
     speedup = kernels if step is None else step
-    estimate = "estimate" if alone else f"estimate, worst rank: {rank_label(rank)}"
+    estimate = "estimate" if alone else f"estimate, worst: {rank_label(rank)}"
     ratio = f"GPU kernels about {kernels:.2f}x BF16 ({estimate})"
     tone, detail = FAIR, _what_limits(rank, figures, figures.ceiling)
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:

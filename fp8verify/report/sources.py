@@ -14,7 +14,8 @@ from fp8verify.terms import Precision, Role, low_precision_name, low_precision_s
 from fp8verify.text import cut_middle, label_of_ranks, listed
 
 # Two lines at 80 columns hold as much of a log line.
-_QUOTED = 96
+_QUOTED = 130
+_MENTIONED = 90
 _RANKS = 3
 # Log lines that are not sentences, by what they mean.
 _MEANINGS = {
@@ -62,7 +63,7 @@ def _log(report: Report) -> str:
     if not report.logs:
         return "none was read"
     if report.mention is not None:
-        text = cut_middle(report.mention.text, _QUOTED)
+        text = cut_middle(report.mention.text, _MENTIONED)
         return f'no line claims FP8 (line {report.mention.line} mentions it: "{text}")'
     return "no line claims FP8"
 

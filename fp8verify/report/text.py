@@ -198,7 +198,8 @@ def _rows(page: Page, verbose: bool) -> Iterator[_Row]:
     if page.speed is not None:
         paying = next((one for one in page.findings if one.code == page.pays), None)
         code = f" [{paying.code}]" if paying is not None else ""
-        yield _Row(page.speed.label, f"{page.speed.text}{code}", _STYLES.get(page.speed.tone, ""))
+        style = _STYLES.get(page.speed.tone, "")
+        yield _Row(page.speed.label, f"{page.speed.text}{code}", style, 0, paying)
         if paying is not None:
             yield _Row("fix", paying.hint, "bold", 39, paying)
     infos = page.infos if not verbose else [o for o in page.findings if o.severity is Severity.INFO]
@@ -238,9 +239,10 @@ def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     console = Console(file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False)
     console.print(_table(others, width, uncut=True), crop=False)
     head, *lines = output.getvalue().splitlines()
-    yield Text(f"{head.rstrip()}  {grid.names[-1]}", style="bold")
+    title = f"{head.rstrip()}  {grid.names[-1]}"
+    yield Text(title, style="bold", no_wrap=True, overflow="ignore")
     for line, row in zip(lines, grid.rows, strict=True):
-        yield Text(line.rstrip(), no_wrap=True)
+        yield Text(line.rstrip(), no_wrap=True, overflow="ignore")
         yield Padding(Text(printable(row[-1]), style="dim", overflow="fold"), (0, 0, 0, 4))
 
 

@@ -113,11 +113,11 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder, tmp_
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
          "the model has 1 Linear modules set for NVFP4, but all 3 GEMMs ran in BF16"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
-         "the run requested dgrad in NVFP4, but all of these GEMMs ran in FP8"),
+         "the run requested dgrad in NVFP4, but all 1 of these GEMMs ran in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
-         "the run requested wgrad in FP8, but all of these GEMMs ran in NVFP4"),
+         "the run requested wgrad in FP8, but all 1 of these GEMMs ran in NVFP4"),
         (("fp8",), ("fp8", "fp8", "high_precision"), "ACTIVE", "lower-than-promised",
-         "the run requested wgrad in high precision, but all of these GEMMs ran in"),
+         "the run requested wgrad in high precision, but all 1 of these GEMMs ran in"),
     ],
 )  # fmt: skip
 def test_another_format_than_promised_is_said(
@@ -143,7 +143,7 @@ def test_modules_that_fell_back_to_fp8_do_not_hide_that_the_log_promised_fp4(
     found = report(layer(build, "fp8"), tmp_path, module("up", "fp8"), log=log)
     assert found.verdict.value == "PARTIAL"
     assert told(found, "higher-than-promised") == [
-        "NVFP4 was requested, but all of these GEMMs ran in FP8"
+        "NVFP4 was requested, but all 3 GEMMs ran in FP8"
     ]
 
 

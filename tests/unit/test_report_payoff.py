@@ -44,7 +44,7 @@ def test_the_word_follows_from_the_estimate(report: Report, speedup: float, word
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
     found = payoff(_gaining(report, 1.3, 0.8, 1.2))
     assert found is not None
-    said = "probably slower: GPU kernels about 0.80x BF16 (estimate, worst rank: rank 1)"
+    said = "probably slower: GPU kernels about 0.80x BF16 (estimate, worst: rank 1)"
     assert found.text.startswith(said)
 
 

@@ -93,7 +93,9 @@ def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
 def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
     times = _times(rank, legs)
     if len(times) == 1:
-        return f"all of these GEMMs ran in {next(iter(times)).value.upper()}"
+        count = sum(row.calls for row in rank.survey.gemms if row.leg in legs)
+        which = "" if Leg.UNKNOWN in legs else " of these"
+        return f"all {count}{which} GEMMs ran in {next(iter(times)).value.upper()}"
     parts = [
         f"{_share(times, (name,)):.1%} of their time in {name.value.upper()}"
         for name, _ in times.most_common()
