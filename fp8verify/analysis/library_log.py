@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
-from fp8verify.kernels import Classification, decode
+from fp8verify.kernels import decode
 from fp8verify.kernels.classify import alike
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.parts import LibraryLogReport
@@ -49,8 +49,10 @@ def hear_library(
     unknown = Precision.UNKNOWN
     vouched = settled = disputed = 0
     for number, names in words.items():
-        before = kinds.kinds[number]
-        after = kinds.kinds[number] = _heard(before, _one_word(names))
+        before, word = kinds.kinds[number], _one_word(names)
+        if word is None:
+            continue
+        after = kinds.kinds[number] = _heard(before, word)
         was, now = before.classification.precision, after.classification.precision
         vouched += names.total() * (now is not unknown)
         settled += names.total() * (was is unknown and now is not unknown)
@@ -177,38 +179,29 @@ def _may_be_blas(kind: Kind) -> bool:
 
 
 def _one_word(names: Mapping[str, int]) -> KernelName | None:
-    """Return what the library says of a kind; None if its launches differ in precision."""
+    """Return what the library says of a kind; None if its launches differ, or types are unknown."""
     found = [decode(name) for name in names]
-    return found[0] if len({one.precision for one in found}) == 1 else None
+    precisions = {one.precision for one in found}
+    return found[0] if len(precisions) == 1 and Precision.UNKNOWN not in precisions else None
 
 
-def _heard(kind: Kind, word: KernelName | None) -> Kind:
+def _heard(kind: Kind, word: KernelName) -> Kind:
+    """Return a kind with the library's word: settled by it, in conflict with it, or as it was."""
     found = kind.classification
-    if word is None or word.precision is Precision.UNKNOWN:
-        return kind
     said = f"{word.reason.partition(':')[0]} as {word.a} x {word.b}"
     if found.precision is Precision.UNKNOWN:
-        return kind._replace(classification=_settled(found, word, said))
-    if alike(found.precision, word.precision):
-        return kind
-    return kind._replace(
-        classification=replace(
+        found = replace(
             found,
-            precision=Precision.UNKNOWN,
-            conflict=f"the name says {found.precision.value} ({found.reason}), and it is {said}",
+            role=found.role if found.role.is_gemm else Role.GEMM,
+            precision=word.precision,
+            a=word.a,
+            b=word.b,
+            scaling=word.scaling or found.scaling,
+            library=word.library if found.library == "unknown" else found.library,
+            reason=f"{found.reason}; {said}",
+            source="library",
         )
-    )
-
-
-def _settled(found: Classification, word: KernelName, said: str) -> Classification:
-    return replace(
-        found,
-        role=found.role if found.role.is_gemm else Role.GEMM,
-        precision=word.precision,
-        a=word.a,
-        b=word.b,
-        scaling=word.scaling or found.scaling,
-        library=word.library if found.library == "unknown" else found.library,
-        reason=f"{found.reason}; {said}",
-        source="library",
-    )
+    elif not alike(found.precision, word.precision):
+        conflict = f"the name says {found.precision.value} ({found.reason}), and it is {said}"
+        found = replace(found, precision=Precision.UNKNOWN, conflict=conflict)
+    return kind._replace(classification=found)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 from typing import Final, NamedTuple
 
@@ -19,7 +20,6 @@ import msgspec
 
 from fp8verify.errors import InputError
 from fp8verify.text import counted, lazy_pattern
-from fp8verify.trace.blas_names import element_of, lt_name
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import SEPARATOR, Interner
 from fp8verify.trace.rows import RowCollector
@@ -34,7 +34,6 @@ _BENCH: Final = "hipblaslt-bench "
 _NUMBER: Final = lazy_pattern(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
 _TYPE: Final = lazy_pattern(r"\btype=(\w{1,24})")
 _TRANSPOSED: Final = lazy_pattern(r"\btrans([ab])=(?:OP_)?T", 2)
-_COMPUTE: Final = lazy_pattern(r"\bcomputeType=(\w{1,40})")
 _SCALE: Final = lazy_pattern(r"\b[ab]ScaleMode=(\w{1,60})", 2)
 _TILE: Final = lazy_pattern(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
 # Products that become rows of a trace one by one; more are summed by kind.
@@ -46,6 +45,29 @@ _SEQUENCE: Final = (
     "its steps are the shortest sequence of products that repeats: a step, or a micro-batch"
 )
 _NO_SEQUENCE: Final = "no sequence of products repeats, so that the steps are unknown"
+# As library_types.h ("R_8F_E4M3"), hipblasltDatatype_to_string or hipblaslt-bench ("f8_r") call
+# them, without prefix and suffix.
+_ELEMENTS: Final = {
+    "8f_e4m3": "e4m3", "f8": "e4m3", "8f_e5m2": "e5m2", "bf8": "e5m2",
+    "6f_e2m3": "e2m3", "f6": "e2m3", "6f_e3m2": "e3m2", "bf6": "e3m2",
+    "4f_e2m1": "e2m1", "f4": "e2m1", "16bf": "bf16", "bf16": "bf16", "16f": "fp16", "f16": "fp16",
+    "32f": "fp32", "f32": "fp32", "64f": "fp64", "f64": "fp64",
+    "8i": "int8", "i8": "int8", "32i": "int32", "i32": "int32",
+}  # fmt: skip
+# What FP32 operands are rounded to first: COMPUTE_32F_FAST_TF32, xf32_r, f32_bf16_r.
+_ROUNDED: Final = (
+    (lazy_pattern(r"FAST_TF32|xf32", 2), "tf32"),
+    (lazy_pattern(r"FAST_16BF|f32_bf16", 2), "bf16"),
+    (lazy_pattern(r"FAST_16F|f32_f16", 2), "fp16"),
+)
+# cublasLtMatmulMatrixScale_t, hipblasLtMatmulMatrixScale_t.
+_SCALES: Final = (
+    (lazy_pattern(r"VEC\d+_UE8M0"), "ue8m0"),
+    (lazy_pattern(r"VEC\d+_UE4M3"), "ue4m3"),
+    (lazy_pattern(r"OUTER_VEC"), "rowwise"),
+    (lazy_pattern(r"VEC128|BLK\d+"), "blockwise"),
+    (lazy_pattern(r"SCALAR"), "tensorwise"),
+)
 _TORCH: Final = {
     "e4m3": "Float8_e4m3fn",
     "e5m2": "Float8_e5m2",
@@ -61,7 +83,7 @@ class Product(NamedTuple):
     """One call of the library, (m, k) by (k, n) for each of a batch, in row-major terms.
 
     Attributes:
-        name: as a kernel of it would be called: `fp8verify.trace.blas_names`.
+        name: as a kernel of it would be called: "cublasLtMatmul_e4m3_e5m2_bf16".
         a: element type of the row-major left operand, which is BLAS' B.
         b: of the right one.
         tile: "128x256" if the library's choice is logged.
@@ -83,7 +105,7 @@ class Product(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    type: str
+    type: str | None
     rows: int
     cols: int
     batch: int
@@ -102,7 +124,6 @@ class ProductLog:
         self.untyped = self.cut = 0
         self.library = "cuBLASLt"
         self._lines = lines
-        self._known: dict[object, Product | None] = {}
         self._api: dict[str, _ApiCalls] = {}
         self._traced = False
 
@@ -132,45 +153,16 @@ class ProductLog:
             product = calls.take(function, line) if calls is not None else None
         elif kind == "Trace" and function.lower().endswith("matmul"):
             self._traced = True
-            product = self._traced_product(line)
+            product = _described(line, self.library)
             self.cut += product is None
         else:
             return None
         return None if product is None else (int(thread or 0), product)
 
-    def _traced_product(self, line: str) -> Product | None:
-        parts = (
-            _part(line, "Adesc="), _part(line, "Bdesc="), _part(line, "Ddesc="),
-            _part(line, "computeDesc="), _part(line, "algo="),
-        )  # fmt: skip
-        if None in parts[:4]:
-            return None
-        return self._remembered(parts)
-
-    def _remembered(self, parts: tuple[str | None, ...]) -> Product | None:
-        a, b, d, compute, algo = (part or "" for part in parts)
-        # The pointers to scales differ from call to call, and are the only thing that does.
-        plain = compute if "Pointer=" not in compute else " ".join(
-            word for word in compute.split(" ") if "Pointer=" not in word
-        )  # fmt: skip
-        key = (a, b, d, plain, algo)
-        if key not in self._known:
-            if len(self._known) >= _MOST_KINDS:
-                self._known.clear()
-            self._known[key] = _product(
-                _matrix(a), _matrix(b), _matrix(d), plain, algo, self.library
-            )
-        return self._known[key]
-
     def _bench(self, line: str) -> tuple[int, Product] | None:
         self.library = "hipBLASLt"
-        text = line[line.index(_BENCH) + len(_BENCH) :].rstrip()
         # The number of the solution and the factors say nothing of types and sizes.
-        if text not in self._known:
-            if len(self._known) >= _MOST_KINDS:
-                self._known.clear()
-            self._known[text] = _bench_product(text.split())
-        product = self._known[text]
+        product = _bench_product(line[line.index(_BENCH) + len(_BENCH) :].rstrip())
         self.cut += product is None
         return None if product is None else (0, product)
 
@@ -180,7 +172,7 @@ class _ApiCalls:
 
     def __init__(self) -> None:
         self.untyped = 0
-        self._layouts: list[_Matrix] = []
+        self._layouts: list[str] = []
         self._queried: Product | None = None
         self._by_handles: dict[tuple[str, ...], Product] = {}
 
@@ -188,16 +180,10 @@ class _ApiCalls:
         """Take a line; return the product if it is the call of one."""
         name = function.lower()
         if name.endswith(("layoutcreate", "layout_create")):
-            self._layouts = [*self._layouts[-3:], _matrix(line)]
+            self._layouts = [*self._layouts[-3:], line[line.find("type=") :]]
         elif name.endswith(("getheuristic", "get_heuristic")):
-            described = [_part(line, f"{at}desc=") for at in "ABD"]
-            compute = _part(line, "computeDesc=")
-            if None not in described:
-                a, b, d = (_matrix(part or "") for part in described)
-                self._queried = _product(a, b, d, compute or "", "", "cuBLASLt")
-        elif name.endswith("matmul"):
-            return self._call(line)
-        return None
+            self._queried = _described(line, "cuBLASLt") or self._queried
+        return self._call(line) if name.endswith("matmul") else None
 
     def _call(self, line: str) -> Product | None:
         handles = tuple(_word(line, f"{at}desc=") for at in ("A", "B", "D", "compute"))
@@ -345,43 +331,77 @@ def _word(line: str, key: str) -> str:
     return line.partition(key)[2].partition(" ")[0][:40]
 
 
+def _described(line: str, library: str) -> Product | None:
+    """Return the product that a line describes, None if it does not, or ends early."""
+    a, b, d, compute = (
+        _part(line, "Adesc="), _part(line, "Bdesc="), _part(line, "Ddesc="),
+        _part(line, "computeDesc="),
+    )  # fmt: skip
+    if a is None or b is None or d is None or compute is None:
+        return None
+    # The pointers to scales differ from call to call, and are the only thing that does.
+    compute = " ".join(word for word in compute.split(" ") if "Pointer=" not in word)
+    return _product(a, b, d, compute, _part(line, "algo=") or "", library)
+
+
 def _matrix(text: str) -> _Matrix:
     found = {name.lower().replace("_", ""): int(value) for name, value in _NUMBER.findall(text)}
     kind = _TYPE.search(text)
     rows, cols = found.get("rows", 0), found.get("cols", 0)
-    return _Matrix(kind[1] if kind else "", rows, cols, max(1, found.get("batchcount", 1)))
+    return _Matrix(
+        _element_of(kind[1]) if kind else None, rows, cols, max(1, found.get("batchcount", 1))
+    )
 
 
+@lru_cache(_MOST_KINDS)
 def _product(
-    a: _Matrix, b: _Matrix, d: _Matrix, compute: str, algo: str, library: str
+    a_text: str, b_text: str, d_text: str, compute: str, algo: str, library: str
 ) -> Product | None:
     """Return the product of A, B and D as BLAS has them; None if a size is missing."""
+    a, b, d = map(_matrix, (a_text, b_text, d_text))
     transposed = {side.lower() for side in _TRANSPOSED.findall(compute)}
     inner = {a.rows} if "a" in transposed else {a.cols}
     if not compute:  # layouts alone: K is the side of A that D does not have
         inner = {a.rows, a.cols} - {d.rows} or {d.rows}
     if not (d.rows and d.cols and len(inner) == 1):
         return None
-    kind, scale, tile = _COMPUTE.search(compute), _SCALE.search(compute), _TILE.search(algo)
-    types = element_of(a.type), element_of(b.type), element_of(d.type)
-    name = lt_name(library, *types, kind[1] if kind else "", scale[1] if scale else "")
-    k = next(iter(inner))
+    scale, tile = _SCALE.search(compute), _TILE.search(algo)
+    name = _name(library, (a.type, b.type, d.type), compute, scale[1] if scale else "")
     return Product(
-        name, types[1], types[0], d.batch, d.cols, d.rows, k, tile[1] if tile else ""
-    )  # fmt: skip
+        name, b.type, a.type, d.batch, d.cols, d.rows, inner.pop(), tile[1] if tile else ""
+    )
 
 
-def _bench_product(words: list[str]) -> Product | None:
+@lru_cache(_MOST_KINDS)
+def _bench_product(text: str) -> Product | None:
     """Return the product of a command line of hipblaslt-bench."""
-    given = {word: value for word, value in pairwise(words) if word[:1] == "-"}
+    given = {word: value for word, value in pairwise(text.split()) if word[:1] == "-"}
     sizes = [given.get("--batch_count", "1"), *(given.get(key, "") for key in ("-m", "-n", "-k"))]
-    a, b, d = (element_of(given.get(f"--{at}_type", "")) for at in "abd")
+    a, b, d = (_element_of(given.get(f"--{at}_type", "")) for at in "abd")
     # What the operands are cast to first, where that is another type.
-    a = element_of(given.get("--compute_input_typeA", "")) or a
-    b = element_of(given.get("--compute_input_typeB", "")) or b
+    a = _element_of(given.get("--compute_input_typeA", "")) or a
+    b = _element_of(given.get("--compute_input_typeB", "")) or b
     if a is None or b is None or not all(text.isdecimal() and len(text) < 11 for text in sizes):
         return None
     batch, rows, cols, k = map(int, sizes)
     scale = "VEC32_UE8M0" if given.get("--scaleA") == given.get("--scaleB") == "3" else ""
-    name = lt_name("hipBLASLt", a, b, d, given.get("--compute_type", ""), scale)
+    name = _name("hipBLASLt", (a, b, d), given.get("--compute_type", ""), scale)
     return Product(name, b, a, batch, cols, rows, k)
+
+
+def _element_of(text: str) -> str | None:
+    """Return the element type that the library calls so; None if it is not known."""
+    plain = text.lower().removesuffix("_r").removeprefix("r_").removeprefix("hip_r_")
+    for suffix in ("_fnuz", "_ocp", "_ext"):
+        plain = plain.removesuffix(suffix)
+    return _ELEMENTS.get(plain)
+
+
+def _name(library: str, types: tuple[str | None, ...], compute: str, scale: str) -> str:
+    """Return the name of a product of A and B to D, in BLAS' order, as names of kernels are."""
+    a, b, d = types
+    if a == b == "fp32":
+        a = b = next((into for pattern, into in _ROUNDED if pattern.search(compute)), a)
+    kind = next((f"_{kind}" for pattern, kind in _SCALES if pattern.search(scale)), "")
+    prefix = "hipblas" if library == "hipBLASLt" else "cublas"
+    return f"{prefix}LtMatmul_{'_'.join(element or 'other' for element in (a, b, d))}{kind}"

@@ -22,7 +22,6 @@ from fp8verify.trace.tables import Trace
 
 _DEVICE = lazy_pattern(r"/device:GPU:(\d{1,4})\b")
 _STREAM = lazy_pattern(r"Stream #(\d{1,9})")
-_COPY = lazy_pattern(r"mem(cpy|set)", 2)
 _Id = int | str
 
 
@@ -98,17 +97,11 @@ def read(source: Source, how: Reading) -> Trace:
     document.read()
     if not document.is_trace:
         raise not_a_trace(source, "a trace: no list of events in it")
-    ran = [
+    rows.launches(
         (name, begin, end, sink.devices[pid], sink.streams[pid, tid], -1)
         for pid, tid, name, begin, end in sink.ran
         if pid in sink.devices and (pid, tid) in sink.streams
-    ]
-    rows.kernels(row for row in ran if not _COPY.match(row[0]))
-    for kind in ("cpy", "set"):
-        times = [
-            end - begin for name, begin, end, *_ in ran if name.lower().startswith(f"mem{kind}")
-        ]
-        rows.copies(f"mem{kind}", (len(times), sum(times), 0))
+    )
     rows.fill(trace, "JAX", layers=how.layers)
     trace.health.events, trace.health.skipped_events = sink.events, sink.skipped
     trace.health.truncated = not document.closed or source.damage is not None

@@ -20,7 +20,7 @@ from fp8verify.errors import InputError
 from fp8verify.text import clean, lazy_pattern
 from fp8verify.trace.columns import SEPARATOR
 from fp8verify.trace.kineto.reader import not_a_trace
-from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.rows import COPY, RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
@@ -88,7 +88,6 @@ _RANGE: Final = lazy_pattern(
 )
 _OPERATOR: Final = lazy_pattern(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
 _CALL: Final = lazy_pattern(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
-_COPY: Final = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)\b", 2)
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _MOST_NAMES, _MOST_COLUMNS = 1 << 16, 1 << 12
@@ -194,7 +193,7 @@ class Table:
     @property
     def has_kernels(self) -> bool:
         """Whether a row is of a kernel."""
-        return any(not _COPY.match(name) for name in self.kernels)
+        return any(not COPY.match(name) for name in self.kernels)
 
     @property
     def operators(self) -> dict[str, int]:
@@ -241,14 +240,8 @@ def read(source: Source, how: Reading) -> Trace:
     if table is None:
         is_json = _JSON_ROWS.match(source.head) is not None
         raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
-    kernels = table.kernels
     trace, rows = Trace(source=source.name), RowCollector()
-    rows.kernels(_launches({n: row for n, row in kernels.items() if not _COPY.match(n)}))
-    for kind in ("memcpy", "memset"):
-        copies = [
-            r for n, r in kernels.items() if (m := _COPY.match(n)) and m[1].lower() == kind[3:]
-        ]
-        rows.copies(kind, (sum(row.calls for row in copies), sum(row.ns for row in copies), 0))
+    rows.launches(_launches(table.kernels))
     _add_counted(rows, table.counted)
     rows.fill(trace, table.tool, layers=how.layers)
     trace.seen = table.operators

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import sub
 from struct import error as struct_error
@@ -36,6 +37,7 @@ _ANNOTATION = lazy_pattern(
     r"|\[pl\]"
 )
 _MAX_SIZES = 1 << 14
+COPY = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)", re.IGNORECASE)
 
 
 class RangeName(NamedTuple):
@@ -97,6 +99,21 @@ class RowCollector:
     def kernels(self, rows: Iterable[Row]) -> None:
         """Take rows of name, start, end, device, stream and correlation id."""
         self._take(rows, self._add_kernels)
+
+    def launches(self, rows: Iterable[Row]) -> None:
+        """Take rows as `kernels` does, some of which are copies by their names."""
+        copies: dict[str, list[int]] = defaultdict(list)
+
+        def kernels() -> Iterator[Row]:
+            for row in rows:
+                if found := COPY.match(row[0]):
+                    copies[f"mem{found[1].lower()}"].append(row[2] - row[1])
+                else:
+                    yield row
+
+        self.kernels(kernels())
+        for kind, times in copies.items():
+            self.copies(kind, (len(times), sum(times), 0))
 
     def calls(self, rows: Iterable[Row]) -> None:
         """Take rows of correlation id, start, end and thread."""

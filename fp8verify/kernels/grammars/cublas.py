@@ -189,7 +189,7 @@ def _modifier(token: str) -> str | None:
     return f"operand {token[0]} has one {found['format'] or 'FP32'} scale for each {unit} elements"
 
 
-# Products in the libraries' own logs: fp8verify.trace.blas_names.
+# Products in the libraries' own logs: fp8verify.trace.blas_log.
 _LOGGED: Final = lazy_pattern(
     r"(cublas|hipblas)LtMatmul_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)(?:_([a-z0-9]+))?"
 )
