@@ -20,13 +20,13 @@ TYPE_CHECKING = False  # as in typing, whose import every start of ours would fe
 if TYPE_CHECKING:
     from typing import Any
 
-    from fp8verify.analysis.inspection import inspect
     from fp8verify.compare.public import compare, table
     from fp8verify.doctor import DoctorReport, doctor
     from fp8verify.errors import Fp8VerifyError
     from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
+    from fp8verify.pipeline.inspection import inspect
     from fp8verify.report.forms import brief as brief
     from fp8verify.report.forms import render as render
     from fp8verify.report.model.comparison import Comparison, RunTable
@@ -67,7 +67,7 @@ __all__ = [
     "window",
 ]
 _NAMES_OF = {
-    "analysis.inspection": "inspect",
+    "pipeline.inspection": "inspect",
     "compare.public": "compare table",
     "doctor": "DoctorReport doctor",
     "errors": "Fp8VerifyError",

@@ -66,13 +66,13 @@ def command(
     if breakdown:
         with requires("hta", "--breakdown"):  # before traces are read
             import hta  # noqa: F401
-    from fp8verify.analysis.fleet import rank_progress
-    from fp8verify.analysis.inspection import inspect
+    from fp8verify.pipeline.fleet import rank_progress
+    from fp8verify.pipeline.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
     cluster: AbstractContextManager[Executor | None] = nullcontext()
     if scheduler is not None:
-        from fp8verify.analysis.workers import dask_cluster
+        from fp8verify.pipeline.workers import dask_cluster
 
         cluster = dask_cluster(scheduler)
     with cluster as executor, rank_progress(paths[0] if paths else "the log") as on_progress:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
-from fp8verify.analysis.inspection import inspect
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.pipeline.inspection import inspect
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import lowest_share, percent
 from fp8verify.terms import Leg, Verdict

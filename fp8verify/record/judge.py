@@ -147,7 +147,7 @@ def main() -> None:
 
 
 def _answer(folder: str, log: str | None, policy: dict[str, Any]) -> dict[str, Any]:
-    from fp8verify.analysis.inspection import inspect
+    from fp8verify.pipeline.inspection import inspect
     from fp8verify.record.window_metrics import window_metrics
 
     try:

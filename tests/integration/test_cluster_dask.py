@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from fp8verify import inspect
-from fp8verify.analysis import workers
-from fp8verify.analysis.workers import dask_cluster, retrying_map
 from fp8verify.cli.inspect_command import command
 from fp8verify.errors import InputError, UsageError
+from fp8verify.pipeline import workers
+from fp8verify.pipeline.workers import dask_cluster, retrying_map
 from fp8verify.report.forms import to_json
 from tests.unit.test_errors import fail
 from tests.unit.test_fleet_ranks import write_ranks

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.fleet import gather_ranks
-from fp8verify.analysis.workers import process_pool
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
+from fp8verify.pipeline.fleet import gather_ranks
+from fp8verify.pipeline.workers import process_pool
 from fp8verify.trace import NoTraceError, find_traces
 from tests.hand_built import TraceBuilder
 

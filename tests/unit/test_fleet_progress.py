@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fp8verify.analysis import fleet
-from fp8verify.analysis.fleet import rank_progress
+from fp8verify.pipeline import fleet
+from fp8verify.pipeline.fleet import rank_progress
 
 
 class Terminal(io.StringIO):

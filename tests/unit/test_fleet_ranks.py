@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, Verdict, inspect
-from fp8verify.analysis.fleet import _WORTH_A_WORKER, _jobs, _worth, gather_ranks
 from fp8verify.errors import InputError
+from fp8verify.pipeline.fleet import _WORTH_A_WORKER, _jobs, _worth, gather_ranks
 from fp8verify.report.forms import to_json
 from fp8verify.report.tables import shown_findings
 from fp8verify.trace import find_traces
@@ -234,7 +234,7 @@ def test_ranks_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fp8verify.analysis.fleet._cores", lambda: 4)
+    monkeypatch.setattr("fp8verify.pipeline.fleet._cores", lambda: 4)
     files = find_traces(write_ranks(tmp_path, fp8="yy"))
     assert _worth(_jobs(files, {})) == 1
     for file in files:
@@ -405,8 +405,8 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
-    from fp8verify.analysis.fleet import RankJob, _anywhere
     from fp8verify.capture.ranks import NamingStep
+    from fp8verify.pipeline.fleet import RankJob, _anywhere
     from fp8verify.trace import TraceFile
 
     window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))

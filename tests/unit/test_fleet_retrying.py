@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.workers import process_pool, retrying_map
+from fp8verify.pipeline.workers import process_pool, retrying_map
 
 
 def work(job: str) -> str:

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.inspection import work_out
 from fp8verify.analysis.numerics import numerics_report, scalars_of
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence
@@ -30,6 +29,7 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
+from fp8verify.pipeline.inspection import work_out
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity
 from fp8verify.trace import Trace

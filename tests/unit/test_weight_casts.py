@@ -9,10 +9,10 @@ import pytest
 
 from fp8verify.analysis.casts import WeightCasts, _weight_size, weight_casts
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.inspection import work_out
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord, RankMeta
+from fp8verify.pipeline.inspection import work_out
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import OpContext
 from fp8verify.trace.readers import read_trace

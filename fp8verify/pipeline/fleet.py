@@ -113,7 +113,7 @@ def _examine_all(
     if not shared or (executor is None and count <= 1):
         return map(examine, jobs)
     # Executors take as long to import as a small trace to read.
-    from fp8verify.analysis.workers import process_pool, retrying_map
+    from fp8verify.pipeline.workers import process_pool, retrying_map
 
     if executor is not None:
         jobs = list(map(_anywhere, jobs))

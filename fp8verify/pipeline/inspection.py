@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.assembly import assemble, in_flops
-from fp8verify.analysis.fleet import OnProgress, gather_ranks, read_pipe
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.gemms import gpu_time
 from fp8verify.analysis.layers import join_by_size
@@ -34,6 +32,8 @@ from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.statements import LogReading
+from fp8verify.pipeline.assembly import assemble, in_flops
+from fp8verify.pipeline.fleet import OnProgress, gather_ranks, read_pipe
 from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
