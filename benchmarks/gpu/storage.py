@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,8 +203,8 @@ def _record(folder: Path, way: str, compiled: bool) -> tuple[bool, str]:
     command = [sys.executable, "-m", "fp8verify", "run", "--exit-zero", "--steps", "5-7",
                "--trace-dir", str(folder / name), "-o", str(report), "--",
                sys.executable, __file__, way, *(["--compile"] if compiled else [])]  # fmt: skip
-    with (folder / f"{name}.log").open("w") as log:
-        subprocess.run(command, check=False, timeout=150, stdout=log, stderr=log)
+    with (folder / f"{name}.log").open("w") as log, suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, check=False, timeout=90, stdout=log, stderr=log)
     if not report.is_file():
         return False, f"{name:22} no report: {folder / name}.log"
     found = json.loads(report.read_text())
