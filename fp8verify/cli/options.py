@@ -305,7 +305,7 @@ report_options = added(
     flag(
         "-q",
         "--quiet",
-        text="Print at most four lines: verdict, error, whether FP8 pays, where the report is.",
+        text="Print at most four lines: verdict, reason, error or speed, exit code.",
     ),
 )
 

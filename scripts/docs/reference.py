@@ -23,16 +23,18 @@ from scripts.docs.shell import ROOT, printed
 from scripts.schemas import schema
 
 # Held by tests/unit/test_verdict.py.
-_RAISED = (
-    "; 1 if a finding is an error, if `--min-share` was given and is not met, or with `--strict`"
-)
+_RAISED = {
+    Verdict.ACTIVE: "; 1 if a finding is an error",
+    Verdict.PARTIAL: "; 1 if a finding is an error, if `--min-share` was given and is not met, or "
+    "with `--strict`",
+}
 
 
 def verdicts() -> str:
     """Make the table of verdicts, with the exit code that each gets."""
     lines = ["| verdict | means | exit code |", "|---|---|---|"]
     for verdict in Verdict:
-        code = f"{EXIT_CODES[verdict]}{_RAISED if verdict is Verdict.PARTIAL else ''}"
+        code = f"{EXIT_CODES[verdict]}{_RAISED.get(verdict, '')}"
         lines.append(f"| {verdict.value} | {MEANINGS[verdict]} | {code} |")
     return "\n".join(lines)
 

@@ -342,7 +342,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         gemm_us_per_step: microseconds of GEMMs in a step.
         tflops: 10^12 operations a second of all GEMMs; null where not known.
         casts_share_of_gpu_time: casts and scales as a share of GPU time.
-        speedup_estimate: speed-up of GPU time over BF16, by estimate; null where not known.
+        speedup_estimate: speed-up of GPU time over BF16 (estimate); null where not known.
         errors: findings of severity error.
         warnings: findings of severity warning.
         software: versions by name.

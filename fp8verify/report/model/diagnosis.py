@@ -115,7 +115,7 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
         small_gemm_share: share of FP8 GEMM time in GEMMs too small to gain, null without shapes.
         ceiling: the most that GPU time can be faster than in BF16, with every 16-bit GEMM in FP8
             and no casts (Amdahl's law).
-        speedup_estimate: what the GPU time of the run as it is may be over BF16 (kernels alone).
+        speedup_estimate: what the GPU time of the run as it is may be over BF16.
         step_us: median wall time of a step outside the window, null where not recorded.
         gpu_busy_in_step_us: µs that the GPU works in a step, null without steps.
         waits: whether the GPU waits in a step for more than FP8 saves, null where not known.
