@@ -9,11 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Sized
-from typing import TYPE_CHECKING, Any, AnyStr, cast
-
-if TYPE_CHECKING:
-    from fp8verify.report.model.parts import Finding
-
+from typing import Any, AnyStr, cast
 
 # Commands that GitHub and Azure take from the log of a job, and obey.
 _COMMAND = re.compile(
@@ -129,18 +125,6 @@ def gib(size: float) -> str:
 def label_of_rank(rank: int | None, source: str = "") -> str:
     """How a rank is called: by its number, else by its file."""
     return source if rank is None else f"rank {rank}"
-
-
-def format_finding(finding: Finding, *, alone: bool) -> str:
-    """Return what a finding says, with the ranks that it holds on unless there is only one.
-
-    Args:
-        finding: its message speaks of its first rank, or of the run.
-        alone: whether the run has no other rank.
-    """
-    if alone or not finding.per_rank or not finding.ranks:
-        return finding.message
-    return f"{label_of_ranks(finding.ranks)}: {finding.message}"
 
 
 def label_of_ranks(ranks: Sequence[int]) -> str:

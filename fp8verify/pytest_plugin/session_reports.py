@@ -14,7 +14,7 @@ import pytest
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import lowest_share, percent
+from fp8verify.report.tables import layer_states, lowest_share, percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
 from fp8verify.verdict.assertions import (
@@ -22,7 +22,6 @@ from fp8verify.verdict.assertions import (
     assert_gemm_precision,
     assert_no_regression,
 )
-from fp8verify.verdict.gates import layer_states
 from fp8verify.verdict.policy import Policy, parse_share
 
 _LOW_PRECISION = ("fp8", "mxfp8")

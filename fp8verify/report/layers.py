@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from fp8verify.report.model.diagnosis import LayersReport, NamedLayerRow, NamedLayersReport
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import millis, percent
+from fp8verify.report.tables import layer_states, millis, percent
 from fp8verify.terms import LEGS, Leg, low_precision_count
 from fp8verify.text import indexed, pattern, patterns, shorten
-from fp8verify.verdict.gates import layer_states
 
 
 class LayerLine(NamedTuple):

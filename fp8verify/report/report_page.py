@@ -20,10 +20,9 @@ from fp8verify.report.model.report import BreakdownReport, RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out, sentence
 from fp8verify.report.sentences import payoff, report_notes, steps_shown
 from fp8verify.report.sources import sources
-from fp8verify.report.tables import layer_share, percent, rank_label
+from fp8verify.report.tables import layer_share, layer_states, percent, rank_label
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
 from fp8verify.text import counted, shorten
-from fp8verify.verdict.gates import layer_states
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
 # What to do where no error and no warning says it.

@@ -12,7 +12,7 @@ from fp8verify.report.model.numerics import TensorRow
 from fp8verify.report.model.parts import Finding, GemmSummary, KernelRow
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import Severity, low_precision_share
-from fp8verify.text import format_finding, label_of_rank
+from fp8verify.text import label_of_rank, label_of_ranks
 
 DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
 
@@ -75,6 +75,16 @@ def lowest_share(report: Report) -> float | None:
     """Return the smallest FP8 share of GEMM time among the ranks, None if no GEMM ran."""
     known = [share for rank in report.ranks if (share := layer_share(rank)) is not None]
     return min(known) if known and len(known) == len(report.ranks) else None
+
+
+def layer_states(report: Report) -> dict[str, str]:
+    """Return the state of each linear layer by name; "fp8" only if it is that on every rank."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for rank in report.ranks:
+        for state, names in rank.modules.names.items() if rank.modules is not None else ():
+            for name in names:
+                found[name].add(state)
+    return {name: min(states - {"fp8"}, default="fp8") for name, states in found.items()}
 
 
 def _less(whole: Mapping[str, float], *parts: Mapping[str, float]) -> dict[str, float]:
@@ -140,6 +150,18 @@ def shown_findings(report: Report) -> list[Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
     return [replace(found, message=format_finding(found, alone=alone)) for found in report.findings]
+
+
+def format_finding(finding: Finding, *, alone: bool) -> str:
+    """Return what a finding says, with the ranks that it holds on unless there is only one.
+
+    Args:
+        finding: its message speaks of its first rank, or of the run.
+        alone: whether the run has no other rank.
+    """
+    if alone or not finding.per_rank or not finding.ranks:
+        return finding.message
+    return f"{label_of_ranks(finding.ranks)}: {finding.message}"
 
 
 def rank_label(rank: RankReport) -> str:

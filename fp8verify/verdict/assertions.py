@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import lowest_share
+from fp8verify.report.tables import format_finding, lowest_share
 from fp8verify.terms import Leg, Precision, Verdict
-from fp8verify.text import format_finding
 from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import USUAL_SHARE, Policy
 

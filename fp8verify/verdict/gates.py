@@ -6,7 +6,6 @@ A baseline is what a good run reached, kept in a file.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from fp8verify.errors import InputError
 from fp8verify.files import writing
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import layer_share, layer_times, lowest_share
+from fp8verify.report.tables import layer_share, layer_states, layer_times, lowest_share
 from fp8verify.terms import Leg, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
 from fp8verify.verdict.findings_table import finding
@@ -81,16 +80,6 @@ def baseline_of(report: Report) -> Baseline:
         layers=layer_states(report),
         share_of_expected=round(min(met), 6) if met else None,
     )
-
-
-def layer_states(report: Report) -> dict[str, str]:
-    """Return the state of each linear layer by name; "fp8" only if it is that on every rank."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for rank in report.ranks:
-        for state, names in rank.modules.names.items() if rank.modules is not None else ():
-            for name in names:
-                found[name].add(state)
-    return {name: min(states - {"fp8"}, default="fp8") for name, states in found.items()}
 
 
 def read_baseline(path: Path) -> Baseline:

@@ -13,13 +13,13 @@ from fp8verify import Report, inspect
 from fp8verify.errors import InputError
 from fp8verify.pytest_plugin.session_reports import Demands, unmet
 from fp8verify.report.model.parts import ModulesReport
+from fp8verify.report.tables import layer_states
 from fp8verify.terms import Severity
 from fp8verify.verdict.assertions import assert_gemm_precision, assert_no_regression
 from fp8verify.verdict.gates import (
     Baseline,
     baseline_of,
     check_baseline,
-    layer_states,
     read_baseline,
     regressions,
 )

@@ -11,8 +11,8 @@ from fp8verify import Policy, Report, assert_fp8_active, assert_gemm_precision, 
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.report.model.parts import Finding
+from fp8verify.report.tables import format_finding
 from fp8verify.terms import Severity, Verdict
-from fp8verify.text import format_finding
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, check_baseline
 from fp8verify.verdict.judge import judge
