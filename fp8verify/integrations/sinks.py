@@ -7,24 +7,13 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError, requires
 from fp8verify.files import writing
-from fp8verify.record.window_metrics import WindowMetrics, scalars_in
+from fp8verify.record.window_metrics import Sink, WindowMetrics, scalars_in
 
 STEP = "fp8/step"
-
-
-@runtime_checkable
-class Sink(Protocol):
-    """Takes the metrics of each window, in their order."""
-
-    def write(self, metrics: WindowMetrics, /) -> object:
-        """Take the metrics of a window."""
-
-    def close(self) -> None:
-        """Finish: no more windows come."""
 
 
 Destination = str | Path | Sink | Callable[[WindowMetrics], object]

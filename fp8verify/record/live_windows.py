@@ -13,10 +13,9 @@ from pathlib import Path
 from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import RankMeta
 from fp8verify.errors import InputError
-from fp8verify.integrations.sinks import Sink
 from fp8verify.record.judge import Judged
 from fp8verify.record.settings import RankSelection
-from fp8verify.record.window_metrics import WindowMetrics
+from fp8verify.record.window_metrics import Sink, WindowMetrics
 from fp8verify.terms import Verdict
 
 STRAGGLERS_S = 60.0  # how long the other ranks may take to write the traces of a window

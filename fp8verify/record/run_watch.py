@@ -19,12 +19,11 @@ from fp8verify.record.log import say
 
 # All else that judges is imported on the threads: its import would delay the start of the run.
 if TYPE_CHECKING:
-    from fp8verify.integrations.sinks import Sink
     from fp8verify.record.folder import CaptureFolder
     from fp8verify.record.judge import Judged
     from fp8verify.record.live_windows import History
     from fp8verify.record.settings import RunSettings
-    from fp8verify.record.window_metrics import WindowMetrics
+    from fp8verify.record.window_metrics import Sink, WindowMetrics
     from fp8verify.verdict.policy import Policy
 
 POLL_S = 0.5

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from fp8verify.report.model import scalars
 from fp8verify.report.model.numerics import TrendPoint
@@ -17,6 +17,17 @@ from fp8verify.report.model.report import Report
 from fp8verify.terms import Leg, Verdict, low_precision_share
 
 WindowMetrics = dict[str, Any]  # one line of --metrics
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Takes the metrics of each window, in their order."""
+
+    def write(self, metrics: WindowMetrics, /) -> object:
+        """Take the metrics of a window."""
+
+    def close(self) -> None:
+        """Finish: no more windows come."""
 
 
 def window_metrics(report: Report) -> WindowMetrics:
