@@ -16,6 +16,7 @@ from fp8verify.analysis.layers import join_by_size
 from fp8verify.analysis.payoff import payoff
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.boot import notes_on_attachment
 from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
 from fp8verify.capture.ranks import (
@@ -34,7 +35,6 @@ from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.assembly import assemble, in_flops
 from fp8verify.pipeline.fleet import OnProgress, gather_ranks, read_pipe
-from fp8verify.record.collect_result import notes_on_attachment
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name

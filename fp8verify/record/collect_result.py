@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.names import BOOTS, METAS
+from fp8verify.capture.boot import boot_errors, boot_lines
+from fp8verify.capture.names import METAS
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
 from fp8verify.record.settings import RunSettings
@@ -17,17 +18,7 @@ from fp8verify.record.settings import RunSettings
 INNER = "inner"  # written by boot/sitecustomize.py
 RANKS = "ranks"  # and one for each that claimed its files
 IMPORTED = "imported"  # by the agent: one line for each process that imported torch
-ERRORS = "errors.txt"  # tracebacks of the boot
-DEBUG_LOG = "debug.boot.log"
-OUR_FRAME = re.compile(
-    r'File "(?:[^"\n]*/)?(?:_fp8verify_agent|fp8verify/agent|\.boot-\w+)/([^"\n]+)", line (\d+)'
-)
-MAX_BYTES = 1 << 20
 STEP = "call fp8verify.step() after each step"
-UNOBSERVED = (
-    "no Python process completed a training step with these exports: either none stepped a "
-    "torch.optim optimizer, or PYTHONPATH did not reach it, or torch was imported before"
-)
 STREAMS = "streams.jsonl"  # by the agent: where ranks print whose output does not come to us
 MAX_LOGS = 1024
 NAME = re.compile(r"rank[0-9]{1,9}\.(?:out|err)")
@@ -65,14 +56,14 @@ def collect_result(
         path.unlink()
     unwritten = tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
     errors = boot_errors(boot, capture.path if settings.debug else None)
-    ranks = tuple(int(line) for line in _lines(boot / RANKS) if line.isdecimal())
+    ranks = tuple(int(line) for line in boot_lines(boot / RANKS) if line.isdecimal())
     # What processes of this run were writing when they were killed.
     for rank in set(ranks):
         for name in (f".rank{rank}.*", f".rank{rank}-*"):
             for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
                 with suppress(OSError):
                     draft.unlink()
-    inner = [folder for folder in _lines(boot / INNER) if any(Path(folder).glob(METAS))]
+    inner = [folder for folder in boot_lines(boot / INNER) if any(Path(folder).glob(METAS))]
     if not errors and any(capture.path.glob(METAS)):
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
@@ -88,7 +79,7 @@ def collect_result(
 def _why_unobserved(boot: Path, exit_code: int) -> str:
     if exit_code:
         return f"the command ended with {exit_code} before its first training step"
-    if not _lines(boot / IMPORTED):
+    if not boot_lines(boot / IMPORTED):
         return (
             "no observed Python process imported torch: either the command trains nothing, or "
             "its Python ran with -I, -E or -S, or a container or launcher dropped PYTHONPATH"
@@ -99,35 +90,6 @@ def _why_unobserved(boot: Path, exit_code: int) -> str:
     )
 
 
-def _lines(path: Path) -> list[str]:
-    with suppress(OSError), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - MAX_BYTES))
-        return file.read(MAX_BYTES).decode(errors="replace").splitlines()
-    return []
-
-
-def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]:
-    """Return why no agent was started: the last error of the boot and its line; () without one.
-
-    Args:
-        boot: the boot folder.
-        debug_folder: where to keep the tracebacks, None to name only the last error.
-    """
-    lines = _lines(boot / ERRORS)
-    if not lines:
-        return ()
-    text = "\n".join(lines) + "\n"
-    if debug_folder is not None:
-        # Several nodes may share the folder: none overwrites what another one wrote.
-        with suppress(OSError), (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file:
-            file.write(text)
-    more = "run with --debug for the traceback" if debug_folder is None else f"see {DEBUG_LOG}"
-    frames = OUR_FRAME.findall(text)
-    place = ":".join(frames[-1]) if frames else "outside of fp8verify"
-    return (f"the agent could not start: {lines[-1][:300]} ({place}); {more}",)
-
-
 def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
     """Copy the first and last 8 MB of each rank's own log into the capture as `log.rankR.out.txt`.
 
@@ -135,7 +97,7 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
     shell's `>`. One that is gone, or that another process of the rank left already, is passed over.
     """
     suffix = f".{capture.secondary_node}" if capture.secondary_node else ""
-    for line in _lines(boot / STREAMS)[:MAX_LOGS]:
+    for line in boot_lines(boot / STREAMS)[:MAX_LOGS]:
         with suppress(ValueError, KeyError, TypeError, OSError):
             stream = json.loads(line)
             name, source = stream["name"], Path(stream["path"])
@@ -154,17 +116,3 @@ def _copy_ends(source: Path, target: Path) -> None:
             copy.write(b"\n[fp8verify: %d bytes left out here]\n" % left_out)
             log.seek(-TAIL_BYTES, os.SEEK_END)
         copy.write(log.read(TAIL_BYTES))
-
-
-def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
-    """Return what kept processes from being observed, if `fp8verify env` made the capture.
-
-    Args:
-        capture: the capture folder.
-        observed: whether any process left a record.
-    """
-    boots = sorted(capture.glob(BOOTS))
-    if not boots:
-        return ()
-    errors = tuple(note for boot in boots for note in boot_errors(boot))
-    return errors or (() if observed else (UNOBSERVED,))
