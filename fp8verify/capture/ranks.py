@@ -5,19 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 from pathlib import Path
-from typing import NamedTuple
 
-from fp8verify.capture.names import LAYERS
-from fp8verify.capture.schema import NamingRecord, RankMeta, WindowRecord
-from fp8verify.trace import TraceFile
-
-
-class NamingStep(NamedTuple):
-    """An eager step for layer names: its number, and its trace or why there is none."""
-
-    step: int | None
-    file: TraceFile | None
-    reason: str | None
+from fp8verify.capture.schema import RankMeta, WindowRecord
 
 
 def called_apis(metas: dict[int, RankMeta]) -> list[str]:
@@ -67,31 +56,13 @@ def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
     return {
         window.trace: folder / window.blas_log
         for window in windows
-        if window.trace and window.blas_log and _is_name(window.blas_log)
+        if window.trace and window.blas_log and is_file_name(window.blas_log)
     }
 
 
-def _is_name(text: str) -> bool:
+def is_file_name(text: str) -> bool:
     """Whether it is a file's: nothing outside of the capture is opened for it."""
     return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None and text not in (".", "..")
-
-
-def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, NamingStep]:
-    """Return, by rank, the eager steps that name the layers of compiled code."""
-    return {
-        rank: NamingStep(
-            meta.naming.step, _naming_trace(folder, rank, meta.naming), meta.naming.reason
-        )
-        for rank, meta in metas.items()
-        if meta.naming is not None
-    }
-
-
-def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | None:
-    name = naming.trace
-    if name is None or not _is_name(name):
-        return None
-    return TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
 
 
 def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) -> list[str]:

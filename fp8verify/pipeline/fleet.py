@@ -18,7 +18,9 @@ from fp8verify.analysis.gather import gather
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
 from fp8verify.analysis.rank import RankEvidence, merge_windows
-from fp8verify.capture.ranks import NamingStep
+from fp8verify.capture.names import LAYERS
+from fp8verify.capture.ranks import is_file_name
+from fp8verify.capture.schema import NamingRecord, RankMeta
 from fp8verify.errors import InputError
 from fp8verify.text import lazy_pattern, printable
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
@@ -42,6 +44,14 @@ _PATIENCE_S = 1.0  # without a word on what is read
 _WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
+class NamingStep(NamedTuple):
+    """An eager step for layer names: its number, and its trace or why there is none."""
+
+    step: int | None
+    file: TraceFile | None
+    reason: str | None
+
+
 class RankJob(NamedTuple):
     """The traces of one rank: one for each window of a capture, in order.
 
@@ -50,6 +60,24 @@ class RankJob(NamedTuple):
 
     files: tuple[TraceFile, ...]
     naming: NamingStep | None = None
+
+
+def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, NamingStep]:
+    """Return, by rank, the eager steps that name the layers of compiled code."""
+    return {
+        rank: NamingStep(
+            meta.naming.step, _naming_trace(folder, rank, meta.naming), meta.naming.reason
+        )
+        for rank, meta in metas.items()
+        if meta.naming is not None
+    }
+
+
+def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | None:
+    name = naming.trace
+    if name is None or not is_file_name(name):
+        return None
+    return TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
 
 
 def gather_ranks(

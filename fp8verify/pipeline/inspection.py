@@ -25,7 +25,6 @@ from fp8verify.capture.ranks import (
     census_remarks,
     declared_traces,
     named_traces,
-    naming_steps,
     remarks,
 )
 from fp8verify.capture.schema import RankMeta, RankNumerics
@@ -34,7 +33,7 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.assembly import assemble, in_flops
-from fp8verify.pipeline.fleet import OnProgress, gather_ranks, read_pipe
+from fp8verify.pipeline.fleet import OnProgress, gather_ranks, naming_steps, read_pipe
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name

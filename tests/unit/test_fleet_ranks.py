@@ -405,8 +405,7 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
-    from fp8verify.capture.ranks import NamingStep
-    from fp8verify.pipeline.fleet import RankJob, _anywhere
+    from fp8verify.pipeline.fleet import NamingStep, RankJob, _anywhere
     from fp8verify.trace import TraceFile
 
     window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))
