@@ -109,7 +109,7 @@ def test_a_run_that_fails_before_its_window_is_told_its_own_error(
 def test_the_report_begins_a_line_of_its_own(folder: Path, end: str) -> None:
     (folder / "train.py").write_text(f"import sys\nsys.stderr.write({f'bar{end}'!r})\n")
 
-    assert run(folder, "train.py").stderr.startswith("bar\nfp8verify")
+    assert run(folder, "train.py").stderr.startswith("bar\nINCONCLUSIVE")
     assert run(folder, "-o report.txt train.py").stderr == f"bar{end}"
 
 
