@@ -65,7 +65,7 @@ def scrub(text: str) -> str:
     patterns = (
         r"[WIE]?\d{4}[-:]?\d\d[-:]?\d\d[T ][\d:.,]+( \d+(:\d+)?)?",
         r"[WIEV]\d{4} [\d:.]+( \d+)?",
-        r"0x[0-9a-f]+|\d+:\d+|pid:? \d+|\bin \d+\.\d+|port: \d+",
+        r"0x[0-9a-f]+|\d+:\d+|pid[:=]? ?\d+|\bin \d+\.\d+|port: \d+",
         r"_(runtime|per_second)'?\s*[:=]\s*'?[\d.:]+",
         r"\d+(\.\d+)?\s?(it/s|s/it|ms\b|seconds)|\d\d:\d\d|'train_\w+': '?[\d.e-]+'?",
         r"/tmp/\S+?/(plain|attached)",
