@@ -82,11 +82,11 @@ def report_run(
     if options.shown.output is None:
         emit(own_line(), None, stream)
     whole = os.path.relpath(page) if options.is_default and page.is_file() else ""
-    write_report(report, options, whole or again, stream, whole)
     kept = len(list(result.capture.parent.glob(f"{CAPTURE}*"))) if is_ours else 0
-    if kept >= MANY_CAPTURES and not options.shown.quiet:
+    if kept >= MANY_CAPTURES and not options.shown.quiet and options.shown.output is None:
         place = os.path.relpath(result.capture.parent / CAPTURE)
         say(f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*")
+    write_report(report, options, whole or again, stream, whole)
     return report.training_exit_code or report.exit_code
 
 
