@@ -73,11 +73,6 @@ def low_precision_name(amounts: Mapping[_Name, float]) -> str:
     return " and ".join(names) or "FP8"
 
 
-def fp8_count(kernels: Mapping[_Name, int]) -> int:
-    """Return how many of launches by precision class were in FP8."""
-    return sum(count for name, count in kernels.items() if Precision(name).is_fp8)
-
-
 class Role(str, Enum):
     """What a GPU kernel does in a training step."""
 

@@ -82,26 +82,6 @@ class LayerClass(NamedTuple):
         needed = [m for m in self.modules if leg is not Leg.WGRAD or not m.frozen]
         return self.passes * len(needed)
 
-    def missing(self, passes: int) -> int:
-        """Forward GEMMs that the converted modules lack in low precision, if backward ones do too.
-
-        Args:
-            passes: how often each module ran forward, at least.
-        """
-        leg = Leg.FPROP
-        lacking = passes * len(self.converted) - self.in_fp8.get(leg, 0)
-        high = self.observed.get(leg, 0) - self.in_fp8.get(leg, 0)
-        is_short = any(self._backward_is_short(leg, passes) for leg in _BACKWARD)
-        return max(0, min(lacking, high)) if is_short else 0
-
-    def _backward_is_short(self, leg: Leg, passes: int) -> bool:
-        """Whether more than the unconverted modules ran a pass high, or GEMMs of it are absent."""
-        formats = {module.format_of(leg.value) for module in self.converted}
-        observed, expected = self.observed.get(leg, 0), self.expected(leg) or 0
-        high = observed - self.in_fp8.get(leg, 0)
-        is_short = high > passes * (len(self.modules) - len(self.converted)) or observed < expected
-        return "high_precision" not in formats and is_short
-
     @property
     def never_in_fp8(self) -> bool:
         """Whether GEMMs of this size ran, and none in FP8 or FP4."""
@@ -122,16 +102,6 @@ class Layers(NamedTuple):
     flops: float | None = None
     apart: tuple[ModuleRecord, ...] = ()
     experts: tuple[ModuleRecord, ...] = ()
-
-    def passes(self, steps: int) -> int:
-        """How often each module ran forward, at least; 0 if not known.
-
-        Other GEMMs may have the same size: the lowest count of several, or one per step, is the
-        modules'.
-        """
-        counts = [c.observed.get(Leg.FPROP, 0) // len(c.modules) for c in self.classes if c.modules]
-        least = min(counts, default=0)
-        return least if len(counts) > 1 or least == steps else 0
 
     def flops_of(self, names: Collection[str]) -> float:
         """FLOPs of some modules; modules of a size share evenly."""

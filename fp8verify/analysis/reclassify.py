@@ -217,14 +217,6 @@ def is_unrecognized(kind: Kind) -> bool:
     return kind.op is None or not _explains(kind.op)
 
 
-def may_multiply(kind: Kind) -> bool:
-    """Whether a kernel with an unknown name has an operator of two high-precision matrices."""
-    found = kind.classification
-    if found.role is not Role.OTHER or found.source != "op" or kind.op is None:
-        return False
-    return not _has_no_two_matrices(kind.op)
-
-
 def _explains(op: OpContext) -> bool:
     known = find(op.name)
     if known is not UNKNOWN:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.gemms import name_conflicts
 from fp8verify.analysis.gpus import peak_of, runs_elsewhere
-from fp8verify.analysis.possible_products import possible_products
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
@@ -16,7 +15,6 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, lazy_pattern, listed, patterns
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.reasons import (
     MANY_OPAQUE,
     cause_without_fp8,
@@ -199,24 +197,6 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
             ms=time_ns / 1e6,
             share=f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else "",
             kernels=listed(names, _NAMED),
-        )
-
-
-def products_of_functions(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """Kernels of functions in high precision that may be GEMMs of layers."""
-    found, linear = possible_products(rank.survey, rank.gpu), rank.linear
-    time_ns = sum(total.time_ns for total in found)
-    if rank.ran_low and 0 < NEGLIGIBLE * linear.total_ns <= time_ns:
-        low_ns = linear.total_ns * (linear.low_precision_share_of_time or 0)
-        ops = [total.kind.op for total in found if total.kind.op is not None]
-        forward = [op.name for op in ops if not op.backward]
-        yield finding(
-            "opaque-kernels",
-            "most-products" if low_ns < USUAL_SHARE * (linear.total_ns + time_ns) else "products",
-            count=sum(total.calls for total in found),
-            functions=listed(list(dict.fromkeys(forward or [op.name for op in ops])), _NAMED),
-            ms=time_ns / 1e6,
-            share=time_ns / linear.total_ns,
         )
 
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
-from fp8verify.analysis.possible_products import possible_products
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
@@ -261,8 +260,7 @@ class Parts:
 
     def _hidden(self, place: int, rank: RankEvidence) -> Iterator[Finding]:
         """Yield what GEMMs are missing that unknown kernels took long enough to be."""
-        unknown = [*rank.unrecognized, *possible_products(rank.survey, rank.gpu)]
-        time_ns = sum(total.time_ns for total in unknown)
+        time_ns = sum(total.time_ns for total in rank.unrecognized)
         share = time_ns / (rank.linear.total_ns or 1)
         for what, work in self._missing(place, rank) if share > NEGLIGIBLE else ():
             if work > NEGLIGIBLE and share > HALF * work:
