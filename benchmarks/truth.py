@@ -62,6 +62,12 @@ CLASSES = {
     ),
     # Of captures with a module list.
     "half of the layers in BF16": (True, "", "fp8_megatron_first_last"),
+    "one leg of the layers of a size in BF16": (True, "", "-"),
+    "the layers of a size in BF16 on one rank": (True, "", "-"),
+    "the layers of a size in BF16 in one micro-batch": (True, "", "-"),
+    "one micro-batch in BF16, in a pipeline's order": (True, "", "-"),
+    "a pipeline's order of a sound run": (True, "", "-"),
+    "ranks of two runs": (True, "", "-"),
     "empty filter, FP8 claimed": (
         True,
         "",
@@ -83,7 +89,7 @@ CLASSES = {
         "benchmarks/gpu/weight_copies.py",
     ),
 }
-SOUND_CLASSES = ("sound", "cut trace of a sound run")
+SOUND_CLASSES = ("sound", "cut trace of a sound run", "a pipeline's order of a sound run")
 _LOW = re.compile(r"nvjet_sm90_q|fp8_gemm|scaled_mm|e4m3|F8", re.IGNORECASE)
 _NO_GEMM = re.compile(
     r"triton_(?:poi|red|per)_|.*prepare_grouped|\w{0,30}(?:quant|cast_|amax)", re.IGNORECASE
@@ -238,6 +244,15 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             both = _edit(folder, lambda _: False, ranks=2)
             yield Case("sound", f"{name}, as two ranks", both)
         yield Case("one rank in BF16", name, _edit(folder, lambda _: True, 1, ranks=2))
+        for size in _sizes(gemms):
+            label = f"{name}: {' x '.join(map(str, size))}"
+            of_size = _of_size(gemms, size)
+            leg = _edit(folder, lambda gemm, of=of_size: of(gemm) and not gemm.backward)
+            yield Case("one leg of the layers of a size in BF16", label, leg)
+            on_rank = _edit(folder, of_size, 1, ranks=2)
+            yield Case("the layers of a size in BF16 on one rank", label, on_rank)
+        if len(first.documents) == 1:
+            yield Case("ranks of two runs", name, _two_runs(folder), "rank-of-another-run")
         yield Case(
             "empty filter, FP8 claimed", name,
             _edit(folder, lambda _: True, log="Applied Float8 training: recipe=TENSORWISE"),
@@ -267,6 +282,20 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             (gemm.step, gemm.pass_number), gemm.pass_number))  # fmt: skip
         label = f"{ACCUMULATING}: {part}"
         yield Case("one micro-batch of two in BF16", label, wrong, FELL_SHORT)
+    gemms = Capture(folder).gemms()
+    for size in _sizes(gemms):
+        chosen = _of_size(gemms, size)
+        wrong = _edit(folder, lambda gemm, of=chosen: of(gemm) and gemm.pass_number == 1)
+        label = f"{ACCUMULATING}: {' x '.join(map(str, size))}"
+        kind = "the layers of a size in BF16 in one micro-batch"
+        yield Case(kind, label, wrong, f"{FELL_SHORT} leg-not-fp8")
+    for order in ("FFBB", "FFbb"):
+        sound = _in_order(folder, order, lambda _: False)
+        yield Case("a pipeline's order of a sound run", order, sound)
+        for number in (0, 1):
+            wrong = _in_order(folder, order, lambda gemm, n=number: gemm.pass_number == n)
+            kind = "one micro-batch in BF16, in a pipeline's order"
+            yield Case(kind, f"{order}: {number}", wrong, FELL_SHORT)
 
 
 NVFP4 = "NVFP4 training enabled with recipe nvfp4"
@@ -292,6 +321,105 @@ def _choices(gemms: list[Gemm], *, census: bool) -> Iterator[tuple[str, str, Cho
     if count > 3 and census:
         half = set(range(count // 2))
         yield "half of the layers in BF16", "the first", _layers(gemms, half)
+
+
+def _sizes(gemms: list[Gemm]) -> list[tuple[int, ...]]:
+    """Return the sizes of layers whose GEMMs record them, if they have several."""
+    found = {_size(gemm) for gemm in gemms if not gemm.backward} - {()}
+    return sorted(found)[:3] if len(found) > 1 else []
+
+
+def _size(gemm: Gemm) -> tuple[int, ...]:
+    """Return the inputs and outputs of the layer of a forward GEMM, smallest first."""
+    dims = gemm.op["args"].get("Input Dims", []) if gemm.op is not None else []
+    if gemm.op is None or not gemm.op["name"].startswith("aten::") or len(dims) < 2:
+        return ()
+    return tuple(sorted(dims[1])) if len(dims[1]) == 2 else ()
+
+
+def _of_size(gemms: list[Gemm], size: tuple[int, ...]) -> Chosen:
+    """Choose all GEMMs of layers of a size, forward and backward."""
+    forward: dict[tuple[int, int], list[Gemm]] = defaultdict(list)
+    for gemm in gemms:
+        if not gemm.backward:
+            forward[gemm.step, gemm.pass_number].append(gemm)
+    first = next(iter(forward.values()))
+    places = {place for place, gemm in enumerate(first) if _size(gemm) == size}
+    return _layers(gemms, places)
+
+
+def _two_runs(folder: Path) -> Callable[[Path], Path]:
+    """Let the second of two ranks be of a run in BF16 two hours before."""
+
+    def make(to: Path) -> Path:
+        capture = Capture(folder, ranks=2)
+        in_bf16(capture.gemms(1))
+        document = list(capture.documents.values())[1]
+        base = document.get("baseTimeNanoseconds", 0)
+        document["baseTimeNanoseconds"] = base - 7200 * 10**9
+        return capture.write(to)
+
+    return make
+
+
+def _in_order(folder: Path, order: str, chosen: Chosen) -> Callable[[Path], Path]:
+    """Let both forward passes of a step run before both backward passes.
+
+    FFBB runs the backward pass of the first micro-batch first, FFbb that of the last.
+    """
+
+    def make(to: Path) -> Path:
+        capture = Capture(folder)
+        gemms = capture.gemms()
+        in_bf16(gemm for gemm in gemms if chosen(gemm))
+        (document,) = capture.documents.values()
+        _reorder(document["traceEvents"], order)
+        return capture.write(to)
+
+    return make
+
+
+def _reorder(events: list[Event], order: str) -> None:
+    """Move both backward passes of each step behind both forward passes."""
+    timed = [e for e in events if "ts" in e and e.get("cat") != "user_annotation"]
+    annotations = (e for e in events if e.get("cat") == "user_annotation")
+    steps = [e for e in annotations if e["name"].startswith("ProfilerStep#")]
+    nodes = sorted(
+        (e["ts"], e["ts"] + e["dur"]) for e in timed
+        if e.get("cat") == "cpu_op" and e["name"].startswith("autograd::engine::evaluate_function")
+    )  # fmt: skip
+    for step in steps:
+        inside = [n for n in nodes if step["ts"] <= n[0] <= step["ts"] + step["dur"]]
+        # The forward pass of the second micro-batch runs in the longest pause.
+        pause = max(range(1, len(inside)), key=lambda n: inside[n][0] - inside[n - 1][1], default=0)
+        if not pause:
+            continue
+        first, between = inside[0][0], max(end for _, end in inside[:pause])
+        second, end = inside[pause][0], max(end for _, end in inside)
+        last = end - second if order == "FFbb" else 0.0
+        for event in timed:
+            if first <= event["ts"] < between:
+                event["_shift"] = second - between + last
+            elif between <= event["ts"] < end:
+                back = event["ts"] < second or order == "FFbb"
+                event["_shift"] = first - between if back else 0.0
+    for event in timed:
+        event["ts"] += event.pop("_shift", 0.0)
+    launches = {
+        e["args"]["correlation"]: e for e in timed
+        if e.get("cat") in _LAUNCHES and "correlation" in e.get("args", {})
+    }  # fmt: skip
+    _replay([event for event in timed if event.get("cat") == "kernel"], launches)
+
+
+def _replay(kernels: list[Event], launches: dict[Any, Event]) -> None:
+    """Let the kernels of each stream run in the order of their launches."""
+    free: dict[Any, float] = defaultdict(float)
+    ready = [(launches.get(k["args"].get("correlation"), k)["ts"], k) for k in kernels]
+    for launch, kernel in sorted(ready, key=lambda pair: pair[0]):
+        stream = kernel["args"].get("stream")
+        kernel["ts"] = max(launch + 5, free[stream])
+        free[stream] = kernel["ts"] + kernel["dur"]
 
 
 def _layers(gemms: list[Gemm], places: set[int]) -> Chosen:
@@ -388,6 +516,8 @@ class Outcome(NamedTuple):
             return "right" if self.codes & set(self.case.wanted.split()) else "false accept"
         if self.verdict == "INCONCLUSIVE":
             return "no answer"
+        if self.case.kind.startswith("a pipeline"):
+            return "false reject" if self.codes & set(FELL_SHORT.split()) else "right"
         if self.case.kind == "sound":
             return "right" if self.verdict == "ACTIVE" and self.exit_code == 0 else "false reject"
         if self.case.kind.startswith("cut"):

@@ -41,7 +41,7 @@ class _Call(NamedTuple):
     def backward(self) -> list[_Work]:
         """The gradients, last layer first: of its input, then of its weight."""
         return [
-            (leg, _gradient(_part(shape, self.each), leg))
+            (leg, gradient(_part(shape, self.each), leg))
             for shape in reversed(self.gemms)
             for leg in (Leg.DGRAD, Leg.WGRAD)
             for _ in range(self.each)
@@ -167,7 +167,7 @@ def _part(shape: GemmShape | None, parts: int) -> GemmShape | None:
     return shape._replace(m=shape.m // parts)
 
 
-def _gradient(shape: GemmShape | None, leg: Leg) -> GemmShape | None:
+def gradient(shape: GemmShape | None, leg: Leg) -> GemmShape | None:
     """Return the product of a gradient: (m, n) by (n, k) for dgrad, (n, m) by (m, k) for wgrad."""
     if shape is None:
         return None

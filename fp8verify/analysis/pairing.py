@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm
+from fp8verify.analysis.layer_functions import gradient
 from fp8verify.analysis.purpose import multiplies_square
 from fp8verify.terms import VAGUE_LEGS, Leg
 
@@ -142,6 +143,10 @@ def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm
         if len(found) == len(legs) and len(forward) <= 2:
             for gemm, leg in zip(found, legs, strict=True):
                 gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
+        sizes = {gemm.shape for gemm in forward}
+        for gemm in found if len(sizes) == 1 else ():
+            if gemm.shape is None and gemm.leg in _GRADIENTS:
+                gemm.shape = gradient(forward[0].shape, gemm.leg)
 
 
 def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
