@@ -244,13 +244,7 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             both = _edit(folder, lambda _: False, ranks=2)
             yield Case("sound", f"{name}, as two ranks", both)
         yield Case("one rank in BF16", name, _edit(folder, lambda _: True, 1, ranks=2))
-        for size in _sizes(gemms):
-            label = f"{name}: {' x '.join(map(str, size))}"
-            of_size = _of_size(gemms, size)
-            leg = _edit(folder, lambda gemm, of=of_size: of(gemm) and not gemm.backward)
-            yield Case("one leg of the layers of a size in BF16", label, leg)
-            on_rank = _edit(folder, of_size, 1, ranks=2)
-            yield Case("the layers of a size in BF16 on one rank", label, on_rank)
+        yield from _of_sizes(folder, gemms)
         if len(first.documents) == 1:
             yield Case("ranks of two runs", name, _two_runs(folder), "rank-of-another-run")
         yield Case(
@@ -275,7 +269,23 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             make = _edit(folder, lambda _: False, log=line)
             yield Case("pinned layer in FP8", f"{name}: {pin}", make, "pinned-layer-low")
 
-    folder = root / ACCUMULATING
+    yield from _micro_batches(root / ACCUMULATING)
+
+
+def _of_sizes(folder: Path, gemms: list[Gemm]) -> Iterator[Case]:
+    """Yield faults in the layers of one size, as far as their GEMMs record it."""
+    for size in _sizes(gemms):
+        label = f"{folder.name}: {' x '.join(map(str, size))}"
+        of_size = _of_size(gemms, size)
+        leg = _edit(folder, lambda gemm, of=of_size: of(gemm) and not gemm.backward)
+        yield Case("one leg of the layers of a size in BF16", label, leg)
+        if len(Capture(folder).documents) == 1:
+            on_rank = _edit(folder, of_size, 1, ranks=2)
+            yield Case("the layers of a size in BF16 on one rank", label, on_rank)
+
+
+def _micro_batches(folder: Path) -> Iterator[Case]:
+    """Yield faults in micro-batches, and other orders of these."""
     parts = sorted({(gemm.step, gemm.pass_number) for gemm in Capture(folder).gemms()})
     for part in [*parts, *sorted({number for _, number in parts})]:
         wrong = _edit(folder, lambda gemm, part=part: part in (
@@ -292,10 +302,9 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
     for order in ("FFBB", "FFbb"):
         sound = _in_order(folder, order, lambda _: False)
         yield Case("a pipeline's order of a sound run", order, sound)
-        for number in (0, 1):
-            wrong = _in_order(folder, order, lambda gemm, n=number: gemm.pass_number == n)
-            kind = "one micro-batch in BF16, in a pipeline's order"
-            yield Case(kind, f"{order}: {number}", wrong, FELL_SHORT)
+    for number in (0, 1):
+        wrong = _in_order(folder, "FFBB", lambda gemm, n=number: gemm.pass_number == n)
+        yield Case("one micro-batch in BF16, in a pipeline's order", str(number), wrong, FELL_SHORT)
 
 
 NVFP4 = "NVFP4 training enabled with recipe nvfp4"
