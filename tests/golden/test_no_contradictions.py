@@ -33,7 +33,10 @@ def grid(report: Report, title: str) -> Grid | None:
 
 def words(report: Report, form: str) -> str:
     """Return a form as words, without what makes it that form."""
-    text = html.unescape(render(report, form).replace("%25", "%").replace("%0A", " "))
+    text = render(report, form)
+    for sign, code in (("%", "%25"), (" ", "%0A"), (",", "%2C"), (":", "%3A")):
+        text = text.replace(code, sign)
+    text = html.unescape(text)
     return " ".join(re.sub(r"[\\]|</?\w+>|\*\*|`", "", text).split())
 
 
@@ -49,7 +52,7 @@ def test_the_headline_has_the_kernels_of_the_table_and_of_the_kernels_line(repor
         assert (int(counted[1]), int(counted[2])) == (low, total)
     whole = re.search(r"all (\d+) (?:linear-layer )?GEMMs ran", report.reason)
     if whole is not None:
-        assert (int(whole[1]), low) == (total, 0)
+        assert int(whole[1]) == total
     said = re.search(r"\((\d+(?:\.\d)?)% of (?:GEMM|their) time", report.reason)
     if said is not None and len(report.ranks) == 1:
         assert float(said[1]) == pytest.approx(100 * (layer_share(report) or 0), abs=0.51)
