@@ -55,7 +55,9 @@ class Stated:
         if not modules:
             pinned = ran.calls <= self._pinned_blocks and not (rank.modules or ran.low_calls)
             return 0.0 if pinned else None
-        if any(module.state in _OPEN_STATES for module in modules):
+        # What a module that the log pins is to do is known, whatever its state was.
+        open_ones = (m for m in modules if m.state in _OPEN_STATES)
+        if any(promises.pin(module.fqn) is None for module in open_ones):
             return None
         low = sum(self.is_low(module, cell.leg) for module in modules)
         if cell.layer == EXPERTS:
