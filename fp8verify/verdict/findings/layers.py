@@ -120,11 +120,12 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
 
 def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
-    left = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
+    rows = [row for row in rank.survey.linear if row.precision.is_low]
+    low = {size for row in rows for size in row.layer_sizes}  # of any library
+    without = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
+    left = [layer for layer in without if layer.size[:2] not in low]
     share = rank.layers.share(left)
-    low = (row for row in rank.survey.linear if row.precision.is_low)
-    nameless = any(row.shape is None and row.kind.multiplies for row in low)  # of any size
-    if rank.ran_low and not nameless and (share or 0) >= _LITTLE and not promises.converted:
+    if rows and (share or 0) >= _LITTLE and not promises.converted:
         sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
