@@ -27,14 +27,9 @@ if TYPE_CHECKING:
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
     from fp8verify.pipeline.inspection import inspect
-    from fp8verify.report.forms import brief as brief
-    from fp8verify.report.forms import render as render
     from fp8verify.report.model.comparison import Comparison, RunTable
     from fp8verify.report.model.rendered import Frames
     from fp8verify.report.model.report import Report
-    from fp8verify.report.rows import columns_and_rows as columns_and_rows
-    from fp8verify.report.rows import to_frame as to_frame
-    from fp8verify.report.rows import to_frames as to_frames
     from fp8verify.terms import KernelName, Verdict
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
@@ -73,11 +68,9 @@ _NAMES_OF = {
     "errors": "Fp8VerifyError",
     "integrations.own_loop": "watch window",
     "kernels": "explain",
-    "report.forms": "brief render",
     "report.model.comparison": "Comparison RunTable",
     "report.model.rendered": "Frames",
     "report.model.report": "Report",
-    "report.rows": "columns_and_rows to_frame to_frames",
     "terms": "KernelName Verdict",
     "verdict.assertions": "assert_fp8_active assert_gemm_precision assert_no_regression",
     "verdict.policy": "Policy",

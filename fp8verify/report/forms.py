@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from fp8verify.report.model.comparison import Comparison, RunTable
-from fp8verify.report.model.rendered import Rendered
+from fp8verify.report.model.rendered import Frames, Rendered
 from fp8verify.report.model.report import Report
 from fp8verify.report.page import Page
 from fp8verify.terms import Severity
 from fp8verify.text import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def page_of(found: Rendered, *, verbose: bool = False) -> Page:
@@ -75,6 +80,19 @@ def render(
 def to_json(found: msgspec.Struct) -> str:
     """Return a result as indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+
+
+def to_pandas(found: Rendered) -> Frames | pd.DataFrame:
+    """Return the DataFrames of a report, or the one of another result.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    from fp8verify.report import rows
+
+    if isinstance(found, Report):
+        return rows.to_frames(found)
+    return rows.to_frame(*rows.columns_and_rows(found))
 
 
 def brief(found: Rendered, whole: str = "") -> str:

@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-import fp8verify
+from fp8verify.report import model
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.rendered import OneTable
 from fp8verify.terms import Verdict
@@ -316,7 +316,7 @@ class Comparison(OneTable, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"Comparison: {fp8verify.brief(self)}".rstrip()
+        return f"Comparison: {model.writers().brief(self)}".rstrip()
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-import fp8verify  # its writers, which import the results
+from fp8verify.report import model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A result with its forms as methods; each writer is imported when its form is asked for."""
 
     def _render(self, form: str, *, verbose: bool = False, width: int | None = None) -> str:
-        return fp8verify.render(self, form, verbose=verbose, width=width)
+        return model.writers().render(self, form, verbose=verbose, width=width)
 
     def to_json(self) -> str:
         """Return the JSON document that `--format json` prints."""
@@ -80,4 +80,5 @@ class OneTable(Rendered, frozen=True, kw_only=True):
         Raises:
             UsageError: pandas is not installed.
         """
-        return fp8verify.to_frame(*fp8verify.columns_and_rows(self))
+        frame: pd.DataFrame = model.writers().to_pandas(self)
+        return frame

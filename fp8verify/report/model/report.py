@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-import fp8verify
+from fp8verify.report import model
 from fp8verify.report.model.diagnosis import (
     CommunicationReport,
     ExpectedReport,
@@ -253,8 +253,9 @@ class Report(Rendered, frozen=True, kw_only=True):
         Raises:
             UsageError: pandas is not installed.
         """
-        return fp8verify.to_frames(self)
+        frames: Frames = model.writers().to_pandas(self)
+        return frames
 
     def __repr__(self) -> str:
         forms = "to_text(), to_html(), to_json(), to_pandas()"
-        return f"Report: {fp8verify.brief(self, forms)}".rstrip()
+        return f"Report: {model.writers().brief(self, forms)}".rstrip()
