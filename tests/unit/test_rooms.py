@@ -1,4 +1,4 @@
-"""Which file of the package may import which.
+"""Which file of the package may import which: imports only point down.
 
 All imports count, also those inside functions and those for the type checker alone.
 """
@@ -6,6 +6,7 @@ All imports count, also those inside functions and those for the type checker al
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -17,6 +18,30 @@ import fp8verify
 PACKAGE = Path(fp8verify.__file__).parent
 FACADE = PACKAGE / "__init__.py"
 MAX_LOOSE_MODULES = 8
+# From the lowest one up: a file imports its own room and those before it.
+ROOMS = (
+    "frameworks",
+    "capture",
+    "trace",
+    "kernels",
+    "report/model",
+    "logs",
+    "analysis",
+    "report",
+    "verdict",
+    "pipeline",
+    "record",
+    "integrations",
+    "compare",
+    "doctor",
+    "annotate",
+    "prove",
+    "pytest_plugin",
+    "cli",
+)
+SATELLITES = {"annotate", "compare", "doctor", "integrations", "prove"}
+FRONTS = {"cli", "pytest_plugin"}
+PAGE = Path(__file__).parents[2] / "docs/how-it-works.md"
 
 
 def test_no_cycle_between_files() -> None:
@@ -35,6 +60,31 @@ def test_the_agent_imports_nothing_of_the_rest_and_the_rest_nothing_of_the_agent
         if (agent in importer.parents) != (agent in imported.parents)
     ]
     assert crossing == []
+
+
+def test_imports_only_point_down() -> None:
+    upward = [
+        f"{importer.relative_to(PACKAGE)} imports {imported.relative_to(PACKAGE)}"
+        for importer, files in import_graph(PACKAGE).items()
+        for imported in files
+        if height_of(imported) > height_of(importer)
+    ]
+    assert upward == []
+
+
+def test_only_what_faces_the_user_imports_a_satellite() -> None:
+    crossing = [
+        f"{importer.relative_to(PACKAGE)} imports {imported.relative_to(PACKAGE)}"
+        for importer, files in import_graph(PACKAGE).items()
+        for imported in files
+        if room_of(imported) in SATELLITES - {room_of(importer)} and room_of(importer) not in FRONTS
+    ]
+    assert crossing == []
+
+
+def test_the_page_on_the_code_lists_the_rooms_in_their_order() -> None:
+    listed = re.findall(r"^\| `([a-z_/]+)/` \|", PAGE.read_text(), re.MULTILINE)
+    assert [room for room in listed if room != "agent"] == list(ROOMS)
 
 
 def test_few_modules_lie_loose() -> None:
@@ -80,6 +130,20 @@ def import_graph(package: Path) -> dict[Path, set[Path]]:
     return graph
 
 
+def room_of(file: Path) -> str:
+    """Return the innermost room that a file is in; "" if it lies loose, or is the agent's."""
+    inside = file.relative_to(PACKAGE).as_posix()
+    return max((room for room in ROOMS if inside.startswith(f"{room}/")), key=len, default="")
+
+
+def height_of(file: Path) -> int:
+    """Return the height of a file: loose modules lie lowest, the facade is below its fronts."""
+    if file == FACADE:
+        return min(ROOMS.index(room) for room in FRONTS)
+    room = "cli" if file.name == "__main__.py" else room_of(file)
+    return ROOMS.index(room) if room else -1
+
+
 def imported(node: ast.AST, here: tuple[str, ...]) -> Iterator[str]:
     """Yield the dotted names that a statement of a file in the folder `here` imports."""
     if isinstance(node, ast.Import):
@@ -96,7 +160,10 @@ def imported(node: ast.AST, here: tuple[str, ...]) -> Iterator[str]:
 
 
 def file_of(name: str, package: Path) -> Path | None:
-    """Return the file that a dotted name is, or is defined in; None outside the package."""
+    """Return the file that a dotted name is, or is defined in; None outside the package.
+
+    A name of no file is one of the facade.
+    """
     parts = name.split(".")
     if parts[0] != package.name:
         return None
@@ -106,4 +173,4 @@ def file_of(name: str, package: Path) -> Path | None:
             return path.with_suffix(".py")
         if (path / "__init__.py").is_file():
             return path / "__init__.py"
-    return None
+    return package / "__init__.py"
