@@ -169,8 +169,7 @@ def _parse_verdicts(
 @valued(
     "--metrics FILE",
     multiple=True,
-    text="With --every: append a JSON line for each window to FILE, or send it to tensorboard:DIR "
-    "or wandb:PROJECT. Repeatable.",
+    text="With --every: append a JSON line for each window to FILE. Repeatable.",
 )
 @valued(
     "--on-change CMD",
@@ -251,7 +250,7 @@ def command(
         return
     watch = None
     if every is not None:
-        from fp8verify.integrations.sinks import open_sink
+        from fp8verify.record.sinks import open_sink
 
         sinks = [open_sink(what) for what in metrics]
         watch = RunWatch(settings, options.policy, sinks, on_change, stop_on)

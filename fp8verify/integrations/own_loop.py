@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fp8verify.errors import InputError, UsageError
-from fp8verify.integrations.sinks import Call, Destination, open_sink
 from fp8verify.record.folder import make_capture_folder
 from fp8verify.record.injection import agent_config
 from fp8verify.record.judge import REPORT, Judge, Judged
 from fp8verify.record.live_windows import History, is_closed
 from fp8verify.record.settings import RankSelection, RunSettings, read_settings
+from fp8verify.record.sinks import Call, Destination, open_sink
 from fp8verify.record.window_metrics import WindowMetrics
 from fp8verify.verdict.policy import Policy
 
@@ -78,8 +78,8 @@ class Watch:
         every: steps from the beginning of one window to that of the next.
         window: steps in a window, 2 by default.
         steps: the first window, such as "10-11"; else it begins with step `every`.
-        sinks: receivers of each window's metrics: a file of JSON lines, "tensorboard:DIR" or
-            "wandb:PROJECT", a function, or an object with `write` and `close`; or several of these.
+        sinks: receivers of each window's metrics: a file of JSON lines, a function, or an
+            object with `write` and `close`; or several of these.
         folder: keeps windows whose verdict changed; None keeps none.
         on_change: called with the previous verdict, None at first, and the metrics.
         policy: requirements of the verdict.

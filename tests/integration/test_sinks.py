@@ -1,114 +1,83 @@
-"""Each sink against the real package, which is asked what it has got."""
+"""Sinks, and the recipes of docs/live.md against the real packages, asked what they have got."""
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.integrations.sinks import KINDS, open_sink
+import fp8verify
+from fp8verify.errors import UsageError
+from fp8verify.record.sinks import open_sink
 from fp8verify.record.window_metrics import WindowMetrics
+from tests.attached import ROOT
 
-ROOT = Path(__file__).parents[2]
-
-
-def line(step: int, share: float, verdict: str = "ACTIVE") -> WindowMetrics:
-    return {
-        "step": step,
-        "time": 1.7e9 + step,
-        "verdict": verdict,
-        "reason": "r",
-        "findings": [],
-        "fp8/share_of_gemm_time": share,
-        "fp8/active": float(verdict == "ACTIVE"),
-        **WATCHED,
-    }
+WATCHED = {"fp8/share_of_gemm_time": 0.75, "fp8/amax_bwd": 2.1851e-09, "train/grad_norm": 1.5}
+LINES: list[WindowMetrics] = [
+    {"step": 101, "verdict": "ACTIVE", "reason": "r", "findings": [], **WATCHED},
+    {"step": 201, "verdict": "PARTIAL", "reason": "r", "findings": [], **WATCHED},
+]
 
 
-# The names by which guides watch a training, with what a run has under them.
-WATCHED = {
-    "fp8/fwd_scale": 98.869,
-    "fp8/bwd_scale": 2624400.0,
-    "fp8/amax_fwd": 4.5312,
-    "fp8/amax_bwd": 2.1851e-09,
-    "train/grad_norm": 1.5,
-    "train/grad_norm_clip_ratio": 0.25,
-}
-LINES = (line(101, 0.75), line(201, 0.25, "PARTIAL"))
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Run the block of docs/live.md that defines a function, and return its names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fp8verify, "watch", lambda **_: contextlib.nullcontext())
+
+    def run(function: str) -> dict[str, Any]:
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/live.md").read_text(), re.DOTALL)
+        [block] = [one for one in blocks if f"def {function}(" in one]
+        names: dict[str, Any] = {"fp8verify": fp8verify}
+        exec(block, names)
+        sink = open_sink(names[function])
+        for line in LINES:
+            sink.write(line)
+        sink.close()
+        return names
+
+    return run
 
 
-def feed(sink: Any) -> None:
-    for one in LINES:
-        sink.write(one)
-    sink.close()
-
-
-def test_tensorboard_reads_the_scalars(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_scalars(recipe: Callable[[str], dict[str, Any]]) -> None:
     pytest.importorskip("tensorboard")
-    feed(open_sink(f"tensorboard:{tmp_path}"))
+    recipe("to_tensorboard")
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(tmp_path)).Reload()
-    tensors = events.Tensors("fp8/share_of_gemm_time")
-    assert [(t.step, t.tensor_proto.float_val[0]) for t in tensors] == [(101, 0.75), (201, 0.25)]
+    events = EventAccumulator("runs/fp8").Reload()
     for name, value in WATCHED.items():
+        assert [t.step for t in events.Tensors(name)] == [101, 201]
         assert events.Tensors(name)[0].tensor_proto.float_val[0] == pytest.approx(value)
 
 
-def test_wandb_offline_takes_the_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}.items():
+def test_wandb_offline_takes_the_scalars(
+    recipe: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": ".", "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    sink: Any = open_sink("wandb:fp8")
-    sink.write(LINES[0])
-    summary = dict(wandb.run.summary)
-    sink.write(LINES[1])
-    assert summary["fp8/share_of_gemm_time"] == 0.75
+    run = recipe("to_wandb")["run"]
+    summary = dict(run.summary)
+    run.finish()
     assert WATCHED.items() <= summary.items()
-    assert (summary["fp8/step"], summary["fp8/verdict"]) == (101, "ACTIVE")
-    sink.close()
-    assert wandb.run is None
-    assert list(tmp_path.rglob("*.wandb"))
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_package_that_is_missing_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = {"tensorboard": "tensorboard.summary"}.get(kind, kind)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError) as error:
-        open_sink(f"{kind}:x")
-    assert f"pip install '{kind}>=" in error.value.hint
+    assert (summary["fp8/step"], summary["fp8/verdict"]) == (201, "PARTIAL")
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "fact", "hint"),
+    ("what", "fact", "hint"),
     [
-        ("tensorbord:runs", UsageError, "is not a sink", "Did you mean tensorboard:?"),
-        ("nosuch:x", UsageError, "is not a sink", "or one of"),
-        ("", UsageError, "needs a name", "fp8.jsonl"),
-        ("/proc/none/a.jsonl", UsageError, "cannot write metrics to /proc", "may be written"),
+        ("tensorboard:runs", "is not a file", "docs/live.md has recipes"),
+        ("wandb:", "is not a file", "docs/live.md has recipes"),
+        ("", "needs a name", "fp8.jsonl"),
+        ("/proc/none/a.jsonl", "cannot write metrics to /proc", "may be written"),
     ],
 )
-def test_what_is_no_sink_is_an_error_before_the_run(
-    what: str, error: type[Fp8VerifyError], fact: str, hint: str
-) -> None:
-    with pytest.raises(error, match=fact) as caught:
+def test_what_is_no_sink_is_an_error_before_the_run(what: str, fact: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=fact) as caught:
         open_sink(what)
     assert hint in caught.value.hint
-
-
-def test_a_sink_that_cannot_be_opened_is_told_in_two_lines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(_: str) -> None:
-        raise RuntimeError("No API key\nconfigured")
-
-    monkeypatch.setitem(KINDS, "wandb", refuse)
-    with pytest.raises(InputError, match="RuntimeError: No API key configured") as error:
-        open_sink("wandb:x")
-    assert "\n" not in f"{error.value.fact}{error.value.hint}"
