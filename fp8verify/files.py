@@ -1,10 +1,13 @@
-"""Write files of the user's: errors that say what to do, and files that appear whole."""
+"""Write files of the user's whole or with an error that says what to do; parse TOML."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from fp8verify.errors import UsageError
 
@@ -42,3 +45,13 @@ def replacing(path: Path, name: str) -> Iterator[Path]:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what a TOML text holds.
+
+    Raises:
+        ValueError: it is not TOML.
+    """
+    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    return dict(library.loads(text))

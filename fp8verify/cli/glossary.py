@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
+
+from fp8verify.files import parse_toml
 
 
 @cache
 def glossary() -> dict[str, str]:
     """Return the meaning of each word; words that share one are joined by commas."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     text = Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8")
-    words: dict[str, str] = tomllib.loads(text)
-    return words
+    return parse_toml(text)
 
 
 def meaning(word: str) -> str:

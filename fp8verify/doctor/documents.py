@@ -7,10 +7,8 @@ frameworks parse them (tomllib, json, PyYAML).
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +16,7 @@ import yaml
 
 from fp8verify.doctor.launch_script import read_launch_script
 from fp8verify.errors import InputError, UsageError
+from fp8verify.files import parse_toml
 from fp8verify.trace.places import empty_path
 
 MAX_BYTES = 1 << 20
@@ -174,10 +173,9 @@ def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
         raise ValueError(f"a line has more than {MAX_DOTS} dots")
-    values = flatten(library.loads(text))
+    values = flatten(parse_toml(text))
     lines: dict[str, int] = {}
     for name, line in _toml_lines(text):
         if name in values:

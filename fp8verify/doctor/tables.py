@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module, resources
+from importlib import resources
 from typing import Any, NamedTuple
 
 from fp8verify.doctor.checks import Check, Status
+from fp8verify.files import parse_toml
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
     """Return a table of data/ as TOML reads it."""
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     file = resources.files("fp8verify.doctor") / "data" / f"{name}.toml"
-    return dict(library.loads(file.read_text(encoding="utf-8")))
+    return parse_toml(file.read_text(encoding="utf-8"))
 
 
 class Rule(NamedTuple):

@@ -8,12 +8,12 @@ code.
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from fp8verify.files import parse_toml
 
 Table = dict[str, Any]
 _declared: list[Table] = []
@@ -24,9 +24,8 @@ _current = [0]
 @cache
 def built_in() -> tuple[Table, ...]:
     """Return the files of this folder; expressions go on in lines indented by four."""
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     files = sorted(Path(__file__).parent.glob("*.toml"))
-    return tuple(_joined(library.loads(file.read_text(encoding="utf-8"))) for file in files)
+    return tuple(_joined(parse_toml(file.read_text(encoding="utf-8"))) for file in files)
 
 
 def _joined(value: Any) -> Any:

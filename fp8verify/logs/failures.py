@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import import_module, resources
+from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import InputError
+from fp8verify.files import parse_toml
 from fp8verify.logs.lines import read_lines
 
 MAX_LINE = 4096
@@ -51,11 +51,10 @@ class Cause(NamedTuple):
 @cache
 def failures() -> tuple[Failure, ...]:
     """Return the known messages."""
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = (resources.files("fp8verify.logs") / "failures.toml").read_text(encoding="utf-8")
     return tuple(
         Failure(check, re.compile(pattern), re.compile(near) if near else None, *told)
-        for check, pattern, near, *told in library.loads(text)["failures"]
+        for check, pattern, near, *told in parse_toml(text)["failures"]
     )
 
 

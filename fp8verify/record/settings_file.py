@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fp8verify import files
 from fp8verify.errors import InputError
 from fp8verify.record.trust import TRUST, is_trusted, why_distrusted
 
@@ -130,15 +130,10 @@ def parse_toml(data: bytes) -> dict[str, Any]:
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
-    if sys.version_info >= (3, 11):  # imported here: most runs have no settings to parse
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        document: dict[str, Any] = tomllib.loads(data.decode())
+        return files.parse_toml(data.decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return document
 
 
 def steps_of_training(config: Path) -> str | None:

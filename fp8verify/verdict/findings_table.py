@@ -7,13 +7,13 @@ ranks and what to do about it are in the table, from which `docs/findings.md` an
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from fp8verify.files import parse_toml
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity, Verdict
 
@@ -71,14 +71,10 @@ def finding(
 @cache
 def findings_table() -> Mapping[str, Mapping[str, Case]]:
     """Return what each code says, by case; the empty case is what it says by itself."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
     rows = [
         (Severity(severity), code, row)
-        for severity, codes in tomllib.loads(text).items()
+        for severity, codes in parse_toml(text).items()
         for code, row in codes.items()
     ]
     by_itself = {code: row for _, code, row in rows if "message" in row}

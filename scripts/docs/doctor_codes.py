@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -23,13 +22,9 @@ from fp8verify.doctor.installed import Installed, Interpreter
 from fp8verify.doctor.launch import read_launch
 from fp8verify.doctor.rules import judge
 from fp8verify.doctor.tables import Rule, codes, plain, rules
+from fp8verify.files import parse_toml
 from fp8verify.logs.failures import Failure, failures
 from scripts.docs.shell import ROOT
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FOLDER = ROOT / "docs" / "doctor"
 _CONFIGS = ROOT / "tests" / "doctor_configs"
@@ -58,7 +53,7 @@ _REPOSITORIES = {
 @cache
 def examples() -> dict[str, dict[str, Any]]:
     """Return the tables of doctor_codes.toml: "rules" and "texts"."""
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return parse_toml(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def code_pages() -> dict[Path, str]:

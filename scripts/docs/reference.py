@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect as python_inspect
 import json
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from packaging.requirements import Requirement
 import fp8verify
 from fp8verify.cli.glossary import glossary
 from fp8verify.cli.group import COMMANDS
+from fp8verify.files import parse_toml
 from fp8verify.report.model.report import MEANINGS
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import finding_page, findings_table
@@ -55,24 +55,18 @@ _FOR = {
     "cluster": "`--scheduler`: ranks read on a Dask cluster",
     "transformers": "the callback for Hugging Face Trainer",
     "lightning": "the callback for Lightning",
-    "tensorboard": "`--metrics tensorboard:DIR`",
-    "wandb": "`--metrics wandb:PROJECT`",
 }
-_OF_DEVELOPERS = {"sinks", "docs", "test", "dev", "all"}
+_OF_DEVELOPERS = {"docs", "test", "dev", "all"}
 
 
 def extras() -> str:
     """Make the table of extras: what each is for, and the packages that it adds."""
-    package = metadata.metadata("fp8verify")
-    needed = [Requirement(line) for line in package.get_all("Requires-Dist", [])]
+    project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = ["| extra | for | packages |", "|---|---|---|"]
-    for extra in package.get_all("Provides-Extra", []):
+    for extra, needed in project["optional-dependencies"].items():
         if extra in _OF_DEVELOPERS:
             continue
-        marked = [
-            one for one in needed if f"extra == '{extra}'" in str(one.marker).replace('"', "'")
-        ]
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys(one.name for one in marked))
+        names = ", ".join(f"`{Requirement(line).name}`" for line in needed)
         lines.append(f"| `{extra}` | {_FOR[extra]} | {names} |")
     return "\n".join(lines)
 
