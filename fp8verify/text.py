@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, AnyStr, cast
+from typing import Any
 
 # Commands that GitHub and Azure take from the log of a job, and obey.
 _COMMAND = re.compile(
@@ -17,25 +17,6 @@ _COMMAND = re.compile(
     r"|set-output|save-state|add-matcher|remove-matcher|internal-\S{0,40})(?:\s|::))|##(?=vso|\[)",
     re.IGNORECASE,
 )
-
-
-class _LazyPattern:
-    """A regular expression that is compiled when its first method is asked for."""
-
-    def __init__(self, expression: Any, flags: int) -> None:
-        self.pattern = expression
-        self._flags = flags
-
-    def __getattr__(self, name: str) -> Any:
-        compiled = re.compile(self.pattern, self._flags)
-        for method in ("match", "fullmatch", "search", "sub", "findall", "finditer", "split"):
-            setattr(self, method, getattr(compiled, method))
-        return getattr(compiled, name)
-
-
-def lazy_pattern(expression: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return a regular expression that costs nothing until it is used."""
-    return cast("re.Pattern[AnyStr]", _LazyPattern(expression, flags))
 
 
 def printable(text: str) -> str:
@@ -162,7 +143,7 @@ def show_steps(steps: Iterable[int]) -> str:
     return f"step{'' if one else 's'} " + listed([*map(show_window, windows)], 4)
 
 
-_INDEX = lazy_pattern(r"(?<![^.])\d+(?![^.])")
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def patterns(names: Iterable[str]) -> list[str]:

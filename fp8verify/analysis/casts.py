@@ -21,11 +21,10 @@ from fp8verify.analysis.purpose import FP8_FUNCTIONS, of_the_model, purpose_of
 from fp8verify.analysis.rank import QUANTIZING, RankEvidence
 from fp8verify.kernels.operators import Part, find
 from fp8verify.terms import Leg, OpContext, Role
-from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
-_FP8: Final = lazy_pattern(r"Float8_e\dm\d")
-_READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
+_FP8: Final = re.compile(r"Float8_e\dm\d")
+_READS: Final = re.compile(r"dequant|upcast", re.IGNORECASE)
 
 
 class _Cast(NamedTuple):

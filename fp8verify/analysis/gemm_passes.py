@@ -26,13 +26,12 @@ from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.kernels.operators import COUNTED, OPERATORS, Part, find, function_of
 from fp8verify.terms import Leg
-from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 # TN is that of a forward pass, and of dgrad where the weight is stored transposed.
 _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
-_LAYOUT = lazy_pattern(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
+_LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 _GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
 _BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)

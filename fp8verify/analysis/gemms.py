@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -23,7 +24,6 @@ from fp8verify.terms import (
     fp8_share,
     low_precision_share,
 )
-from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 
@@ -104,7 +104,7 @@ class Survey(NamedTuple):
 
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
 # name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.
-_GENERATED: Final = lazy_pattern(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
+_GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
 
 
 def name_conflicts(survey: Survey) -> tuple[int, int]:

@@ -30,7 +30,6 @@ from fp8verify.analysis.purpose import in_optimizer, runs_closure
 from fp8verify.analysis.reclassify import OTHER_WORK
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
 from fp8verify.terms import OpContext, Precision, Role
-from fp8verify.text import lazy_pattern
 from fp8verify.trace import Trace
 
 # Shares of the BF16 peak between which a product runs; the least is that of a poor kernel.
@@ -46,12 +45,12 @@ _LEAST_SIDE: Final = 512
 _LARGEST, _DIMS, _INPUTS = 1 << 32, 5, 16
 _SIZES: Final = {"BFloat16": 2, "Half": 2, "float": 4}
 # Kernels of libraries that are named by what they do, and those of casts, which cast inside.
-_PROVED: Final = lazy_pattern(
+_PROVED: Final = re.compile(
     r"(?:void )?(?:at::|at_cuda|c10::|cub::|thrust::|transformer_engine::|cudnn|nccl|rccl)"
     r"|triton_(?:poi|red|per|for|spl|split_scan)_fused_|Mem(?:cpy|set)|_ZN(?:2at|3c10|3cub|18trans)"
 )
-_SAYS_LOW: Final = lazy_pattern(r"fp8|float8|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
-_LAYER: Final = lazy_pattern(r"mlp|ffn|proj|expert|moe|fc\d|linear|dense", re.IGNORECASE)
+_SAYS_LOW: Final = re.compile(r"fp8|float8|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
+_LAYER: Final = re.compile(r"mlp|ffn|proj|expert|moe|fc\d|linear|dense", re.IGNORECASE)
 _OTHER_ROLES: Final = frozenset(
     {Role.ATTENTION, Role.CONV, Role.COMMUNICATION, Role.MEMORY, Role.GEMM, Role.GROUPED_GEMM}
 )

@@ -8,6 +8,7 @@ was captured. So the log is a part of the sequence of launches, and must be foun
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,6 @@ from fp8verify.kernels.classify import alike
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.parts import LibraryLogReport
 from fp8verify.terms import KernelName, Precision, Role
-from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
     from fp8verify.trace import Trace
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt"})
 # CUTLASS kernels that cuBLAS contains have procedural names.
-_IN_CUBLAS: Final = lazy_pattern(r"(?:.{0,80}<)?cutlass(?:3x)?_(?:sm)?\d+_")
-_NVJET_TILE: Final = lazy_pattern(r"nvjet_\w*?_(\d+x\d+)_")
+_IN_CUBLAS: Final = re.compile(r"(?:.{0,80}<)?cutlass(?:3x)?_(?:sm)?\d+_")
+_NVJET_TILE: Final = re.compile(r"nvjet_\w*?_(\d+x\d+)_")
 _Pairs = list["tuple[int, Product]"]
 
 

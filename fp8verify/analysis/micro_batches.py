@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING
 from fp8verify.analysis.kinds import Gemm, Kind, Kinds
 from fp8verify.analysis.pairing import BACKWARD, forward_of
 from fp8verify.analysis.purpose import is_update
-from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
     from fp8verify.trace import Trace
 
 # What runs once in a forward pass: at the ends of a model, or of its stage in a pipeline.
-_ENDS = lazy_pattern(r"embedding|cross_entropy|nll_loss|log_softmax|sendrecv", re.IGNORECASE)
+_ENDS = re.compile(r"embedding|cross_entropy|nll_loss|log_softmax|sendrecv", re.IGNORECASE)
 
 
 def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:

@@ -14,14 +14,13 @@ from typing import Final
 from fp8verify.analysis.kinds import Gemm, Kind
 from fp8verify.kernels.operators import OPERATORS, Counts, Part, find, function_of, node_of
 from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
-from fp8verify.text import lazy_pattern
 
-_RANGE: Final = lazy_pattern(r"Optimizer\.(?:step|zero_grad)#")
-_COMPILED: Final = lazy_pattern(r"## Call CompiledFxGraph|Torch-Compiled Region")
+_RANGE: Final = re.compile(r"Optimizer\.(?:step|zero_grad)#")
+_COMPILED: Final = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region")
 # What Inductor calls the fused loops over tensor lists of which compiled optimizers are made.
 _FOREACH: Final = "triton_for_fused_"
 # What only a forward pass runs; found inside a range, the optimizer was given a closure.
-_FORWARD: Final = lazy_pattern(
+_FORWARD: Final = re.compile(
     r"aten::(?:linear|embedding|dropout|(?:\w*layer|rms|batch|group)_norm|\w*cross_entropy_loss|"
     r"nll_loss\w*|_?log_softmax|_?softmax|\w*scaled_dot_product\w*|conv\dd)|.*Function"
 )
@@ -118,7 +117,7 @@ _GATHER_OPS = _AMAX_OPS | _SCALE_OPS
 # Casts, and what a compiler makes of them.
 _CASTING = frozenset({Role.ELEMENTWISE, Role.REDUCTION, Role.OTHER})
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
-_LOW_TYPE = lazy_pattern(r"Float8_e[45]m|Float4_e2m1")
+_LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
 _ROLES = {
     Role.CAST_QUANTIZE: "cast",
     Role.AMAX_REDUCE: "amax",
@@ -193,7 +192,7 @@ def _purpose_inside(op: OpContext, role: Role) -> str:
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
 # loops, and those of Apex, DeepSpeed and Transformer Engine. Of the foreach loops (addcmul,
 # addcdiv, lerp), the kernels' names say only the functor (ATen/native/cuda/ForeachPointwiseOp.cu).
-_UPDATES = lazy_pattern(
+_UPDATES = re.compile(
     r"aten::_fused_(?:adamw?|sgd|adagrad)_|aten::_foreach_(?:addcdiv|addcmul|lerp)|"
     r"aten::addc(?:div|mul)_|triton_for_fused_|"
     r".*multi_tensor_apply_kernel<.*(?:PointwiseOpScalar|LerpFunctor)|"
@@ -204,7 +203,7 @@ _UPDATES = lazy_pattern(
 
 # flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
 # Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
-_BACKWARD_NAME = lazy_pattern(
+_BACKWARD_NAME = re.compile(
     r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)",
     re.IGNORECASE | re.DOTALL,
 )

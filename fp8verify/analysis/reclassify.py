@@ -33,7 +33,6 @@ from fp8verify.kernels import Classification
 from fp8verify.kernels.operator_types import multiplies_fp8
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
 from fp8verify.terms import OpContext, Precision, Role
-from fp8verify.text import lazy_pattern
 
 if TYPE_CHECKING:
     from fp8verify.analysis.kinds import Kind, Kinds
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 # Beside the longest kernel of an operator, others as long are products too: tuned variants.
 _AS_LONG: Final = 0.5
 # Words of names that say of unknown kernels what they do, and that it is no product.
-OTHER_WORK: Final = lazy_pattern(
+OTHER_WORK: Final = re.compile(
     r"embedding|bucketize|bounds_check|index|scatter|gather|sort|scan|unique|histogram|permut|"
     r"dispatch|combine|all_?(?:to_?all|reduce|gather)|reduce|softmax|norm|rope|rotary|loss|"
     r"entropy|dropout|adam|adagrad|optimi[sz]er|lamb|sgd|pool|interpolat|upsampl|random|curand|"
@@ -51,14 +50,14 @@ OTHER_WORK: Final = lazy_pattern(
     r"tensorop|expand|mask|padding|^triton__\d",
     re.IGNORECASE,
 )
-_PRODUCT: Final = lazy_pattern(
+_PRODUCT: Final = re.compile(
     r"gemm|matmul|linear|(?:^|_|b)mm(?:_|$)|main_kernel|einsum", re.IGNORECASE
 )
 # Libraries of kernels that anybody writes: their names are no grammar.
 _HAND_WRITTEN: Final = ("Triton", "unknown")
 _HIGH_TYPES: Final = ("BFloat16", "Half", "float")
-_SAYS_LOW: Final = lazy_pattern(r"fp8|float8|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
-_HASHED: Final = lazy_pattern(r"Float8_e(?:4m3|5m2)")
+_SAYS_LOW: Final = re.compile(r"fp8|float8|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
+_HASHED: Final = re.compile(r"Float8_e(?:4m3|5m2)")
 
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
@@ -238,7 +237,7 @@ def _has_no_two_matrices(op: OpContext) -> bool:
     return not lists and sum(len(dims) >= 2 for dims in op.dims) < 2
 
 
-_OCP: Final = lazy_pattern(r"Float8_e(?:4m3fn|5m2)$")
+_OCP: Final = re.compile(r"Float8_e(?:4m3fn|5m2)$")
 # Libraries of AMD's that name the encoding that their instructions read.
 _OWN_ENCODING: Final = frozenset({"hipBLASLt", "Composable Kernel", "aiter"})
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
-
-from fp8verify.text import lazy_pattern
 
 MAX_DEPTH: Final = 64  # CUTLASS nests about 15 deep; deeper is not a kernel's name
 MAX_NODES: Final = 20_000
 
 ANONYMOUS: Final = "(anonymous namespace)"
 
-_LEXER = lazy_pattern(r"\(anonymous namespace\)|::|[<>(){},]|[^<>(){},:]+|:")
-_QUALIFIER = lazy_pattern(r"\b(?:const|volatile|typename)\b|[*&]")
+_LEXER = re.compile(r"\(anonymous namespace\)|::|[<>(){},]|[^<>(){},:]+|:")
+_QUALIFIER = re.compile(r"\b(?:const|volatile|typename)\b|[*&]")
 _CLOSERS: Final = {"(": ")", "{": "}"}
 
 

@@ -13,7 +13,6 @@ import re
 from typing import Final
 
 from fp8verify.kernels.cxx import ANONYMOUS, EMPTY, MAX_DEPTH, Type, spell
-from fp8verify.text import lazy_pattern
 
 _BUILTIN: Final = {
     "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char",
@@ -22,16 +21,16 @@ _BUILTIN: Final = {
     "n": "__int128", "o": "unsigned __int128", "f": "float", "d": "double", "e": "long double",
     "g": "__float128", "z": "...",
 }  # fmt: skip
-_D_BUILTIN: Final = lazy_pattern(r"D(?:F16b|F16_|F\d+_|[hidsune])")
+_D_BUILTIN: Final = re.compile(r"D(?:F16b|F16_|F\d+_|[hidsune])")
 _D_NAMES: Final = {"DF16b": "bfloat16_t", "DF16_": "_Float16", "Dh": "half"}
 _STANDARD: Final = {"St": (), "Sa": ("allocator",), "Ss": ("string",), "Sb": ("basic_string",)}
-_SEQUENCE: Final = lazy_pattern(r"S([0-9A-Z]*)_")
-_PARAMETER: Final = lazy_pattern(r"T\d*_")
-_TEMPLATE_PARAMETER: Final = lazy_pattern(r"T([0-9A-Z]*)_")
-_NUMBER: Final = lazy_pattern(r"\d+")
-_LITERAL: Final = lazy_pattern(r"[^E]*")
-_REST: Final = lazy_pattern(r"([^\W\d]\w*)(?=E$)")
-_CLOSURE: Final = lazy_pattern(r"\d*_")
+_SEQUENCE: Final = re.compile(r"S([0-9A-Z]*)_")
+_PARAMETER: Final = re.compile(r"T\d*_")
+_TEMPLATE_PARAMETER: Final = re.compile(r"T([0-9A-Z]*)_")
+_NUMBER: Final = re.compile(r"\d+")
+_LITERAL: Final = re.compile(r"[^E]*")
+_REST: Final = re.compile(r"([^\W\d]\w*)(?=E$)")
+_CLOSURE: Final = re.compile(r"\d*_")
 _CALL: Final = "()"  # after a function whose lambda or local type is named
 _MAX_LAMBDA: Final = 400
 

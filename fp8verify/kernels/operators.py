@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fp8verify.terms import Precision, Role
-from fp8verify.text import lazy_pattern
 
 
 class Counts(Enum):
@@ -228,9 +227,9 @@ _PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
 )
 
 OPERATORS: Final = {name: row for names, row in _ROWS.items() for name in names.split()}
-_COMPILED: Final = tuple((lazy_pattern(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
+_COMPILED: Final = tuple((re.compile(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
 UNKNOWN: Final = Operator()
-_NODE: Final = lazy_pattern(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
+_NODE: Final = re.compile(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
 
 
 @lru_cache(1 << 12)

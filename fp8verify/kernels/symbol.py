@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property, lru_cache
 from typing import Final
 
 from fp8verify.kernels import cxx, mangled
 from fp8verify.kernels.cxx import ANONYMOUS
-from fp8verify.text import lazy_pattern
 
 _MAX_PARAMETERS: Final = 4096
 MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
 
-_PATH = lazy_pattern(
+_PATH = re.compile(
     r"(?:(?:void|bool|int|float|auto|static|long) )?"
     r"((?:\(anonymous namespace\)|[\w$~]+)(?:::(?:\(anonymous namespace\)|[\w$~]+))*)"
 )
-_IDENTIFIER = lazy_pattern(r"[^\W\d]\w*")
-_SUFFIX = lazy_pattern(r"(?:\.kd|\.cubin)$")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_SUFFIX = re.compile(r"(?:\.kd|\.cubin)$")
 _CONDITION: Final = "std::enable_if"  # a return type with brackets of its own
 
 
@@ -83,7 +83,7 @@ class Symbol:
         return tuple(_IDENTIFIER.findall(self.text))
 
 
-_WORD: Final = lazy_pattern(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
+_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 
 
 @lru_cache(maxsize=4096)
@@ -102,10 +102,10 @@ def split(identifier: str) -> tuple[str, ...]:
 # grammars read, and how c++filt does. Seen in nsys 2024.2.3; compared with c++filt on 59,000 names
 # of kernels of vLLM, SGLang, FBGEMM and Transformer Engine.
 _SPELLINGS: Final = (
-    (lazy_pattern(r"<unnamed>"), ANONYMOUS),
-    (lazy_pattern(r"\((?:bool|(?:unsigned )?(?:int|long|long long))\)(?=-?\d)"), ""),
-    (lazy_pattern(r"\bconst ((?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])"), r"\1 const"),
-    (lazy_pattern(r"(?<=[\w>\])*&]) +(?=[*&])"), ""),
+    (re.compile(r"<unnamed>"), ANONYMOUS),
+    (re.compile(r"\((?:bool|(?:unsigned )?(?:int|long|long long))\)(?=-?\d)"), ""),
+    (re.compile(r"\bconst ((?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])"), r"\1 const"),
+    (re.compile(r"(?<=[\w>\])*&]) +(?=[*&])"), ""),
 )
 
 

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from fp8verify.kernels.describe import CPP, SHORT, product_class, scaling_of
 from fp8verify.terms import Precision, Scaling
-from fp8verify.text import lazy_pattern
 
 _Type = tuple[str, str | None]  # an element and its hardware block scale
 
@@ -33,12 +32,12 @@ _TYPE: Final = "|".join(sorted(_SPELLED, key=len, reverse=True))
 PRODUCTS: Final = frozenset(
     {"gemm", "gemv", "matmul", "mm", "bmm", "gmm", "tgmm", "gemms", "gemm1", "gemm2"}
 )
-_JOINED: Final = lazy_pattern(rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matmul|mm|bmm)?")
-_ONE: Final = lazy_pattern(_TYPE)
+_JOINED: Final = re.compile(rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matmul|mm|bmm)?")
+_ONE: Final = re.compile(_TYPE)
 # a8w8, afp4wfp4, w4a16: the formats of activations and weights; a number is only a width.
 _WIDTH: Final = rf"{_TYPE}|\d{{1,2}}"
-_PAIR: Final = lazy_pattern(rf"a(?P<a>{_WIDTH})w(?P<w>{_WIDTH})|w(?P<w2>{_WIDTH})a(?P<a2>{_WIDTH})")
-_HALF: Final = lazy_pattern(rf"[aw](?:{_WIDTH})")
+_PAIR: Final = re.compile(rf"a(?P<a>{_WIDTH})w(?P<w>{_WIDTH})|w(?P<w2>{_WIDTH})a(?P<a2>{_WIDTH})")
+_HALF: Final = re.compile(rf"[aw](?:{_WIDTH})")
 _NOT_OPERANDS: Final = frozenset(
     {"out", "output", "acc", "accum", "to", "scale", "scales", "kv", "cache", "bias", "return",
      "quant", "quantize", "quantized", "cast", "epilogue", "store"}

@@ -37,7 +37,7 @@ from fp8verify.logs.wording import (
     words,
 )
 from fp8verify.report.model.parts import Claim, Mention
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
 _MAX_SHAPES = 10_000
@@ -302,18 +302,16 @@ def claim_of(message: Message, number: int, source: str) -> Claim | None:
     )
 
 
-_RECIPE = lazy_pattern(
+_RECIPE = re.compile(
     r"\brecipe(?:_name)?['\"]?\s*[=: ]\s*['\"]?(?P<named>\w+)"
     r"|\b(?P<known>row-?wise(?:_with_gw_hp)?|tensor-?wise|block-?wise|delayed|"
     r"mxfp[48]_\w+|nvfp4_\w+)\b",
     re.IGNORECASE,
 )
-_ALL_GATHER = lazy_pattern(
-    r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE
-)
+_ALL_GATHER = re.compile(r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE)
 _COUNTS = (
-    lazy_pattern(r"\b(?P<converted>\d{1,7}) Float8Linear modules, (?P<total>\d{1,7}) total"),
-    lazy_pattern(
+    re.compile(r"\b(?P<converted>\d{1,7}) Float8Linear modules, (?P<total>\d{1,7}) total"),
+    re.compile(
         r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
         r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
         r"(?:layers?|modules?|linears?)\b",

@@ -14,7 +14,6 @@ from fp8verify.errors import UsageError
 from fp8verify.frameworks.expressions import fixed_word
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import read_lines
-from fp8verify.text import lazy_pattern
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
@@ -56,12 +55,12 @@ class LossSeries(NamedTuple):
 
 
 def _pattern(expression: str) -> re.Pattern[str]:
-    """Return an expression, compiled when it is first used: most logs need one of them.
+    """Return an expression with NUM for a number.
 
     A first word is looked for literally, which is four times as fast, and then what precedes it.
     """
     literal_first = re.sub(r"^\\b(\w+)", r"\1(?<!\\w\1)", expression)
-    return lazy_pattern(literal_first.replace("NUM", _NUMBER))
+    return re.compile(literal_first.replace("NUM", _NUMBER))
 
 
 # Of lines in lower case.

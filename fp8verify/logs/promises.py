@@ -15,19 +15,19 @@ from fp8verify.frameworks.known import Framework, frameworks
 from fp8verify.logs.lines import Line
 from fp8verify.logs.settings import headings
 from fp8verify.logs.wording import match
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 
 HIGH_PRECISION = "high_precision"
 _FORMATS = (
-    ("nvfp4", lazy_pattern(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
-    ("mxfp4", lazy_pattern(r"mx[- ]?fp4", re.IGNORECASE)),
-    ("mxfp8", lazy_pattern(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
-    ("fp4", lazy_pattern(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
-    ("fp8", lazy_pattern(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
+    ("nvfp4", re.compile(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
+    ("mxfp4", re.compile(r"mx[- ]?fp4", re.IGNORECASE)),
+    ("mxfp8", re.compile(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
+    ("fp4", re.compile(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
+    ("fp8", re.compile(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
 )
 MAX_LAYERS = 10_000  # a log names at most so many layers
 _MAX_LINE = 1 << 16
-_BLOCK = lazy_pattern(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
+_BLOCK = re.compile(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
 
 
 def format_of(text: str, recipe: str | None = None) -> str | None:
@@ -97,10 +97,10 @@ class PhasePromise(NamedTuple):
         return (first is None or step >= first) and (last is None or step <= last)
 
 
-_QUOTED = lazy_pattern(r"['\"]([^'\"]{1,300})['\"]")
-_HIGH_CLASS = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
+_QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
+_HIGH_CLASS = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
 # The section of a list of filters, which counts only where its converter is in use.
-_SECTION = lazy_pattern(r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE)
+_SECTION = re.compile(r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE)
 # torchtitan's word for a filter by size is no name of a layer.
 _NO_NAMES = frozenset({"auto_filter_small_kn"})
 _MAX_LIST = 200  # lines
@@ -192,7 +192,7 @@ _STEP = (
 )
 _COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
 # FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
-_BEGINS = lazy_pattern(
+_BEGINS = re.compile(
     rf"[\s,;(]*(?:(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
     rf"{_STEP.format('at')}|after (?:the first |a )?(?:{_STEP.format('past')}"
     rf"|{_COUNT.format('count')}))",
@@ -200,7 +200,7 @@ _BEGINS = lazy_pattern(
 )
 # A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”. What only
 # names a precision, as “(bf16 parameters, fp8 linear layers) for 1000 steps”, is none.
-_WARM_UP = lazy_pattern(
+_WARM_UP = re.compile(
     r"(?<![=:\w(])(?:bf16|bfloat16|fp16|high[- ]precision)"
     r"(?: (?:training|precision|mode|compute|only))*[, ]*"
     rf"(?:-?\s?warm-?up(?: phase)?[ :,(]*(?:for |until |of |lasts )?(?:the first )?"

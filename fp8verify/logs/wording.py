@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.messages import OTHERS
-from fp8verify.text import lazy_pattern
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
 # What `<NAME>` means in a row.
@@ -106,7 +105,7 @@ def _words(known: tuple[Framework, ...]) -> Words:
     return Words(tuple(found), tuple(layers), tuple(declared))
 
 
-_DEEDS = lazy_pattern(
+_DEEDS = re.compile(
     r"train|warm|disab|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp"
     r"|fall|fell|fail|revert|continu|running|insufficient|support|gather|requested|turn|switch|avail"
     r"|re-?start|launch|retry|rerun|anneal|until|autocast"
@@ -152,23 +151,23 @@ def _is_conditional(text: str, end: int) -> bool:
 
 
 _MAX_CLAUSES = 2000
-_CLAUSE = lazy_pattern(
+_CLAUSE = re.compile(
     r"[:,;.!)] (?:so |and |therefore |then |now )?|\s(?:-+|=+>|->|[\u2013\u2014]) "
 )
-_TAKES_BACK = lazy_pattern(
+_TAKES_BACK = re.compile(
     r"disab|turn|switch|fall|fell|revert|instead|without|continu|inactive|retry|re-?start|re-?launch"
     r"|re-?run|anneal|deactiv|avail|support|not ",
     re.IGNORECASE,
 )
 # What is only said to be possible, or of another model while nothing is said of the actor.
-_CONDITION = lazy_pattern(
+_CONDITION = re.compile(
     r"\b(?:if|when|unless|may|might|can|could(?! not)|should|would|will|note|hint|tip|help|usage)\b"
     r"|[\"?]"
     rf"|\b(?:plan\w*|{OTHERS})(?!.*\bactor\b)",
     re.IGNORECASE,
 )
 # What follows a denial and limits it: to some layers, steps or tensors, or to a condition.
-_LIMITED = lazy_pattern(
+_LIMITED = re.compile(
     r"\s*(?:,\s*)?\(?(?:(?:only )?(?:for|in|on|during|of|inside|within|at)\s+(?!(?:(?:the|all"
     r"|this|these|your)\s+){0,2}(?:config\w*|settings?|arguments?|args|flags?|entire|whole|rest|remain\w*"
     r"|runs?|training|job|model|devices?|gpus?|hardware|nodes?|cuda|cpu|rocm|sm_?\d+|compute|platform"
@@ -188,7 +187,7 @@ _SENTENCE = re.compile(
     r".*?(?:(?<!\.)[.!](?=\s|$)(?!\s*[(\[]default)|(?<![:=\s])\s{3,}|[\r\n]|$)", re.DOTALL
 )
 # What may follow a claim: an end, a stop, a bracket, a preposition; no part of a file name.
-_FOLLOWS = lazy_pattern(
+_FOLLOWS = re.compile(
     r"\s*(?:$|[,;!()\[\]|=\u2013\u2014\u2026\u2713\u2714\u2705]|\.(?!\w)|:|(?:(?<=\s)/|-)(?=[\s>-])"
     r"|(?:on|for|with|using|in|to|across|at|by|via|from|and|but|of|successfully|recipe|scaling|now"
     r"|layers?|modules?|training|linear)\b)|\s{2,}",
@@ -215,7 +214,7 @@ _OTHERS = (
 )
 # The one rule: what follows a claim and has one of these takes it back, or is not understood. A
 # claim is compared with every step of the window, so a condition and a later beginning do, too.
-_DENIAL = lazy_pattern(
+_DENIAL = re.compile(
     r"\?|\b(?:no|not|n't|non|never|none|null|nil|zero|false|off|without effect|error|fail\w*"
     r"|unavailable|unsupported|un\w+ed|unknown|unset|incompatible|disabl\w+|ignor\w+|skip\w*|revert\w*"
     r"|rolled|cancel\w*|abort\w*|overrid\w+|instead|but (?:no|all)|n/a|nein|nicht|deaktiviert"

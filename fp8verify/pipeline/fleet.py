@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from fp8verify.capture.names import LAYERS
 from fp8verify.capture.ranks import is_file_name
 from fp8verify.capture.schema import NamingRecord, RankMeta
 from fp8verify.errors import InputError
-from fp8verify.text import lazy_pattern, printable
+from fp8verify.text import printable
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
 from fp8verify.trace.folder import two_of_one_rank
 from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
@@ -41,7 +42,7 @@ _USUAL_RATIO = 16
 _REMOTE_IN_FLIGHT = 256
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
 _PATIENCE_S = 1.0  # without a word on what is read
-_WORKER = lazy_pattern(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
+_WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
 class NamingStep(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from array import array
 
 from fp8verify.terms import OpContext
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 from fp8verify.trace.columns import Columns, Inputs
 
 MAX_PARENTS = 16
@@ -14,17 +14,15 @@ LAYER_PREFIX = "fp8verify:"
 
 # Names that hold a hash or a running number, which would make every call a context of its own.
 _VOLATILE = (
-    (lazy_pattern(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
+    (re.compile(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
     (
-        lazy_pattern(
-            r"^(Torch-Compiled Region: [!\d/_]{1,40}|Torch-Compiled Region).*$", re.DOTALL
-        ),
+        re.compile(r"^(Torch-Compiled Region: [!\d/_]{1,40}|Torch-Compiled Region).*$", re.DOTALL),
         r"\1",
     ),
 )
 # A node of autograd's backward pass; a range of the user's proves nothing by its name.
 # A region of compiled autograd's has its number behind an exclamation mark (torch's CompileId).
-BACKWARD = lazy_pattern(
+BACKWARD = re.compile(
     r"^autograd::engine::evaluate_function:|^Torch-Compiled Region: !|Backward\d*$"
 )
 

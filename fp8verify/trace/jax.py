@@ -7,12 +7,12 @@ are sums over operations of XLA.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from fp8verify.text import lazy_pattern
 from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.kineto.events import MAX_MICROS
 from fp8verify.trace.kineto.reader import not_a_trace
@@ -20,8 +20,8 @@ from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
-_DEVICE = lazy_pattern(r"/device:GPU:(\d{1,4})\b")
-_STREAM = lazy_pattern(r"Stream #(\d{1,9})")
+_DEVICE = re.compile(r"/device:GPU:(\d{1,4})\b")
+_STREAM = re.compile(r"Stream #(\d{1,9})")
 _Id = int | str
 
 

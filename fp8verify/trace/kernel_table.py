@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from fp8verify.errors import InputError
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 from fp8verify.trace.columns import SEPARATOR
 from fp8verify.trace.kineto.reader import not_a_trace
 from fp8verify.trace.rows import COPY, RowCollector
@@ -25,13 +26,13 @@ from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
 _NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, sec, second
-_JSON_ROWS: Final = lazy_pattern(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
+_JSON_ROWS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
 # Headings as `_heading` spells them. The first of these that a table has counts.
 _NAMES: Final = ("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation")
 # Tool, heading of the time (a group is its unit), unit where neither heading nor cell has one.
 _TIMES: Final = tuple(
-    (tool, lazy_pattern(pattern), unit)
+    (tool, re.compile(pattern), unit)
     for tool, pattern, unit in (
         # torch 1.6 to 2.13, profiler_util._build_table: "Self CUDA", "Self XPU", "Self CUDA total"
         ("key_averages()", r"self (?!cpu\b)[a-z]+\d?(?: time| total)*", "u"),
@@ -66,28 +67,28 @@ _SHARES: Final = ("time (%)", "percentage")
 _OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
 
 _HINTS: Final = ("name", "kernel", "operation")
-_RULE: Final = lazy_pattern(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
-_DASHES: Final = lazy_pattern(r"-+")
-_GAP: Final = lazy_pattern(r" {2,}")
+_RULE: Final = re.compile(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
+_DASHES: Final = re.compile(r"-+")
+_GAP: Final = re.compile(r" {2,}")
 _DELIMITERS: Final = ("\u2502", "\t", "|", ",", ";")
 _HEAVY: Final = {0x2503: 0x2502, 0x2551: 0x2502}  # rich draws headings with other lines than rows
-_IS_RULED: Final = lazy_pattern(r"[\s|:+=\u2500-\u257f-]*")
-_TOTAL: Final = lazy_pattern(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
-_TIME_UNIT: Final = lazy_pattern(_UNIT)
-_AMOUNT: Final = lazy_pattern(
+_IS_RULED: Final = re.compile(r"[\s|:+=\u2500-\u257f-]*")
+_TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
+_TIME_UNIT: Final = re.compile(_UNIT)
+_AMOUNT: Final = re.compile(
     rf"(\d[\d,]{{0,20}}(?:\.\d{{0,12}})?(?:e[+-]?\d{{1,2}})?) ?(?:{_UNIT})?"
 )
-_COUNTED: Final = lazy_pattern(
+_COUNTED: Final = re.compile(
     r"ops_path_tensor_(?:op_\w+?_)?src_([a-z0-9]+(?:_fp\d)*?)(?:_dst|_sp|\.)"
 )
 
 # Ranges of user annotations have rows of the GPU, too.
-_RANGE: Final = lazy_pattern(
+_RANGE: Final = re.compile(
     r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData|Torch-Compiled Region"
     r"|autograd::"
 )
-_OPERATOR: Final = lazy_pattern(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
-_CALL: Final = lazy_pattern(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
+_OPERATOR: Final = re.compile(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
+_CALL: Final = re.compile(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _MOST_NAMES, _MOST_COLUMNS = 1 << 16, 1 << 12

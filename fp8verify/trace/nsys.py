@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.rows import RowCollector, totals
 from fp8verify.trace.source import Glance, Part, Reading
@@ -30,16 +30,14 @@ if TYPE_CHECKING:
 # buffers 3 times. …", "CUPTI buffer allocation limit of … bytes is exceeded.", "7 GPU events were
 # discarded …", "Connection to session is lost, …". Others are of samples of the CPU: "Some events
 # (7) were lost. Certain charts (including CPU utilization) …", or of NVTX alone.
-_LOST: Final = lazy_pattern(
+_LOST: Final = re.compile(
     r"\b(?:CUPTI|CUDA|GPU)\b[^.]{0,60}\b(?:dropped|lost|discarded|incomplete|exceeded)\b|"
     r"\ballocate CUPTI buffer|\bConnection to session is lost\b",
     re.IGNORECASE,
 )
-_NOTHING: Final = lazy_pattern(
-    r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events"
-)
+_NOTHING: Final = re.compile(r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events")
 # Buffers that were still with CUPTI: the work at the end may be missing.
-_OUTSTANDING: Final = lazy_pattern(r"CUPTI buffers: \d+ of \d+")
+_OUTSTANDING: Final = re.compile(r"CUPTI buffers: \d+ of \d+")
 _GRAPHS: Final = (
     "{} CUDA graphs, {:.1f} ms, were recorded without their kernels; "
     "nsys profile --cuda-graph-trace=node records these"
@@ -121,8 +119,8 @@ _THREAD_BITS: Final = 0xFFFFFF
 _PUSH_POP, _START_END = 59, 60
 # A helper process that ran a kernel or two is not a rank.
 _LEAST_SHARE: Final = 0.01
-_LAUNCH: Final = lazy_pattern(r"cu.*Launch.*Kernel", re.IGNORECASE)
-_CAPTURE: Final = lazy_pattern(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
+_LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
+_CAPTURE: Final = re.compile(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
 
 
 def is_export(database: Database) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, cast
 
-from fp8verify.text import lazy_pattern
 from fp8verify.trace.other_files import refuse_content, refuse_name
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import Glance, Reading, Source
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # What may come before a JSON document: a byte order mark, space, padding.
 _BLANK = b"\xef\xbb\xbf \t\r\n\0,"
 # A line of a log may begin with a bracket, too.
-_JSON = lazy_pattern(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
+_JSON = re.compile(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
 _SQLITE_MAGIC = b"SQLite format 3\0"
 _SQLITE_SUFFIXES = (".sqlite", ".sqlite.gz", ".sqlite.zst", ".db")
 _ROCPROF_SUFFIXES = ("_kernel_trace.csv", "_kernel_trace.csv.gz")
@@ -93,7 +93,7 @@ def _is_blas_log(head: bytes, _: str) -> bool:
     return any(sign in head for sign in (b"[cublasLt][", b"[HIPBLASLT][", b"hipblaslt-bench -"))
 
 
-_JSON_ROWS = lazy_pattern(
+_JSON_ROWS = re.compile(
     rb'(?:\[\s*\{|\{)\s*"(?:Time \(%\)|Total Time \(|Start \(ns\)|Name"|Kernel Name"'
     rb'|kernel_name"|rocprofiler-sdk-tool")'
 )

@@ -16,7 +16,7 @@ from operator import sub
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fp8verify.text import clean, lazy_pattern
+from fp8verify.text import clean
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import SEPARATOR, Columns, Inputs
 from fp8verify.trace.contexts import BACKWARD
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from fp8verify.trace.tables import Trace
 
 
-_TAIL = lazy_pattern(r", (?:seq|op_id|sizes|input_op_ids) = ")
-_SEQUENCE = lazy_pattern(r", seq = (\d{1,18})")
-_SIZES = lazy_pattern(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
-_NAMESPACED = lazy_pattern(r"\w+::\w")
+_TAIL = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
+_SEQUENCE = re.compile(r", seq = (\d{1,18})")
+_SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
+_NAMESPACED = re.compile(r"\w+::\w")
 # What `record_function` marks: Kineto keeps these apart as annotations, NVTX does not.
-_ANNOTATION = lazy_pattern(
+_ANNOTATION = re.compile(
     r"ProfilerStep#|Optimizer\.|## Call |nccl:|gloo:|FSDP::|DistributedDataParallel\.|fp8verify:"
     r"|\[pl\]"
 )
 _MAX_SIZES = 1 << 14
-COPY = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)", re.IGNORECASE)
+COPY = re.compile(r"\[?(?:CUDA )?mem(cpy|set)", re.IGNORECASE)
 
 
 class RangeName(NamedTuple):

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, compress, count, pairwise
 from typing import TYPE_CHECKING
 
-from fp8verify.text import lazy_pattern
 from fp8verify.trace.tables import Step
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
 _MOST_SERIES = 64  # a profiler, and threads of a process; a trace may hold anything
-_STEP = lazy_pattern(_PREFIX + r"([0-9]{1,17})")
+_STEP = re.compile(_PREFIX + r"([0-9]{1,17})")
 
 
 def mark_profiler_steps(columns: Columns) -> None:
@@ -118,13 +117,13 @@ def steps_of_kernels(columns: Columns, op_rows: array[int], launch_rows: array[i
 
 # How training loops call a step: Megatron-LM "iteration", Lightning "run_training_batch", Hugging
 # Face "train_step", nanoGPT and the like "step 12".
-_STEP_NAME = lazy_pattern(
+_STEP_NAME = re.compile(
     r"(?:(?:global|train(?:ing)?|profiler|run_training)[ _-]?)?"
     r"(?:step|iter(?:ation)?|batch)s?[ _:#=-]*(?:\d{1,9})?",
     re.IGNORECASE,
 )
-_NUMBER = lazy_pattern(r"\d{1,9}(?!.*\d)")
-_DIGITS = lazy_pattern(r"\d+")
+_NUMBER = re.compile(r"\d{1,9}(?!.*\d)")
+_DIGITS = re.compile(r"\d+")
 
 
 def mark_steps(columns: Columns) -> str | None:

@@ -24,12 +24,11 @@ from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.describe import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Precision, Role, Scaling
-from fp8verify.text import lazy_pattern
 
-_TENSILE: Final = lazy_pattern(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
-_TENSILE_UNIT: Final = lazy_pattern(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
-_TENSILE_CODE: Final = lazy_pattern(rf"(?:{_TENSILE_UNIT.pattern})+")
-_TENSILE_MX: Final = lazy_pattern(r"MX[AB](?:E8)?B?32")
+_TENSILE: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
+_TENSILE_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
+_TENSILE_CODE: Final = re.compile(rf"(?:{_TENSILE_UNIT.pattern})+")
+_TENSILE_MX: Final = re.compile(r"MX[AB](?:E8)?B?32")
 
 CHARACTERS: Final[dict[str, str]] = {
     "F8": "e4m3",
@@ -166,18 +165,18 @@ def _run(arguments: tuple[Type, ...]) -> list[str]:
 
 _AITER: Final = "aiter"
 # aiter writes these names by hand, and not all with the length of the name in them right.
-_MANGLED: Final = lazy_pattern(r"_ZN5aiter\d+(?P<base>[a-zA-Z]\w*)E")
+_MANGLED: Final = re.compile(r"_ZN5aiter\d+(?P<base>[a-zA-Z]\w*)E")
 _TYPE: Final = r"fp8|bf8|f8|fp4|f4|bf16|fp16|f16|[iI]8|int8|fp32"
-_GEMM: Final = lazy_pattern(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
+_GEMM: Final = re.compile(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
 # Blocks of 32 with E8M0 scales: of both operands alike, or of A and B apart (mxfp8fp4).
-_MX: Final = lazy_pattern(r"(?:mx(?P<a>fp8|fp4)(?P<b>fp8|fp4)?|per1x32(?P<c>Fp[84]))")
-_HGEMM: Final = lazy_pattern(r"hgemm_(?P<in>bf16|fp16|f16)_\w*")
-_FMOE: Final = lazy_pattern(
+_MX: Final = re.compile(r"(?:mx(?P<a>fp8|fp4)(?P<b>fp8|fp4)?|per1x32(?P<c>Fp[84]))")
+_HGEMM: Final = re.compile(r"hgemm_(?P<in>bf16|fp16|f16)_\w*")
+_FMOE: Final = re.compile(
     rf"fmoe_(?:stage[12]_)?(?P<out>{_TYPE})_"
     r"(?:(?P<unit>blockscale|pertoken|perToken|per1x128|per1x32|noquant)"
     r"(?P<in>Fp8|Int8|Fp4|(?<=noquant)(?:Bf16|Fp16))?)?(?P<rest>\w*)"
 )
-_ATTENTION: Final = lazy_pattern(
+_ATTENTION: Final = re.compile(
     r"(?:fmha|mla|pa|mha)_(?:(?:\w+_)?(?P<in>bf16|fp16|fp8|f16)(?:_\w+)?|\w+)"
 )
 _SCALINGS: Final = {
@@ -186,7 +185,7 @@ _SCALINGS: Final = {
     "pertoken": Scaling.ROWWISE,
     "perToken": Scaling.ROWWISE,
 }
-_JOINED: Final = lazy_pattern(r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])")
+_JOINED: Final = re.compile(r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])")
 
 
 def aiter_assembly(symbol: Symbol) -> KernelName | None:

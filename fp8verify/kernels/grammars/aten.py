@@ -6,6 +6,7 @@ training steps.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -13,7 +14,6 @@ from fp8verify.kernels.cxx import ANONYMOUS
 from fp8verify.kernels.describe import CPP, element_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Precision, Role
-from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "PyTorch"
 _NAMESPACES: Final = frozenset({"at", "c10", "torch"})
@@ -29,12 +29,12 @@ _ROLES: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
     (Role.TRANSPOSE, frozenset({"transpose"})),
 )  # fmt: skip
 _NAME: Final = r"(?:c10::)?(BFloat16|Half|Float8_\w+|float|double)"
-_TEMPLATE: Final = lazy_pattern(rf"\b{_NAME}\b")
-_LAMBDA: Final = lazy_pattern(rf"lambda\({_NAME}\b")
+_TEMPLATE: Final = re.compile(rf"\b{_NAME}\b")
+_LAMBDA: Final = re.compile(rf"lambda\({_NAME}\b")
 # PyTorch's and FBGEMM's casts, as functors of an elementwise kernel.
-_FP8_COPY: Final = lazy_pattern(r"\bfloat8_copy_kernel_cuda\b")
-_FP8_SOURCE: Final = lazy_pattern(r"lambda\(c10::(Float8_\w+)\)")
-_FBGEMM_CAST: Final = lazy_pattern(r"\bfbgemm_gpu::_\w*(?:to_h?fp8|h?fp8\w*_to)_\w+")
+_FP8_COPY: Final = re.compile(r"\bfloat8_copy_kernel_cuda\b")
+_FP8_SOURCE: Final = re.compile(r"lambda\(c10::(Float8_\w+)\)")
+_FBGEMM_CAST: Final = re.compile(r"\bfbgemm_gpu::_\w*(?:to_h?fp8|h?fp8\w*_to)_\w+")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

@@ -5,6 +5,7 @@ They contain matrix products, also in FP8, but never count as GEMM time of linea
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -12,7 +13,6 @@ from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.describe import CPP
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role
-from fp8verify.text import lazy_pattern
 
 _NAMESPACES: Final = {
     "flash": "FlashAttention",
@@ -25,9 +25,9 @@ _NAMESPACES: Final = {
     "aotriton": "AOTriton",
 }
 # Functions whose names do not say attention, or not in words.
-_CUDNN: Final = lazy_pattern(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
-_SGLANG: Final = lazy_pattern(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
-_CUDNN_PARTS: Final = lazy_pattern(r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+")
+_CUDNN: Final = re.compile(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
+_SGLANG: Final = re.compile(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
+_CUDNN_PARTS: Final = re.compile(r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+")
 _FLASHINFER_HELPERS: Final = frozenset({"quantization", "sampling", "norm", "activation",
                                         "pos_enc", "trtllm_allreduce_fusion"})  # fmt: skip
 # Words of attention in the names of other libraries, unless the kernel only prepares or stores.

@@ -17,15 +17,14 @@ from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.describe import BLAS, CPP, SHORT, spoken
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Precision, Role, Scaling
-from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "cuBLAS"
-_NVJET: Final = lazy_pattern(
+_NVJET: Final = re.compile(
     r"nvjet_(?:sm(?P<arch>\d+)[af]?_)?(?P<types>[a-z]{3,6}(?:_[sz]\dz?\dm\d+)?)(?P<tf32>_tf32)?"
     r"_(?P<rest>(?:(?:mma_)?\d+x\d+|…|\.\.\.).*)",
     re.DOTALL,
 )
-_NVJET_CUT: Final = lazy_pattern(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)?\.*")
+_NVJET_CUT: Final = re.compile(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)?\.*")
 
 # Letters of the type code. t, h, s: launched by aten::mm with those inputs; q, r: HW counters
 # and torch._scaled_mm on an H200; o: NVFP4 torch._scaled_mm; b: libcublasLt RTTI (signed char).
@@ -41,9 +40,9 @@ LETTERS: Final[dict[str, str]] = {
 }
 
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
-_SCALING: Final = lazy_pattern(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
-_LAYOUT: Final = lazy_pattern(r"[TN]{3,4}")
-_PAIR: Final = lazy_pattern(r"\d+x\d+")
+_SCALING: Final = re.compile(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
+_LAYOUT: Final = re.compile(r"[TN]{3,4}")
+_PAIR: Final = re.compile(r"\d+x\d+")
 _PAIRS: Final = (
     "a tile of {0} by {1} outputs",
     "{0} of K at a time, {1} stages in flight",
@@ -190,7 +189,7 @@ def _modifier(token: str) -> str | None:
 
 
 # Products in the libraries' own logs: fp8verify.trace.blas_log.
-_LOGGED: Final = lazy_pattern(
+_LOGGED: Final = re.compile(
     r"(cublas|hipblas)LtMatmul_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)(?:_([a-z0-9]+))?"
 )
 
@@ -212,19 +211,19 @@ def logged(symbol: Symbol) -> KernelName | None:
     )
 
 
-_CLASSIC: Final = lazy_pattern(
+_CLASSIC: Final = re.compile(
     r"(?:cudnn_(?:infer_|train_)?)?(?:kepler|maxwell|pascal|volta|turing|ampere|ada|hopper)_"
     r"(?:(?P<out>fp16|bf16|fp32|int8|int32)_)?"
     r"(?P<letter>gc|gz|[shdiczb])(?P<mma>\d+)?(?P<op>gemm|cudnn)"
     r"(?:_(?P<operand>fp16|bf16|int8|int4|tf32))?(?P<tile>_\d+x\d+)?(?=_|$)\w*"
 )
 # Function names of the matrix-vector and small-matrix kernels, launched by aten::mm and addmm.
-_GEMV: Final = lazy_pattern(r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel")
-_LARGE_K: Final = lazy_pattern(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
-_TENSOR: Final = lazy_pattern(r"cublasGemvTensor\w*")
-_MAGMA: Final = lazy_pattern(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
+_GEMV: Final = re.compile(r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel")
+_LARGE_K: Final = re.compile(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
+_TENSOR: Final = re.compile(r"cublasGemvTensor\w*")
+_MAGMA: Final = re.compile(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
 # What cuBLAS launches around a GEMM: its scaling of C by beta, cuBLASLt's unfused epilogue.
-_AROUND: Final = lazy_pattern(r"scal_(?:\w+_)?kernel(?:_val)?")
+_AROUND: Final = re.compile(r"scal_(?:\w+_)?kernel(?:_val)?")
 _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
 
 
@@ -314,9 +313,9 @@ def _vector_element(tree: Type, base: str) -> str | None:
 # F1 is A, B where it differs, and C/D; F2 is what the MMA reads (A, B) and its accumulator: NVIDIA
 # on TransformerEngine issue 1391, "`e4m3bf16` means tensor A/B in fp8, C/D in bf16". So FP8 names
 # contain bf16, and `f16f16_f32f32_f32` multiplies in FP32.
-_XMMA: Final = lazy_pattern(r"sm(\d+)_xmma_(\w+)")
-_XMMA_ELEMENT: Final = lazy_pattern(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")
-_XMMA_FIELD: Final = lazy_pattern(rf"(?:{_XMMA_ELEMENT.pattern})+")
+_XMMA: Final = re.compile(r"sm(\d+)_xmma_(\w+)")
+_XMMA_ELEMENT: Final = re.compile(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")
+_XMMA_FIELD: Final = re.compile(rf"(?:{_XMMA_ELEMENT.pattern})+")
 _XMMA_CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad", "conv", "deconv"})
 _XMMA_COMPLEX: Final = {"cc": Precision.FP32, "zz": Precision.FP64}
 # Counted on an H200 (scripts/prove_names.py): 2·M·N additions and the GEMM's 2·M·N·K.

@@ -25,19 +25,18 @@ from fp8verify.kernels.describe import SCALES, SHORT
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Precision, Role
-from fp8verify.text import lazy_pattern
 
 _LIBRARY: Final = "CuTe DSL"
 _KITTENS: Final = "ThunderKittens"
 _PREFIX: Final = "kernel_cutlass_"
-_ARGUMENTS: Final = lazy_pattern(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
+_ARGUMENTS: Final = re.compile(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
 _ELEMENT: Final = r"f8E4M3FN|f8E5M2|f8E8M0FNU|f4E2M1FN|bf16|f16|tf32|f32|i8"
-_TENSOR: Final = lazy_pattern(rf"_*tensorptr({_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
-_LOADED: Final = lazy_pattern(rf"Valuetype({_ELEMENT})_")
+_TENSOR: Final = re.compile(rf"_*tensorptr({_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
+_LOADED: Final = re.compile(rf"Valuetype({_ELEMENT})_")
 # Of tcgen05 and wgmma; the instructions of a warp have M 16, and K 8 of BF16 too.
-_INSTRUCTION: Final = lazy_pattern(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
-_BLOCK_SCALED: Final = lazy_pattern(r"block_?scaled", re.IGNORECASE)
-_ATTENTION: Final = lazy_pattern(r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE)
+_INSTRUCTION: Final = re.compile(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
+_BLOCK_SCALED: Final = re.compile(r"block_?scaled", re.IGNORECASE)
+_ATTENTION: Final = re.compile(r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE)
 _ELEMENTS: Final = {
     **SHORT,
     "f8E4M3FN": "e4m3",

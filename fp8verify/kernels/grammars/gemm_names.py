@@ -9,6 +9,7 @@ is certain of them, the precision is UNKNOWN.
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Final
 
 from fp8verify.kernels import describe, type_words
@@ -16,16 +17,15 @@ from fp8verify.kernels.describe import CPP, product_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.type_words import Operands
 from fp8verify.terms import KernelName, Role
-from fp8verify.text import lazy_pattern
 
-_LETTERED: Final = lazy_pattern(r"(?P<letter>[sdh])gemm|gemv[nt]?")
+_LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")
 _LETTERS: Final = {"h": "fp16", "d": "fp64"}
 # Products of a matrix with its own transpose, as Muon's kernels are called: XXT, XTX, cAA.
-_ALGEBRA: Final = lazy_pattern(r"(?P<m>[A-Z])(?:(?P=m)T|T(?P=m))|[a-z](?P<n>[A-MO-SU-Z])(?P=n)T?")
+_ALGEBRA: Final = re.compile(r"(?P<m>[A-Z])(?:(?P=m)T|T(?P=m))|[a-z](?P<n>[A-MO-SU-Z])(?P=n)T?")
 # Products of experts: scattermoe's, and MegaBlocks' of sparse and dense matrices (stk).
-_EXPERTS: Final = lazy_pattern(r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2scatter)(?:_\w+)?")
+_EXPERTS: Final = re.compile(r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2scatter)(?:_\w+)?")
 # Uppercase words after a Triton kernel's name are its constants: ..._kernel_BLOCK_SIZE_M_128.
-_CONSTANT: Final = lazy_pattern(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
+_CONSTANT: Final = re.compile(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
 
 _SETS_UP: Final = frozenset(
     {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
@@ -54,19 +54,19 @@ _MOE_PARTS: Final = frozenset(
      "sigmoid", "route", "loss"}
 )  # fmt: skip
 # Products of a fused MoE's layers, as Liger's `_moe_bwd_dW2_kernel`, `_moe_bwd_down_proj_kernel`.
-_MOE_PRODUCT: Final = lazy_pattern(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
+_MOE_PRODUCT: Final = re.compile(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
 _LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
 # Parts of a linear layer that may have a kernel of their own.
 _PARTLY_LINEAR: Final = frozenset({"grad", "add", "dbias", "reduce"})
 # Products with a library's own word as a prefix, as `tinygemm2`.
-_PREFIXED: Final = lazy_pattern(r"(?!implicit|non)[a-z]{2,}gemm\d?")
-_POINTER: Final = lazy_pattern(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
-_SCALAR: Final = lazy_pattern(
+_PREFIXED: Final = re.compile(r"(?!implicit|non)[a-z]{2,}gemm\d?")
+_POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
+_SCALAR: Final = re.compile(
     r"(?:(?:unsigned|signed) )?(?:int|long(?: long)?|short|char|bool|float|double)(?: const)?"
     r"|u?int\d\d?_t|size_t|__half|__nv_bfloat16"
 )
-_BYTES: Final = lazy_pattern(r"(?:(?:un)?signed )?(?:char|int)|void|u?int\d\d?_t")
-_TEMPLATE_TYPE: Final = lazy_pattern(r"T([1-9]\d?)")
+_BYTES: Final = re.compile(r"(?:(?:un)?signed )?(?:char|int)|void|u?int\d\d?_t")
+_TEMPLATE_TYPE: Final = re.compile(r"T([1-9]\d?)")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

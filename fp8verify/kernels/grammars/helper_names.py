@@ -6,6 +6,7 @@ in FP8: its precision is the format that it writes or reads.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -13,7 +14,6 @@ from fp8verify.kernels.describe import CPP, element_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.type_words import is_low
 from fp8verify.terms import KernelName, Precision, Role
-from fp8verify.text import lazy_pattern
 
 _TE: Final = "transformer_engine"
 _FORMATS: Final = {
@@ -54,7 +54,7 @@ _SETUP: Final = frozenset(
     {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
      "metadata", "problem", "sizes", "finalize"}
 )  # fmt: skip
-_LOW: Final = lazy_pattern(
+_LOW: Final = re.compile(
     r"(?:__nv_|te_hip_|__hip_)?fp(?:8|4)(?:x[24])?_e\dm\d(?:_fnuz)?|Float(?:8|4)_e\dm\d\w*|"
     r"float_e\dm\d_t|b?f8_(?:fnuz_|ocp_)?t|__nv_fp8_interpretation_t"
 )

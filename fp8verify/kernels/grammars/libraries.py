@@ -11,10 +11,9 @@ from fp8verify.kernels.cxx import Type
 from fp8verify.kernels.describe import CPP, SHORT
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Role, Scaling
-from fp8verify.text import lazy_pattern
 
 # Copies and fills that the driver runs, as Kineto and roctracer name them.
-_COPY: Final = lazy_pattern(
+_COPY: Final = re.compile(
     r"(?:Memcpy|Memset)(?: .*)?|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*|"
     r"__amd_rocclr_\w+",
     re.DOTALL,
@@ -30,12 +29,10 @@ def memory(symbol: Symbol) -> KernelName | None:
 
 # cuDNN and MIOpen kernels other than xmma, CUTLASS and attention ones.
 # MIOpen's assembly implicit GEMMs: igemm_<direction>_gtcx<n>_<layout>_<type>_...
-_IGEMM: Final = lazy_pattern(
-    r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+"
-)
+_IGEMM: Final = re.compile(r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+")
 _CUDNN_SPACES: Final = ("cudnn", "cask_cudnn", "cask_cudnn_infer", "cask_cudnn_train")
-_BATCH_NORM: Final = lazy_pattern(r"bn_\w+|MIOpenBatchNorm\w*")
-_CONVOLUTIONS: Final = lazy_pattern(
+_BATCH_NORM: Final = re.compile(r"bn_\w+|MIOpenBatchNorm\w*")
+_CONVOLUTIONS: Final = re.compile(
     r"(?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine|"
     r"nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+|"
     r"conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*"
@@ -75,13 +72,13 @@ def marlin(symbol: Symbol) -> KernelName | None:
 # serves FP8 and FP4 operands and says which in its dtype template arguments.
 # Source: github.com/deepseek-ai/DeepGEMM, deep_gemm/include/deep_gemm/impls.
 _DEEPGEMM: Final = "DeepGEMM"
-_DEEPGEMM_NAME: Final = lazy_pattern(
+_DEEPGEMM_NAME: Final = re.compile(
     r"(?:sm\d+_)?(?:[mk]_grouped_)?(?:(?P<types>fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
 # Its einsums name their dimensions, and exist for BF16 (impls/sm{90,100}_bmk_bnk_mn.cuh).
-_DEEPGEMM_EINSUM: Final = lazy_pattern(r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*")
-_DEEPGEMM_GROUPED: Final = lazy_pattern(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
+_DEEPGEMM_EINSUM: Final = re.compile(r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*")
+_DEEPGEMM_GROUPED: Final = re.compile(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
 
 
 def deepgemm(symbol: Symbol) -> KernelName | None:
@@ -142,11 +139,11 @@ def _is_grouped(argument: Type) -> bool:
 # TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.
 # Source: names of the cubins in TensorRT-LLM and FlashInfer, checked on B200 traces of gpt-oss.
 _TRTLLM_TYPE: Final = r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
-_TRTLLM_GEMM: Final = lazy_pattern(
+_TRTLLM_GEMM: Final = re.compile(
     rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TRTLLM_TYPE})_(?P<a>{_TRTLLM_TYPE})(?P<b>{_TRTLLM_TYPE})?_"
     r"(?:Fp32|Fp16|Int32)_\w*"
 )
-_TRTLLM_ATTENTION: Final = lazy_pattern(
+_TRTLLM_ATTENTION: Final = re.compile(
     rf"fmhaSm\d+[af]?(?:Kernel)?_Qkv?(?P<qkv>{_TRTLLM_TYPE})(?:O(?P<out>{_TRTLLM_TYPE}))?\w*"
 )
 
@@ -195,7 +192,7 @@ def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
 
 
 # Communication: NCCL and RCCL, DeepEP, custom all-reduces, NVSHMEM, user buffers.
-_NCCL: Final = lazy_pattern(
+_NCCL: Final = re.compile(
     r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+"
 )
 _COMMUNICATION_SPACES: Final = {
@@ -204,7 +201,7 @@ _COMMUNICATION_SPACES: Final = {
     "nvshmem": "NVSHMEM",
     "mori": "MoRI",
 }
-_COMMUNICATION_FUNCTIONS: Final = lazy_pattern(
+_COMMUNICATION_FUNCTIONS: Final = re.compile(
     r"multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|"
     r"nvshmemi?_\w+|k?userbuffers_\w+"
 )

@@ -15,9 +15,8 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.describe import SHORT
 from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import KernelName, Role, Scaling
-from fp8verify.text import lazy_pattern
 
-_INDUCTOR: Final = lazy_pattern(
+_INDUCTOR: Final = re.compile(
     r"triton_(?P<kind>tem|poi|red|per|for|spl|split_scan|unk|mm|bmm|user)_fused(?P<ops>_\w*)?"
 )
 _KINDS: Final = {
@@ -35,7 +34,7 @@ _MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"
 
 # Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
 _BLOCKWISE: Final = "_blockwise_fp8_unified_kernel"
-_MATMUL_OGS: Final = lazy_pattern(
+_MATMUL_OGS: Final = re.compile(
     r"_(?:p_)?matmul_ogs_[NTV]+_(?P<out>\w+?)x(?P<a>\w+?)x(?P<b>[a-z]+\d\w*?)_\d+x\w+"
 )
 _OGS_TYPES: Final = {"fp8e4nv": "e4m3", "fp8e4m3": "e4m3", "fp8e5": "e5m2", "fp8e5m2": "e5m2"}

@@ -7,11 +7,11 @@ string, learnt from the file itself: `}` `,` `{` `"first key":` with the file's 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fp8verify.errors import InputError
-from fp8verify.text import lazy_pattern
 from fp8verify.trace.source import BLOCK_SIZE
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ class Buffer:
 
 # Keys of the Trace Event Format with which an event can begin.
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|sf"
-_SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
-_LIKELY_SEPARATOR = lazy_pattern(rb'(\}\s*,\s*)\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
+_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
+_LIKELY_SEPARATOR = re.compile(rb'(\}\s*,\s*)\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
 _OPEN, _CLOSE = b"{]"
 
 
-_SPACE = lazy_pattern(rb"[\s,\0]*")
+_SPACE = re.compile(rb"[\s,\0]*")
 
 
 class EventSink(Protocol):
@@ -109,7 +109,7 @@ def scan(text: str, start: int) -> tuple[Any, int] | None:
 
 
 # What C++ prints for numbers that JSON does not have. A time of an event must be a number.
-_BARE = lazy_pattern(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
+_BARE = re.compile(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
 
 
 def _mended(data: bytes) -> bytes:
@@ -117,8 +117,8 @@ def _mended(data: bytes) -> bytes:
     return _BARE.sub(rb"\g<1>0e0", data)
 
 
-_KEY = lazy_pattern(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
-_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
+_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
 
 

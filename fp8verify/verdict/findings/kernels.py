@@ -13,7 +13,7 @@ from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
-from fp8verify.text import counted, lazy_pattern, listed, patterns
+from fp8verify.text import counted, listed, patterns
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import (
     MANY_OPAQUE,
@@ -33,7 +33,7 @@ _NAMED_EXPERTS = 2
 # A correlation that went astray at a window's edge misnames single kernels, never so many.
 _MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
-_ARCHITECTURE = lazy_pattern(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
+_ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
 _NEEDS_FP8 = (
     "FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which multiplies only "
     "float8_e4m3fnuz and float8_e5m2fnuz."
