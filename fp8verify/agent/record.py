@@ -71,6 +71,7 @@ class RankRecord:
         self._waiting = waiting
         self._notes: list[str] = []
         self._seen = ""
+        self._ended = False
         self._files: RankFiles | None = None
         self._written_at = 0.0
 
@@ -126,6 +127,7 @@ class RankRecord:
 
     def write(self, *, ended: bool = False) -> None:
         """Write the meta file; `ended` says that the process is about to exit."""
+        self._ended = ended
         seen = "the run ended" if ended else "the process was last seen"
         self._seen = f"{seen} after step {self._clock.steps}"
         for window in self._windows:
@@ -149,6 +151,7 @@ class RankRecord:
                 *self._waiting(self._seen),
             ],
             "steps_seen": clock.steps,
+            "ended": self._ended,
             "steps_skipped": clock.skipped,
             "clock": clock.source,
             "leader": clock.leader,

@@ -218,6 +218,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         windows: one record per requested window; JSON "window".
         steps_seen: training steps counted; a killed process may have made a few more.
+        ended: whether the process was about to exit when it wrote this.
         steps_skipped: steps whose update a GradScaler left out.
         clock: what was counted: "optimizer" steps, or "explicit" calls of the script.
         leader: class of the optimizer that was counted, such as "AdamW".
@@ -239,6 +240,7 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     steps_seen: int
     windows: tuple[WindowRecord, ...] = msgspec.field(name="window")
     world_size: int = 1
+    ended: bool = False
     steps_skipped: int = 0
     clock: str = "optimizer"
     leader: str | None = None

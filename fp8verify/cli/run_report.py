@@ -39,8 +39,6 @@ PAGE = "report.html"
 MANY_CAPTURES = 5
 _NO_STEP, _NOT_COMPLETE = "no-training-step", "window-not-complete"
 _MAX_WORLD = 1 << 20
-# Notes of `record.collect_result`, which guess where the error is known.
-_UNOBSERVED = ("the command ended with", "no Python that could be observed")
 
 
 def report_run(
@@ -51,7 +49,8 @@ def report_run(
     ranks: RankSelection,
 ) -> int:
     """Judge what a run recorded, deliver the report, and return the exit code of the command."""
-    notes = (*failure_notes(find_logs(result.capture), result.exit_code), *result.notes)
+    guess = [result.guess] if result.guess else []
+    notes = (*failure_notes(find_logs(result.capture), result.exit_code), *guess, *result.notes)
     if watch is not None:
         notes = (*notes, *watch.notes)
     source = watch.worst if watch is not None and watch.worst is not None else result.capture
@@ -121,15 +120,14 @@ def _with_failure(report: Report, result: RunResult) -> Report:
     fact = f"{_ended(result)} before it completed a step"
     if seen:
         # A process that was killed could not write down its last steps.
-        known = any(window.reason == f"the run ended after step {seen}"
-                    for meta in metas for window in meta.windows)  # fmt: skip
+        known = any(meta.ended and meta.steps_seen == seen for meta in metas)
         fact = f"{_ended(result)} {'' if known else 'at or '}after step {seen}, before its window"
     message = f"{fact}: {error}" if error else fact
     found = tuple(
         _with_message(finding, message) if finding.code == code else finding
         for finding in report.findings
     )
-    notes = tuple(note for note in report.notes if not note.startswith(_UNOBSERVED))
+    notes = tuple(note for note in report.notes if note != result.guess)
     return replace(report, reason=message if seen else fact, findings=found, notes=notes)
 
 

@@ -40,7 +40,6 @@ from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading
 from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
 from fp8verify.verdict.judge import assess, judge
 from fp8verify.verdict.policy import Policy
-from fp8verify.verdict.reasons import LOG_ALONE
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -138,7 +137,8 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
     said, losses = _said_by(None, log), read_losses(logs_of(None, log))
     rank = gather(_printed_table(Path(log)))  # a log may hold a table of kernels
     if not rank.health.kernels:
-        rank.health.notes.append(LOG_ALONE)
+        rank.health.log_alone = True
+        rank.health.notes.append("a log, and no trace")
     notes = [*said.notes, *_remarks_on(log, losses)]
     ranks = _with_records([rank], {}, {}, losses)
     report = _report(ranks, said, policy, notes, name or run_name([Path(log)]))

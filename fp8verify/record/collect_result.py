@@ -30,6 +30,7 @@ class RunResult(NamedTuple):
     Attributes:
         exit_code: the command's own; 128 + n when signal n killed it.
         notes: what kept the run from being observed, for the user.
+        guess: why it was not, where nothing that is left says so.
         ranks: those that trained below this runner.
         last: whether no other runner of the job is left to record, so that it can be judged.
         signal: the one that ended the command, if one did.
@@ -41,6 +42,7 @@ class RunResult(NamedTuple):
     last: bool = True
     ranks: tuple[int, ...] = ()
     signal: int | None = None
+    guess: str = ""
 
 
 def collect_result(
@@ -69,11 +71,9 @@ def collect_result(
     if inner:
         notes = (f"a run of fp8verify inside this one recorded the training: {inner[0]}",)
         return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)
-    return RunResult(
-        capture=capture.path,
-        exit_code=exit_code,
-        notes=errors or unwritten or (_why_unobserved(boot, exit_code),),
-    )
+    known = errors or unwritten
+    guess = "" if known else _why_unobserved(boot, exit_code)
+    return RunResult(capture.path, exit_code, notes=known, guess=guess)
 
 
 def _why_unobserved(boot: Path, exit_code: int) -> str:

@@ -74,7 +74,8 @@ class Health(Struct):
     or longer than the CPU side of the whole trace: they stay in the table with duration 0.
     `kernels_before_window` were launched before it and do not count.
     `extra_documents` follow the trace in the same file and are not read. `records_lost` is what
-    the profiler itself logged: activity records that it had to drop.
+    the profiler itself logged: activity records that it had to drop. `no_events` is whether
+    a list of events was empty, `log_alone` whether there was a log and no trace.
     """
 
     events: int = 0
@@ -87,6 +88,8 @@ class Health(Struct):
     bad_durations: int = 0
     extra_documents: int = 0
     records_lost: bool = False
+    no_events: bool = False
+    log_alone: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -17,10 +17,6 @@ from fp8verify.verdict.verdict import NEGLIGIBLE
 # norms, losses and rotations take less time than the GEMMs of a model.
 MANY_OPAQUE = 0.1
 
-# Notes of the health of a trace that has no kernels for a reason of its own.
-LOG_ALONE = "a log, and no trace"
-EMPTY = "its list of events is empty"
-
 
 def undecidable(rank: RankEvidence) -> str | None:
     """Say why the kernels cannot decide, or None if they can."""
@@ -116,13 +112,13 @@ def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
     saw_none = rank.meta is not None and rank.meta.environment.sees_gpu is False
     no_gpu = ", torch saw no GPU" if saw_none else ""
-    if LOG_ALONE in rank.health.notes:
+    if rank.health.log_alone:
         return "log-alone", "only a log was given, and it shows no kernels"
     if rank.health.truncated:
         return None, "the trace is cut off before its first GPU kernel"
     if rank.health.events:
         return "no-gpu" if no_gpu else "", f"no GPU kernels in the trace{no_gpu}"
-    if EMPTY in rank.health.notes:
+    if rank.health.no_events:
         return "empty", "the trace holds no events"
     if rank.health.skipped_events:
         return None, "no event of the trace can be read"

@@ -71,7 +71,7 @@ def sized(facts: Facts) -> Iterator[tuple[Config, Ask, tuple[LayerSize, ...]]]:
     asks = [ask for ask, _ in facts.asks]
     for config in facts.configs:
         ask = config.ask
-        if ask is None and config.framework == "a Hugging Face model" and asks:
+        if ask is None and framework_of(config).get("only_sizes") and asks:
             ask = asks[0]
         layers = _converted(config)
         if ask is not None and layers:

@@ -138,7 +138,8 @@ def read(source: Source, how: Reading) -> Trace:
     health.extra_documents = int(more)
     if source.damage:
         health.notes.append(source.damage)
-    if document.closed and not collector.events and not collector.skipped:
+    health.no_events = document.closed and not collector.events and not collector.skipped
+    if health.no_events:
         health.notes.append("its list of events is empty")
     if document.resynced:
         health.notes.append("the metadata is damaged; the events after it were found")

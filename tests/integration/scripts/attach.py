@@ -41,5 +41,5 @@ settings = RunSettings(
     numerics_every=args.numerics_every,
 )
 result = run_training(args.command, settings)
-Path(args.capture, "notes.test").write_text("\n".join(result.notes))
+Path(args.capture, "notes.test").write_text("\n".join(filter(None, [result.guess, *result.notes])))
 sys.exit(result.exit_code)
