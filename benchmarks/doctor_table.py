@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
 
-MARGIN = 0.05  # fp8verify/doctor/measure.py; also for the speed-up of a step
+MARGIN = 0.05  # fp8verify/preflight/measure.py; also for the speed-up of a step
 FIRST = 3  # the steps before compile, and fill caches
 PROFILER_LEAD = 3  # the profiler's own warm-up before the window
 HEADS = (

@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from fp8verify.doctor.checks import Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.gpus import Gpu, Gpus
-from fp8verify.doctor.launch import read_launch
-from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.preflight.checks import Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.gpus import Gpu, Gpus
+from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.rules import judge
 
 OUT = Path(__file__).parent / "results" / "doctor_upstream.json"
 FILES = {

@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.compare.measure import GEMM, IDLE, Measured
-from fp8verify.compare.speed import measure_speed
+from fp8verify.comparison.measure import GEMM, IDLE, Measured
+from fp8verify.comparison.speed import measure_speed
 from fp8verify.report.model.comparison import Outcome
 
 STEPS = (1, 3, 10, 50)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from types import ModuleType
 
 from fp8verify.version import __version__
 
@@ -20,13 +19,13 @@ TYPE_CHECKING = False  # as in typing, whose import every start of ours would fe
 if TYPE_CHECKING:
     from typing import Any
 
-    from fp8verify.compare.public import compare, table
-    from fp8verify.doctor import DoctorReport, doctor
+    from fp8verify.comparison.public import compare, table
     from fp8verify.errors import Fp8VerifyError
     from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
     from fp8verify.kernels import decode as explain
     from fp8verify.pipeline.inspection import inspect
+    from fp8verify.preflight import DoctorReport, doctor
     from fp8verify.report.model.comparison import Comparison, RunTable
     from fp8verify.report.model.rendered import Frames
     from fp8verify.report.model.report import Report
@@ -63,11 +62,11 @@ __all__ = [
 ]
 _NAMES_OF = {
     "pipeline.inspection": "inspect",
-    "compare.public": "compare table",
-    "doctor": "DoctorReport doctor",
+    "comparison.public": "compare table",
     "errors": "Fp8VerifyError",
     "integrations.own_loop": "watch window",
     "kernels": "explain",
+    "preflight": "DoctorReport doctor",
     "report.model.comparison": "Comparison RunTable",
     "report.model.rendered": "Frames",
     "report.model.report": "Report",
@@ -106,17 +105,3 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), _THERE.get(name, name))
-
-
-class _Package(ModuleType):
-    """Keeps `fp8verify.doctor` and `fp8verify.compare` the functions that they are.
-
-    Importing the sub-package of the same name would put a module in their place.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -1,4 +1,4 @@
-"""Write fp8verify/doctor/data/schemas.json: the keys of each framework, read from its own sources.
+"""Write preflight/data/schemas.json: the keys of each framework, read from its own sources.
 
     python scripts/doctor_schemas.py SOURCES
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-OUT = Path(__file__).parents[1] / "fp8verify" / "doctor" / "data" / "schemas.json"
+OUT = Path(__file__).parents[1] / "fp8verify" / "preflight" / "data" / "schemas.json"
 Sections = dict[str, set[str]]
 
 

@@ -39,7 +39,7 @@ from cosmic_ray.work_item import MutationSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 # What gives a verdict from evidence; the agent, which records it, is held by integration tests.
-DECIDES = ("kernels", "logs", "analysis", "verdict", "compare", "trace", "capture")
+DECIDES = ("kernels", "logs", "analysis", "verdict", "comparison", "trace", "capture")
 # The figures of whole reports run first: later tests take reports from a cache.
 SUITES = ("tests/golden/test_figures.py", "tests/unit", "tests/golden")
 CONTEXTS = """\

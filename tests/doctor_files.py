@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.gpus import Gpu, Gpus
-from fp8verify.doctor.installed import Installed, Interpreter
-from fp8verify.doctor.launch import read_launch
-from fp8verify.doctor.rules import judge
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.gpus import Gpu, Gpus
+from fp8verify.preflight.installed import Installed, Interpreter
+from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.rules import judge
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")
 H20 = Gpu("NVIDIA H20", "9.0")

@@ -49,7 +49,7 @@ def command(baseline: str, candidate: str, **given: Any) -> None:
 
     Exit codes: 0 compared, 1 a required limit is not met, 2 usage, 3 the runs cannot be compared.
     """
-    from fp8verify.compare.public import compare
+    from fp8verify.comparison.public import compare
 
     options = ResultOptions.take(given, COMPARISON_FORMS)
     found = compare(baseline, candidate, workers=None, **given)

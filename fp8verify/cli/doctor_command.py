@@ -17,8 +17,8 @@ from fp8verify.cli.options import (
     valued,
 )
 from fp8verify.cli.output import emit
-from fp8verify.doctor import RECIPES, Status, doctor
-from fp8verify.doctor.checks import FORMS
+from fp8verify.preflight import RECIPES, Status, doctor
+from fp8verify.preflight.checks import FORMS
 
 
 @click.command(

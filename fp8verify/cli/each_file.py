@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fp8verify.doctor import doctor
-from fp8verify.doctor.checks import Check, Status, report_of, to_text
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.preflight import doctor
+from fp8verify.preflight.checks import Check, Status, report_of, to_text
 
 
 def check_each(files: Sequence[str]) -> int:

@@ -65,7 +65,7 @@ def command(names: tuple[str, ...], form: str) -> None:
 
 def _pages() -> dict[str, Callable[[str], str]]:
     """Return what writes the page of each code, of the doctor's and of findings."""
-    from fp8verify.doctor.tables import code_page, codes
+    from fp8verify.preflight.tables import code_page, codes
     from fp8verify.verdict.findings_table import finding_page, findings_table
 
     pages: dict[str, Callable[[str], str]] = dict.fromkeys(codes(), code_page)

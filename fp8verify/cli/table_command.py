@@ -26,7 +26,7 @@ def command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> None:
 
     The exit code is the largest one of the runs; 0 means that FP8 ran in all of them.
     """
-    from fp8verify.compare.public import table
+    from fp8verify.comparison.public import table
 
     options = ResultOptions.take(given, TABLE_FORMS)
     found = table(*captures, workers=None)

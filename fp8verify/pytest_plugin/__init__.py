@@ -26,7 +26,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fp8verify.doctor import DoctorReport
+    from fp8verify.preflight import DoctorReport
     from fp8verify.pytest_plugin.session_reports import SessionReports
     from fp8verify.report.model.report import Report
 
@@ -175,7 +175,7 @@ def fp8_doctor() -> Callable[..., DoctorReport]:
 
     `fp8_doctor(*configs, command=(), require_gpu=True)`.
     """
-    from fp8verify.doctor import doctor
+    from fp8verify.preflight import doctor
 
     def check(
         *configs: str | Path, command: Sequence[str] = (), require_gpu: bool = True
@@ -183,7 +183,7 @@ def fp8_doctor() -> Callable[..., DoctorReport]:
         __tracebackhide__ = True
         report = doctor(*configs, command=command, require_gpu=require_gpu)
         if report.exit_code:
-            from fp8verify.doctor.checks import to_text
+            from fp8verify.preflight.checks import to_text
 
             pytest.fail(to_text(report), pytrace=False)
         return report

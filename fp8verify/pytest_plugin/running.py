@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 import msgspec
 import pytest
 
-from fp8verify.doctor.dry_start import wait_and_end
+from fp8verify.preflight.dry_start import wait_and_end
 from fp8verify.report.model.report import Report
 
 # The control device of NVIDIA's driver, and the GPU of the Windows Subsystem for Linux.

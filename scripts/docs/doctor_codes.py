@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.dry_start import DryModel
-from fp8verify.doctor.gpus import Gpu, Gpus
-from fp8verify.doctor.installed import Installed, Interpreter
-from fp8verify.doctor.launch import read_launch
-from fp8verify.doctor.rules import judge
-from fp8verify.doctor.tables import Rule, codes, plain, rules
 from fp8verify.files import parse_toml
 from fp8verify.logs.failures import Failure, failures
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.dry_start import DryModel
+from fp8verify.preflight.gpus import Gpu, Gpus
+from fp8verify.preflight.installed import Installed, Interpreter
+from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.rules import judge
+from fp8verify.preflight.tables import Rule, codes, plain, rules
 from scripts.docs.shell import ROOT
 
 FOLDER = ROOT / "docs" / "doctor"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.doctor.dry_start import marked
+from fp8verify.preflight.dry_start import marked
 from tests import doctor_files as files
 from tests.command_line import fp8verify
 from tests.doctor_files import write

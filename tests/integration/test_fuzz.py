@@ -20,9 +20,9 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.annotate import annotate
-from fp8verify.doctor.checks import report_of, to_text
-from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.preflight.checks import report_of, to_text
+from fp8verify.preflight.rules import judge
 from tests.doctor_files import SOUND, facts_of
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 from tests.other_tools import WRITERS, record

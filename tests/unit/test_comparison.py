@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.compare import Comparison, Outcome, compare
-from fp8verify.compare.measure import measure_runs
-from fp8verify.compare.speed import measure_speed, reason_of
+from fp8verify.comparison import Comparison, Outcome, compare
+from fp8verify.comparison.measure import measure_runs
+from fp8verify.comparison.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import StepStatistics
 from tests.hand_built import (

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from fp8verify.doctor.frameworks import frameworks
-from fp8verify.doctor.rules.keys import schemas
-from fp8verify.doctor.tables import codes, rules
 from fp8verify.logs.failures import failures
+from fp8verify.preflight.frameworks import frameworks
+from fp8verify.preflight.rules.keys import schemas
+from fp8verify.preflight.tables import codes, rules
 from scripts.docs.doctor_codes import FOLDER, code_pages, examples
 from scripts.truth_of_captures import ROOT
 
-PACKAGE = ROOT.parent / "fp8verify" / "doctor"
+PACKAGE = ROOT.parent / "fp8verify" / "preflight"
 RULES = [rule for of_group in rules().values() for rule in of_group]
 
 

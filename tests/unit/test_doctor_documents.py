@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fp8verify.doctor import launch_script
-from fp8verify.doctor.documents import MAX_BYTES, MAX_VALUES, read_document
-from fp8verify.doctor.launch import read_launch
-from fp8verify.doctor.rules import judge
 from fp8verify.errors import Fp8VerifyError, InputError
+from fp8verify.preflight import launch_script
+from fp8verify.preflight.documents import MAX_BYTES, MAX_VALUES, read_document
+from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.rules import judge
 from tests.doctor_files import facts_of, write
 
 MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(

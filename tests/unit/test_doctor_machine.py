@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.checks import Check, Status, report_of
-from fp8verify.doctor.dry_start import DryModel
-from fp8verify.doctor.gpus import FORMATS, Gpu, parse, trains_in
-from fp8verify.doctor.installed import built_for, find_interpreter, parse_scan
-from fp8verify.doctor.rules import judge
-from fp8verify.doctor.tables import rules
+from fp8verify.preflight.checks import Check, Status, report_of
+from fp8verify.preflight.dry_start import DryModel
+from fp8verify.preflight.gpus import FORMATS, Gpu, parse, trains_in
+from fp8verify.preflight.installed import built_for, find_interpreter, parse_scan
+from fp8verify.preflight.rules import judge
+from fp8verify.preflight.tables import rules
 from tests import doctor_files as files
 from tests.doctor_files import (
     A100,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.doctor import dry_start
-from fp8verify.doctor.dry_start import Tail, end_all, marked
+from fp8verify.preflight import dry_start
+from fp8verify.preflight.dry_start import Tail, end_all, marked
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 STAYS = """\

@@ -14,10 +14,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from fp8verify.doctor.checks import report_of
-from fp8verify.doctor.gpus import Gpu
-from fp8verify.doctor.rules import judge
-from fp8verify.doctor.tables import Rule, rules
+from fp8verify.preflight.checks import report_of
+from fp8verify.preflight.gpus import Gpu
+from fp8verify.preflight.rules import judge
+from fp8verify.preflight.tables import Rule, rules
 from scripts.docs.doctor_codes import examples
 from tests import doctor_files as files
 from tests.doctor_files import B200, H100, SOUND, complaints, facts_of, write

@@ -32,14 +32,14 @@ ROOMS = (
     "pipeline",
     "record",
     "integrations",
-    "compare",
-    "doctor",
+    "comparison",
+    "preflight",
     "annotate",
     "prove",
     "pytest_plugin",
     "cli",
 )
-SATELLITES = {"annotate", "compare", "doctor", "integrations", "prove"}
+SATELLITES = {"annotate", "comparison", "integrations", "preflight", "prove"}
 FRONTS = {"cli", "pytest_plugin"}
 PAGE = Path(__file__).parents[2] / "docs/how-it-works.md"
 

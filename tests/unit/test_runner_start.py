@@ -51,8 +51,8 @@ LATE = {
 }  # fmt: skip
 # Rooms that judge and report; of those the command line takes names of options.
 LATE_ROOMS = {
-    "analysis", "annotate", "compare", "doctor", "integrations", "kernels", "logs", "pipeline",
-    "prove", "terms", "trace",
+    "analysis", "annotate", "comparison", "integrations", "kernels", "logs", "pipeline",
+    "preflight", "prove", "terms", "trace",
 }  # fmt: skip
 OPTIONS_OF = {"fp8verify.report", "fp8verify.report.model", "fp8verify.verdict.policy"}
 

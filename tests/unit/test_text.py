@@ -56,7 +56,7 @@ def test_sizes_have_digits_that_tell_something() -> None:
 
 def test_all_messages_take_sizes_from_one_place() -> None:
     package = Path(text.__file__).parent
-    rooms = [package / name for name in ("report", "compare", "analysis", "verdict")]
+    rooms = [package / name for name in ("report", "comparison", "analysis", "verdict")]
     written = {path: path.read_text() for room in rooms for path in room.rglob("*.py")}
     assert [
         path.name for path, found in written.items() if "2**30" in found or "GiB" in found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fp8verify.doctor.checks import Check
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules import asked, keys, machine, rows, sizes
+from fp8verify.preflight.checks import Check
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.rules import asked, keys, machine, rows, sizes
 
 Rule = Callable[[Facts], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
@@ -28,6 +28,6 @@ def judge(facts: Facts) -> Iterator[Check]:
     for rule in RULES:
         yield from rule(facts)
     if facts.model is not None:
-        from fp8verify.doctor.rules import model  # what it needs takes as long as all the rest
+        from fp8verify.preflight.rules import model  # what it needs takes as long as all the rest
 
         yield from model.model(facts)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from fp8verify.doctor.gpus import answer_of
+from fp8verify.preflight.gpus import answer_of
 from fp8verify.record.command import Python, active_pythons, choose_python
 
 # Distributions that decide whether FP8 runs, by the name of their metadata folder.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.gpus import peak_of
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.rules.sizes import named
-from fp8verify.doctor.training import flops, layers_of
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.rules.sizes import named
+from fp8verify.preflight.training import flops, layers_of
 from fp8verify.text import counted, listed, shorten
 
 _SHOWN = 6

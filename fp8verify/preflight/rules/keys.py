@@ -10,11 +10,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.frameworks import framework_of
-from fp8verify.doctor.spelling import nearest_name
-from fp8verify.doctor.training import Config, truth
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.frameworks import framework_of
+from fp8verify.preflight.spelling import nearest_name
+from fp8verify.preflight.training import Config, truth
 from fp8verify.text import counted
 
 _SHOWN = 6
@@ -29,7 +29,7 @@ _GROWS = re.compile(r"recipe|format|quantization|converters|algo")
 @cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the keys of each framework by section, as scripts/doctor_schemas.py wrote them."""
-    file = resources.files("fp8verify.doctor") / "data" / "schemas.json"
+    file = resources.files("fp8verify.preflight") / "data" / "schemas.json"
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.gpus import SMALL_SIDE
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.frameworks import framework_of
-from fp8verify.doctor.training import Ask, Config, LayerSize, flops, layers_of
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.frameworks import framework_of
+from fp8verify.preflight.training import Ask, Config, LayerSize, flops, layers_of
 from fp8verify.text import listed
 
 _MOSTLY = 0.5

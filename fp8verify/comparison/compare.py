@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp8verify.compare.losses import loss_findings, pair_losses, why_apart
-from fp8verify.compare.measure import Measured, budget_rows, measure_runs
-from fp8verify.compare.pairs import (
+from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
+from fp8verify.comparison.measure import Measured, budget_rows, measure_runs
+from fp8verify.comparison.pairs import (
     pair_gemms,
     pair_layers,
     pair_legs,
@@ -14,7 +14,7 @@ from fp8verify.compare.pairs import (
     pair_ranks,
     sizes,
 )
-from fp8verify.compare.speed import (
+from fp8verify.comparison.speed import (
     LEAST_STEPS,
     differs,
     measure_speed,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fp8verify.doctor.launch_script import read_launch_script
 from fp8verify.errors import InputError, UsageError
 from fp8verify.files import parse_toml
+from fp8verify.preflight.launch_script import read_launch_script
 from fp8verify.trace.places import empty_path
 
 MAX_BYTES = 1 << 20

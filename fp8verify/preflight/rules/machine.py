@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.gpus import FORMATS, Gpu, trains_in
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.gpus import FORMATS, Gpu, trains_in
 
 _FALLBACKS = (
     "torchao raises (“torch._scaled_mm is only supported on CUDA devices with compute capability "

@@ -9,11 +9,11 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from fp8verify.doctor.conditions import MISSING, all_hold, is_on, name_of, value_of
-from fp8verify.doctor.documents import Document
-from fp8verify.doctor.spelling import is_path_slip
-from fp8verify.doctor.tables import table
-from fp8verify.doctor.training import (
+from fp8verify.preflight.conditions import MISSING, all_hold, is_on, name_of, value_of
+from fp8verify.preflight.documents import Document
+from fp8verify.preflight.spelling import is_path_slip
+from fp8verify.preflight.tables import table
+from fp8verify.preflight.training import (
     Ask,
     Config,
     LayerSize,

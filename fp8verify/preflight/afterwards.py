@@ -45,10 +45,10 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
 
 def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     """Yield what `doctor` finds in the files that a command names."""
-    from fp8verify.doctor.checks import Status
-    from fp8verify.doctor.gpus import Gpu, Gpus
-    from fp8verify.doctor.launch import read_launch
-    from fp8verify.doctor.rules import judge
+    from fp8verify.preflight.checks import Status
+    from fp8verify.preflight.gpus import Gpu, Gpus
+    from fp8verify.preflight.launch import read_launch
+    from fp8verify.preflight.rules import judge
 
     seen = report.environment
     facts = read_launch([], command, os.environ)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fp8verify.doctor.documents import Document
-from fp8verify.doctor.gpus import Gpus
-from fp8verify.doctor.installed import Installed, Interpreter
-from fp8verify.doctor.training import Ask, Config
+from fp8verify.preflight.documents import Document
+from fp8verify.preflight.gpus import Gpus
+from fp8verify.preflight.installed import Installed, Interpreter
+from fp8verify.preflight.training import Ask, Config
 
 if TYPE_CHECKING:
-    from fp8verify.doctor.dry_start import DryModel
+    from fp8verify.preflight.dry_start import DryModel
 
 
 class Missing(NamedTuple):

@@ -18,9 +18,9 @@ from typing import IO, NamedTuple, cast
 import msgspec
 
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.doctor.training import flops, layers_of
 from fp8verify.frameworks import for_agent
 from fp8verify.logs.failures import Failure, causes
+from fp8verify.preflight.training import flops, layers_of
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import (
     ARCHIVE,

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from fp8verify.doctor.documents import Document
-from fp8verify.doctor.training import Values, truth
+from fp8verify.preflight.documents import Document
+from fp8verify.preflight.training import Values, truth
 from fp8verify.text import abridged
 
 _FP8 = re.compile(r"fp8|float8|nvfp4|fp4_", re.IGNORECASE)

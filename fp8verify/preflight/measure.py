@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.training import LayerSize, layers_of
 from fp8verify.errors import UsageError
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.training import LayerSize, layers_of
 from fp8verify.text import listed
 
 BF16 = "bf16"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from fp8verify.analysis.kinds import layer_sizes
-from fp8verify.compare.measure import Measured, products, profiled_step_us, steps_of
+from fp8verify.comparison.measure import Measured, products, profiled_step_us, steps_of
 from fp8verify.report.layers import layer_us, precisions
 from fp8verify.report.model.comparison import GemmPair, LayerPair, LegPair, MemoryPair, RankPair
 from fp8verify.report.model.numerics import MemoryReport

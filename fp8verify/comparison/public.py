@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.compare.compare import compare as compare_reports
-from fp8verify.compare.measure import is_known, profiled_step_us, steps_of
+from fp8verify.comparison.compare import compare as compare_reports
+from fp8verify.comparison.measure import is_known, profiled_step_us, steps_of
 from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import LossPattern, LossSeries, compile_loss_regex, read_losses
 from fp8verify.pipeline.inspection import inspect, logs_of

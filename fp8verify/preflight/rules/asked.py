@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from fp8verify.doctor.checks import Check, Status
-from fp8verify.doctor.documents import Document
-from fp8verify.doctor.facts import Facts
-from fp8verify.doctor.frameworks import framework_of
-from fp8verify.doctor.gpus import FORMATS, trains_in
-from fp8verify.doctor.mentions import Mention, mentions, mentions_of_values, told
-from fp8verify.doctor.rules.keys import known_keys
-from fp8verify.doctor.training import Ask, Config
+from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.documents import Document
+from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.frameworks import framework_of
+from fp8verify.preflight.gpus import FORMATS, trains_in
+from fp8verify.preflight.mentions import Mention, mentions, mentions_of_values, told
+from fp8verify.preflight.rules.keys import known_keys
+from fp8verify.preflight.training import Ask, Config
 from fp8verify.text import listed
 
 _START = "what a script does is told by `doctor -- COMMAND` or by `run`"

@@ -18,7 +18,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from fp8verify.doctor.training import truth, whole
+from fp8verify.preflight.training import truth, whole
 
 Values = Mapping[str, Any]
 Test = bool | str | list[str]

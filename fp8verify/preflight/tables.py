@@ -8,14 +8,14 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from fp8verify.doctor.checks import Check, Status
 from fp8verify.files import parse_toml
+from fp8verify.preflight.checks import Check, Status
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
     """Return a table of data/ as TOML reads it."""
-    file = resources.files("fp8verify.doctor") / "data" / f"{name}.toml"
+    file = resources.files("fp8verify.preflight") / "data" / f"{name}.toml"
     return parse_toml(file.read_text(encoding="utf-8"))
 
 
@@ -53,7 +53,7 @@ def rules() -> dict[str, list[Rule]]:
 @cache
 def codes() -> dict[str, tuple[str, str]]:
     """Return by code what it means, and why it matters: the sections of codes.md."""
-    file = resources.files("fp8verify.doctor") / "data" / "codes.md"
+    file = resources.files("fp8verify.preflight") / "data" / "codes.md"
     sections = file.read_text(encoding="utf-8").removeprefix("## ").split("\n## ")
     parts = (section.strip().split("\n\n") for section in sections)
     return {code: (means, why) for code, means, why in parts}

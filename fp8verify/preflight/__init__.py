@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fp8verify.doctor.checks import Check, DoctorReport, Status, report_of
+from fp8verify.preflight.checks import Check, DoctorReport, Status, report_of
 
 # torchao float8/config.py, Float8LinearRecipeName: those that can be measured.
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
@@ -46,9 +46,9 @@ def doctor(
         InputError: a configuration cannot be read, or the command cannot be run.
         UsageError: a GPU is not known, or a shape is invalid.
     """
-    from fp8verify.doctor.gpus import Gpus, named_gpus
-    from fp8verify.doctor.launch import gather
-    from fp8verify.doctor.rules import judge
+    from fp8verify.preflight.gpus import Gpus, named_gpus
+    from fp8verify.preflight.launch import gather
+    from fp8verify.preflight.rules import judge
 
     facts = gather(
         [str(path) for path in configs],
@@ -58,12 +58,12 @@ def doctor(
         require_gpu=require_gpu,
     )
     if start and command:
-        from fp8verify.doctor.dry_start import TIMEOUT_S, dry_start
+        from fp8verify.preflight.dry_start import TIMEOUT_S, dry_start
 
         facts = facts._replace(model=dry_start(facts.command, timeout or TIMEOUT_S))
     checks = list(judge(facts))
     if measure:
-        from fp8verify.doctor.measure import measure as times
+        from fp8verify.preflight.measure import measure as times
 
         checks += times(facts, shapes, tokens, recipes or RECIPES)
     return report_of(checks)
