@@ -66,6 +66,10 @@ def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     ]
     if not facts.asks:  # then the GPU and its units explain nothing
         found = [check for check in found if check.file is not None]
+    # Where the modules are known, what a source mentions is no evidence.
+    if any(rank.modules.counts for rank in report.ranks if rank.modules):
+        sources = {one.path for one in facts.unread if one.kind == "python"}
+        found = [check for check in found if check.file not in sources]
     for check in found[:_SHOWN]:
         place = f"{check.file}:{check.line or 1}: " if check.file else ""
         yield _warning(check.code, f"{place}{check.message}", check.hint)

@@ -43,6 +43,13 @@ def test_a_run_that_asks_for_nothing_gets_nothing(silent_bf16: Report, tmp_path:
     assert added(silent_bf16, "./run_train.sh", "--dump_folder", "out/float8") == {}
 
 
+def test_what_a_source_mentions_explains_nothing_where_the_modules_are_known(
+    silent_bf16: Report, tmp_path: Path
+) -> None:
+    code = 'model = from_pretrained("Qwen/Qwen3-4B-FP8")\nTrainer(model=model).train()\n'
+    assert added(silent_bf16, "python", write(tmp_path, "train.py", code)) == {}
+
+
 def test_a_gpu_without_fp8_units_explains_it(tmp_path: Path) -> None:
     a100 = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
     report = inspect(a100.launch(BF16_KERNEL, types=(BF16, BF16)).write(tmp_path / "t.json"))

@@ -45,11 +45,13 @@ def expected_share(facts: Facts) -> Iterator[Check]:
         share = fp8_share(config)
         if config.ask is not None and share is not None:
             high = framework_of(config).get("sizes", {}).get("high", ())
+            has_head = any(part.kind == "head" for part in config.layers)
+            but = "" if has_head or "head" not in high else ", without the output head's,"
             yield Check(
                 code="fp8-share-expected",
                 status=Status.OK,
-                message=f"about {share:.0%} of the linear layers' GEMM FLOPs are expected in FP8"
-                + (f"; in high precision: {', '.join(high)}" if share < 1 and high else ""),
+                message=f"about {share:.0%} of the linear layers' GEMM FLOPs{but} are expected in "
+                "FP8" + (f"; in high precision: {', '.join(high)}" if share < 1 and high else ""),
                 hint="`fp8verify run --min-share` checks it.",
                 source="the sizes in this file; what its framework converts",
                 file=config.path,
