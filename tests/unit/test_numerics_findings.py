@@ -29,6 +29,7 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
+from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.inspection import work_out
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity
@@ -111,11 +112,11 @@ def facts_of(
     numerics = RankNumerics(record=record, series=tuple(series))
     evidence = gather(Trace(source="made", rank=rank))
     evidence = evidence._replace(numerics=numerics, losses=losses)
-    return work_out(evidence, collect_promises([], [evidence]))
+    return work_out(evidence)
 
 
 def found(*facts: RankEvidence) -> list[Finding]:
-    promises = collect_promises([], facts)
+    promises = collect_promises(LogReading(), facts)
     findings = join_findings(facts, [rank_findings(one, promises) for one in facts], promises)
     return [finding for finding in findings if finding.code not in OF_NO_TRACE]
 

@@ -61,7 +61,8 @@ def test_no_fp8_is_held_against_the_log(
 def test_fp8_tensors_with_high_precision_gemms_are_emulation(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
-    build.launch(CAST, "aten::copy_", types=(FP8, BF16), dims=((64, 16), (64, 16)))
+    for types in ((FP8, BF16), (BF16, FP8)):  # rounded, and read back before the product
+        build.launch(CAST, "aten::copy_", types=types, dims=((64, 16), (64, 16)))
     build.launch(FP32_KERNEL, types=(FP32, FP32), dims=((64, 16), (16, 32)))
     build.launch(FP32_KERNEL, types=(FP32, FP32), dims=((64, 32), (32, 16)), backward=True)
     report = verdict(build, tmp_path)

@@ -12,6 +12,7 @@ from fp8verify.analysis.gather import gather
 from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord, RankMeta
+from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.inspection import work_out
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import OpContext
@@ -75,7 +76,7 @@ def facts(
             for _ in range(LAYERS):
                 backward(built, engine=engine)
     rank = gather(read_trace(built.write(path / "t.json")))._replace(meta=META)
-    return work_out(rank, collect_promises([], [rank]))
+    return work_out(rank)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_an_operator_reads_the_weight_whose_size_it_has(
 
 
 def found(of: RankEvidence) -> list[Finding]:
-    return list(weight_recast(of, collect_promises([], [of])))
+    return list(weight_recast(of, collect_promises(LogReading(), [of])))
 
 
 @pytest.mark.parametrize("engine", [True, False], ids=["Transformer Engine", "eager"])
