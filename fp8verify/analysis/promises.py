@@ -63,6 +63,7 @@ class Promises(NamedTuple):
         layers: the log's statements on single layers, including pins to high precision.
         phases: the log's statements on ranges of steps, if its own lines count them as the traces.
         mention: the first line of the log that names FP8 and claims nothing.
+        listed: how many ranks left a module list.
     """
 
     claims: tuple[Claim, ...]
@@ -72,6 +73,7 @@ class Promises(NamedTuple):
     layers: tuple[LayerPromise, ...] = ()
     phases: tuple[PhasePromise, ...] = ()
     mention: Mention | None = None
+    listed: int = 0
 
     def pin(self, module: str) -> LayerPromise | None:
         """Return the log's line that pins a module to high precision, None if there is none."""

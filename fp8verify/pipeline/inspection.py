@@ -120,14 +120,8 @@ def inspect(
         remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
     ranks = _with_records(ranks, metas, numerics, read_losses(logs_of(folder, log)))
     notes += [*_remarks_on(log, None), *said.notes, *remarked]
-    report = _report(ranks, said, policy, notes, name)
-    findings = tuple(
-        replace(finding, message=f"{finding.message}, {len(metas)} by module list")
-        if finding.code == "ranks-not-observed" and len(metas) > len(ranks)
-        else finding
-        for finding in report.findings
-    )
-    return replace(report, findings=findings, logs=_names(logs_of(folder, log)))
+    report = _report(ranks, said, policy, notes, name, listed=len(metas))
+    return replace(report, logs=_names(logs_of(folder, log)))
 
 
 def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None) -> Report:
@@ -162,9 +156,10 @@ def _report(
     policy: Policy,
     notes: Sequence[str],
     name: str,
+    listed: int = 0,
 ) -> Report:
     """Work out what the evidence of all ranks shows, judge them, and return the report."""
-    promises = collect_promises(said, ranks)
+    promises = collect_promises(said, ranks)._replace(listed=listed)
     ranks = [work_out(rank) for rank in ranks]
     found = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)

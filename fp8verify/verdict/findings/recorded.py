@@ -198,11 +198,12 @@ def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[
         )
 
 
-def ranks_not_observed(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+def ranks_not_observed(ranks: Sequence[RankEvidence], promises: Promises) -> Iterator[Finding]:
     """Ranks of the training whose traces are not there."""
     world = max((rank.world_size or 1 for rank in ranks), default=1)
     if world > len(ranks):
-        yield finding("ranks-not-observed", observed=len(ranks), world=world)
+        listed = f", {promises.listed} by module list" if promises.listed > len(ranks) else ""
+        yield finding("ranks-not-observed", observed=len(ranks), world=world, listed=listed)
 
 
 def _numbers(ranks: Iterable[RankEvidence]) -> tuple[int, ...]:
