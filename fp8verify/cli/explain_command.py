@@ -1,4 +1,4 @@
-"""`fp8verify explain`: what a finding, an error message or a kernel's name means."""
+"""`fp8verify explain`: what a code, a word, an error message or a kernel's name means."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @click.command("explain")
-@click.argument("names", nargs=-1, metavar="NAME… | CODE… | MESSAGE… | -")
+@click.argument("names", nargs=-1, metavar="NAME… | CODE… | WORD… | MESSAGE… | -")
 @form_option(("text", "json"), "json prints one object per line.", "text")
 def command(names: tuple[str, ...], form: str) -> None:
-    """Explain kernel names, finding codes and error messages.
+    """Explain kernel names, codes of findings and checks, words of reports, and error messages.
 
     - reads names and messages from standard input, one per line.
 
@@ -49,17 +49,21 @@ def command(names: tuple[str, ...], form: str) -> None:
         between = "\n" if place else ""
         pages = _pages() if form == "text" and _CODE.fullmatch(name) else {}
         if name in pages:
-            click.echo(f"{between}{name}\n\n{pages[name](name)}")
+            click.echo(f"{between}{name}\n\n{_without_markup(pages[name](name))}")
+            continue
+        if form == "text" and (told := _word(name)):
+            click.echo(f"{between}{name}\n  {told}")
             continue
         if known := causes(name.splitlines(), alone=True):
-            told = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
-            click.echo(f"{between if form == 'text' else ''}{told}")
+            cause = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
+            click.echo(f"{between if form == 'text' else ''}{cause}")
             continue
         found = decode(name)
         if found.library == "unknown" and (other := _other(name)):
             found = replace(found, reason=other)
         click.echo(show(found))
-        if close := get_close_matches(name, pages, n=1, cutoff=0.8):
+        cutoff = 0.6 if "-" in name else 0.8
+        if close := get_close_matches(name, pages, n=1, cutoff=cutoff):
             click.echo(f"  Did you mean {close[0]}?")
 
 
@@ -70,6 +74,20 @@ def _pages() -> dict[str, Callable[[str], str]]:
 
     pages: dict[str, Callable[[str], str]] = dict.fromkeys(codes(), code_page)
     return pages | dict.fromkeys(findings_table(), finding_page)
+
+
+def _word(word: str) -> str:
+    """Return what a verdict or a word of the glossary means; empty if it is neither."""
+    from fp8verify.cli.glossary import meaning
+    from fp8verify.report.model.report import MEANINGS
+
+    verdicts = {verdict.value.casefold(): text for verdict, text in MEANINGS.items()}
+    return verdicts.get(word.casefold()) or meaning(word)
+
+
+def _without_markup(page: str) -> str:
+    page = re.sub(r"(?m)^\*(.*)\*$|`|  $", r"\1", page)
+    return re.sub(r"\[([^\]]{1,200})\]\([^)]{1,200}\)", r"\1", page)
 
 
 # What people paste in place of a name, and the command that takes it.

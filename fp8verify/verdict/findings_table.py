@@ -7,6 +7,7 @@ ranks and what to do about it are in the table, from which `docs/findings.md` an
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -101,9 +102,7 @@ def place_of(found: Finding) -> tuple[int, int]:
 
 
 def finding_page(code: str) -> str:
-    """Return what a code means as Markdown: its severities, its text, its sentences, what to do.
-
-    Facts of a run are in braces, as in the table.
+    """Return what a code means as Markdown: its severities, its text, what to do.
 
     Raises:
         KeyError: no finding has this code.
@@ -112,15 +111,15 @@ def finding_page(code: str) -> str:
     severities = " or ".join(kind for kind in Severity if any(c.severity is kind for c in cases))
     verdicts = " or ".join(dict.fromkeys(c.verdict for c in cases if c.verdict is not None))
     makes = f"; can make the verdict {verdicts}" if verdicts else ""
-    hints: dict[str, list[str]] = defaultdict(list)
-    for case in cases:
-        hints[case.message].append(case.hint)
-    said = [
-        f"- {message}"
-        + "".join(f"  \n  → {hint}" for hint in dict.fromkeys(hints[message]) if hint)
-        for message in hints
-    ]
-    return "\n\n".join([f"*{severities}{makes}*", _meanings()[code], "\n".join(said)])
+    remedies = "\n".join(f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one)
+    to_do = ["What to do:", remedies] if remedies else []
+    return "\n\n".join([f"*{severities}{makes}*", _meanings()[code], *to_do])
+
+
+def _remedy(case: Case) -> str:
+    """Return what a hint says of every run: no sentence that facts of a run complete."""
+    general = re.sub(r", such as [^.]*\{[^.]*|(?<=\))\{\w+\}", "", case.hint)
+    return " ".join(one for one in re.split(r"(?<=\.) ", general) if "{" not in one)
 
 
 @cache
