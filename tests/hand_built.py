@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fp8verify.report.model.report import Report
+
+# What torchtitan logs of torchao.
+CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False\n"
+
 FP8, BF16, FP32 = "c10::Float8_e4m3fn", "c10::BFloat16", "float"
 E5M2 = "c10::Float8_e5m2"
 FP8_KERNEL = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
@@ -131,3 +136,8 @@ class TraceBuilder:
     def _next(self) -> int:
         self._id += 1
         return self._id
+
+
+def codes(report: Report) -> set[str]:
+    """Return the codes of a report's findings."""
+    return {finding.code for finding in report.findings}

@@ -188,10 +188,6 @@ class Clock:
         self.skipped += 1
         return self._tick(work)
 
-    def has_work(self, work: int) -> bool:
-        """Whether a forward pass was made since the last step that was counted."""
-        return work != self._counted_work
-
     def announce(self, work: int) -> bool:
         """Note a step that the script announced itself; from then on only these count."""
         already_counted = self.source != "explicit" and self.steps > 0

@@ -15,6 +15,7 @@ from fp8verify import Report, inspect
 from fp8verify.terms import Precision, Severity, Verdict
 from scripts.truth_of_captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
+from tests.hand_built import codes
 
 CLAIM = "Applied Float8 training: recipe=tensorwise\n"
 FAILING = {Verdict.INACTIVE: 1, Verdict.CONTRADICTED: 1, Verdict.EMULATED: 1}
@@ -374,10 +375,6 @@ def test_a_log_contradicts_only_what_it_claims(log: str, verdict: str, tmp_path:
     report = inspect(trace, log=tmp_path / "train.txt")
     assert report.verdict == verdict
     assert list(contradictions(report)) == []
-
-
-def codes(report: Report) -> set[str]:
-    return {found.code for found in report.findings}
 
 
 def contradictions(report: Report) -> list[str]:

@@ -11,7 +11,7 @@ from fp8verify import inspect
 from fp8verify.report.model.report import Report
 from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
-from tests.hand_built import TraceBuilder
+from tests.hand_built import TraceBuilder, codes
 
 M, N, K = 64, 32, 16
 WIDE = 4096
@@ -36,10 +36,6 @@ def capture(
     (folder / "rank0.meta.json").write_text(json.dumps(meta))
     (folder / "train.log").write_text(log)
     return inspect(folder, log=folder / "train.log")
-
-
-def codes(report: Report) -> set[str]:
-    return {finding.code for finding in report.findings}
 
 
 @pytest.mark.parametrize(

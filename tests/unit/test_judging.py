@@ -16,10 +16,9 @@ from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, check_baseline
 from fp8verify.verdict.judge import judge
-from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
+from tests.hand_built import BF16, BF16_KERNEL, CLAIM, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"
-CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False\n"
 
 
 def gemms(

@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect
-from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL, TraceBuilder
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    FP8,
+    FP8_GRADIENT_KERNEL,
+    FP8_KERNEL,
+    TraceBuilder,
+    codes,
+)
 
 TOKENS = 8192
 SIZES = ((3072, 2048), (2048, 1024), (5632, 2048), (2048, 5632))
 NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
-
-
-def codes(report: Report) -> set[str]:
-    return {finding.code for finding in report.findings}
 
 
 class Model:

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from fp8verify import Policy, Report, inspect
-from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, FP32, FP32_KERNEL, TraceBuilder
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    CLAIM,
+    FP8,
+    FP8_KERNEL,
+    FP32,
+    FP32_KERNEL,
+    TraceBuilder,
+    codes,
+)
 
-CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False\n"
 CAST = (
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
     "float8_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}> >(int)"
@@ -26,10 +35,6 @@ def verdict(
     return inspect(
         trace, log=folder / "train.log" if log is not None else None, policy=Policy(**policy)
     )
-
-
-def codes(report: Report) -> set[str]:
-    return {finding.code for finding in report.findings}
 
 
 def test_fp8_in_all_gemms_is_active(build: TraceBuilder, tmp_path: Path) -> None:

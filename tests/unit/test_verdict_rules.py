@@ -13,6 +13,7 @@ from fp8verify.report.model.parts import Finding
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
+    CLAIM,
     E5M2,
     FP8,
     FP8_GRADIENT_KERNEL,
@@ -20,9 +21,9 @@ from tests.hand_built import (
     FP32,
     FP32_KERNEL,
     TraceBuilder,
+    codes,
 )
 
-CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False\n"
 MUON = "Optimizer.step#Muon.step"
 SOFTMAX = (
     "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(…)"
@@ -41,10 +42,6 @@ def verdict(build: TraceBuilder, folder: Path, *, log: str = "", **policy: Any) 
 
 def found(report: Report, code: str) -> list[Finding]:
     return [finding for finding in report.findings if finding.code == code]
-
-
-def codes(report: Report) -> set[str]:
-    return {finding.code for finding in report.findings}
 
 
 # -- opaque kernels -------------------------------------------------------------------------------
