@@ -20,7 +20,6 @@ from fp8verify.verdict.reasons import cause_without_fp8
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _SHOWN = 4
-_SHOWN_BY_NAME = 8
 # Sizes of less of all FLOPs are those of routers and adapters.
 _LITTLE = 0.05
 _UNKNOWN = Precision.UNKNOWN
