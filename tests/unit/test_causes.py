@@ -49,7 +49,7 @@ def test_arguments_in_the_log_that_keep_layers_in_bf16_are_the_cause(tmp_path: P
     log = tmp_path / "train.log"
     log.write_text(MEGATRON)
     report = inspect(ROOT / "fp8_muon" / "rank0.json.gz", log=log)
-    assert "Megatron-LM keeps blocks 0, 3 in high precision (log line 2)" in report.reason
+    assert "Megatron-LM keeps blocks 0, 3 in high precision (log line 3)" in report.reason
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("*/expected.json")), ids=lambda p: p.parent.name)
