@@ -69,7 +69,7 @@ def _filled(text: str, inputs: dict[str, str]) -> str:
     ("capture", "code", "verdict", "said"),
     [
         ("fp8_compiled", 0, "ACTIVE", "::notice title=FP8 ACTIVE::"),
-        ("bf16_filter_rejects_all", 1, "CONTRADICTED", "::error title=FP8 CONTRADICTED::the log"),
+        ("bf16_filter_rejects_all", 1, "CONTRADICTED", "::error title=FP8 CONTRADICTED%3A claimed"),
     ],
 )
 def test_the_action_installs_judges_and_leaves_page_and_results(

@@ -80,7 +80,7 @@ def test_a_damaged_file_is_described_as_it_is(
         (f"{ROOT}", f"No such command '{ROOT}'.", f"Did you mean `fp8verify inspect {ROOT}`?"),
         (
             f"inspect {ROOT}",
-            f"{ROOT} holds 37 captures.",
+            f"{ROOT} holds 38 captures.",
             f"Inspect one, such as {ROOT}/bf16_compiled, or list all: ",
         ),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help lists its options."),

@@ -78,16 +78,12 @@ def test_nothing_heavy_is_imported(args: tuple[str, ...]) -> None:
     assert _at_the_end(say, *args) == "[]"
 
 
-def test_what_a_capture_does_not_need_is_not_imported_or_compiled() -> None:
+def test_what_a_capture_does_not_need_is_not_imported() -> None:
     say = (
         "  waits = 'csv importlib.resources shutil sqlite3 subprocess tempfile'.split()\n"
-        "  from fp8verify.text import _LazyPattern\n"
-        "  names = [one for m in list(sys.modules.values()) for one in vars(m).values()]\n"
-        "  patterns = [one for one in names if isinstance(one, _LazyPattern)]\n"
-        "  some = 0 < sum('match' in vars(one) for one in patterns) < len(patterns)\n"
-        "  print([name for name in waits if name in sys.modules], some, file=sys.stderr)"
+        "  print([name for name in waits if name in sys.modules], file=sys.stderr)"
     )
-    assert _at_the_end(say, "inspect", str(ROOT / "fp8_compiled")) == "[] True"
+    assert _at_the_end(say, "inspect", str(ROOT / "fp8_compiled")) == "[]"
 
 
 def test_both_ways_in_are_the_same() -> None:

@@ -227,7 +227,7 @@ CONFIGS = {
     **SOUND,
     "merged.yaml": "all: &a {fp8: true, fp8_recipe: mxfp8}\nmodel: {<<: *a, hidden_size: 64}\n",
 }
-SOME = ("accelerate.yaml", "config_registry.py", "megatron.sh", "torchtitan.toml", "merged.yaml")
+SOME = ("accelerate.yaml", "megatron.sh", "torchtitan.toml", "merged.yaml")
 
 
 @pytest.mark.parametrize("name", [*SOME, "zero3.json"])

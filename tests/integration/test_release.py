@@ -66,7 +66,7 @@ def test_the_metadata_say_what_it_is_and_needs(wheel: Path) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     needed = [name for name in metadata.get_all("Requires-Dist") if "extra ==" not in name]
     names = {re.split(r"[<>=;]", name)[0] for name in needed}
-    assert names == {"click", "isal", "jinja2", "msgspec", "packaging", "rich", "tomli"}
+    assert names == {"click", "isal", "jinja2", "msgspec", "packaging", "pyyaml", "rich", "tomli"}
     assert "fp8verify = fp8verify.cli:main" in points
     assert "fp8verify = fp8verify.pytest_plugin" in points
 

@@ -78,7 +78,7 @@ def test_two_and_many_runs(shown: Shown, tmp_path: Path) -> None:
         done = shown.run(command)
         assert done.returncode == 0, done.stderr
         if "-o" not in command:
-            assert "1.34x as fast" in " ".join(done.stdout.split())
+            assert "1.34x (95" in " ".join(done.stdout.split())
     for page in ("compare.html", "sweep.html"):
         assert (tmp_path / page).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
