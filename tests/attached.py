@@ -61,8 +61,9 @@ class Attached(NamedTuple):
         return [int(name) for name in annotations(self.capture / str(trace), "ProfilerStep#")]
 
     def text(self) -> str:
-        """Return the report with its lines unbroken."""
-        return " ".join(render(fp8verify.inspect(self.capture), "text").split())
+        """Return the whole report with its lines unbroken."""
+        found = fp8verify.inspect(self.capture)
+        return " ".join(render(found, "text", verbose=True).split())
 
     def debug_log(self) -> str:
         (found,) = self.capture.glob("debug.*.log")

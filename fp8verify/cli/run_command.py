@@ -32,7 +32,6 @@ from fp8verify.record.command import script_place
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training
-from fp8verify.record.signals import end_by
 
 if TYPE_CHECKING:
     from fp8verify.record.collect_result import RunResult
@@ -347,6 +346,8 @@ def training_comes_first(
 def _exit(result: RunResult, code: int) -> NoReturn:
     """Exit as the training did, if its exit code is kept."""
     if result.signal is not None and code == result.exit_code:
+        from fp8verify.record.signals import end_by  # needs Linux, as the command says itself
+
         end_by(result.signal)
     sys.exit(code)
 
