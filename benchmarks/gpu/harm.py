@@ -97,7 +97,7 @@ def compare(folder: Path) -> bool:
         for way, options in WAYS.items():
             same &= row(case, way, plain, run(folder / f"{case}-{len(options)}", case, options))
     if torch.cuda.device_count() > 1:
-        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
         plain = run(folder / "group", "group", None, *torchrun)
         attached = run(folder / "group-default", "group", (), *torchrun)
         same &= row("SIGTERM to torchrun's group", "default", plain, attached)
