@@ -84,7 +84,7 @@ def test_steps_are_counted_as_the_loop_counts(
     if kind == "gan":
         said = "the 12 steps are those of the AdamW that stepped first; besides it stepped AdamW 4"
         assert said in attached.text()
-    # The critic is trained too; an average of the model is not, and is not listed.
+    # At the window's end the generator has stepped too; an average of the model never does.
     assert len(meta.modules) == (2 if kind == "gan" else 1)
 
 
