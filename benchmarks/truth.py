@@ -552,7 +552,7 @@ def inspect(case: Case, command: list[str], place: Path) -> Outcome:
 
 def upper(errors: int, n: int) -> float:
     """Return the upper end of the 95 % interval of an error rate (Clopper and Pearson)."""
-    low, high = errors / n, 1.0
+    low, high = errors / n if n else 0.0, 1.0
     for _ in range(40):
         rate = (low + high) / 2
         at_most = sum(comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1))

@@ -289,12 +289,19 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
 
 
 def _layers_of(rows: Sequence[GemmRow], weights: Sequence[float]) -> list[Layer]:
-    """Return the layer of each row; of sizes none counts where much of the work has none."""
+    """Return the layer of each row; of sizes none counts where much of the work has none.
+
+    Possible products may be of experts too, other GEMMs without a size are not.
+    """
     forward = {size for row in rows if row.leg is Leg.FPROP for size in row.layer_sizes}
     layers = [_layer_of(row, forward) for row in rows]
-    nameless = sum(weight for weight, layer in zip(weights, layers, strict=True) if layer is None)
-    if nameless > NEGLIGIBLE * sum(weights):
-        layers = [None if isinstance(x, tuple) and x != EXPERTS else x for x in layers]
+    found = list(zip(rows, weights, layers, strict=True))
+    much = NEGLIGIBLE * sum(weights)
+    nameless = sum(weight for _, weight, layer in found if layer is None)
+    hidden = sum(w for row, w, x in found if x is None and row.kind.classification.hidden)
+    if nameless > much:
+        kept = EXPERTS if hidden <= much else None
+        layers = [None if isinstance(x, tuple) and x != kept else x for x in layers]
     return layers
 
 

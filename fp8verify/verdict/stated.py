@@ -18,7 +18,7 @@ from fp8verify.analysis.promises import CONVERTED, HIGH_PRECISION, Promises, is_
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.diagnosis import ExpectedReport
-from fp8verify.terms import LEGS, Leg
+from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.text import patterns
 from fp8verify.verdict.grid import Cell, Grid, Tally
 from fp8verify.verdict.thresholds import NEGLIGIBLE
@@ -61,12 +61,22 @@ class Stated:
             return None
         low = sum(self.is_low(module, cell.leg) for module in modules)
         if cell.layer == EXPERTS:
-            return None if 0 < low < len(modules) else low / len(modules)
+            is_open = 0 < low < len(modules) or (not low and self._has_low_experts)
+            return None if is_open else low / len(modules)
         return _share(ran, low, len(modules))
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a GEMM in low precision, and the log does not pin it."""
         return is_set_low(module, leg, self._promises) and self._promises.pin(module.fqn) is None
+
+    @cached_property
+    def _has_low_experts(self) -> bool:
+        """Whether experts ran in low precision: their weights do not show what multiplies them."""
+        return any(
+            row.precision.is_low and row.kind.classification.role is Role.GROUPED_GEMM
+            for rank in self._ranks
+            for row in rank.survey.linear
+        )
 
     @cached_property
     def _pinned_blocks(self) -> int:

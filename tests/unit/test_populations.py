@@ -174,3 +174,29 @@ def test_files_of_another_run_are_named(world: int, minutes: int, tmp_path: Path
     assert report.verdict == "INCONCLUSIVE"
     (found,) = (one for one in report.findings if one.code == "rank-of-another-run")
     assert found.ranks == (2,)
+
+
+def _experts(build: TraceBuilder, op: str, *, low: bool) -> None:
+    types = (FP8, FP8) if low else (BF16, BF16)
+    kernel = "acme_kernel_v3" if op.startswith("acme") else BF16_KERNEL
+    sides = (((TOKENS, 2048), (8, 2048, 3072)), ((TOKENS, 3072), (8, 3072, 2048)),
+             ((3072, TOKENS), (TOKENS, 2048)))  # fmt: skip
+    for number, dims in enumerate(sides):
+        name = FP8_KERNEL if low else kernel.replace("TNT", ("TNT", "NNT", "NTT")[number])
+        where = {"parents": NODE, "backward": True} if number else {}
+        build.launch(name, op, types=types, dims=dims, us=95 if low else 190, **where)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("op", ["aten::_grouped_mm", "acme::run"])
+def test_experts_that_no_module_converts_are_compared_by_step(
+    op: str, build: TraceBuilder, tmp_path: Path
+) -> None:
+    for step in (1, 2, 3):
+        low = step != 2
+        _experts(build.step(step), "aten::_scaled_grouped_mm" if low else op, low=low)
+    trace = build.write(tmp_path / "rank0.json")
+    experts = {"fqn": "experts.w", "class": "Experts", "kind": "experts", "state": "high_precision"}
+    window = [{"first": 1, "last": 3, "state": "complete", "trace": trace.name}]
+    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": window, "modules": [experts]}
+    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
+    assert inspect(trace.parent).verdict == "PARTIAL"
