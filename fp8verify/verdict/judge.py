@@ -93,8 +93,18 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
             )
         )
     decided = [_decided(of, rank) for of, rank in zip(found, assessed, strict=True)]
-    findings = join_findings(ranks, decided, promises)
+    findings = _explained_once(join_findings(ranks, decided, promises))
     return Judgement(assessed, findings, prove(parts, ranks))
+
+
+def _explained_once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Leave out that a log's claim is not met on ranks that another finding says lack FP8."""
+    lacking = {rank for one in findings if one.code == "rank-without-fp8" for rank in one.ranks}
+    return tuple(
+        one
+        for one in findings
+        if one.code != "claimed-not-active" or not one.ranks or not lacking.issuperset(one.ranks)
+    )
 
 
 def judge(report: Report, policy: Policy) -> Report:
