@@ -20,9 +20,9 @@ LOCKED = [
 BY_VENV = {"fp8verify", "pip", "setuptools", "wheel"}
 
 
-def versions(python: str) -> dict[str, str]:
-    """Return the locked versions on this platform under a Python such as `3.12`."""
-    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+def versions(python: str | None = None) -> dict[str, str]:
+    """Return the locked versions here, under a Python such as `3.12` or the one that runs."""
+    environment = {"python_version": python, "python_full_version": f"{python}.0"} if python else {}
     return {
         canonicalize_name(one.name): str(one.specifier).removeprefix("==")
         for one in LOCKED
@@ -37,7 +37,7 @@ def seen_packages_of_the_system() -> bool:
 
 @pytest.mark.skipif(seen_packages_of_the_system(), reason="not an environment of scripts/test.sh")
 def test_what_is_installed_is_what_is_locked() -> None:
-    locked = versions(f"{sys.version_info[0]}.{sys.version_info[1]}")
+    locked = versions()
     differs = {}
     for package in metadata.distributions(path=[p for p in sys.path if p.startswith(sys.prefix)]):
         name = canonicalize_name(package.metadata["Name"])
