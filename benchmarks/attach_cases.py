@@ -55,7 +55,7 @@ ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1
 
 
 class Case(NamedTuple):
-    """A training: what to run after `python`, its window, and the package that it needs.
+    """A run: what to run after `python`, its window, and the package that it needs.
 
     The script's docstring begins with the source that it is written from.
     """
@@ -121,7 +121,7 @@ CASES = (
     Case("AdamWScheduleFree", (REAL, "schedulefree"), "3-4", "schedulefree"),
 )
 
-# Trainings that look at themselves.
+# Runs that look at themselves.
 SELF_SEEING = tuple(
     Case(f"{case} {way}".strip(), (SEEN, *case.split()), options=tuple(way.split()))
     for case in ("saves", "scripts", "compiles_late", "forks", "observes", "modes", "signals",
@@ -178,7 +178,7 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as name:
             row, found = compare(case, Path(name))
-        # Some trainings fail now and then by themselves (torchrun's gloo threads at their end):
+        # Some runs fail now and then by themselves (torchrun's gloo threads at their end):
         # where the two differ, two more pairs have to be equal.
         for _ in range(2 if found else 0):
             print("differs, tried again:", row, *found, sep="\n", flush=True)

@@ -1,10 +1,10 @@
-"""Lay what the doctor measured beside what trainings measured; see doctor_measure.sh.
+"""Lay what the doctor measured beside what runs measured; see doctor_measure.sh.
 
     python benchmarks/doctor_table.py FOLDER GAIN
 
-A training's speed-up is that of the steps before its profiler starts, and its bounds those of their
-quartiles. The doctor measures layers alone, so that training gains at least what it says: the two
-agree where a step that saves that much is no faster than training's, to 5 %. Below the table is
+A run's speed-up is that of the steps before its profiler starts, and its bounds those of their
+quartiles. The doctor measures layers alone, so training gains at least what it says: the two
+agree where a step that saves that much is no faster than the run's, to 5%. Below the table is
 where the doctor and `fp8verify compare` see the time go, for each model. FOLDER also gets
 doctor_measure.json: copied to benchmarks/results, it is the table of the documentation
 (`python -m scripts.docs`).
@@ -53,7 +53,7 @@ class Said(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The speed-up of a training, with its bounds; both medians of a step in ms."""
+    """The speed-up of a run, with its bounds; both medians of a step in ms."""
 
     bf16: float
     fp8: float
@@ -136,7 +136,7 @@ def said(path: Path) -> Said | None:
 
 
 def trained(gain: Path, size: str) -> Trained | None:
-    """Return the speed-up of a training by its steps without the profiler."""
+    """Return the speed-up of a run by its steps without the profiler."""
     bf16, fp8 = (steps(gain / f"{size}-{precision}") for precision in ("bf16", "fp8"))
     if len(bf16) < 4 or len(fp8) < 4:
         return None

@@ -87,7 +87,7 @@ def main() -> int:
             continue
         for config in facts.configs:
             frameworks[f"{config.framework}{' (FP8)' if config.ask else ''}"] += 1
-        frameworks["not recognised"] += len(facts.unread)
+        frameworks["not recognized"] += len(facts.unread)
         grave = [c for c in judge(facts) if c.status in (Status.WARN, Status.FAIL) and c.file]
         for check in grave:
             text = f"{check.status.value} {check.code} {check.line or 0}: {check.message[:160]}"

@@ -1,12 +1,12 @@
-"""How often `compare` is wrong: simulated step times of equal runs, and of a run 10 % slower.
+"""How often `compare` is wrong: simulated step times of equal runs, and of a run 10% slower.
 
 usage: python benchmarks/figures.py [--runs N] [--seed N] [--numerics] [--markdown FILE]
 
 A row is a number of steps and a variation of their times. "called different" counts equal runs that
-are called FASTER or SLOWER, "10 % found" runs whose steps take 10 % longer and that are called
-SLOWER, "5 % found" likewise. "drifting" are equal runs whose neighbouring steps resemble each other
+are called FASTER or SLOWER, "10% found" runs whose steps take 10% longer and that are called
+SLOWER, "5% found" likewise. "drifting" are equal runs whose neighboring steps resemble each other
 (correlation 0.5), "heavy" ones of which one step in twenty takes up to three times as long.
-`--numerics` appends the table of `figures_numerics.py`: sown trainings, and their figures' truth.
+`--numerics` appends the table of `figures_numerics.py`: injected runs, and their figures' truth.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def independent(draw: random.Random, steps: int, variation: float) -> list[float
 
 
 def drifting(draw: random.Random, steps: int, variation: float) -> list[float]:
-    """Return normal step times of which neighbours correlate by 0.5."""
+    """Return normal step times of which neighbors correlate by 0.5."""
     state, found = draw.gauss(0.0, 1.0), []
     for _ in range(steps):
         found.append(max(0.01, 1 + variation * state))

@@ -1,11 +1,11 @@
-"""Are the figures of `run --numerics` right, and are sown faults found: trainings on a CPU.
+"""Are the figures of `run --numerics` right, and are injected faults found: runs on a CPU.
 
 usage: python benchmarks/figures_numerics.py [--only WORD] [--markdown FILE]
 
-Each training (`figures_training.py`) computes the true figures of every step over whole tensors
+Each run (`figures_training.py`) computes the true figures of every step over whole tensors
 with plain torch casts. It runs under `fp8verify run --numerics-every 1`; each figure of the capture
-is held against the truth. Faults are sown from step 7 on; they must be found in that step, on their
-layer.
+is compared with the truth. Faults are injected from step 7 on; they must be found in that step, on
+their layer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RELATIVE = ("amax", "rms")
 
 
 class Training(NamedTuple):
-    """A training and the finding that it must have; None for a sound one, "any" for an odd one."""
+    """A run and the finding that it must have; None for a sound one, "any" for an odd one."""
 
     arguments: str
     expected: str | None = None
@@ -72,7 +72,7 @@ class Result(NamedTuple):
 
 
 def measure(training: Training, folder: Path) -> Result:
-    """Run a training and hold its capture against its truth."""
+    """Train, and compare the capture with its truth."""
     truth, capture = folder / "truth.jsonl", folder / "capture"
     command = [
         sys.executable, "-m", "fp8verify", "run", "--steps", "2-3", "--numerics-every", "1",
@@ -151,7 +151,7 @@ def _check(
 
 
 def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
-    """Return what was found of the sown fault; note what is missing, late or too much."""
+    """Return what was found of the injected fault; note what is missing, late or too much."""
     report = fp8verify.inspect(capture)
     found = [one for one in report.findings if one.layers and one.code != "layer-not-fp8"]
     numbers = [one for one in found if "measured steps" in one.message]

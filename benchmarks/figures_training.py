@@ -1,9 +1,9 @@
-"""A training with faults sown into its numbers, which writes down the true figures of each step.
+"""A run with faults injected into its numbers, which writes down the true figures of each step.
 
 usage: python benchmarks/figures_training.py TRUTH.jsonl [--recipe R] [--fault F] [--kind K] ...
 
 Truth is computed over whole tensors with plain torch casts; nothing of fp8verify is imported.
-Layers are torchao's Float8Linear, emulated, so that it runs on a CPU.
+Layers are torchao's Float8Linear, emulated, so it runs on a CPU.
 """
 
 import argparse

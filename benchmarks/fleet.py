@@ -5,7 +5,7 @@
 Builds its traces from a shipped capture, runs `fp8verify inspect` on as many cores as are there
 (`taskset`), with worker processes and with a Dask cluster if `distributed` is installed, checks
 that every run gives the same report, and writes Markdown and JSON: each row when it is done, so
-that a run that is cut short leaves what it measured. What 10,000 ranks would cost follows from the
+a run that is cut short leaves what it measured. What 10,000 ranks would cost follows from the
 CPU seconds of a rank. Run it with the Python that has fp8verify; it takes about two minutes on
 16 cores and needs 7 GB of disk.
 """

@@ -1,4 +1,4 @@
-"""Run a training plain and attached, and compare all that can be seen of the two."""
+"""Run a run plain and attached, and compare all that can be seen of the two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARE_MB = 64  # the agent, and the events of a small window
 
 @dataclass(frozen=True)
 class Outcome:
-    """All that can be seen of a training from outside and, by `attach/witness.py`, from inside.
+    """All that can be seen of a run from outside and, by `attach/witness.py`, from inside.
 
     Attributes:
         code: exit code; of one that a signal ended, the signal's number, negative.
@@ -118,7 +118,7 @@ def pair(
 
 
 def left_in(folder: Path) -> tuple[tuple[str, str], ...]:
-    """Return the files that a training left, without ours; saved tensors with their content."""
+    """Return the files that a run left, without ours; saved tensors with their content."""
     found = sorted(
         path
         for path in folder.rglob("*")

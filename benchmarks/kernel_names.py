@@ -1,4 +1,4 @@
-"""Hold the kernel-name grammars against tables of labelled names.
+"""Hold the kernel-name grammars against tables of labeled names.
 
 usage: python benchmarks/kernel_names.py [CSV ...] [--json] [--show]
 
@@ -32,7 +32,7 @@ GEMM_ROLES = ("gemm", "grouped_gemm")
 
 
 class Row(NamedTuple):
-    """A labelled name and what was decoded from it."""
+    """A labeled name and what was decoded from it."""
 
     name: str
     family: str
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
     @property
     def falsely_fp8(self) -> bool:
-        """Whether it is called FP8 and labelled otherwise."""
+        """Whether it is called FP8 and labeled otherwise."""
         labelled = self.precision in CLASSES and Precision(self.precision).is_fp8
         judged = self.found.role.is_gemm or self.precision != "unknown"
         return judged and self.found.precision.is_fp8 and not labelled

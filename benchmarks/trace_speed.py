@@ -82,7 +82,7 @@ def run(command: list[str]) -> Cost:
 def measure(cases: list[Case], repeats: int) -> list[tuple[str, Cost]]:
     """Return each case with its medians; one that takes more than a minute is not repeated.
 
-    Cases take turns, so that a slow spell of the machine hits them alike.
+    Cases take turns, so a slow spell of the machine hits them alike.
     """
     costs = [[run(case.command)] for case in cases]
     for _ in range(repeats - 1):

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Event = dict[str, Any]
-# Sound trainings in FP8: every converted layer ran fprop, dgrad and wgrad in FP8 where its recipe
+# Sound runs in FP8: every converted layer ran fprop, dgrad and wgrad in FP8 where its recipe
 # says so.
 SOUND = (
     "fp8_accelerate", "fp8_blockwise_cublas", "fp8_blockwise_triton", "fp8_compiled",
@@ -43,11 +43,11 @@ SOUND = (
     "fp8_te_modules_delayed", "fp8_triton_template", "fp8_unfused_attention", "fp8_width4096",
     "fsdp_fp8_all_gather",
 )  # fmt: skip
-# Two micro-batches a step; less than half of its GEMM time is in FP8 by design, so that a fault is
+# Two micro-batches a step; less than half of its GEMM time is in FP8 by design, so a fault is
 # found where one of these findings is.
 ACCUMULATING = "fp8_megatron_first_last"
 FELL_SHORT = "pass-without-fp8 step-without-fp8"
-# Which classes the evidence in a capture can decide, why not the others, and captures of trainings
+# Which classes the evidence in a capture can decide, why not the others, and captures of runs
 # that really had this fault.
 CLASSES = {
     "sound": (True, "", "the captures themselves"),
@@ -551,7 +551,7 @@ def inspect(case: Case, command: list[str], place: Path) -> Outcome:
 
 
 def upper(errors: int, n: int) -> float:
-    """Return the upper end of the 95 % interval of an error rate (Clopper and Pearson)."""
+    """Return the upper end of the 95% interval of an error rate (Clopper and Pearson)."""
     low, high = errors / n if n else 0.0, 1.0
     for _ in range(40):
         rate = (low + high) / 2

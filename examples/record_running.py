@@ -1,11 +1,11 @@
-"""Record a training that runs already and was started with KINETO_USE_DAEMON=1.
+"""Record a training process that is already running and was started with KINETO_USE_DAEMON=1.
 
     python record_running.py PID TRACE.json [MILLISECONDS]
 
 It answers the requests that torch's Kineto sends to dynolog every few seconds, as dynolog's
 IPCMonitor does (dynolog/src/tracing/IPCMonitor.cpp, dynolog/src/ipcfabric), with one request for a
 trace. Kineto then warms up for five seconds, records and writes TRACE_PID.json. Where dynolog
-itself runs, use `dyno gputrace`. A training that ends while this is recorded crashes when Python
+itself runs, use `dyno gputrace`. A run that ends while this is recorded crashes when Python
 exits (torch 2.13.0). KINETO_IPC_SOCKET_DIR is the folder where both meet, for one training or in
 containers; without it the whole machine meets at one address.
 """

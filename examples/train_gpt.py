@@ -168,7 +168,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        shown = loss.item()  # waits for the GPU, so that the time is the step's
+        shown = loss.item()  # waits for the GPU, so the time is the step's
         milliseconds = 1000 * (time.perf_counter() - start)
         print(f"step {step:3d} | loss {shown:.4f} | {milliseconds:.1f} ms", flush=True)
 

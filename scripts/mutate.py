@@ -8,7 +8,7 @@ the most specific ones first, in a process forked before it imported the package
 runs at import, such as a constant, the tests that run the most of its file are taken. A run that
 was ended goes on in the same FOLDER. The result goes to
 `benchmarks/results/mutation.md`: a row a folder, then each survivor with its difference.
-The exit status is 1 below 85 %.
+The exit status is 1 below 85%.
 """
 
 from __future__ import annotations

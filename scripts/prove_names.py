@@ -193,7 +193,7 @@ def _batched(m: int, n: int, k: int, batch: int) -> Callable[[], Callable[[], An
 
 
 def _grouped(m: int, n: int, k: int, *, fp8: bool) -> Callable[[], Callable[[], Any]]:
-    """Multiply four groups of m / 4 rows, so that all of them together are m by k by n."""
+    """Multiply four groups of m / 4 rows, so all of them together are m by k by n."""
 
     def make() -> Callable[[], Any]:
         import torch

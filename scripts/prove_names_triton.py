@@ -1,4 +1,4 @@
-"""Plain Triton GEMMs for prove_names.py: one function a format, so that its name says the type."""
+"""Plain Triton GEMMs for prove_names.py: one function a format, so its name says the type."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python -m scripts.schemas report
 
 prints one. `scripts/build_hook.py` puts them into the wheel. `tests/golden/schemas.json` has a hash
-of each, so that no change of the JSON goes unseen.
+of each, so no change of the JSON goes unseen.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ step() {
 }
 
 # install '.[EXTRAS]' [OPTIONS OF PIP]: install the project in editable mode, without pip's warnings
-# about other packages of the machine. Each package is a line, so that a slow network shows progress.
+# about other packages of the machine. Each package is a line, so a slow network shows progress.
 install() {
   .venv/bin/python -m pip install --disable-pip-version-check --no-warn-conflicts "${@:2}" -e "$1" |
     { grep --line-buffered -v '^Requirement already satisfied' || true; }

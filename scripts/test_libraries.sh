@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trainings by real libraries and after public sources, each plain and attached: all that can be seen of the two is
+# Runs by real libraries and after public sources, each plain and attached: all that can be seen of the two is
 # equal. Needs the .venv of test.sh. Arguments go to benchmarks/attach_cases.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."

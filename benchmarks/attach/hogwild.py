@@ -1,7 +1,7 @@
 """pytorch/examples mnist_hogwild/main.py and train.py at 77f55b912142 (BSD-3-Clause).
 
 Shared weights. The loop of those files: the main process trains nothing itself; processes that it
-spawns step optimizers of their own on the one model. Here one after the other, so that losses can
+spawns step optimizers of their own on the one model. Here one after the other, so losses can
 be compared.
 """
 

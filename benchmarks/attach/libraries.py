@@ -1,4 +1,4 @@
-"""Short trainings by libraries from the package index: `libraries.py CASE`, on a CPU.
+"""Short runs by libraries from the package index: `libraries.py CASE`, on a CPU.
 
 Each prints its last loss and what torch.compile has made of it; the weights are random.
 """
@@ -70,7 +70,7 @@ def tokens(rows=2, length=16):
 
 
 def report(name, loss):
-    """Print what a training came to, and let the next one begin without compiled code."""
+    """Print what a run came to, and let the next one begin without compiled code."""
     counters = torch._dynamo.utils.counters
     graphs = counters.get("stats", {}).get("unique_graphs", 0)
     breaks = sum(counters.get("graph_break", {}).values())

@@ -1,4 +1,4 @@
-"""written here: three trainings one after the other in one process, as agents of sweeps do it."""
+"""written here: three runs one after the other in one process, as agents of sweeps do it."""
 
 import torch
 from torch import nn

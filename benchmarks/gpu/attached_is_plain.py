@@ -1,4 +1,4 @@
-"""Run trainings on a GPU plain and attached: `python -m benchmarks.gpu.attached_is_plain`.
+"""Train on a GPU plain and attached: `python -m benchmarks.gpu.attached_is_plain`.
 
 Compiled FP8 with --layers and --numerics, and steps that change threads, each several times; exit
 code 1 if one differs. The profiler's own memory is not counted.

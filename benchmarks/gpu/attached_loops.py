@@ -1,4 +1,4 @@
-"""Trainings on a GPU: `compiled` is a Llama in FP8; `threads ABBA` changes threads."""
+"""Runs on a GPU: `compiled` is a Llama in FP8; `threads ABBA` changes threads."""
 
 import queue
 import sys

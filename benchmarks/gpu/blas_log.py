@@ -3,7 +3,7 @@
     python benchmarks/gpu/blas_log.py OUT [KIND ...]
     python benchmarks/gpu/blas_log.py cost
 
-Runs each training twice under `fp8verify run`, without and with --blas-log, and compares losses bit
+Starts each script twice under `fp8verify run`, without and with --blas-log, and compares losses bit
 by bit, and what the report says of the log. Prints a Markdown table and leaves in OUT each
 capture's report, and the capture of `own`. Exits with 1 if losses differ, or a log that should be
 joined was not, or the other way round (CUDA graphs).
@@ -63,7 +63,7 @@ def main(out: Path, kinds: list[str]) -> int:
 
 
 def run(kind: str, out: Path, *, log: bool) -> dict[str, Any] | None:
-    """Record a training; return its losses and the report, None if it failed."""
+    """Record a run; return its losses and the report, None if it failed."""
     name = f"{kind}.{'log' if log else 'plain'}"
     capture = out / name
     shutil.rmtree(capture, ignore_errors=True)
@@ -91,7 +91,7 @@ def run(kind: str, out: Path, *, log: bool) -> dict[str, Any] | None:
     }
 
 
-# ---- the trainings
+# ---- the runs
 
 
 def train(kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Run a script with torch's deterministic algorithms, so that equal runs have equal losses.
+"""Run a script with torch's deterministic algorithms, so equal runs have equal losses.
 
 python benchmarks/gpu/deterministic.py SCRIPT.py [ARGUMENTS…]
 """

@@ -1,4 +1,4 @@
-"""Trainings with one fault each, which run as they are: the live counterparts of `truth.py`.
+"""Runs with one fault each, which run as they are: the live counterparts of `truth.py`.
 
     fp8verify run --steps 5-7 benchmarks/gpu/faults.py one-step
 

@@ -1,4 +1,4 @@
-"""On a GPU, trainings that look at themselves run attached as plain: prints a table.
+"""On a GPU, runs that look at themselves run attached as plain: prints a table.
 
     python benchmarks/gpu/harm.py       # exit code 1 if a case differs; about three minutes
 
@@ -121,7 +121,7 @@ def times(folder: Path) -> bool:
 
 
 def main() -> int:
-    """Run everything; return 1 if a training was harmed."""
+    """Run everything; return 1 if a run was harmed."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         same = compare(Path(name))

@@ -1,4 +1,4 @@
-"""Trainings on a GPU that look at themselves: `harm_loops.py CASE`; see `harm.py`."""
+"""Runs on a GPU that look at themselves: `harm_loops.py CASE`; see `harm.py`."""
 
 import copy
 import hashlib

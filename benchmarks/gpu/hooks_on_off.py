@@ -2,8 +2,8 @@
 
     fp8verify run --steps 30-32 --exit-zero benchmarks/gpu/hooks_on_off.py
 
-Two processes differ by more than the hooks cost, and the GPU's clocks drift. Here neighbouring
-blocks of steps share both; the order flips, so that a steady drift cancels. The window comes first:
+Two processes differ by more than the hooks cost, and the GPU's clocks drift. Here neighboring
+blocks of steps share both; the order flips, so a steady drift cancels. The window comes first:
 what follows is a process that has been profiled. Prints one line of JSON.
 """
 

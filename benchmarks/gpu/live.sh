@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What watching a training costs on a GPU, and that it finds what ran; under three minutes.
+# What watching a run costs on a GPU, and that it finds what ran; under three minutes.
 #   benchmarks/gpu/live.sh [PYTHON]
 set -uo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,4 @@
-"""Measure on a GPU what watching a training costs, and check what it finds.
+"""Measure on a GPU what watching a run costs, and check what it finds.
 
     TOKENS=32768 python benchmarks/gpu/live_steps.py measure   # blocks with and without a watch
     CROWDED=1 TOKENS=32768 python benchmarks/gpu/live_steps.py measure   # with a million objects

@@ -1,4 +1,4 @@
-"""What `run --numerics` finds and costs on a GPU: sound runs, faults sown by hand, times, memory.
+"""What `run --numerics` finds and costs on a GPU: sound runs, injected faults, times, memory.
 
     python benchmarks/gpu/numerics.py [OUT]
 
@@ -35,7 +35,7 @@ SHORT_STEPS = MEASURED + 1
 
 
 class Case(NamedTuple):
-    """A training, and what is to be found: the code, its layers, and words of its message."""
+    """A run, and what is to be found: the code, its layers, and words of its message."""
 
     name: str
     code: str | None = None
@@ -48,7 +48,7 @@ def _only(*names: str) -> Callable[[set[str]], bool]:
 
 
 def _up_to_faulty(layers: set[str]) -> bool:
-    """The gradient reaches all layers before the one that it was sown in, and none after it."""
+    """The gradient reaches all layers before the one that it was injected in, and none after it."""
     early = tuple(f"layers.{block}." for block in range(FAULTY + 1))
     return f"layers.{FAULTY}.down" in layers and all(name.startswith(early) for name in layers)
 
@@ -332,7 +332,7 @@ def te_bytes(name: str) -> bool | None:
     )
 
 
-# --- the judgement --------------------------------------------------------------------------------
+# --- the judgment --------------------------------------------------------------------------------
 
 
 def every_of(name: str) -> int:

@@ -1,6 +1,6 @@
 """What benchmarks/gpu/numerics.py times: the kinds of steps, and where a measured step's time goes.
 
-A training of `STEPS` steps has two kinds of eager steps by turns: the measured ones, and some that
+A run of `STEPS` steps has two kinds of eager steps by turns: the measured ones, and some that
 the script itself runs eagerly, which are the control. Both are followed by compiled steps, which
 are held against each other: clocks and temperature drift, but alike for both.
 """

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu/overhead.py [--parts outside,inside,start] [--against TREE]
 
-Equal runs differ by more than we add, so that what can be is compared inside one process: steps
-with and without our hooks, and the steps of many windows with their neighbours. Step times are
+Equal runs differ by more than we add, so what can be is compared inside one process: steps
+with and without our hooks, and the steps of many windows with their neighbors. Step times are
 those that examples/train_gpt.py prints; the runner works inside the optimizer's step, so they hold
 all that it does. TREE holds another version of fp8verify: its start is measured by turns with ours,
 and its windows after ours, since hosts differ. Prints a Markdown table and a line of JSON.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Record every capture of traces/ and of the GPU tests on a machine with a GPU:
 #     benchmarks/gpu/record.sh FOLDER
-# Each training leaves FOLDER/NAME (the capture) and FOLDER/NAME.report.txt; what the
+# Each run leaves FOLDER/NAME (the capture) and FOLDER/NAME.report.txt; what the
 # training printed is in NAME.stdout.txt and NAME.stderr.txt.
 set -u
 out=$(realpath -m "$1")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Record the trainings on two GPUs, all ranks:  benchmarks/gpu/record_multi.sh FOLDER
+# Record the runs on two GPUs, all ranks:  benchmarks/gpu/record_multi.sh FOLDER
 set -u
 out=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."

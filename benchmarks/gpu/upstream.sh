@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Try the patches of examples/upstream on a GPU: each must pass as it is and fail on a sown fault.
+# Try the patches of examples/upstream on a GPU: each must pass as it is and fail on an injected fault.
 #     benchmarks/gpu/upstream.sh SOURCES [torchao torchtitan transformer-engine megatron]
 # SOURCES holds ao/test, torchtitan, TransformerEngine/qa and Megatron-LM of the commits named there;
 # torchtitan's after the `setup` of its row in frameworks.toml, for torch 2.11.

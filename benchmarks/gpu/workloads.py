@@ -1,8 +1,8 @@
-"""Trainings whose GEMM kernels are known by construction: what the GPU tests record and verify.
+"""Runs whose GEMM kernels are known by construction: what the GPU tests record and verify.
 
     python benchmarks/gpu/workloads.py blockwise-cublas
 
-Each runs ten optimizer steps of two bias-free layers, so that a step has six GEMMs: two layers,
+Each runs ten optimizer steps of two bias-free layers, so a step has six GEMMs: two layers,
 three legs. `PRECISION` says what they run in.
 """
 

@@ -80,10 +80,10 @@ class StepTimes:
 class Clock:
     """Count the training steps of this process.
 
-    A step is one update of the *leader*, the first optimizer that made one, so that a second
+    A step is one update of the *leader*, the first optimizer that made one, so a second
     optimizer in the same iteration is not counted. `work` is a number that grows whenever a forward
     pass builds an autograd graph: updates without work between them (ZeRO sub-groups, the zero-lr
-    step that initialises optimizer state) belong to one step. If no graph is ever seen, every
+    step that initializes optimizer state) belong to one step. If no graph is ever seen, every
     update with a learning rate counts.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Steps in which compiled code runs eagerly, so that hooks are called: whether one may, and how."""
+"""Steps in which compiled code runs eagerly, so hooks are called: whether one may, and how."""
 
 from __future__ import annotations
 

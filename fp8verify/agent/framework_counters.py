@@ -19,7 +19,7 @@ class StepCounter(NamedTuple):
     """Where a framework counts completed optimizer steps, and what it calls before each of them.
 
     Rows come from `fp8verify/frameworks/` and the user's settings, by the configuration. Most count
-    after the optimizer's step, so that the optimizer's hook reads one less than the step's number.
+    after the optimizer's step, so the optimizer's hook reads one less than the step's number.
 
     Attributes:
         framework: its name in the report.
@@ -28,7 +28,7 @@ class StepCounter(NamedTuple):
         method: the name of that method.
         path: attributes that lead from the object that counts to the counter.
         owner: attribute of the class's instance that is this object; "" if it is the instance.
-        early: whether it counts before the optimizer's step, so that the hook reads the number.
+        early: whether it counts before the optimizer's step, so the hook reads the number.
     """
 
     framework: str

@@ -114,7 +114,7 @@ class Observer:
 
     @fail_safe
     def step_is_traced(self) -> None:
-        """Note that torch.compile traces an optimizer's step, so that its hooks are not called."""
+        """Note that torch.compile traces an optimizer's step, so its hooks are not called."""
         debug.event("an optimizer's step is compiled")
         self._reads_versions = True
         for key, optimizer in list(self._built.items()):  # what is traced has not run yet

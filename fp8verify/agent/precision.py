@@ -2,7 +2,7 @@
 
 One row a class in `MODULES` and `WEIGHTS`, with the file in which its attributes were read; of
 classes that need not be read, the configuration says what they compute. A class
-is recognised by name and top-level package anywhere in its MRO: FSDP2 and Megatron-LM train
+is recognized by name and top-level package anywhere in its MRO: FSDP2 and Megatron-LM train
 subclasses. What no row knows is unknown, unless it surely computes what `torch.nn.Linear` does.
 """
 

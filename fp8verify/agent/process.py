@@ -25,7 +25,7 @@ ALL_OF = 8
 def rank_and_world_size() -> tuple[int, int]:
     """Return this process's rank and the world's size.
 
-    An initialised process group knows best: a script that spawns its own ranks inherits one and
+    An initialized process group knows best: a script that spawns its own ranks inherits one and
     the same SLURM_PROCID in all of them.
     """
     distributed = torch.distributed

@@ -215,7 +215,7 @@ class RankFiles:
         return folder / f"{self.stem}.json.gz"
 
     def write_meta(self, meta: dict[str, Any]) -> None:
-        """Replace the meta file atomically, so that a reader never sees half of it.
+        """Replace the meta file atomically, so a reader never sees half of it.
 
         On a full disk the old file is overwritten, in space that was reserved for this.
 

@@ -117,7 +117,7 @@ def communication_report(
 def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     """Add up the all-gathers of more than scalars, and compare bytes with the gradients reduced.
 
-    FSDP2 also sends groups of mixed types as bytes, so that the element type alone proves nothing:
+    FSDP2 also sends groups of mixed types as bytes, so the element type alone proves nothing:
     it is FP8 only if there is one byte per parameter.
     """
     gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > _SCALARS]

@@ -1,6 +1,6 @@
 """The owner of each GEMM: a layer, attention, or the optimizer.
 
-A trace has no module names, so that the enclosing operators decide. Attention that
+A trace has no module names, so the enclosing operators decide. Attention that
 a script computes with GEMMs is known by order and shape: scores of (…, L, S), a softmax over S, and
 their product with the values. Their gradients have the same three sizes in another order.
 """

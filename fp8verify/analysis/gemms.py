@@ -242,7 +242,7 @@ GPU_TIME_KEYS: dict[Role, str] = {role: _SHOWN_AS.get(role, role.value) for role
 def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
     """Add up GEMMs by precision class, all classes in their order.
 
-    Shares are rounded as the report shows them, so that a verdict never rests on hidden digits.
+    Shares are rounded as the report shows them, so a verdict never rests on hidden digits.
     """
     time_ns, kernels, flops = Counter[Precision](), Counter[Precision](), Counter[Precision]()
     covered_ns = 0

@@ -77,7 +77,7 @@ def multiplies(
 ) -> bool | None:
     """Return whether a GPU has matrix units for a format; None if not known.
 
-    `compute_capability` is PyTorch's: "9.0" is NVIDIA's Hopper and AMD's CDNA 2, so that it means
+    `compute_capability` is PyTorch's: "9.0" is NVIDIA's Hopper and AMD's CDNA 2, so it means
     nothing without a name.
     """
     name = (gpu or "").upper()
@@ -152,7 +152,7 @@ class Peak(NamedTuple):
 # By the words of the device name that a trace gives, without maker, memory and form factor. Data
 # sheets that quote sparse rates are halved here. GeForce GPUs multiply FP8 and FP16 with FP16
 # accumulation at twice the rate that they do with FP32 (on an RTX 5090 torch._scaled_mm was
-# measured at 706 to 739 TFLOP/s, against 419 listed for FP32 accumulation), so that there a higher
+# measured at 706 to 739 TFLOP/s, against 419 listed for FP32 accumulation), so there a higher
 # rate than that of BF16 proves nothing.
 PEAKS: Final[dict[str, Peak]] = {
     "GB300": Peak(5000, 2500, 1250, 15000),  # NVIDIA Blackwell Ultra GB300 datasheet, 2025

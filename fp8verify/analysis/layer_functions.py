@@ -1,7 +1,7 @@
 """GEMMs of functions that compute whole layers: Transformer Engine's modules.
 
 Such a function records the module's inputs in its forward pass, and only the gradient of its
-output in its backward pass. Its GEMMs have a fixed order, so that counting identifies
+output in its backward pass. Its GEMMs have a fixed order, so counting identifies
 each launch, and a backward pass has the sizes of the latest forward pass that fits.
 """
 

@@ -1,7 +1,7 @@
 """Whether FP8 can pay: savings by measured rates, costs, and whether the GPU waits for the CPU.
 
 The kernels alone: each FP8 GEMM is compared with the measured rate of BF16 at its size,
-and casts and scales are the cost. The step: a profiler makes the CPU slower, so that only the wall
+and casts and scales are the cost. The step: a profiler makes the CPU slower, so only the wall
 time of steps outside the window shows whether the GPU is busy.
 """
 
@@ -56,7 +56,7 @@ def payoff(
     Args:
         rank: its evidence.
         gpu_time: its kernel time in ns by purpose.
-        casts: whether it ran or cast low precision, so that kernels can be overhead of FP8.
+        casts: whether it ran or cast low precision, so kernels can be overhead of FP8.
     """
     gemms, busy = rank.survey.linear, rank.timeline.busy
     if not gemms or not busy:

@@ -12,7 +12,7 @@ belong to forward passes only. Kernel names still prove:
 - a backward pass ran, if a kernel is named for one, for an optimizer's step, or has E5M2 operands:
   recipes keep gradients in it, activations and weights in E4M3 (arXiv:2209.05433, section 3);
 - dgrad and wgrad ran in FP8 as often as fprop, if there are two FP8 GEMMs with gradients for each
-  FP8 GEMM with two E4M3 operands. Recomputed forward passes are among the latter, so that they can
+  FP8 GEMM with two E4M3 operands. Recomputed forward passes are among the latter, so they can
   hide the proof but not fake it;
 - no GEMM in high precision belongs to a converted layer, if the layers that were left out, and the
   passes that the recipe keeps in high precision, explain all of them;

@@ -32,7 +32,7 @@ QUANTIZING = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 class RankEvidence(NamedTuple):
     """One rank: its kernels by kind and step, and the runner's records.
 
-    It contains sums instead of kernels, so that a thousand ranks fit into memory.
+    It contains sums instead of kernels, so a thousand ranks fit into memory.
 
     Attributes:
         copies: ns of memcpy and memset.

@@ -202,7 +202,7 @@ def _as_fp8(kind: Kind) -> Kind:
 
 
 def is_unrecognized(kind: Kind) -> bool:
-    """Whether a kernel of the model is unrecognized, so that it may be a GEMM of any precision.
+    """Whether a kernel of the model is unrecognized, so it may be a GEMM of any precision.
 
     An operator explains its kernels if it is in the table, unless it is a whole layer, or ATen's
     (all of ATen's GEMMs are in the table), or if its inputs contain fewer than two matrices.

@@ -2,7 +2,7 @@
 
 Also the buckets of the timeline chart, and the mean of step times with its uncertainty.
 Steps that took far longer than usual (compilation, a checkpoint, an evaluation) are left out.
-Steps of one window, and neighbouring steps of a long series, are correlated: `effective` is the
+Steps of one window, and neighboring steps of a long series, are correlated: `effective` is the
 equivalent number of independent steps.
 """
 
@@ -32,7 +32,7 @@ class Timeline(NamedTuple):
         communication: in which communication kernels ran.
         exposed: in which nothing but communication kernels ran.
         steps: of each step, from the end of the one before it to the end of its own last kernel,
-            so that pauses between steps count; the first begins with its first kernel. None for a
+            so pauses between steps count; the first begins with its first kernel. None for a
             step without kernels.
     """
 
@@ -186,7 +186,7 @@ def _class_of(found: Classification) -> int:
 # quarter of the steps are as long.
 _FAR = 1.5
 _RARE = 0.25
-LONG_SERIES = 10  # steps from which on the correlation of neighbours can be estimated
+LONG_SERIES = 10  # steps from which on the correlation of neighbors can be estimated
 
 
 def step_statistics(
@@ -246,7 +246,7 @@ def _design_effect(windows: Sequence[Sequence[float]], count: int) -> float:
 
 
 def _correlation(times: Sequence[float]) -> float:
-    """Return how much neighbours resemble each other, up to 0.9 (lag-1 autocorrelation)."""
+    """Return how much neighbors resemble each other, up to 0.9 (lag-1 autocorrelation)."""
     whole = fmean(times)
     moves = sum((a - whole) * (b - whole) for a, b in pairwise(times))
     spread = sum((time - whole) ** 2 for time in times)

@@ -1,4 +1,4 @@
-"""Write a user's own trace anew with every GEMM labelled by precision and leg."""
+"""Write a user's own trace anew with every GEMM labeled by precision and leg."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
     at the end; its suffix (.gz, .zst) selects the compression.
 
     Returns:
-        How many GEMM kernels of each precision were labelled.
+        How many GEMM kernels of each precision were labeled.
 
     Raises:
         InputError: the trace cannot be read, or is not torch.profiler's.

@@ -36,10 +36,10 @@ class Label(NamedTuple):
     leg: Leg
 
     @property
-    def colour(self) -> str:
-        """The name of a colour that chrome://tracing knows (catapult, color_scheme.html).
+    def color(self) -> str:
+        """The name of a color that chrome://tracing knows (catapult, color_scheme.html).
 
-        Perfetto ignores colours by design (google/perfetto#624) and colours by name instead: the
+        Perfetto ignores colors by design (google/perfetto#624) and colors by name instead: the
         precision track is for it.
         """
         if self.precision.is_fp8:
@@ -79,7 +79,7 @@ class Writer:
     their values do not change. Damaged events are left out.
 
     Attributes:
-        counts: the GEMM kernels labelled so far by precision.
+        counts: the GEMM kernels labeled so far by precision.
 
     Args:
         write: takes the next bytes of the file.
@@ -128,7 +128,7 @@ class Writer:
         added: list[Fields] = []
         if b'"kernel"' in data:
             with suppress(ValueError, RecursionError, KeyError):
-                added = self._labelled(_fields.decode(data))
+                added = self._labeled(_fields.decode(data))
         for text in map(_encode, added) if added else (data,):
             self._append(text)
 
@@ -149,7 +149,7 @@ class Writer:
         self._write(self._ahead + event)
         self._ahead = b",\n"
 
-    def _labelled(self, event: Fields) -> list[Fields]:
+    def _labeled(self, event: Fields) -> list[Fields]:
         """Return the events to write for a kernel; none if it is to be copied.
 
         Raises:
@@ -165,7 +165,7 @@ class Writer:
         self.counts[label.precision.value] += 1
         args: Fields = dict(_fields.decode(event.get("args", b"{}")))
         args[CATEGORY] = {"precision": label.precision.value, "leg": label.leg.value}
-        return [{**event, "cname": label.colour, "args": args}, *self._track(event, label)]
+        return [{**event, "cname": label.color, "args": args}, *self._track(event, label)]
 
     def _track(self, event: Fields, label: Label) -> Iterable[Fields]:
         """Yield a slice on the stream's precision track, and first the name of the track."""

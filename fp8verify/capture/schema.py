@@ -199,8 +199,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         count: steps timed.
         total_ns: sum over all of them.
         median_ns: of `samples_ns`, as are the quartiles.
-        p25_ns: 25 % of the steps are at most this long.
-        p75_ns: 75 % of the steps are at most this long.
+        p25_ns: 25% of the steps are at most this long.
+        p75_ns: 75% of the steps are at most this long.
         samples_ns: at most 512 steps at equal distances over the run, in order.
     """
 
@@ -286,7 +286,7 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         subnormal: values that the cast left with fewer bits.
         rows_not_finite: number of rows with a NaN or infinity.
         zero_rows: share of rows that are all zero.
-        sqnr_db: signal to quantisation noise.
+        sqnr_db: signal to quantization noise.
         top_blocks: share of MX blocks in which more than half of the values are the largest.
         what_if: SQNR in dB under other recipes.
     """

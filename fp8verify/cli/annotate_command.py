@@ -1,4 +1,4 @@
-"""`fp8verify annotate`: the user's own trace, with its GEMMs coloured by precision."""
+"""`fp8verify annotate`: the user's own trace, with its GEMMs colored by precision."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fp8verify.errors import InputError
     help="The new trace: .json, .json.gz or .json.zst.",
 )
 def command(trace: str, output: Path) -> None:
-    """Copy a trace with every GEMM labelled by precision and GEMM pass, for trace viewers.
+    """Copy a trace with every GEMM labeled by precision and GEMM pass, for trace viewers.
 
-    Kernels get a colour (for chrome://tracing) and arguments. Each stream gets a precision track,
-    which Perfetto colours by name. Nothing else changes.
+    Kernels get a color (for chrome://tracing) and arguments. Each stream gets a precision track,
+    which Perfetto colors by name. Nothing else changes.
 
     \b
     fp8verify annotate trace.json.gz -o annotated.json.gz
@@ -40,4 +40,4 @@ def command(trace: str, output: Path) -> None:
         )
     counts = annotate(Path(trace) if Path(trace).is_file() else files[0].path, output)
     shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labelled{shown and f' ({shown})'}")
+    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labeled{shown and f' ({shown})'}")

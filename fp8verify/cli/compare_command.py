@@ -44,7 +44,7 @@ def command(baseline: str, candidate: str, **given: Any) -> None:
     fp8verify compare bf16-capture/ fp8-capture/ --min-speedup 1.1 -o compare.html
     fp8verify compare bf16.json.gz fp8.json.gz --format json
 
-    Compares step times with a 95 % interval, GEMMs by layer size, pass and layer, and the losses at
+    Compares step times with a 95% interval, GEMMs by layer size, pass and layer, and the losses at
     equal steps.
 
     Exit codes: 0 compared, 1 a required limit is not met, 2 usage, 3 the runs cannot be compared.

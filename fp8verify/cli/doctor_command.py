@@ -72,7 +72,7 @@ from fp8verify.preflight.checks import FORMS
     default=False,
     help="Fail if no GPU is found. By default a missing GPU does not change the exit code.",
 )
-@flag("--strict", text="Also exit with 1 for warnings, and if a file was not recognised.")
+@flag("--strict", text="Also exit with 1 for warnings, and if a file was not recognized.")
 @form_option(FORMS, "github prints workflow commands with file and line.", "text")
 @output_option("Write the report to a file instead of standard output.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")

@@ -28,7 +28,7 @@ COMMANDS = {
     "compare": "Compare two runs: is FP8 faster, and where does the time go?",
     "table": "Show many runs in one table, one row each.",
     "explain": "Explain kernel names and finding codes.",
-    "annotate": "Copy a trace with every GEMM coloured and labelled by precision and pass.",
+    "annotate": "Copy a trace with every GEMM colored and labeled by precision and pass.",
     "env": "Print environment variables for jobs whose command cannot be wrapped.",
     "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
 }
@@ -50,7 +50,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 
 class _Commands(click.Group):
-    """A group that imports a command only when it is wanted, so that --help stays quick."""
+    """A group that imports a command only when it is wanted, so --help stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -131,7 +131,7 @@ def cli(ctx: click.Context) -> None:
 
     \b
     fp8verify doctor --config fp8.yaml        check a machine and a configuration
-    fp8verify run train.py                    record and verify a training
+    fp8verify run train.py                    record and verify a run
     fp8verify inspect trace.json.gz           verify an existing trace
     fp8verify compare bf16/ fp8/              is FP8 faster?
     fp8verify table sweep/*/                  many runs, one row each

@@ -158,7 +158,7 @@ attach_options = added(
 
 
 def need_linux(command: str) -> None:
-    """Check that trainings can be observed on this system.
+    """Check that runs can be observed on this system.
 
     Raises:
         UsageError: they cannot.
@@ -253,7 +253,7 @@ def _parse_share(
 def _read_baseline(
     _ctx: click.Context, _param: click.Parameter, value: Path | None
 ) -> Baseline | None:
-    """Read the baseline before anything else, so that a bad one fails before a long run."""
+    """Read the baseline before anything else, so a bad one fails before a long run."""
     if value is None:
         return None
     from fp8verify.verdict.gates import read_baseline

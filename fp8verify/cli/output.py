@@ -1,4 +1,4 @@
-"""Where finished text goes, in which form, how wide, and with colours or without."""
+"""Where finished text goes, in which form, how wide, and with colors or without."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def _write_file(path: Path, text: str, mode: str = "w") -> None:
 
 
 def _screen(file: object, stream: IO[str] | None) -> tuple[bool, int | None]:
-    """Return whether text shows colours, and its width; None for the terminal's own.
+    """Return whether text shows colors, and its width; None for the terminal's own.
 
-    Colours are for terminals, and for pipes where FORCE_COLOR is set (force-color.org); a pipe is
+    Colors are for terminals, and for pipes where FORCE_COLOR is set (force-color.org); a pipe is
     as wide as COLUMNS says.
     """
     # Python has no stream where the descriptor is closed.

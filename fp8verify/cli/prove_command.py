@@ -57,11 +57,11 @@ def command(
     chosen = ncu.metrics_of(program, gpu)
     window = ncu.Window(launches, skip, ncu.GEMM_LIKE if kernels is None else kernels)
     proofs = agreement.prove_launches(ncu.measure(program, arguments, window, chosen), chosen)
-    colour = output is None and sys.stdout.isatty()
+    color = output is None and sys.stdout.isatty()
     if form == "json":
         shown = agreement.as_json(gpu, proofs)
     else:
-        shown = agreement.as_text(gpu, proofs, colour=colour)
+        shown = agreement.as_text(gpu, proofs, color=color)
     emit(f"{shown}\n", output)
     verdicts = {proof.agreement for proof in proofs}
     if verdicts & {"differs", "missed"}:

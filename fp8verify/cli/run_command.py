@@ -1,4 +1,4 @@
-"""`fp8verify run`: record a window of a training and give the verdict on it."""
+"""`fp8verify run`: record a window of a script and give the verdict on it."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def command(
     stop_on: frozenset[str],
     **given: Any,
 ) -> None:
-    """Run a training unmodified, record a window of its steps, and verify it.
+    """Run a script unmodified, record a window of its steps, and verify it.
 
     \b
     fp8verify run train.py
@@ -259,7 +259,7 @@ def command(
         _exit(result, result.exit_code)
     _let_interrupts_leave(result)
     with training_comes_first(result, debug=given["debug"], exit_zero=options.exit_zero):
-        # Only now: the analysis would make every training start a tenth of a second later.
+        # Only now: the analysis would make every run start a tenth of a second later.
         from fp8verify.cli.run_report import report_run
 
         code = report_run(result, options, words, watch, settings.ranks)

@@ -66,7 +66,7 @@ def report_run(
     report = apply_gates(report, options)
     if is_for_other_ranks(result, ranks):
         report = replace(report, exit_code=0, exit_reason="the verdict is for other ranks")
-    # A training that we asked to stop did not fail.
+    # A run that we asked to stop did not fail.
     is_stopped = watch is not None and watch.stopped
     report = replace(report, training_exit_code=None if is_stopped else result.exit_code)
     with suppress(OSError):

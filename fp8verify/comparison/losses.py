@@ -20,7 +20,7 @@ from fp8verify.verdict.findings_table import finding
 
 CURVE_POINTS = 400
 MOST_GAP = 0.05  # the most that guides expect of FP8
-# DeepSeek-V3 (arXiv 2412.19437) keeps below 0.25 %; most guides expect 1 %.
+# DeepSeek-V3 (arXiv 2412.19437) keeps below 0.25%; most guides expect 1%.
 EXPECTED_GAP = 0.01
 EARLY_STEPS = 50
 _SAME_EPOCH = 0.02  # transformers rounds epochs to two digits
@@ -29,7 +29,7 @@ _LEAST_STEPS = 8
 _ROLLING = 5
 _INFINITE = 1e150
 _GROWTH = 1.5
-# Two-sided quantiles of Student's t for 99.9 %, by the number of blocks less two.
+# Two-sided quantiles of Student's t for 99.9%, by the number of blocks less two.
 _STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
 Points = Mapping[int, float]
 
@@ -140,13 +140,13 @@ def _trend(relative: Sequence[float]) -> str:
 
 
 def _scatter(values: Sequence[float]) -> float:
-    """Return the error of a mean from differences of neighbours: a trend does not count."""
+    """Return the error of a mean from differences of neighbors: a trend does not count."""
     moves = [abs(after - before) for before, after in pairwise(values)]
     return 3 * median(moves) / math.sqrt(len(values)) if moves else 0.0
 
 
 def _diverged(steps: Sequence[int], relative: Sequence[float], digit: float) -> int | None:
-    """Return the first step from which on the gap is above 5 %, if that is significant."""
+    """Return the first step from which on the gap is above 5%, if that is significant."""
     rolling = [
         median(relative[max(0, place - _ROLLING // 2) : place + _ROLLING // 2 + 1])
         for place in range(len(relative))
@@ -185,7 +185,7 @@ def _curve(
 ) -> tuple[tuple[int, float | None, float | None], ...]:
     """Return at most about 400 steps: both ends, some between, and those that are to be shown.
 
-    With the neighbours of the latter: a spike must not look as if it lasted.
+    With the neighbors of the latter: a spike must not look as if it lasted.
     """
     every = -(-len(steps) // CURVE_POINTS) or 1
     return tuple(

@@ -1,6 +1,6 @@
 """How many times as fast one run is as another at equal work, and why it is not faster.
 
-The first is a ratio with a 95 % interval, the second causes that the traces show, GEMMs first.
+The first is a ratio with a 95% interval, the second causes that the traces show, GEMMs first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fp8verify.verdict.findings_table import finding
 # Work that differs by less is the same.
 SAME_WORK = 0.01
 # Two recordings of one program differ by this standard deviation each, however many steps they
-# have: clocks, temperature, neighbours on the machine. Parts of the runs in traces/ show as much.
+# have: clocks, temperature, neighbors on the machine. Parts of the runs in traces/ show as much.
 _BETWEEN_RECORDINGS = 0.007
 # A smaller difference is none: an interval within it is the same speed.
 _SAME = 0.05
@@ -31,12 +31,12 @@ LEAST_STEPS = 2
 _USUAL_VARIATION = 0.03
 _ENOUGH = 5
 _MOST_STEPS = 1000
-# Neighbours that resemble each other make a mean less certain by this variance, which few steps do
+# Neighbors that resemble each other make a mean less certain by this variance, which few steps do
 # not show: a correlation of 0.25 is assumed of them.
 _DRIFT = (1 + 0.25) / (1 - 0.25)
-# Standard errors beyond which a difference is found in 80 % of the comparisons: 2.1 + 0.84.
+# Standard errors beyond which a difference is found in 80% of the comparisons: 2.1 + 0.84.
 _FOUND = 2.94
-# Quantiles of Student's t for 95 % (two-sided) by degrees of freedom.
+# Quantiles of Student's t for 95% (two-sided) by degrees of freedom.
 _STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,

@@ -40,7 +40,7 @@ class StepCounter(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=T
         method: the name of that method.
         path: attributes that lead from the object that counts to the counter.
         owner: attribute of the class's instance that is this object; "" if it is the instance.
-        early: whether it counts before the optimizer's step, so that a hook reads the number.
+        early: whether it counts before the optimizer's step, so a hook reads the number.
         drives: whether the framework may drive another one that counts too, and comes first.
         shown: how captures call the framework, its name in lower case if empty.
     """

@@ -18,7 +18,7 @@ STEP = "fp8/step"
 
 
 class Attachment:
-    """From the begin to the end of a training: a capture of windows, or a watch.
+    """From the beginning to the end of a run: a capture of windows, or a watch.
 
     Args:
         steps: windows to record, such as "3-4"; with `every`, the first one.

@@ -33,7 +33,7 @@ def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
     """
     ranks, notes = [], []
     for file in {file.rank: file for file in reversed(find_traces(*paths))}.values():
-        found = _analyse(file)
+        found = _analyze(file)
         if isinstance(found, str):
             notes.append(f"rank {file.rank}: {found}")
         else:
@@ -46,7 +46,7 @@ def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
     return replace(report, breakdown=breakdown)
 
 
-def _analyse(file: TraceFile) -> RankBreakdown | str:
+def _analyze(file: TraceFile) -> RankBreakdown | str:
     """Return the figures of one rank, or why HTA gives none."""
     if is_remote(file.path) or not file.path.name.endswith((".json", ".json.gz")):
         return "HTA reads local .json and .json.gz files only"

@@ -15,7 +15,7 @@ with requires("lightning", "fp8verify.integrations.lightning"):
 
 
 class Fp8VerifyCallback(Callback):  # type: ignore[misc]
-    """Record windows of a training, or watch all of it; the arguments are `Attachment`'s.
+    """Record windows of a run, or watch all of it; the arguments are `Attachment`'s.
 
     Scalars of a watch go to the Trainer's loggers as fp8/share_of_gemm_time and so on.
     """

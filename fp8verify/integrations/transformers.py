@@ -13,7 +13,7 @@ with requires("transformers", "fp8verify.integrations.transformers"):
 
 
 class Fp8VerifyCallback(TrainerCallback):  # type: ignore[misc]
-    """Record windows of a training, or watch all of it; the arguments are `Attachment`'s.
+    """Record windows of a run, or watch all of it; the arguments are `Attachment`'s.
 
     Scalars of a watch go to the Trainer's own logs as fp8/share_of_gemm_time and so on.
     """

@@ -193,10 +193,10 @@ def _is_weight_only(words: tuple[str, ...]) -> bool:
     """Whether the type that a name gives may be that of the weights alone."""
     if _WEIGHT_ONLY & set(words):
         return True
-    neighbours = itertools.pairwise(words)
+    neighbors = itertools.pairwise(words)
     return any(
         (first in _WEIGHTS and second in _SPELLED) or (second in _WEIGHTS and first in _SPELLED)
-        for first, second in neighbours
+        for first, second in neighbors
     )
 
 

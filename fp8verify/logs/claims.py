@@ -46,7 +46,7 @@ _MAX_LONG = 2000  # longer lines in which nothing is found, before they are left
 _MAX_REPEATS = 100  # of a setting: every rank of a node may print it, but not every step
 _MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
-# As many digits as before, so that fp8 stays another word than fp16.
+# As many digits as before, so fp8 stays another word than fp16.
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 # The value of a recipe if there is none.

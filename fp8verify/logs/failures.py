@@ -63,7 +63,7 @@ def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:
 
     Args:
         lines: the log, or its end.
-        alone: whether these are messages without the tracebacks around them, so that what is
+        alone: whether these are messages without the tracebacks around them, so what is
             near them cannot tell whether they are about FP8.
     """
     rows = failures()
@@ -109,7 +109,7 @@ def _notes(logs: Iterable[Path]) -> Iterator[str]:
 
 @cache
 def _gate() -> re.Pattern[str]:
-    """Return one pattern that every known message has, so that most lines cost one search."""
+    """Return one pattern that every known message has, so most lines cost one search."""
     return re.compile("|".join(_scoped(row.pattern.pattern) for row in failures()))
 
 

@@ -1,4 +1,4 @@
-"""The error that a training ended with, by the tracebacks in its logs."""
+"""The error that a run ended with, by the tracebacks in its logs."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from fp8verify.errors import InputError
 from fp8verify.trace.places import open_binary
 from fp8verify.trace.source import Source
 
-# A longer line comes in pieces, so that memory is bounded.
+# A longer line comes in pieces, so memory is bounded.
 MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
-# Far above any log that a run writes, so that a decompression bomb comes to an end.
+# Far above any log that a run writes, so a decompression bomb comes to an end.
 MAX_LOG_BYTES = 16 << 30
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15

@@ -76,7 +76,7 @@ _UNITS = {"s": 1e6, "ms": 1e3}
 def loss_patterns() -> tuple[LossPattern, ...]:
     """Return the lines with losses of all frameworks, a plain loop's last.
 
-    The first row that matches any line of a log reads the whole log, so that no loss counts twice.
+    The first row that matches any line of a log reads the whole log, so no loss counts twice.
     """
     return _loss_patterns(frameworks())
 

@@ -91,7 +91,7 @@ def gather_ranks(
 ) -> list[RankEvidence]:
     """Read the traces of all ranks and return their evidence by rank.
 
-    Each trace is reduced to sums in the process that reads it, so that memory does not grow with
+    Each trace is reduced to sums in the process that reads it, so memory does not grow with
     the size of traces. A rank whose trace cannot be read is in the list, with the error.
 
     Args:

@@ -215,7 +215,7 @@ def _read_sidecars(
     """Read the files next to the traces, if these are in the folder of a capture.
 
     Args:
-        paths: the traces that the user gave; a capture is recognised if it is the only path.
+        paths: the traces that the user gave; a capture is recognized if it is the only path.
 
     Returns:
         The folder of the traces, if there is one, the runner's records of each rank, of each rank's

@@ -36,7 +36,7 @@ def retrying_map(
     """Yield the result of `work` for each job as soon as it is done, in any order.
 
     A worker process that dies breaks its pool, and with it other jobs. The failed jobs are
-    tried once more, each alone in a new pool, so that only the faulty one fails again.
+    tried once more, each alone in a new pool, so only the faulty one fails again.
 
     Args:
         work: a function of one job that can be pickled.
@@ -78,7 +78,7 @@ def _run(
             job = running.pop(future)
             try:
                 result = future.result()
-            except Exception as error:  # also of one that its executor cancelled
+            except Exception as error:  # also of one that its executor canceled
                 suspects.append(job)
                 healthy = healthy and not isinstance(error, BrokenExecutor)
             else:

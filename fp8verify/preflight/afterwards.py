@@ -23,7 +23,7 @@ _NO_CAUSE = (
     "compile-off",
     "dims-too-small-to-pay",
     "fp8-with-checkpointing",
-    "config-not-recognised",
+    "config-not-recognized",
 )
 
 

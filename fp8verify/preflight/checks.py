@@ -67,7 +67,7 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_checked(self) -> tuple[Check, ...]:
-        """What could not be checked: its facts are missing, or it was not recognised."""
+        """What could not be checked: its facts are missing, or it was not recognized."""
         return tuple(check for check in self.checks if check.status is Status.SKIPPED)
 
     def to_json(self) -> str:
@@ -88,7 +88,7 @@ _FAULTS = (Status.FAIL, Status.WARN)
 _OF_MACHINE = frozenset(
     {"fp8-units", "no-gpu", "te-not-installed", "torch-not-installed", "versions"}
 )
-_UNREAD = frozenset({"config-not-recognised", "fp8-mentioned", "config-not-found"})
+_UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found"})
 
 
 def report_of(checks: Iterable[Check]) -> DoctorReport:

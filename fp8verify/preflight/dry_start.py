@@ -1,4 +1,4 @@
-"""Start a training until its first optimizer is built, and read which layers its model has then."""
+"""Start a run until its first optimizer is built, and read which layers its model has then."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def marked(mark: str) -> Iterator[int]:
 
 @contextmanager
 def ended_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as an exception, so that it can clean up.
+    """Let SIGTERM and SIGHUP end this process as an exception, so it can clean up.
 
     Elsewhere than in the main thread Python handles no signals, and they do what they did.
     """

@@ -39,7 +39,7 @@ def frameworks() -> dict[str, Row]:
     return {name: {**families.get(row.get("family"), {}), **row} for name, row in rows.items()}
 
 
-def recognise(document: Document) -> Config | None:
+def recognize(document: Document) -> Config | None:
     """Return the configuration that a document is, None if no framework knows its keys."""
     rows = [(name, row) for name, row in frameworks().items() if document.kind in row["kinds"]]
     for framework, row in rows:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.documents import Document, kind_of, read_document
 from fp8verify.preflight.facts import Facts, Missing
-from fp8verify.preflight.frameworks import launched_by, recognise
+from fp8verify.preflight.frameworks import launched_by, recognize
 from fp8verify.preflight.gpus import Gpus, find_gpus
 from fp8verify.preflight.installed import find_installed, find_interpreter
 from fp8verify.preflight.launch_script import arguments
@@ -63,7 +63,7 @@ def read_launch(
     """
     words = list(command)
     variables = {**environment, **dict(_assigned(words))}
-    # `--section.key=value`, with which TOML trainings change their file.
+    # `--section.key=value`, with which TOML runs change their file.
     overrides = {key: value for key, value in arguments(words).items() if "." in key}
     line = Document(COMMAND, "arguments", arguments(words), {}, " ".join(words))
     documents = [read_document(path) for path in configs]
@@ -76,7 +76,7 @@ def read_launch(
     for document in [*documents, *([line] if words else [])]:
         if document.kind == "toml":
             document = document._replace(values={**document.values, **overrides})
-        config = recognise(document)
+        config = recognize(document)
         if config is not None:
             found.append(config)
             variables |= {  # that a launch script sets

@@ -1,7 +1,7 @@
 """Measure on this GPU whether FP8 pays for the linear layers of a model, in the Python that trains.
 
 Each size is timed alone, with its casts in separate kernels. A compiled model fuses some casts with
-neighbouring operations, so that its gain is at least the measured one.
+neighboring operations, so its gain is at least the measured one.
 """
 
 from __future__ import annotations

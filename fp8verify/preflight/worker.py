@@ -22,7 +22,7 @@ from torch import nn
 BF16 = "bf16"
 WARM_UP = 3  # compiles, and chooses kernels
 ROUNDS, STEPS = 7, 10
-# The GPU sleeps some 10 ms while the CPU queues a round, so that launching costs nothing measured.
+# The GPU sleeps some 10 ms while the CPU queues a round, so launching costs nothing measured.
 SLEEP_CYCLES = 20_000_000
 
 
@@ -61,7 +61,7 @@ def measure(shape: list[int], recipes: list[str], device: str, *, compiled: bool
             errors[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     rounds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(ROUNDS):
-        for name, step in steps.items():  # in turn, so that a GPU that warms up slows all of them
+        for name, step in steps.items():  # in turn, so a GPU that warms up slows all of them
             rounds[name].append(timed_us(step, device))
     return {"rounds": rounds, "errors": errors}
 

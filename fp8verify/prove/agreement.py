@@ -101,7 +101,7 @@ def judge(
 def _agreement(
     decoded: KernelName, operations: Mapping[str, int], multiplied: list[str], flops: int | None
 ) -> tuple[Agreement, str]:
-    # CUDA cores scale the output of every kernel, so that their counts decide only alone.
+    # CUDA cores scale the output of every kernel, so their counts decide only alone.
     ran = multiplied or [name for name in CUDA_CORES if operations.get(name)]
     types = " and ".join(name.upper() for name in ran) or "no"
     if not ran:
@@ -135,7 +135,7 @@ def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, colour: bool = False) -> str:
+def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool = False) -> str:
     """Return the table: agreement, class, 2·M·N·K, operations by type, kernel."""
     from fp8verify.report.page import GOOD, Grid, Page
     from fp8verify.report.text import write_text
@@ -157,7 +157,7 @@ def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, colour: bool
     grid = Grid("Proofs", names, ("agreement", "class", *names[4:]), rows, True, below=below)
     head = f"{gpu.name}, operations of one launch by source type"
     page = Page("", GOOD, (gpu.name,), "", fails=False, body=(head, grid))
-    return write_text(page, terminal=colour, verbose=True, width=width).rstrip()
+    return write_text(page, terminal=color, verbose=True, width=width).rstrip()
 
 
 def summary(proofs: Sequence[Proof]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 FP8_FP6_FP4: Final = "fp4/fp6/fp8"
-CUDA_CORES: Final = frozenset({"fp32"})  # counted in epilogues too, so that they decide last
+CUDA_CORES: Final = frozenset({"fp32"})  # counted in epilogues too, so they decide last
 
 _TENSOR: Final = "sm__ops_path_tensor_"
 # As in Nsight Compute's own FP32 roofline: a fused multiply-add is two operations.

@@ -1,4 +1,4 @@
-"""Assert in pytest that a training ran in FP8.
+"""Assert in pytest that a script trained in FP8.
 
     @pytest.mark.fp8(min_share=0.9, forbid_legs=["wgrad"], layers="layers.*")
     def test_the_recipe(fp8_run):

@@ -1,4 +1,4 @@
-"""Run a training for a test: `fp8verify run` in a process group of its own."""
+"""Run a script for a test: `fp8verify run` in a process group of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def why_not() -> str | None:
 def run(
     command: Sequence[str | Path], folder: Path, steps: str, timeout: float, min_share: float
 ) -> Report:
-    """Run a training under a window of steps and return the report on it.
+    """Run a script under a window of steps and return the report on it.
 
     The capture stays in a subfolder of `folder`. Fails the test if the training fails, or takes
     more than `timeout` seconds.

@@ -32,7 +32,7 @@ class RunResult(NamedTuple):
         notes: what kept the run from being observed, for the user.
         guess: why it was not, where nothing that is left says so.
         ranks: those that trained below this runner.
-        last: whether no other runner of the job is left to record, so that it can be judged.
+        last: whether no other runner of the job is left to record, so it can be judged.
         signal: the one that ended the command, if one did.
     """
 

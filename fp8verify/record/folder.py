@@ -26,7 +26,7 @@ class CaptureFolder(NamedTuple):
     """Where a run puts what it records.
 
     `secondary_node` is this node's name if another runner of the job made the folder; its files
-    carry it, so that no two nodes mean the same file. `started` is when the folder was made, for
+    carry it, so no two nodes mean the same file. `started` is when the folder was made, for
     all nodes alike, in seconds since the epoch. `existed` is whether there was such a folder
     before. `notes` say who else may write there.
     """
@@ -123,7 +123,7 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
-    """Take back what was made of a capture whose run could not start, so that a retry finds room.
+    """Take back what was made of a capture whose run could not start, so a retry finds room.
 
     Whatever came from another runner of the job stays.
     """

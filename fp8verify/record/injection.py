@@ -161,7 +161,7 @@ def agent_config(
 
 
 def write_agent(archive: Path) -> None:
-    """Write the agent as one file, from which the Pythons of a training import it.
+    """Write the agent as one file, from which the Pythons of a run import it.
 
     It appears whole: other runners may wait for it.
 

@@ -69,7 +69,7 @@ class BoundedLog:
 
 
 class LineAssembler:
-    """Hand the bytes of one stream to the log in whole lines, so that streams do not mix in one.
+    """Hand the bytes of one stream to the log in whole lines, so streams do not mix in one.
 
     A progress bar's carriage return ends a line too; one of more than 64 KB is broken.
 

@@ -137,7 +137,7 @@ def parse_toml(data: bytes) -> dict[str, Any]:
 
 
 def steps_of_training(config: Path) -> str | None:
-    """Return the window that the `[profiling]` table of a training records, None if it does not.
+    """Return the window that the `[profiling]` table of a run records, None if it does not.
 
     As in KempnerForge: `start_step` warms the profiler up, the steps after it are recorded up to
     `end_step`, inclusive.

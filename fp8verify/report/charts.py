@@ -43,12 +43,12 @@ _STEEP = 2.0
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 
-# A kind (the CSS class that colours it), an amount, and what it says when hovered.
+# A kind (the CSS class that colors it), an amount, and what it says when hovered.
 Part = tuple[str, float, str]
 
 
 class Segment(NamedTuple):
-    """A part of a bar; `kind` is the CSS class that colours it, `tip` what it says when hovered."""
+    """A part of a bar; `kind` is the CSS class that colors it, `tip` what it says when hovered."""
 
     kind: str
     x: float
@@ -57,7 +57,7 @@ class Segment(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A labelled bar of several parts."""
+    """A labeled bar of several parts."""
 
     label: str
     segments: list[Segment]
@@ -65,7 +65,7 @@ class Bar(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A labelled place on a timeline, `at` in buckets."""
+    """A labeled place on a timeline, `at` in buckets."""
 
     at: float
     label: str
@@ -105,7 +105,7 @@ def _tip(label: str, time_us: float, whole_us: float, unit: str = "ms") -> str:
 
 
 def leg_bars(report: Report) -> list[Bar]:
-    """Draw all passes on one scale, so that their lengths compare."""
+    """Draw all passes on one scale, so their lengths compare."""
     legs, unit = report.legs, "ms" if report.measure == "time" else "TFLOP"
     rows = [
         (

@@ -50,7 +50,7 @@ def render(
     Args:
         found: a report, a comparison or a table of runs.
         form: one of the names in `fp8verify.report`, or "notebook".
-        terminal: whether text goes to a terminal, which shows colours and has a width.
+        terminal: whether text goes to a terminal, which shows colors and has a width.
         verbose: whether text shows every table.
         width: columns of text; None for the terminal's, or 80.
         whole: the file of the whole result, which text then names; empty if there is none.

@@ -20,7 +20,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
 
 
 def write_markdown(page: Page) -> str:
-    """Write GitHub-flavoured Markdown; names and log lines are escaped, so that they stay text."""
+    """Write GitHub-flavored Markdown; names and log lines are escaped, so they stay text."""
     return "\n\n".join(_blocks(page)) + "\n"
 
 
@@ -77,7 +77,7 @@ def _table(grid: Grid) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape text for a paragraph or table cell of GitHub-flavoured Markdown."""
+    """Escape text for a paragraph or table cell of GitHub-flavored Markdown."""
     safe = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", safe).replace("@", "&#64;").replace("#", "&#35;")
 

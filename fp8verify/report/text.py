@@ -40,7 +40,7 @@ _CELL_STYLES = {
 
 
 class _Row(NamedTuple):
-    """A labelled row of the first screen.
+    """A labeled row of the first screen.
 
     Attributes:
         label: what it is, nine columns wide.
@@ -108,7 +108,7 @@ class _Screen:
             rows = self._fitting(rows, room)
         shown = {row.finding.code for row in rows if row.finding is not None}
         left = [one.code for one in (*page.reports, *page.infos) if one.code not in shown]
-        listed = self._lines(_labelled(rows))
+        listed = self._lines(_labeled(rows))
         body = (
             [line for part in page.body for line in self._below(part)] if self._shows_body else []
         )
@@ -158,7 +158,7 @@ class _Screen:
 
     def _height(self, rows: list[_Row]) -> int:
         options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
-        return len(self._console.render_lines(_labelled(rows), options))
+        return len(self._console.render_lines(_labeled(rows), options))
 
     def _exit(self, hidden: list[str]) -> Text:
         """Return the last line: the exit code, and what else there is as far as it fits."""
@@ -173,7 +173,7 @@ class _Screen:
         return Text(printable(page.exit))
 
 
-def _labelled(rows: list[_Row]) -> Table:
+def _labeled(rows: list[_Row]) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
     grid.add_column()

@@ -3,7 +3,7 @@
 cuBLASLt (13.1, CUBLASLT_LOG_MASK=2) writes a line for each product that any framework asks of
 cuBLAS or cuBLASLt, hipBLASLt (HIPBLASLT_LOG_MASK=2) the same with its own name, or a line for
 `hipblaslt-bench` (mask 32). With the API mask (16) the types stand in the query for an algorithm
-before a product. Times are not logged, so that a product counts by its FLOPs. The number in a line
+before a product. Times are not logged, so a product counts by its FLOPs. The number in a line
 is the thread's. BLAS is column-major: a row-major layer's weight is BLAS' A, its input B.
 """
 

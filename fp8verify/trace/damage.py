@@ -32,7 +32,7 @@ def whole_steps(
         columns: of a damaged trace, with its steps.
         op_rows: for each kernel the row of its operator, or -1.
         steps: for each kernel the place of its step, or -1.
-        is_cut: whether the file ends early, so that the step of its last record is not whole.
+        is_cut: whether the file ends early, so the step of its last record is not whole.
     """
     whole = [_all_threads_launched(columns, op_rows)] * len(columns.steps)
     ends = [steps[-1]] if is_cut and steps else []

@@ -65,7 +65,7 @@ class NamedOps:
     def _annotation(self, row: int) -> int:
         """Return the innermost annotation that an operator ran under, or its forward pass did.
 
-        Every jump to the forward pass goes back in time, so that this ends.
+        Every jump to the forward pass goes back in time, so this ends.
         """
         while row >= 0:
             if row in self._annotations:

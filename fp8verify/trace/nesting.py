@@ -76,7 +76,7 @@ def link_parents(
 
     A range is inside another that it overlaps and that began before it: whole-microsecond traces
     round an inner range to end after its outer one, and ranges of one thread never truly overlap
-    otherwise. Back-to-back ranges that share an end point are neighbours, except that one of no
+    otherwise. Back-to-back ranges that share an end point are neighbors, except that one of no
     length belongs to the earlier.
 
     Args:

@@ -73,7 +73,7 @@ _KINDS: Final = (
 
 
 def refuse_name(path: Path) -> None:
-    """Refuse a file that is recognised by its name and of no use.
+    """Refuse a file that is recognized by its name and of no use.
 
     Raises:
         InputError: it is one; what it is, and what to export instead.
@@ -85,7 +85,7 @@ def refuse_name(path: Path) -> None:
 
 
 def refuse_content(source: Source) -> None:
-    """Refuse a file that is recognised by its first bytes and of no use.
+    """Refuse a file that is recognized by its first bytes and of no use.
 
     Raises:
         InputError: it is one; what it is, and what to export instead.

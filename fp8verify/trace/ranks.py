@@ -1,6 +1,6 @@
 """The ranks in one file: traces that were joined for a viewer, each process with its own GPU.
 
-Numbers of operators and of launches may be those of several ranks at once, so that the columns are
+Numbers of operators and of launches may be those of several ranks at once, so the columns are
 taken apart before anything is joined by them.
 """
 

@@ -44,10 +44,10 @@ def read(source: Source, how: Reading) -> Trace:
         )
     trace, rows = Trace(source=source.name), RowCollector()
     rows.kernels(_kernels(table))
-    rows.calls(map(numbers, _neighbour(source, "_hip_api_trace.csv", *_CALL)))
-    markers = _neighbour(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
+    rows.calls(map(numbers, _neighbor(source, "_hip_api_trace.csv", *_CALL)))
+    markers = _neighbor(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
     rows.ranges((text, *numbers(rest)) for text, *rest in markers)
-    copies = _neighbour(source, "_memory_copy_trace.csv", *_CALL[1:3])
+    copies = _neighbor(source, "_memory_copy_trace.csv", *_CALL[1:3])
     rows.copies("memcpy", totals(map(numbers, copies)))
     rows.skipped += table.skipped
     rows.fill(trace, NAME, layers=how.layers)
@@ -71,13 +71,13 @@ def _kernels(table: _Table) -> Iterator[Sequence[Any]]:
 
 def _gpu(source: Source, agent: int) -> str | None:
     columns = ("Agent_Type", "Logical_Node_Id", "Product_Name", "Name")
-    agents = _neighbour(source, "_agent_info.csv", *columns)
+    agents = _neighbor(source, "_agent_info.csv", *columns)
     gpus = [row for row in agents if row[0].upper() == "GPU"]
     chosen = [row for row in gpus if row[1] == str(agent)] or gpus
     return gpu_name(*chosen[0][2:]) if chosen else None
 
 
-def _neighbour(source: Source, ending: str, *wanted: str) -> Iterator[Sequence[str]]:
+def _neighbor(source: Source, ending: str, *wanted: str) -> Iterator[Sequence[str]]:
     """Yield the rows of another table of the same process; none if it was not recorded."""
     path = source.path
     if path is None or ENDING not in path.name:

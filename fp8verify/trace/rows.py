@@ -200,7 +200,7 @@ class RowCollector:
 
 
 def _extend(*values: tuple[array[int], array[int]]) -> None:
-    """Append to columns; whatever may fail is done before, so that they stay of one length."""
+    """Append to columns; whatever may fail is done before, so they stay of one length."""
     for column, more in values:
         column.extend(more)
 

@@ -94,7 +94,7 @@ class Health(Struct):
 
     @property
     def complete(self) -> bool:
-        """Whether every event was recorded and read, so that absence is evidence."""
+        """Whether every event was recorded and read, so absence is evidence."""
         lost = self.skipped_events or self.truncated or self.extra_documents
         return not (lost or self.records_lost)
 

@@ -1,1 +1,1 @@
-"""From evidence to a judgement: findings, the verdict, baselines and assertions."""
+"""From evidence to a judgment: findings, the verdict, baselines and assertions."""

@@ -1,4 +1,4 @@
-"""Assertions on a report, for tests and for scripts that gate a training."""
+"""Assertions on a report, for tests and for scripts that gate a run."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def can_be_baseline(report: Report) -> bool:
-    """Whether FP8 GEMMs ran, so that a later run could fall below this one."""
+    """Whether FP8 GEMMs ran, so a later run could fall below this one."""
     return report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL)
 
 

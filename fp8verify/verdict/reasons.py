@@ -13,7 +13,7 @@ from fp8verify.text import counted, listed
 from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.verdict import NEGLIGIBLE
 
-# Unrecognized kernels may hide a training in FP8 from this share of all that may be GEMMs: custom
+# Unrecognized kernels may hide a run in FP8 from this share of all that may be GEMMs: custom
 # norms, losses and rotations take less time than the GEMMs of a model.
 MANY_OPAQUE = 0.1
 

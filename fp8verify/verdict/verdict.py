@@ -32,7 +32,7 @@ EXIT_CODES: dict[Verdict, int] = {
 }
 # The gravest first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
-# Below this share of GEMM time, what is not known cannot hide a training in FP8.
+# Below this share of GEMM time, what is not known cannot hide a run in FP8.
 NEGLIGIBLE = 0.01
 
 
@@ -214,7 +214,7 @@ def judge_run(
     without = [rank.label for rank, found in ranks if found.verdict in WITHOUT_FP8]
     if low and without:
         return Opinion(Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8")
-    # Ranks that cannot be judged come after what no judgement of them could change.
+    # Ranks that cannot be judged come after what no judgment of them could change.
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         for rank, found in ranks:
             if found.verdict is verdict:

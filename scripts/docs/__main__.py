@@ -20,7 +20,7 @@ from scripts.docs.shell import ROOT
 
 
 def stale_texts(*, write: bool = False) -> list[str]:
-    """Name the pages whose outputs or tables differ from what the code says; maybe mend them."""
+    """Name the pages whose outputs or tables differ from what the code says; maybe fix them."""
     found = []
     for page in pages():
         text = page.read_text(encoding="utf-8")

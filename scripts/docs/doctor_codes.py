@@ -118,7 +118,7 @@ def _whose(group: str, rule: Rule) -> str:
 
 
 def _example(group: str, rule: Rule) -> str:
-    """Return what the doctor says of a rule's example, and the change that mends it."""
+    """Return what the doctor says of a rule's example, and the change that fixes it."""
     whose = _whose(group, rule)
     head = f"**{_word(rule.status)}**{f' ({whose})' if whose else ''}"
     if rule.message in examples()["texts"]:

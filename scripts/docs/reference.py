@@ -176,7 +176,7 @@ def corpus() -> str:
 
 
 def doctor_measured() -> str:
-    """Compare what the doctor measured with what trainings did."""
+    """Compare what the doctor measured with what training runs took."""
     path = ROOT / "benchmarks" / "results" / "doctor_measure.json"
     if not path.exists():
         return "Not measured yet: `benchmarks/doctor_measure.sh` on a GPU makes the table."

@@ -1,7 +1,7 @@
-"""Stands for a training under `fp8verify run --every 1000`: its windows are captures of traces/.
+"""Stands for a run under `fp8verify run --every 1000`: its windows are captures of traces/.
 
-It leaves each where the agent leaves a window that is over, so that the watch judges, keeps and
-reports them as it does those of a training. For the picture of docs/live.md.
+It leaves each where the agent leaves a window that is over, so the watch judges, keeps and
+reports them as it does those of a run. For the picture of docs/live.md.
 """
 
 import json

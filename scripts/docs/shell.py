@@ -22,7 +22,7 @@ _SECONDS = 120
 
 @functools.cache
 def path() -> str:
-    """Return a PATH with `fp8verify` and plain tools alone, so that no GPU or torch is found."""
+    """Return a PATH with `fp8verify` and plain tools alone, so no GPU or torch is found."""
     folder = Path(tempfile.mkdtemp(prefix="fp8verify-docs-"))
     program = folder / "fp8verify"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fp8verify "$@"\n')
@@ -35,7 +35,7 @@ def path() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return what the commands see: 80 columns, no colours, this checkout."""
+    """Return what the commands see: 80 columns, no colors, this checkout."""
     return {
         "PATH": path(),
         "HOME": path(),
@@ -75,7 +75,7 @@ def transcript(commands: list[str]) -> str:
 
 
 def coloured(command: str) -> str:
-    """Run a command in a terminal of 80 columns and return what it wrote, colours included."""
+    """Run a command in a terminal of 80 columns and return what it wrote, colors included."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     process = subprocess.Popen(

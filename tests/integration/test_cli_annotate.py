@@ -150,7 +150,7 @@ def test_the_command_says_what_it_labelled(tmp_path: Path) -> None:
     out = tmp_path / "out.json.gz"
     done = fp8verify("annotate", ROOT / "fp8_rowwise_gw_hp", "-o", out)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{out}: 135 GEMM kernels labelled (90 fp8, 45 bf16)\n"
+    assert done.stdout == f"{out}: 135 GEMM kernels labeled (90 fp8, 45 bf16)\n"
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ UNREAD = [
     ("train.py", '"""Trains in FP8."""\npass\n', "fp8-mentioned", "no line mentions FP8"),
     ("rl.yaml", "rollout: {quantization: fp8}\n", "fp8-mentioned", "FP8 for generation only"),
     ("own.yaml", "\nquantization: fp8\n", "fp8-mentioned", "mentions FP8 (line 2: quanti"),
-    ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognised", "not a config of a known"),
+    ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognized", "not a config of a known"),
     ("m.yml", "base_config: base.yml\nquantization: fp8\n", "fp8-mentioned", "MaxText: mentions"),
     ("sft.yaml", f"{files.TRL}\nload_in_fp8: true\n", "fp8-mentioned", "where no rule reads it"),
     ("go.sh", "accelerate launch --config_file /no/fp8.yaml train.py\n", "config-not-found",
@@ -415,7 +415,7 @@ def test_configurations_of_public_issues(tmp_path: Path, thread: str) -> None:
     report = report_of(judge(facts))
     found = {check.code for check in report.checks}
     assert issue["code"] in found
-    unseen = issue["code"] in ("training-not-started", "fp8-mentioned", "config-not-recognised")
+    unseen = issue["code"] in ("training-not-started", "fp8-mentioned", "config-not-recognized")
     expected = {"skipped"} if unseen else {"warn", "fail"}
     assert report.status in expected or not issue.get("dies", True)
     assert report.status != "ok" or "fp8-asked" not in found

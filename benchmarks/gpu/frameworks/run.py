@@ -5,7 +5,7 @@
 SOURCES holds each framework's repository under its own name. A row of `frameworks.toml` is one
 training. The columns are: `plain`; `run`, with modules and numerics (--layers --numerics);
 `every`, with windows through the whole run; `own`, under the framework's own profiler. OUT gets a
-folder a training and `frameworks.md`, a table of all. Exit status 1 if any differs from what is
+folder a run and `frameworks.md`, a table of all. Exit status 1 if any differs from what is
 right.
 """
 

@@ -1,6 +1,6 @@
 """Start `_fp8verify_boot` once, and run the `sitecustomize` that this one hides.
 
-`fp8verify run` puts this folder on PYTHONPATH, so that every Python below it loads this file, also
+`fp8verify run` puts this folder on PYTHONPATH, so every Python below it loads this file, also
 tools with a Python of their own: it must be valid in all of them, 2.7 too, and never raise.
 """
 

@@ -89,7 +89,7 @@ class Cast(NamedTuple):
         power_of_2: whether scales are rounded down to powers of two.
         double: whether scales are computed in float64, as torchao does.
         scale: the scale itself where the recipe keeps one, for the whole tensor or by row.
-        ceiling: whether MX scales are rounded up, so that nothing is clipped.
+        ceiling: whether MX scales are rounded up, so nothing is clipped.
     """
 
     format: Format

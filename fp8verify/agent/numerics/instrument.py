@@ -1,7 +1,7 @@
 """Numerics of the training: scales at each window, and tensors in separate measured steps.
 
 Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
-stopped, so that no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
+stopped, so no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
 layers in the second step after the windows (`step_hooks.py`); `--numerics-every` repeats that.
 """
 
@@ -36,7 +36,7 @@ class Numerics(Instrument):
         super().__init__(context)
         self._every = int(context.config["numerics_every"] or 0)
         self._wanted = bool(context.config["numerics"] or self._every)
-        # A watch measures before its windows, so that each has the figures of its own time.
+        # A watch measures before its windows, so each has the figures of its own time.
         self._live = bool(context.config["live"])
         self._now = 0
         self._next: int | None = None  # to measure

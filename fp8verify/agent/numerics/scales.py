@@ -1,4 +1,4 @@
-"""Numbers that a training keeps from step to step: gradient norms and scales.
+"""Numbers that a run keeps from step to step: gradient norms and scales.
 
 transformer_engine/pytorch/quantization.py (`DelayedScalingRecipeState`; `TENSORS` is the order of
 `FP8FwdTensorIdx` and `FP8BwdTensorIdx`): under delayed scaling `fp8_meta` has a state for each

@@ -1,6 +1,6 @@
 """Sample FP8 copies of weights, and their master weights, at the start and end of a window.
 
-torchao's dynamic casts keep no copy between steps, so that there is nothing to sample.
+torchao's dynamic casts keep no copy between steps, so there is nothing to sample.
 Transformer Engine keeps copies in `_fp8_workspaces` where `is_first_microbatch` is given
 (pytorch/module/base.py), or as the parameters themselves (`fp8_model_init`, with masters in
 Megatron-LM's `main_param` or FusedAdam's state); a script's own module may have one as a tensor.
@@ -30,7 +30,7 @@ from ..stored import (
 )
 from .casts import E4M3, E5M2, FORMATS, Format
 
-# All scales in use hold for 32 neighbours of a row, of whatever block.
+# All scales in use hold for 32 neighbors of a row, of whatever block.
 SEGMENT, SEGMENTS, ACROSS = 32, 64, 8
 MOST_COPIES = 4096
 # Layers compared at once: more values and torch would start its threads, which takes longer.
@@ -167,7 +167,7 @@ def _sample(copy: Copy, master: Tensor, certain: bool) -> Sample:
 def _segments(matrix: Tensor) -> Tensor:
     """Copy segments of rows from a grid over a matrix, without waiting for its device.
 
-    A strided copy, since every training has loaded that kernel: the first `take`, `gather` or index
+    A strided copy, since every run has loaded that kernel: the first `take`, `gather` or index
     of a process costs 15 to 25 ms (H200, torch 2.11).
     """
     rows, columns = matrix.shape
@@ -273,6 +273,6 @@ def _off(form: Format, data: Tensor, master: Tensor, inverse: Tensor) -> Tensor:
 
 
 def _ordinal(data: Tensor) -> Tensor:
-    """Number FP8 bytes by their values: neighbours differ by one, both zeros are 0."""
+    """Number FP8 bytes by their values: neighbors differ by one, both zeros are 0."""
     number = data.to(torch.int16)
     return torch.where(number < 0x80, number, 0x80 - number)

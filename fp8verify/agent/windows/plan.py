@@ -20,7 +20,7 @@ from ..step_numbers import GlobalSteps
 class Plan:
     """The profiler's schedule.
 
-    A window A-B is prepared after step A-2, so that the profiler's own start-up cost falls into
+    A window A-B is prepared after step A-2, so the profiler's own start-up cost falls into
     the warm-up step A-1, started after A-1 and stopped after B. `after(0)` is the earliest moment.
 
     Attributes:

@@ -194,7 +194,7 @@ class Session:
         """Forget the profiler: after another one took over, touching it can crash the process.
 
         One that was only prepared is first run to its end on this thread: torch 2.13 would complain
-        on stderr about the cancelled warm-up.
+        on stderr about the canceled warm-up.
         """
         if self.state == "prepared":
             self.start({})

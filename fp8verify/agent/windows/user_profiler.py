@@ -1,6 +1,6 @@
 """Share the one profiler of the process with a script that profiles or observes itself.
 
-Kineto lets a second profiler cancel the first without an error; stopping the cancelled one then
+Kineto lets a second profiler cancel the first without an error; stopping the canceled one then
 raises (torch 2.11) or crashes the process (torch 2.13). A thread has one profiler: while ours
 records, `emit_nvtx` and `emit_itt` raise. What is in a trace of the script's own observers would be
 ours too. They always win: our profiler gives way, and a window that they take moves behind them.

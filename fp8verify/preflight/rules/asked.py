@@ -85,7 +85,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     what = "a command" if document.kind == "arguments" else "a config"
     rest = f"not {what} of a known framework: not checked"
     if not found:
-        code, message = "config-not-recognised", rest
+        code, message = "config-not-recognized", rest
     elif all(one.of_generation for one in found):
         code = "fp8-mentioned"
         message = f"FP8 for generation only ({told(found)}), which says nothing of training; {rest}"
@@ -123,7 +123,7 @@ def _described(ask: Ask) -> str:
 
 
 def not_started(facts: Facts) -> Iterator[Check]:
-    """What configuration files do not show about a training, unless its model was built."""
+    """What configuration files do not show about a run, unless its model was built."""
     if facts.model is None and (facts.asks or facts.command):
         yield Check(
             code="training-not-started",

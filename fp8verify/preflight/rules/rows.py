@@ -83,7 +83,7 @@ def _facts_of_config(config: Config, facts: Facts, machine: Mapping[str, Any]) -
     ask, layers = next(
         ((ask, found) for one, ask, found in sized(facts) if one is config), (config.ask, ())
     )
-    # Whether these are the arguments of a training as a whole, not a part of them.
+    # Whether these are the arguments of a run as a whole, not a part of them.
     trains = "train-iters" in config.given or "train-samples" in config.given
     return {
         **machine,

@@ -13,7 +13,7 @@ from fp8verify.terms import Verdict
 
 
 class Outcome(str, Enum):
-    """Whether the candidate is faster at equal work, by a 95 % interval; SAME within 5 %."""
+    """Whether the candidate is faster at equal work, by a 95% interval; SAME within 5%."""
 
     FASTER = "FASTER"
     SAME = "SAME"
@@ -227,7 +227,7 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         trend: growing, steady or shrinking: the relative gap of the last third of the steps against
             that of the first; unknown if there are few steps.
         diverged_step: the first from which on the candidate's loss stays above the baseline's by
-            more than 5 %.
+            more than 5%.
         first_bad_run: baseline, candidate or both: whose loss is not finite at `first_bad_step`.
         gap_is_noise: whether the gap of the last half is within the scatter of the losses, or
             there are too few steps to tell.
@@ -270,7 +270,7 @@ class Comparison(OneTable, frozen=True, kw_only=True):
         reason: why, in a sentence.
         exit_code: exit code of the command.
         speedup: how many times as fast the candidate is, at equal work: a ratio of mean steps.
-        interval: 95 % bounds of `speedup`; null where a run has fewer than three steps.
+        interval: 95% bounds of `speedup`; null where a run has fewer than three steps.
         steps_needed: steps of each run that would tell; null where these do.
         step_speedup: how many times as fast a step is.
         busy_speedup: speed-up at equal work without the time in which the GPU waits.

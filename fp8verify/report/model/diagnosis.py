@@ -34,7 +34,7 @@ class WeightGather(msgspec.Struct, frozen=True, kw_only=True):
     """What all-gathers of weights sent.
 
     Attributes:
-        fp8: whether FP8 weights travelled, null where the bytes may be anything.
+        fp8: whether FP8 weights traveled, null where the bytes may be anything.
         eight_bit_bytes: bytes in 8-bit elements.
         wider_bytes: bytes in wider elements.
         bytes_per_parameter: 1 for FP8, 2 for BF16, null where not known.

@@ -1,4 +1,4 @@
-"""The report's nouns for what the numbers of a training are."""
+"""The report's nouns for what the numbers of a run are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report is made of: frozen, typed, without behaviour."""
+"""What a report is made of: frozen, typed, without behavior."""
 
 from __future__ import annotations
 

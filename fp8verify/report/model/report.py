@@ -63,7 +63,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         settled: whether the verdict is the same whatever share is required.
         cause: code of the finding that gives the reason, or whose shortfall would; else null.
         shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
-        rest: cause of a share below 100 %: layers or a pass in high precision; null where
+        rest: cause of a share below 100%: layers or a pass in high precision; null where
             unknown.
         gemm: the model's GEMMs, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.

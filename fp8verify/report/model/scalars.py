@@ -1,4 +1,4 @@
-"""The names under which figures of a training are watched over time, once for every output.
+"""The names under which figures of a run are watched over time, once for every output.
 
 Guides of FP8 training plot these; whoever writes to TensorBoard, Weights & Biases and the like
 takes the names from here. docs/live.md says what each means.

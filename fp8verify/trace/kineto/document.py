@@ -112,7 +112,7 @@ def scan(text: str, start: int) -> tuple[Any, int] | None:
 _BARE = re.compile(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
 
 
-def _mended(data: bytes) -> bytes:
+def _repaired(data: bytes) -> bytes:
     """Return as many bytes without bare infinities and NaN, which become zeros."""
     return _BARE.sub(rb"\g<1>0e0", data)
 
@@ -212,7 +212,7 @@ class Document:
         buffer = self._buffer
         self._peek()
         while True:
-            # Latin-1 keeps one character a byte, so that positions agree.
+            # Latin-1 keeps one character a byte, so positions agree.
             text = buffer.data[buffer.pos :].decode("latin-1")
             scanned = scan(text, 0)
             if scanned is not None and (scanned[1] < len(text) or buffer.ended):
@@ -278,9 +278,9 @@ class Document:
         start = skip_space(data, start, end)
         if start >= end or sink.block(b"[%b]" % data[start:end]):
             return end
-        mended = _mended(data[start:end])
-        if mended != data[start:end]:
-            self._buffer.data = data[:start] + mended + data[end:]
+        repaired = _repaired(data[start:end])
+        if repaired != data[start:end]:
+            self._buffer.data = data[:start] + repaired + data[end:]
             return self._read_region(sink, start, end)
         middle = data.find(self._separator, (start + end) // 2, end)
         if middle < 0:
@@ -296,7 +296,7 @@ class Document:
 
     def _read_singly(self, sink: EventSink, start: int, end: int) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = self._buffer.data[:start] + _mended(self._buffer.data[start:end])
+        data = self._buffer.data[:start] + _repaired(self._buffer.data[start:end])
         text = data[start:].decode("latin-1")
         pos = start
         while (pos := skip_space(data, pos, end)) < end:

@@ -79,7 +79,7 @@ _REMARKS = (
         True,
     ),
     (r"(?:CUPTI|GPU) stopped early\? = (1)", "the profiler stopped recording the GPU early", True),
-    # Records of the warm-up are out of range too, so that a count alone is not a loss
+    # Records of the warm-up are out of range too, so a count alone is not a loss
     # (pytorch/pytorch#192021 is about the cases in which it is one).
     (
         r"Record counts: Out-of-range = ([1-9]\d{0,17})",

@@ -94,7 +94,7 @@ def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A window with only forward passes, as of an evaluation: dgrad and wgrad are not seen.
 
-    It decides nothing of a training that ran, or was to run, in FP8; evaluation may leave it.
+    It decides nothing of a run that used, or was to use, FP8; evaluation may leave it.
     """
     # GEMMs of layers that are of a backward pass, or may be.
     multiplies = any(row.leg is not Leg.FPROP for row in rank.survey.linear)

@@ -22,11 +22,11 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
 from fp8verify.verdict.findings_table import finding
 
-_UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0 %
+_UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0%
 _GRADIENT_FLUSHED = 0.10  # ours; a sick layer of BioNeMo's summary_fl4.csv reached 0.092
 _SQNR_DB = 20.0  # ours; torchao/test/float8 accepts casts from 25 dB, whole blocks from 20
 _SQNR_MX_DB = 22.0  # ours; torchao's tests of MXFP8 accept from 24
-_SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001 % on
+_SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001% on
 _TOP_BLOCKS = 0.05  # ours, after arXiv 2506.20752: blocks whose values share the last bucket
 _ZERO_ROWS = 0.01  # ours
 _OUTLIER = 100.0  # ours; times the median of the same projection in other layers
