@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,11 @@ _STEPS_AT_ONCE = 100_000
 _STEPS_FREE = 10_000_000
 _STEPS_A_BYTE = 50
 
-IsWanted = Callable[[str], bool]
-
 
 class Database:
     """One open file; only tables that the reader wants can be read, whatever a query names."""
 
-    def __init__(self, path: Path, name: str, is_wanted: IsWanted) -> None:
+    def __init__(self, path: Path, name: str, wanted: Collection[str]) -> None:
         self._name = name
         # immutable: neither locks nor a WAL file are looked at, and none is made.
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -53,7 +51,7 @@ class Database:
                     "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 LIMIT ?",
                     (_MAX_TABLES,),
                 ).fetchall()
-                if is_wanted(str(row[0]))
+                if row[0] in wanted
             }
             self._connection.set_authorizer(self._authorize)
 
@@ -119,7 +117,7 @@ _HARMLESS = frozenset({sqlite3.SQLITE_SELECT, _SQLITE_FUNCTION})
 
 
 @contextmanager
-def open_database(source: Source, is_wanted: IsWanted) -> Iterator[Database]:
+def open_database(source: Source, wanted: Collection[str]) -> Iterator[Database]:
     """Open the database that a source holds, as a copy if it is packed, remote or piped.
 
     Raises:
@@ -128,11 +126,11 @@ def open_database(source: Source, is_wanted: IsWanted) -> Iterator[Database]:
     if not source.head.startswith(MAGIC):
         raise InputError(f"{source.name} is not a SQLite file.", "Export the trace again.")
     with _local(source) as path:
-        found = Database(path, source.name, is_wanted)
+        database = Database(path, source.name, wanted)
         try:
-            yield found
+            yield database
         finally:
-            found.close()
+            database.close()
 
 
 def unread_wal(source: Source) -> bool:

@@ -24,8 +24,6 @@ _PROBES_AT_ONCE = 16
 _OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
 # The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"
-# What rocprofv3 writes of the same process in several forms, the best to read first.
-_FORMS = ("_results.db", "_kernel_trace.csv")
 
 
 class TraceFile(Struct, frozen=True):
@@ -121,7 +119,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
         held = {path: _candidates_in(path) for path in where}
         named = set(map(str, paths))
         empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
-    probes = _probe_all(_one_form_each(list(dict.fromkeys(chain.from_iterable(held.values())))))
+    probes = _probe_all(list(dict.fromkeys(chain.from_iterable(held.values()))))
     found = [one for path, probe in probes.items() for one in _traces_in(path, probe)]
     logs = [one for one in found if probes[one.path].is_blas_log]
     traces = [one for one in found if one not in logs]
@@ -237,10 +235,3 @@ def _trace_files(folder: Path) -> list[Path]:
         if entry.name.endswith(suffixes()) and not _OURS.search(entry.name) and entry.is_file()
     )
     return sorted(found, key=lambda path: by_number(path.name))
-
-
-def _one_form_each(paths: list[Path]) -> list[Path]:
-    """Leave out files that hold the trace of another file in another form."""
-    better, other = _FORMS
-    databases = {str(path).removesuffix(better) for path in paths if path.name.endswith(better)}
-    return [path for path in paths if str(path).removesuffix(other) not in databases]

@@ -142,7 +142,7 @@ def source(kind: str, fp8: bool) -> bytes:
 
 ENDINGS = {
     "json": "rank0.json", "gz": "rank0.json.gz", "zst": "rank0.json.zst", "nsys": "run.sqlite",
-    "rocpd": "7_results.db", "rocpd, newer": "7_results.db", "rocprof csv": "7_kernel_trace.csv",
+    "rocprof csv": "7_kernel_trace.csv",
     "table": "train.log",
 }  # fmt: skip
 

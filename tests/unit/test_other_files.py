@@ -65,6 +65,7 @@ SNAPSHOT = b"\x80\x04\x95" + bytes(8) + b"}\x94(\x8c\x08segments\x94]\x94u."
         ("run.pftrace", b"\n8M", "Perfetto", "traceconv json"),
         ("run.ncu-rep", b"NVR", "Nsight Compute", "ncu --import"),
         ("run.nsys-rep", b"NVR", "Nsight Systems", "nsys export"),
+        ("7_results.db", b"SQLite format 3", "rocprofv3", "rocpd convert"),
         ("host.xplane.pb", b"\n\x80", "xplane", "trace.json.gz"),
         ("weights.pt", None, "without a trace", "checkpoint"),
         ("broken.zip", b"PK\x03\x04" + bytes(60), "cannot be read", "Unpack"),

@@ -20,7 +20,6 @@ from tests.other_tools import (
     WRITERS,
     Export,
     Recording,
-    Rocpd,
     write_nsys,
     write_rocprof_csv,
 )
@@ -262,9 +261,8 @@ def refused(path: Path) -> str:
     return fact
 
 
-@pytest.mark.parametrize("name", ["run.sqlite", "run.db"])
-def test_databases_that_are_none(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
+def test_databases_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
     path.write_bytes(b"")
     assert "is empty" in refused(path)
     path.write_bytes(b"not a database at all" * 100)
@@ -284,18 +282,10 @@ def test_a_cut_database_is_damaged(tmp_path: Path, part: float) -> None:
     assert "cannot be read as a SQLite file" in refused(path)
 
 
-@pytest.mark.parametrize("form", ["nsys", "rocpd"])
-def test_a_schema_that_is_no_text_is_damage(tmp_path: Path, form: str) -> None:
-    path = WRITERS[form](recording("step"), tmp_path)
+def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    path = write_nsys(recording("step"), tmp_path)
     path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE\xc3\xffABLE"))
     assert "cannot be read as a SQLite file" in refused(path)
-
-
-def test_steps_of_rocpd_may_be_ranges_of_the_process(tmp_path: Path) -> None:
-    path = tmp_path / "77_results.db"
-    recorded = recording("ProfilerStep#3", "ProfilerStep#4")
-    Rocpd(path, newer=True).add(recorded, marker="roctxProcessRangeA").close()
-    assert [step.number for step in read_trace(path).steps] == [3, 4]
 
 
 def test_views_are_not_followed(tmp_path: Path) -> None:
@@ -330,7 +320,7 @@ def test_the_environment_appears_nowhere(
     assert report.gemm.kernels["fp8"]
     assert SECRET not in report.to_json()
     text = " ".join(asked)
-    assert not any(name in text for name in ("META_DATA_CAPTURE", "SYSTEM_ENV", "info_process"))
+    assert not any(name in text for name in ("META_DATA_CAPTURE", "SYSTEM_ENV"))
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -361,21 +351,6 @@ def test_the_first_bytes_choose_the_reader_and_not_the_name(tmp_path: Path) -> N
 def trace_of_folder(folder: Path) -> Trace:
     [file] = find_traces(folder)
     return read_trace(file.path, part=file.part)
-
-
-def test_one_process_in_several_forms_is_one_rank(tmp_path: Path) -> None:
-    recorded = recording("step 3")
-    for form in ("rocprof csv", "rocpd"):
-        WRITERS[form](recorded, tmp_path)
-    assert [file.path.name for file in find_traces(tmp_path)] == ["77_results.db"]
-
-
-def test_a_merged_database_holds_a_rank_for_each_process(tmp_path: Path) -> None:
-    path = tmp_path / "merged.db"
-    Rocpd(path, newer=True, suffix="_aa").add(recording("step")).close(view=False)
-    Rocpd(path, newer=True, suffix="_bb").add(recording("step", kernel=BF16_KERNEL)).close()
-    report = inspect(path)
-    assert [rank.gemm.kernels["fp8"] > 0 for rank in report.ranks] == [True, False]
 
 
 def test_a_report_of_nsys_has_to_be_exported(tmp_path: Path) -> None:
