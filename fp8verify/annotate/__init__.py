@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
-from fp8verify.annotate.writer import Labels, Writer
+import msgspec
+from msgspec import Raw
+
+from fp8verify.analysis.gemms import classify_kernels, label_gemms
 from fp8verify.errors import InputError, UsageError, requires
 from fp8verify.files import replacing, writing
-from fp8verify.trace import read_trace
+from fp8verify.terms import Leg, Precision
+from fp8verify.text import clean
+from fp8verify.trace import Trace, read_trace
 from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.readers import KINETO, glance_at
@@ -75,3 +81,169 @@ def _open(path: Path, suffix: str) -> IO[bytes]:
     with requires("zstd", path.stem):
         import zstandard
     return cast("IO[bytes]", zstandard.open(path, "wb"))
+
+
+CATEGORY = "fp8verify"
+# Streams have small numbers; these are the numbers of their precision tracks.
+_TRACK = 10_000_000
+# Kernels that the reader left out are fewer than this in a row.
+_LOOK_AHEAD = 64
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+_events = msgspec.json.Decoder(list[Raw])
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+Fields = dict[str, Any]
+
+
+class Label(NamedTuple):
+    """The precision and the leg of a GEMM."""
+
+    precision: Precision
+    leg: Leg
+
+    @property
+    def color(self) -> str:
+        """The name of a color that chrome://tracing knows (catapult, color_scheme.html).
+
+        Perfetto ignores colors by design (google/perfetto#624) and colors by name instead: the
+        precision track is for it.
+        """
+        if self.precision.is_fp8:
+            return "good"
+        if self.precision.is_low or self.precision is Precision.INT8:
+            return "rail_response"
+        return "grey" if self.precision is Precision.UNKNOWN else "bad"
+
+
+class Labels:
+    """Labels of kernels, taken in the order of the file."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._names, self._kernels = trace.names, trace.kernels
+        self._place = 0
+        kinds = classify_kernels(trace)
+        self._of_gemm = {
+            gemm.place: Label(gemm.kind.classification.precision, gemm.leg)
+            for gemm in label_gemms(trace, kinds)
+        }
+
+    def take(self, name: str, duration_ns: int) -> Label | None:
+        """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
+        kernels = self._kernels
+        for place in range(self._place, min(self._place + _LOOK_AHEAD, len(kernels))):
+            known = kernels.duration_ns[place]  # 0 if the file's could not be
+            if known in (0, duration_ns) and self._names[kernels.name[place]] == name:
+                self._place = place + 1
+                return self._of_gemm.get(place)
+        return None
+
+
+class Writer:
+    """One copy of a trace: the sink of its document's events and metadata.
+
+    Events other than kernels are copied. A kernel's fields are decoded one level deep, so that
+    their values do not change. Damaged events are left out.
+
+    Attributes:
+        counts: the GEMM kernels labeled so far by precision.
+
+    Args:
+        write: takes the next bytes of the file.
+        labels: of the kernels.
+        is_list: whether the trace is a list of events, without metadata.
+    """
+
+    def __init__(self, write: Callable[[bytes], object], labels: Labels, *, is_list: bool) -> None:
+        self.counts: Counter[str] = Counter()
+        self._labels = labels
+        self._write, self._is_list = write, is_list
+        self._in_events, self._ahead = is_list, b"[\n" if is_list else b"{\n"
+        self._tracks: set[tuple[bytes, bytes]] = set()
+
+    def finish(self) -> None:
+        """End the list of events, and the document."""
+        if self._ahead == b"{\n":
+            self._write(b'{\n"traceEvents": []')
+        self._end_events()
+        self._write(b"\n" if self._is_list else b"\n}\n")
+
+    # -- of a document --------------------------------------------------------------------------
+
+    def take(self, key: str, _: Any, raw: bytes) -> None:
+        """Write a metadata entry."""
+        self._end_events()
+        self._write(b'%s"%s": %s' % (self._ahead, key.encode("latin-1"), raw))
+        self._ahead = b",\n"
+
+    def block(self, data: bytes) -> bool:
+        """Write a JSON list of whole events; False if it does not decode as such."""
+        try:
+            events = _events.decode(data)
+        except (ValueError, RecursionError):
+            return False
+        copied = bytes(data)
+        if b'"kernel"' in copied:
+            for event in events:
+                self.event(bytes(event), None)
+        elif events:
+            self._append(copied.strip()[1:-1].strip())
+        return True
+
+    def event(self, data: bytes, _: Any) -> None:
+        """Write one event, with its label if it is a GEMM, and what is drawn for it."""
+        added: list[Fields] = []
+        if b'"kernel"' in data:
+            with suppress(ValueError, RecursionError, KeyError):
+                added = self._labeled(_fields.decode(data))
+        for text in map(_encode, added) if added else (data,):
+            self._append(text)
+
+    def skip(self) -> None:
+        """Leave out something that is not an event."""
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _end_events(self) -> None:
+        if self._in_events:
+            self._write(b"\n]" if self._ahead == b",\n" else b"[]")
+            self._in_events, self._ahead = False, b",\n"
+
+    def _append(self, event: bytes) -> None:
+        if not self._in_events:
+            self._write(self._ahead + b'"traceEvents": ')
+            self._in_events, self._ahead = True, b"[\n"
+        self._write(self._ahead + event)
+        self._ahead = b",\n"
+
+    def _labeled(self, event: Fields) -> list[Fields]:
+        """Return the events to write for a kernel; none if it is to be copied.
+
+        Raises:
+            KeyError: a field is missing.
+            ValueError: a field has another type.
+        """
+        if (_decode(event["cat"]), _decode(event["ph"])) != ("kernel", "X"):
+            return []
+        duration_ns = round(1000 * float(bytes(event["dur"]).strip(b'"')))
+        label = self._labels.take(clean(_decode(event["name"], type=str)), duration_ns)
+        if label is None:
+            return []
+        self.counts[label.precision.value] += 1
+        args: Fields = dict(_fields.decode(event.get("args", b"{}")))
+        args[CATEGORY] = {"precision": label.precision.value, "leg": label.leg.value}
+        return [{**event, "cname": label.color, "args": args}, *self._track(event, label)]
+
+    def _track(self, event: Fields, label: Label) -> Iterable[Fields]:
+        """Yield a slice on the stream's precision track, and first the name of the track."""
+        process, stream = bytes(event["pid"]), bytes(event["tid"])
+        if not stream.isdigit():
+            return
+        place = {"cat": CATEGORY, "pid": event["pid"], "tid": _TRACK + int(stream)}
+        if (process, stream) not in self._tracks:
+            self._tracks.add((process, stream))
+            title = {"name": f"stream {stream.decode()}: GEMM precision"}
+            yield {"ph": "M", **place, "name": "thread_name", "ts": event["ts"], "args": title}
+        name = f"{label.precision.value} {label.leg.value}"
+        yield {"ph": "X", **place, "name": name, "ts": event["ts"], "dur": event["dur"]}

@@ -10,8 +10,7 @@ import msgspec
 
 from fp8verify.kernels import decode
 from fp8verify.kernels.describe import SPLIT_K
-from fp8verify.prove.counters import CUDA_CORES, FP8_FP6_FP4, Counter
-from fp8verify.prove.ncu import Gpu, Launch
+from fp8verify.prove.ncu import CUDA_CORES, FP8_FP6_FP4, Counter, Gpu, Launch
 from fp8verify.terms import KernelName, Precision, Role
 from fp8verify.text import cut_middle, printable
 

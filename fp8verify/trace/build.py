@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fp8verify.text import clean
-from fp8verify.trace.autograd import Autograd
+from fp8verify.trace.autograd import Autograd, NamedOps
 from fp8verify.trace.columns import Columns
-from fp8verify.trace.contexts import Contexts
-from fp8verify.trace.damage import whole_steps
-from fp8verify.trace.layers import NamedOps
-from fp8verify.trace.nesting import nest
-from fp8verify.trace.steps import steps_of_kernels
+from fp8verify.trace.contexts import Contexts, nest
+from fp8verify.trace.steps import steps_of_kernels, whole_steps
 from fp8verify.trace.tables import Kernels, Launch, Step, Trace
 
 if TYPE_CHECKING:

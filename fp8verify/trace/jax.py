@@ -15,9 +15,8 @@ from msgspec import Struct, field
 
 from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.kineto.events import MAX_MICROS
-from fp8verify.trace.kineto.reader import not_a_trace
 from fp8verify.trace.rows import RowCollector
-from fp8verify.trace.source import Glance, Reading, Source
+from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.tables import Trace
 
 _DEVICE = re.compile(r"/device:GPU:(\d{1,4})\b")

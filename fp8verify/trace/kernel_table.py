@@ -20,9 +20,8 @@ from typing import Any, Final, NamedTuple
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.columns import SEPARATOR
-from fp8verify.trace.kineto.reader import not_a_trace
 from fp8verify.trace.rows import COPY, RowCollector
-from fp8verify.trace.source import Glance, Reading, Source
+from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.tables import Trace
 
 _NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, sec, second

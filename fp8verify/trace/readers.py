@@ -1,4 +1,4 @@
-"""Which format a file is in, by its first bytes; reading it."""
+"""Which format a file is in, by its first bytes; reading it, or what helps in place of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from fp8verify.trace.other_files import refuse_content, refuse_name
+from fp8verify.errors import InputError
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import Glance, Reading, Source
 
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 _BLANK = b"\xef\xbb\xbf \t\r\n\0,"
 # A line of a log may begin with a bracket, too.
 _JSON = re.compile(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
+_JSON_ROWS = re.compile(
+    rb'(?:\[\s*\{|\{)\s*"(?:Time \(%\)|Total Time \(|Start \(ns\)|Name"|Kernel Name"'
+    rb'|kernel_name"|rocprofiler-sdk-tool")'
+)
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_SQLITE_SUFFIXES = (".sqlite", ".sqlite.gz", ".sqlite.zst", ".db")
+_SQLITE_SUFFIXES = (".sqlite", ".sqlite.gz", ".sqlite.zst")
 _ROCPROF_SUFFIXES = ("_kernel_trace.csv", "_kernel_trace.csv.gz")
 _ROCPROF_COLUMNS = (b"kernel_name", b"start_timestamp", b"end_timestamp")
+_BLAS_LINES = (b"[cublasLt][", b"[HIPBLASLT][", b"hipblaslt-bench -")
 
 
 class Format(NamedTuple):
@@ -64,13 +69,18 @@ class Reader(Protocol):
         """
 
 
+def _is_archive(head: bytes, _: str) -> bool:
+    """Whether a zip or tar file begins."""
+    return head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar"
+
+
 def _is_sqlite(head: bytes, name: str) -> bool:
     """Whether a SQLite file begins, or an export that is empty or no database at all."""
     is_json = head.lstrip()[:1] in (b"{", b"[")
     return head.startswith(_SQLITE_MAGIC) or (name.endswith(_SQLITE_SUFFIXES) and not is_json)
 
 
-def _is_kernel_table(head: bytes, name: str) -> bool:
+def _is_kernel_trace(head: bytes, name: str) -> bool:
     """Whether the header of rocprofv3's kernel trace begins, or a file is called like one."""
     header = head.partition(b"\n")[0].lower()
     is_json = header.lstrip(_BLANK)[:1] in (b"{", b"[")
@@ -78,9 +88,18 @@ def _is_kernel_table(head: bytes, name: str) -> bool:
     return signs or name.endswith(_ROCPROF_SUFFIXES)
 
 
-def _is_archive(head: bytes, _: str) -> bool:
-    """Whether a zip or tar file begins."""
-    return head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar"
+def _is_blas_log(head: bytes, _: str) -> bool:
+    """Whether cuBLASLt's or hipBLASLt's logger wrote one of the first lines."""
+    return any(sign in head for sign in _BLAS_LINES)
+
+
+def _is_table(head: bytes, _: str) -> bool:
+    """Whether rows of kernels begin, or text that is not JSON: a table may be anywhere in a log."""
+    text = head.lstrip(_BLANK)
+    if _JSON_ROWS.match(text):
+        return True
+    is_other = not text or b"\0" in text or _JSON.match(text) is not None
+    return b"Self CPU %" in head or not is_other
 
 
 def _is_jax(head: bytes, _: str) -> bool:
@@ -88,49 +107,25 @@ def _is_jax(head: bytes, _: str) -> bool:
     return b"/device:GPU:" in head and b'"cat"' not in head
 
 
-def _is_blas_log(head: bytes, _: str) -> bool:
-    """Whether cuBLASLt's or hipBLASLt's logger wrote one of the first lines."""
-    return any(sign in head for sign in (b"[cublasLt][", b"[HIPBLASLT][", b"hipblaslt-bench -"))
-
-
-_JSON_ROWS = re.compile(
-    rb'(?:\[\s*\{|\{)\s*"(?:Time \(%\)|Total Time \(|Start \(ns\)|Name"|Kernel Name"'
-    rb'|kernel_name"|rocprofiler-sdk-tool")'
-)
-
-
-def _is_table(head: bytes, _: str) -> bool:
-    """Whether rows of kernels begin, or text that is not JSON: a table may be anywhere in a log."""
-    if _JSON_ROWS.match(head.lstrip(_BLANK)):
-        return True
-    text = head.lstrip(_BLANK)
-    is_other = not text or b"\0" in text or _JSON.match(text) is not None
-    return b"Self CPU %" in head or not is_other
-
-
-KINETO = Format(
-    "fp8verify.trace.kineto.reader", (".json", ".json.gz", ".json.zst"), lambda *_: True
-)
-_JAX = Format("fp8verify.trace.jax", (), _is_jax)
-_ARCHIVE = Format("fp8verify.trace.archive", (), _is_archive)
 BLAS_LOG = Format("fp8verify.trace.blas_log", (), _is_blas_log)
 KERNEL_TABLE = Format("fp8verify.trace.kernel_table", (), _is_table)
+KINETO = Format("fp8verify.trace.kineto", (".json", ".json.gz", ".json.zst"), lambda *_: True)
 # The first whose probe agrees reads the file. Kineto's reader, which takes all others, says best
 # what is wrong with a broken one.
 FORMATS: tuple[Format, ...] = (
-    _ARCHIVE,
-    Format("fp8verify.trace.profiler_database", _SQLITE_SUFFIXES, _is_sqlite),
-    Format("fp8verify.trace.rocprof", _ROCPROF_SUFFIXES, _is_kernel_table),
+    Format("fp8verify.trace.archive", (), _is_archive),
+    Format("fp8verify.trace.nsys", _SQLITE_SUFFIXES, _is_sqlite),
+    Format("fp8verify.trace.rocprof", _ROCPROF_SUFFIXES, _is_kernel_trace),
     BLAS_LOG,
     KERNEL_TABLE,
-    _JAX,
+    Format("fp8verify.trace.jax", (), _is_jax),
     KINETO,
 )
 
 
 def suffixes() -> tuple[str, ...]:
     """Return the suffixes of the files that are traces in a folder."""
-    return tuple(dict.fromkeys(suffix for known in FORMATS for suffix in known.suffixes))
+    return tuple(suffix for known in FORMATS for suffix in known.suffixes)
 
 
 def glance_at(path: Path) -> tuple[Format, Glance]:
@@ -168,9 +163,13 @@ def read_trace(
     Raises:
         InputError: the file cannot be read, or is not a trace.
     """
-    how = Reading(layers, part=part, split=split, launches=launches)
     with _open(path, name) as source:
-        return read_source(source, how)
+        return read_source(source, Reading(layers, part=part, split=split, launches=launches))
+
+
+def read_open_trace(file: IO[bytes], name: str) -> Trace:
+    """Read a trace as `read_trace` does with `split`, from a file or pipe that is open already."""
+    return read_source(Source(file, name), Reading(split=True))
 
 
 def read_source(source: Source, how: Reading) -> Trace:
@@ -194,20 +193,86 @@ def read_products(path: Path) -> list[tuple[int, Product]]:
         return products_of(source)
 
 
-def read_open_trace(file: IO[bytes], name: str) -> Trace:
-    """Read a trace as `read_trace` does with `split`, from a file or pipe that is open already."""
-    source = Source(file, name)
-    return _format_of(source).reader.read(source, Reading(split=True))
-
-
 @contextmanager
 def _open(path: Path, name: str | None = None) -> Iterator[Source]:
-    refuse_name(path)
+    for kind in _REFUSED:
+        if kind.suffixes and path.name.lower().removesuffix(".gz").endswith(kind.suffixes):
+            raise InputError(f"{path.name} is {kind.what}.", kind.hint.format(path=path))
     with reading(path), open_binary(path) as file:
-        source = Source(file, name or path.name, path)
-        refuse_content(source)
-        yield source
+        yield Source(file, name or path.name, path)
 
 
 def _format_of(source: Source) -> Format:
+    for kind in _REFUSED:
+        if kind.begins and source.head.startswith(kind.begins) and kind.near in source.head:
+            raise InputError(f"{source.name} is {kind.what}.", kind.hint)
     return next(known for known in FORMATS if known.probe(source.head, source.name))
+
+
+# ---- what people give in place of a trace
+
+
+class _Refused(NamedTuple):
+    """Files of a kind, by the ends of their names, or by how they begin and what is near there."""
+
+    suffixes: tuple[str, ...]
+    what: str
+    hint: str
+    begins: tuple[bytes, ...] = ()
+    near: bytes = b""
+
+
+_PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_REFUSED: Final = (
+    _Refused(
+        (".nsys-rep", ".qdrep"),
+        "a report of Nsight Systems, which only nsys can read",
+        "Export it: nsys export --type sqlite {path}",
+    ),
+    _Refused(
+        (".ncu-rep", ".ncu-repz"),
+        "a report of Nsight Compute, which only ncu can read",
+        "Print it: ncu --import {path} --csv --page raw > ncu.csv",
+    ),
+    _Refused(
+        ("_results.db",),
+        "a database of rocprofv3",
+        "Convert it: rocpd convert -i {path} --output-format csv, and give the …_kernel_trace.csv.",
+    ),
+    _Refused(
+        (".pftrace", ".perfetto-trace", ".perfetto"),
+        "a Perfetto trace in protobuf",
+        "Convert it (traceconv json {path} trace.json), or record with rocprofv3 --output-format "
+        "csv, or torch.profiler's export_chrome_trace.",
+    ),
+    _Refused(
+        (".pb", ".xplane"),
+        "a protobuf file, such as XLA's xplane",
+        "Give the *.trace.json.gz that the profiler wrote next to it, or record it with "
+        "jax.profiler.trace(folder, create_perfetto_trace=True).",
+    ),
+    _Refused(
+        (".hatchet",),
+        "a profile of Triton's Proton, whose kernels have no order",
+        "Record with torch.profiler (export_chrome_trace), or with fp8verify run.",
+    ),
+    _Refused(
+        (),
+        "a snapshot of torch's memory (a pickle, which is not loaded), without kernels",
+        "Record kernels: torch.profiler's export_chrome_trace, or fp8verify run.",
+        _PICKLE,
+        b"segments",
+    ),
+    _Refused(
+        (),
+        "a pickle, which is not loaded: it may run any code",
+        "Give a trace that torch.profiler exported (export_chrome_trace).",
+        _PICKLE,
+    ),
+    _Refused(
+        (),
+        "cuBLAS's log of calls, which has no types of FP8 products",
+        "Record cuBLASLt's, which has: CUBLASLT_LOG_MASK=2 CUBLASLT_LOG_FILE=FILE.",
+        (b"I! cuBLAS (", b"i! cuBLAS (", b"I!cuBLAS"),
+    ),
+)

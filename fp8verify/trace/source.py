@@ -211,3 +211,18 @@ class _Counted:
     def put_back(self, head: bytes) -> None:
         self._head = head
         self.total -= len(head)
+
+
+def not_a_trace(source: Source, what: str) -> InputError:
+    """Say what a file is not, or that it is damaged before its first event."""
+    if source.damage is not None:
+        return InputError(
+            f"{source.name} is damaged before its first event: {source.damage}.",
+            "The file is cut or corrupt: copy or export it again (`gzip -t` or `zstd -t` tests "
+            "one).",
+        )
+    return InputError(
+        f"{source.name} is not {what}.",
+        "Give a trace that torch.profiler exported (export_chrome_trace), or a folder of them; "
+        "a log goes to --log.",
+    )

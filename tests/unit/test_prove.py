@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.prove.agreement import SOURCES, judge, prove_launches
-from fp8verify.prove.counters import CHIPS, choose
+from fp8verify.prove.ncu import CHIPS, choose
 from fp8verify.prove.ncu import read_launches as read
 from fp8verify.terms import Precision
 from tests.fake_ncu import BF16, FFMA, FP8, HMMA, METRICS, log_of

@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.trace.nesting import start_order
+from fp8verify.trace.contexts import start_order
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.sampled_from([-1, 0])))
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace
-from fp8verify.trace.kineto import reader
+from fp8verify.trace import Trace, kineto
 from fp8verify.trace.source import Reading, Source
 from tests.unit.trace_events import HEAD, as_document, kernel_names, sample, view
 
@@ -64,7 +63,7 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 def read(data: bytes, block_size: int = 1 << 20) -> Trace:
-    return reader.read(Source(io.BytesIO(data), "t.json"), Reading(block_size=block_size))
+    return kineto.read(Source(io.BytesIO(data), "t.json"), Reading(block_size=block_size))
 
 
 @given(data=documents(), block_size=st.integers(1, 4000), packed=st.booleans())

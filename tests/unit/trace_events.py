@@ -7,8 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 from fp8verify.terms import Collective, OpContext
-from fp8verify.trace import Trace
-from fp8verify.trace.kineto import reader
+from fp8verify.trace import Trace, kineto
 from fp8verify.trace.source import Reading, Source
 
 Event = dict[str, Any]
@@ -117,7 +116,7 @@ def as_document(events: list[Event], **head: Any) -> bytes:
 
 
 def read_bytes(data: bytes, *, block_size: int = 1 << 20) -> Trace:
-    return reader.read(Source(io.BytesIO(data), "trace.json"), Reading(block_size=block_size))
+    return kineto.read(Source(io.BytesIO(data), "trace.json"), Reading(block_size=block_size))
 
 
 def kernel_names(trace: Trace) -> list[str]:

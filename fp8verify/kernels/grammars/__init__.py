@@ -1,1 +1,66 @@
-"""One grammar a file: how a library spells its kernels' names."""
+"""Decode a kernel name with the grammar of the library that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from fp8verify.kernels import describe
+from fp8verify.kernels.grammars import (
+    amd,
+    attention,
+    cublas,
+    cute_dsl,
+    cutlass,
+    gemm_names,
+    helper_names,
+    libraries,
+    pytorch,
+)
+from fp8verify.kernels.symbol import Symbol
+from fp8verify.terms import KernelName, Role
+
+# Each grammar recognizes its own names and returns None for others. Where two could claim a
+# name, the narrower is first: attention before the CUTLASS kernels it is built from, and the
+# words of helpers last.
+GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
+    cublas.nvjet,
+    cublas.logged,
+    pytorch.native,
+    pytorch.triton,
+    libraries.memory,
+    libraries.communication,
+    cublas.xmma,
+    attention.decode,
+    cutlass.procedural,
+    cutlass.template,
+    libraries.deepgemm,
+    amd.tensile,
+    libraries.tensorrt_llm,
+    cublas.decode,
+    amd.composable_kernel,
+    amd.aiter_assembly,
+    libraries.marlin,
+    libraries.convolution,
+    cute_dsl.decode,
+    cute_dsl.thunderkittens,
+    attention.by_words,
+    gemm_names.decode,
+    helper_names.decode,
+)
+
+
+def decode(name: str) -> KernelName:
+    """Decode a kernel's name.
+
+    It never raises and takes time linear in the name's length. A name that no grammar knows has the
+    role OTHER. A name of a GEMM without its types is a GEMM of UNKNOWN precision.
+    """
+    symbol = Symbol(name)
+    for grammar in GRAMMARS:
+        found = grammar(symbol)
+        if found is not None:
+            return replace(found, name=name)
+    return replace(describe.other("unknown", Role.OTHER, "no grammar knows this name"), name=name)

@@ -1,1 +1,248 @@
-"""Kineto's Chrome traces: bytes to events, events to columns."""
+"""Read one Kineto Chrome trace (JSON) into a `Trace`.
+
+Of the metadata a few entries are kept; everything else may be a secret and is dropped. A file may
+hold several ranks: traces that were joined for a viewer, each process with its own GPU. Numbers of
+operators and of launches may be those of several at once, so columns are taken apart before
+anything is joined by them.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from itertools import compress
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.text import clean
+from fp8verify.trace.build import fill, main_device
+from fp8verify.trace.columns import CallColumns, Columns, OpColumns
+from fp8verify.trace.kineto.collector import Collector
+from fp8verify.trace.kineto.document import Buffer, Document
+from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
+from fp8verify.trace.steps import mark_profiler_steps
+from fp8verify.trace.tables import Kernels, Trace
+
+_MAX_NOTES = 20
+
+
+_LEVELS = frozenset({"INFO", "WARNING", "ERROR"})
+
+
+class Metadata:
+    """Takes what the top level of the document says apart from its events.
+
+    Attributes:
+        devices: name and compute capability by number.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.devices: dict[int, tuple[str, str | None]] = {}
+        self._trace = trace
+
+    def take(self, key: str, value: Any, _: bytes) -> None:
+        """Keep what matters of one top-level entry; values of an unexpected type are ignored."""
+        trace, health = self._trace, self._trace.health
+        if key == "distributedInfo" and isinstance(value, dict):
+            trace.rank = _count(value.get("rank"))
+            trace.world_size = _count(value.get("world_size"))
+        elif key == "deviceProperties" and isinstance(value, list):
+            self.devices = dict(filter(None, map(_device, value)))
+        elif key == "baseTimeNanoseconds":
+            trace.base_ns = _count(value, 1 << 62) or 0
+        elif key == "record_shapes":
+            trace.record_shapes = bool(value)
+        elif key in _LEVELS:
+            remarks = _remarks(value)
+            health.records_lost |= any(remarks.values())
+            health.notes = [*health.notes, *remarks][:_MAX_NOTES]
+
+
+def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return None
+    major, minor = _count(value.get("computeMajor")), _count(value.get("computeMinor"))
+    capability = None if major is None or minor is None else f"{major}.{minor}"
+    return _count(value.get("id")) or 0, (clean(value["name"][:200]), capability)
+
+
+def _count(value: Any, limit: int = 1 << 31) -> int | None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
+    return value if ok else None
+
+
+# Lines that Kineto logs (CuptiActivityApi.cpp, CuptiActivityProfiler.cpp), what they mean,
+# and whether kernels that ran may be missing from the trace.
+_REMARKS = (
+    (r"Dropped (\d{1,18}) activity records", "CUPTI dropped {} activity records", True),
+    (
+        r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)",
+        "the profiler's GPU buffers ({}) were full and tracing ended early",
+        True,
+    ),
+    (r"(?:CUPTI|GPU) stopped early\? = (1)", "the profiler stopped recording the GPU early", True),
+    # Records of the warm-up are out of range too, so a count alone is not a loss
+    # (pytorch/pytorch#192021 is about the cases in which it is one).
+    (
+        r"Record counts: Out-of-range = ([1-9]\d{0,17})",
+        "the profiler left out {} records as outside of its window",
+        False,
+    ),
+    (r"(CUPTI_ERROR_[A-Z_]{1,60})", "the profiler met {}", False),  # pytorch/pytorch#99615
+)
+
+
+def _remarks(lines: Any) -> dict[str, bool]:
+    """Return what the known lines among those of one level mean, and whether each is a loss."""
+    texts = [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
+    return {
+        text.format(match[1]): is_loss
+        for line in texts
+        for pattern, text, is_loss in _REMARKS
+        if (match := re.search(pattern, line))
+    }
+
+
+def glance(source: Source) -> Glance:
+    """Read the metadata before the events, the rank among them."""
+    trace = Trace(source=source.name)
+    document = Document(Buffer(source, source.name), Metadata(trace).take)
+    is_json = document.read()
+    return Glance(
+        is_trace=document.is_trace,
+        is_damaged=not document.is_trace and not (is_json and document.closed),
+        rank=trace.rank,
+    )
+
+
+def read(source: Source, how: Reading) -> Trace:
+    """Read the whole document as a stream.
+
+    Raises:
+        InputError: the bytes are not JSON, or hold no list of events.
+    """
+    trace, collector = Trace(source=source.name), Collector()
+    metadata = Metadata(trace)
+    document = Document(Buffer(source, source.name), metadata.take, collector, how.block_size)
+    is_json = document.read()
+    more = is_json and document.closed and document.more()
+    if not document.is_trace:
+        raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
+    health = trace.health
+    health.truncated = not document.closed or source.damage is not None
+    health.extra_documents = int(more)
+    if source.damage:
+        health.notes.append(source.damage)
+    health.no_events = document.closed and not collector.events and not collector.skipped
+    if health.no_events:
+        health.notes.append("its list of events is empty")
+    if document.resynced:
+        health.notes.append("the metadata is damaged; the events after it were found")
+    health.events, health.skipped_events = collector.events, collector.skipped
+    columns = collector.finish()
+    processes = processes_of(columns) if how.split else []
+    if not processes:
+        _complete(trace, columns, metadata, how)
+        return trace
+    traces = []
+    for process in processes:
+        part = part_of(columns, process)
+        mark_profiler_steps(part)
+        label = f"{source.name} (process {clean(str(process.number))})"
+        # The rank of the metadata is that of one of them.
+        one = replace(trace, source=label, rank=None, health=replace(health, notes=[*health.notes]))
+        _complete(one, part, metadata, how)
+        traces.append(one)
+    traces[0].others = traces[1:]
+    return traces[0]
+
+
+def _complete(trace: Trace, columns: Columns, metadata: Metadata, how: Reading) -> None:
+    fill(trace, columns, layers=how.layers, launches=how.launches)
+    if metadata.devices:
+        first = next(iter(metadata.devices.values()))
+        device = main_device(trace.kernels)
+        trace.gpu, trace.compute_capability = metadata.devices.get(device, first)
+
+
+# A process launched the kernels of a device if it has this many times the launches of any other.
+_CLEARLY = 2
+
+
+class Process(NamedTuple):
+    """A process of a file, and the devices that ran its kernels."""
+
+    number: Hashable
+    devices: frozenset[int]
+
+
+def processes_of(columns: Columns) -> list[Process]:
+    """Return the processes of a file that launched kernels on devices of their own, if several.
+
+    Where the ids of launches collide, devices belong to the processes in order.
+    """
+    if len({_process(thread) for thread in columns.threads}) < 2:
+        return []
+    callers: defaultdict[int, set[Hashable]] = defaultdict(set)
+    owners = list(map(_process, columns.threads))
+    for correlation, thread in zip(columns.calls.correlation, columns.calls.thread, strict=True):
+        callers[correlation].add(owners[thread])
+    votes: defaultdict[int, Counter[Hashable]] = defaultdict(Counter)
+    for device, correlation in zip(columns.kernels.device, columns.correlations, strict=True):
+        votes[device].update(callers[correlation])
+    launching = {process for counted in votes.values() for process in counted}
+    found: defaultdict[Hashable, set[int]] = defaultdict(set)
+    for device, counted in votes.items():
+        (best, most), (_, second) = [*counted.most_common(2), (None, 0), (None, 0)][:2]
+        if most < _CLEARLY * second:
+            if len(launching) != len(votes):
+                return []
+            pairs = zip(sorted(launching, key=_in_order), sorted(votes), strict=True)
+            return [Process(process, frozenset({device})) for process, device in pairs]
+        found[best].add(device)
+    ordered = sorted(found, key=_in_order)
+    several = [Process(process, frozenset(found[process])) for process in ordered]
+    return several if len(several) > 1 else []
+
+
+def _process(thread: Any) -> Hashable:
+    return thread[0] if isinstance(thread, tuple) else None
+
+
+def _in_order(process: Hashable) -> tuple[int, str]:
+    return (process if isinstance(process, int) else -1), str(process)
+
+
+def part_of(columns: Columns, process: Process) -> Columns:
+    """Return the columns of one process alone; copies are not told apart, and left out."""
+    own = [_process(thread) == process.number for thread in columns.threads]
+    ops = [own[thread] for thread in columns.ops.thread]
+    calls = [own[thread] for thread in columns.calls.thread]
+    kernels = [device in process.devices for device in columns.kernels.device]
+    places = {row: place for place, row in enumerate(compress(range(len(ops)), ops))}
+    return replace(
+        columns,
+        ops=_kept(columns.ops, OpColumns(), ops),
+        calls=_kept(columns.calls, CallColumns(), calls),
+        kernels=_kept(columns.kernels, Kernels(), kernels),
+        op_ids=_where(columns.op_ids, kernels),
+        correlations=_where(columns.correlations, kernels),
+        annotations=array("i", (places[row] for row in columns.annotations if row in places)),
+        copies={},
+    )
+
+
+def _kept(table: Any, empty: Any, wanted: list[bool]) -> Any:
+    """Return the wanted rows of a table; columns that are not filled stay empty."""
+    for name in table.__struct_fields__:
+        column = getattr(table, name)
+        if column:
+            setattr(empty, name, _where(column, wanted))
+    return empty
+
+
+def _where(column: array[Any], wanted: Iterable[bool]) -> array[Any]:
+    return array(column.typecode, compress(column, wanted))
