@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     names = (
-        "steps", "variation", "called different", "drifting", "heavy", "10 % found", "5 % found"
+        "steps", "variation", "called different", "drifting", "heavy", "10% found", "5% found"
     )  # fmt: skip
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in table(given.runs, given.seed)]

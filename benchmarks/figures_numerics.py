@@ -160,7 +160,7 @@ def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
     codes = {one.code: one for one in numbers}
     if training.expected is None:
         wrong.extend(f"accused: {one.message}" for one in numbers)
-        return "none, none sown" if not numbers else "accused"
+        return "none, none injected" if not numbers else "accused"
     one = codes.get(training.expected)
     if one is None or one.layers[0] != LAYER or f"first in step {SOWN}" not in one.message:
         wrong.append(f"missed {training.expected}: {one and one.message}")

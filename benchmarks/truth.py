@@ -570,11 +570,11 @@ def table(outcomes: list[Outcome]) -> str:
         (
             f"`benchmarks/truth.py`, {time.strftime('%Y-%m-%d')}: of {len(wrong)} faults that the "
             f"evidence can decide {accepted} were taken for sound runs "
-            f"(95 % bound: {upper(accepted, len(wrong)):.1%})."
+            f"(95% bound: {upper(accepted, len(wrong)):.1%})."
         ),
         "",
         (
-            "| class | decidable | n | false accepts | false rejects | no answer | 95 % bound | "
+            "| class | decidable | n | false accepts | false rejects | no answer | 95% bound | "
             "recorded as it ran |"
         ),
         "|---|---|---|---|---|---|---|---|",
