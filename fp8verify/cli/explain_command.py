@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,10 +51,10 @@ def command(names: tuple[str, ...], form: str) -> None:
         between = "\n" if place else ""
         pages = _pages() if form == "text" and _CODE.fullmatch(name) else {}
         if name in pages:
-            click.echo(f"{between}{name}\n\n{_without_markup(pages[name](name))}")
+            click.echo(f"{between}{name}\n\n{_as_plain(pages[name](name))}")
             continue
         if form == "text" and (told := _word(name)):
-            click.echo(f"{between}{name}\n  {told}")
+            click.echo(f"{between}{name}\n{_wrapped(told.replace('`', ''), '  ')}")
             continue
         if known := causes(name.splitlines(), alone=True):
             cause = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
@@ -85,9 +87,26 @@ def _word(word: str) -> str:
     return verdicts.get(word.casefold()) or meaning(word)
 
 
-def _without_markup(page: str) -> str:
-    page = re.sub(r"(?m)^\*(.*)\*$|`|  $", r"\1", page)
-    return re.sub(r"\[([^\]]{1,200})\]\([^)]{1,200}\)", r"\1", page)
+def _as_plain(page: str) -> str:
+    """Return Markdown as text of the terminal's width."""
+    page = re.sub(r"(?m)^\*(.*)\*$|^#+ |`", r"\1", page)
+    page = re.sub(r"\[([^\]]{1,200})\]\([^)]{1,200}\)", r"\1", page)
+    return re.sub(r"(?m)^(?:- |  → )?\S.*(?:\n(?!- |  →).+)*", lambda item: _wrapped(item[0]), page)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    """Wrap a paragraph, or an item of a list with a hanging indent."""
+    mark = re.match(r" *[-→] ", text)
+    words = " ".join(text.split())
+    first = mark[0] if mark else indent
+    return fill(
+        words.removeprefix(first.strip()).strip(),
+        min(get_terminal_size().columns, 120),
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 # What people paste in place of a name, and the command that takes it.

@@ -1,8 +1,8 @@
 """The table of findings: `findings.toml` says what each code means, and this makes findings of it.
 
 Rules hand over facts only. What a finding says, how grave it is, which verdict it makes of its
-ranks and what to do about it are in the table, from which `docs/findings.md` and
-`fp8verify explain CODE` are written too.
+ranks and what to do about it are in the table, from which the pages of
+`docs/findings` and `fp8verify explain CODE` are written too.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def place_of(found: Finding) -> tuple[int, int]:
 
 
 def finding_page(code: str) -> str:
-    """Return what a code means as Markdown: its severities, its text, what to do.
+    """Return what a code means as Markdown, under the headings that every page has.
 
     Raises:
         KeyError: no finding has this code.
@@ -111,9 +111,23 @@ def finding_page(code: str) -> str:
     severities = " or ".join(kind for kind in Severity if any(c.severity is kind for c in cases))
     verdicts = " or ".join(dict.fromkeys(c.verdict for c in cases if c.verdict is not None))
     makes = f"; can make the verdict {verdicts}" if verdicts else ""
-    remedies = "\n".join(f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one)
-    to_do = ["What to do:", remedies] if remedies else []
-    return "\n\n".join([f"*{severities}{makes}*", _meanings()[code], *to_do])
+    means, why, causes, example, evidence = _explanations()[code]
+    remedies = [f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one]
+    sections = {
+        "What it means": f"{means}\n\n{causes}",
+        "Why it matters": why,
+        "Example": example,
+        "Fix": "\n".join(remedies) or "Nothing needs a fix.",
+        "Evidence": evidence,
+    }
+    shown = (f"## {heading}\n\n{text}" for heading, text in sections.items())
+    return "\n\n".join([f"*{severities}{makes}*", *shown])
+
+
+def first_sentence(code: str) -> str:
+    """Return in one sentence what a code means."""
+    means = " ".join(_explanations()[code][0].split())
+    return re.split(r"(?<=[.])\s", means)[0]
 
 
 def _remedy(case: Case) -> str:
@@ -122,9 +136,15 @@ def _remedy(case: Case) -> str:
     return " ".join(one for one in re.split(r"(?<=\.) ", general) if "{" not in one)
 
 
+_SECTION = re.compile(
+    r"^## ([\w-]+)\n\n(.+?)\n\nWhy: (.+?)\n\n(Causes.+?)\n\n"
+    r"Example: (.+?)\n\nEvidence: (.+?)\n(?:\n|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
 @cache
-def _meanings() -> Mapping[str, str]:
-    """Return what `findings.md` says of each code."""
+def _explanations() -> Mapping[str, tuple[str, ...]]:
+    """Return what `findings.md` says of each code: means, why, causes, example, evidence."""
     text = Path(__file__).with_name("findings.md").read_text(encoding="utf-8")
-    sections = (part.split("\n", 1) for part in text.removeprefix("## ").split("\n## "))
-    return {code: meaning.strip() for code, meaning in sections}
+    return {code: tuple(parts) for code, *parts in _SECTION.findall(text)}

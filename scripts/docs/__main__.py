@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 
 from scripts.docs.blocks import pages, rewritten
-from scripts.docs.doctor_codes import FOLDER as CODES
 from scripts.docs.doctor_codes import code_pages
 from scripts.docs.notebooks import execute_all, stale_notebooks
 from scripts.docs.pictures import draw, stale_pages, stale_terminals
-from scripts.docs.reference import TABLES
+from scripts.docs.reference import TABLES, finding_pages
 from scripts.docs.shell import ROOT
 
 
@@ -33,14 +32,16 @@ def stale_texts(*, write: bool = False) -> list[str]:
 
 
 def stale_codes(*, write: bool = False) -> list[str]:
-    """Name the pages of the doctor's codes that differ from its data; maybe write them."""
-    pages = code_pages()
-    gone = [page for page in CODES.glob("*.md") if page not in pages]
+    """Name the pages of docs/doctor and docs/findings that are stale; maybe write them."""
+    pages = {**code_pages(), **finding_pages()}
+    folders = {page.parent for page in pages}
+    gone = [page for folder in folders for page in folder.glob("*.md") if page not in pages]
     old = [page for page in pages if not page.is_file() or page.read_text("utf-8") != pages[page]]
     if write:
         for page in gone:
             page.unlink()
         for page in old:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(pages[page], encoding="utf-8")
     return [str(page.relative_to(ROOT)) for page in (*gone, *old)]
 

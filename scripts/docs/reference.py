@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect as python_inspect
 import json
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fp8verify.cli.group import COMMANDS
 from fp8verify.files import parse_toml
 from fp8verify.report.model.report import MEANINGS
 from fp8verify.terms import Severity, Verdict
-from fp8verify.verdict.findings_table import finding_page, findings_table
+from fp8verify.verdict.findings_table import finding_page, findings_table, first_sentence
 from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support
 from scripts.docs.shell import ROOT, printed
@@ -71,16 +72,37 @@ def extras() -> str:
     return "\n".join(lines)
 
 
-def findings() -> str:
-    """Write a section for every finding, the gravest first."""
+FINDINGS = ROOT / "docs" / "findings"
+
+
+def finding_pages() -> dict[Path, str]:
+    """Return the pages of docs/findings by their files: one a code, and an index."""
     severities = list(Severity)
-    gravest = {
-        code: min(severities.index(case.severity) for case in cases.values())
-        for code, cases in findings_table().items()
-    }
-    return "\n\n".join(
-        f"### {code}\n\n{finding_page(code)}" for code in sorted(gravest, key=lambda c: gravest[c])
-    )
+    rows = []
+    pages = {}
+    for code, cases in findings_table().items():
+        kinds = {case.severity for case in cases.values()}
+        gravest = min(map(severities.index, kinds))
+        verdicts = ", ".join(dict.fromkeys(c.verdict for c in cases.values() if c.verdict)) or "-"
+        shown = ", ".join(kind for kind in severities if kind in kinds)
+        means = first_sentence(code)
+        rows.append((gravest, f"| [`{code}`]({code}.md) | {shown} | {verdicts} | {means} |"))
+        pages[FINDINGS / f"{code}.md"] = f"# `{code}`\n\n{finding_page(code)}\n"
+    table = "\n".join(row for _, row in sorted(rows, key=itemgetter(0)))
+    head = "| code | severity | verdict | what it means |\n|---|---|---|---|"
+    return {FINDINGS / "index.md": f"{_FINDINGS}\n{head}\n{table}\n", **pages}
+
+
+_FINDINGS = """\
+# Findings
+
+A verdict is one word. Findings are its reasons, each with a fix. An *error* makes the exit code 1,
+a *warning* deserves action, *info* explains. `fp8verify explain CODE` prints the same pages.
+
+In JSON a finding names its `ranks`, its `layers`, and the `verdict` that it gives these ranks (null
+if it does not affect the verdict). If no FP8 ran and the command names a configuration that
+requests FP8, findings can have [doctor's codes](../doctor/index.md) too.
+"""
 
 
 def commands() -> str:
@@ -196,7 +218,6 @@ def patches() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "doctor measured": doctor_measured,
     "verdicts": verdicts,
-    "findings": findings,
     "glossary": words,
     "extras": extras,
     "commands": commands,

@@ -17,10 +17,9 @@ import pytest
 
 from fp8verify.cli.glossary import glossary
 from fp8verify.cli.group import cli
-from fp8verify.verdict.findings_table import findings_table
 from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
-from scripts.docs.reference import TABLES
+from scripts.docs.reference import TABLES, finding_pages
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from scripts.truth_of_captures import ROOT
 from tests.golden.reports import report_of
@@ -218,9 +217,11 @@ def test_what_is_said_to_have_been_tried_has_its_evidence(trial: Trial) -> None:
         assert f"def {test}(" in (REPOSITORY / path).read_text(encoding="utf-8") if test else True
 
 
-def test_every_finding_is_explained() -> None:
-    sections = re.findall(r"^### (.+)$", (DOCS / "findings.md").read_text("utf-8"), re.MULTILINE)
-    assert sorted(sections) == sorted(findings_table())
+def test_no_page_of_a_finding_is_stale() -> None:
+    """Those of the doctor's codes: tests/unit/test_doctor_data.py."""
+    pages = finding_pages()
+    assert set((DOCS / "findings").iterdir()) == set(pages)
+    assert [page.name for page, text in pages.items() if page.read_text("utf-8") != text] == []
 
 
 def test_the_python_page_runs_as_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something the reader should know, with what to do about it.
 
     Attributes:
-        code: what kind of finding it is; docs/findings.md explains them.
+        code: what kind of finding it is; docs/findings explains them.
         severity: error, warning or info.
         message: the fact, in one sentence; of the first of `ranks` if it is `per_rank`.
         hint: what to do about it, empty if nothing is to be done.
