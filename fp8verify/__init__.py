@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # as in typing, whose import every start of ours would fe
 if TYPE_CHECKING:
     from typing import Any
 
-    from fp8verify.comparison.public import compare, table
+    from fp8verify.comparison.compare import compare, table
     from fp8verify.errors import Fp8VerifyError
     from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
     from fp8verify.integrations.own_loop import Window as window  # noqa: N813
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from fp8verify.pipeline.inspection import inspect
     from fp8verify.preflight import DoctorReport, doctor
     from fp8verify.report.model.comparison import Comparison, RunTable
-    from fp8verify.report.model.rendered import Frames
-    from fp8verify.report.model.report import Report
+    from fp8verify.report.model.report import Frames, Report
     from fp8verify.terms import KernelName, Verdict
     from fp8verify.verdict.assertions import (
         assert_fp8_active,
@@ -62,14 +61,13 @@ __all__ = [
 ]
 _NAMES_OF = {
     "pipeline.inspection": "inspect",
-    "comparison.public": "compare table",
+    "comparison.compare": "compare table",
     "errors": "Fp8VerifyError",
     "integrations.own_loop": "watch window",
     "kernels": "explain",
     "preflight": "DoctorReport doctor",
     "report.model.comparison": "Comparison RunTable",
-    "report.model.rendered": "Frames",
-    "report.model.report": "Report",
+    "report.model.report": "Frames Report",
     "terms": "KernelName Verdict",
     "verdict.assertions": "assert_fp8_active assert_gemm_precision assert_no_regression",
     "verdict.policy": "Policy",

@@ -18,8 +18,11 @@ from fp8verify.capture.schema import (
     SlotRecord,
     TensorRecord,
 )
-from fp8verify.report.model import scalars
-from fp8verify.report.model.numerics import (
+from fp8verify.report.model.diagnosis import (
+    GRAD_NORM,
+    GRAD_NORM_CLIP_RATIO,
+    LOSS,
+    OF_TENSORS,
     NumericsReport,
     ScaleRow,
     TensorRow,
@@ -163,18 +166,18 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
 
 
 def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, float]:
-    """Return the scalars of a measured step, by the names of `fp8verify.report.model.scalars`."""
+    """Return the scalars of a measured step, by the names of `fp8verify.report.model.diagnosis`."""
     rows, found = line.rows, {}
-    for name, of in scalars.OF_TENSORS.items():
+    for name, of in OF_TENSORS.items():
         values = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
         known = [value for value in values if value is not None]
         if known:
             found[name] = of.worst(known)
     gradient = line.gradient
     rest = {
-        scalars.GRAD_NORM: gradient.norm if gradient is not None else None,
-        scalars.GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
-        scalars.LOSS: loss,
+        GRAD_NORM: gradient.norm if gradient is not None else None,
+        GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
+        LOSS: loss,
     }
     return found | {name: value for name, value in rest.items() if value is not None}
 

@@ -10,7 +10,7 @@ from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, pac
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
-from fp8verify.report.model.numerics import MemoryReport
+from fp8verify.report.model.diagnosis import MemoryReport
 from fp8verify.report.model.parts import ClockReport, ModulesReport, StepStatistics, WindowReport
 from fp8verify.report.model.report import Environment
 from fp8verify.text import counted

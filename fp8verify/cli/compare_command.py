@@ -1,4 +1,4 @@
-"""`fp8verify compare`: is the candidate faster, and where does the gain go?"""
+"""`fp8verify compare`, is the candidate faster; and `fp8verify table`, many runs, one row each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options, valued
 from fp8verify.cli.output import write_result
-from fp8verify.report import COMPARISON_FORMS
+from fp8verify.report import COMPARISON_FORMS, TABLE_FORMS
 
 
 @click.command("compare")
@@ -36,7 +36,7 @@ from fp8verify.report import COMPARISON_FORMS
 )
 @flag("-q", "--quiet", text="Print the result and the findings, but no table.")
 @result_options(COMPARISON_FORMS, "Show every GEMM, layer and rank.")
-def command(baseline: str, candidate: str, **given: Any) -> None:
+def compare_command(baseline: str, candidate: str, **given: Any) -> None:
     """Compare two runs: traces, folders of ranks, or captures of `run`.
 
     \b
@@ -49,9 +49,31 @@ def command(baseline: str, candidate: str, **given: Any) -> None:
 
     Exit codes: 0 compared, 1 a required limit is not met, 2 usage, 3 the runs cannot be compared.
     """
-    from fp8verify.comparison.public import compare
+    from fp8verify.comparison.compare import compare
 
     options = ResultOptions.take(given, COMPARISON_FORMS)
     found = compare(baseline, candidate, workers=None, **given)
     write_result(found, options)
     sys.exit(found.exit_code)
+
+
+@click.command("table")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE…", type=PLACE)
+@flag("--exit-zero", text="Exit with 0 whatever the verdicts are.")
+@result_options(TABLE_FORMS, "Show the reason of each verdict, and full names.")
+def table_command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> None:
+    """Show many runs in one table, one row each: a sweep, or a week of CI.
+
+    \b
+    fp8verify table sweep/*/
+    fp8verify table nightly-*/ -o week.html
+    fp8verify table sweep/*/ --format csv > sweep.csv
+
+    The exit code is the largest one of the runs; 0 means that FP8 ran in all of them.
+    """
+    from fp8verify.comparison.compare import table
+
+    options = ResultOptions.take(given, TABLE_FORMS)
+    found = table(*captures, workers=None)
+    write_result(found, options)
+    sys.exit(0 if exit_zero else found.exit_code)

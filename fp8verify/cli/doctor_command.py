@@ -1,8 +1,13 @@
-"""`fp8verify doctor`: check hardware, versions and configuration before a run."""
+"""`fp8verify doctor`: check hardware, versions and configuration before a run.
+
+`python -m fp8verify.cli.doctor_command FILE…` checks configurations one by one, as the pre-commit
+hook does. Each file is a run of its own; what is said of the machine that commits is left out.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +22,9 @@ from fp8verify.cli.options import (
     valued,
 )
 from fp8verify.cli.output import emit
-from fp8verify.preflight import RECIPES, Status, doctor
-from fp8verify.preflight.checks import FORMS
+from fp8verify.errors import Fp8VerifyError
+from fp8verify.preflight import RECIPES, doctor
+from fp8verify.preflight.checks import FORMS, Check, Status, report_of, to_text
 
 
 @click.command(
@@ -76,7 +82,7 @@ from fp8verify.preflight.checks import FORMS
 @form_option(FORMS, "github prints workflow commands with file and line.", "text")
 @output_option("Write the report to a file instead of standard output.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
-def command(
+def doctor_command(
     configs: tuple[str, ...],
     command_line: tuple[str, ...],
     measure: bool,
@@ -100,7 +106,7 @@ def command(
 
     Exit codes: 0 no check fails, 1 a check fails (with --strict also warnings), 2 usage.
     """
-    refuse_unknown_option(command, command_line[0] if command_line else "")
+    refuse_unknown_option(doctor_command, command_line[0] if command_line else "")
     report = doctor(
         *configs,
         command=command_line,
@@ -113,3 +119,28 @@ def command(
     named = [check.file for check in report.not_checked if check.file is not None]
     unread = any(not file.endswith(".py") for file in named)
     sys.exit(report.exit_code or int(strict and (report.status is Status.WARN or unread)))
+
+
+def check_each(files: Sequence[str]) -> int:
+    """Print the faults of each file; return 1 if a check fails, 2 if a file cannot be read."""
+    code = 0
+    for file in files:
+        try:
+            faults = [check for check in doctor(file).checks if _is_of_file(check)]
+        except Fp8VerifyError as error:
+            print(f"error: {error.fact}\nhint: {error.hint}", file=sys.stderr)
+            code = max(code, 2)
+            continue
+        if faults:
+            report = report_of(faults)
+            print(to_text(report), end="")
+            code = max(code, report.exit_code)
+    return code
+
+
+def _is_of_file(check: Check) -> bool:
+    return check.file is not None and check.status in (Status.FAIL, Status.WARN)
+
+
+if __name__ == "__main__":
+    sys.exit(check_each(sys.argv[1:]))

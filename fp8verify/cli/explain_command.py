@@ -6,6 +6,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -14,10 +16,12 @@ import click
 
 from fp8verify.cli.options import form_option
 from fp8verify.errors import UsageError
+from fp8verify.files import parse_toml
 from fp8verify.terms import KernelName
 
 if TYPE_CHECKING:
     from fp8verify.logs.failures import Cause
+
 
 _MAX_NAME = 1 << 16
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -26,7 +30,7 @@ _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 @click.command("explain")
 @click.argument("names", nargs=-1, metavar="NAME… | CODE… | WORD… | MESSAGE… | -")
 @form_option(("text", "json"), "json prints one object per line.", "text")
-def command(names: tuple[str, ...], form: str) -> None:
+def explain_command(names: tuple[str, ...], form: str) -> None:
     """Explain kernel names, codes of findings and checks, words of reports, and error messages.
 
     - reads names and messages from standard input, one per line.
@@ -80,7 +84,6 @@ def _pages() -> dict[str, Callable[[str], str]]:
 
 def _word(word: str) -> str:
     """Return what a verdict or a word of the glossary means; empty if it is neither."""
-    from fp8verify.cli.glossary import meaning
     from fp8verify.report.model.report import MEANINGS
 
     verdicts = {verdict.value.casefold(): text for verdict, text in MEANINGS.items()}
@@ -205,3 +208,18 @@ def _as_text(found: KernelName) -> str:
         f"    {printable(token):{width}}  {printable(meaning)}" for token, meaning in found.tokens
     ]
     return "\n".join(lines)
+
+
+@cache
+def glossary() -> dict[str, str]:
+    """Return the meaning of each word; words that share one are joined by commas."""
+    text = Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8")
+    return parse_toml(text)
+
+
+def meaning(word: str) -> str:
+    """Return what a word means, in any case; empty if the glossary does not have it."""
+    for words, text in glossary().items():
+        if word.casefold() in (one.casefold() for one in words.split(", ")):
+            return text
+    return ""

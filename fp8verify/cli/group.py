@@ -33,6 +33,8 @@ COMMANDS = {
     "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
 }
 MORE = ("env", "prove")
+# Commands that live in the file of another.
+_HOMES = {"table": "compare", "annotate": "inspect", "env": "run"}
 NEVER_SET = frozenset({"help", "version", "dry-run"})
 FRAMEWORKS = "frameworks"  # the table of settings that is no option
 HUGE = 10**18  # above what any option takes, and far below what Python refuses to write as text
@@ -59,8 +61,8 @@ class _Commands(click.Group):
         """Import a command; a variable sets each option: --min-share is FP8VERIFY_MIN_SHARE."""
         if cmd_name not in COMMANDS:
             return None
-        module: Any = importlib.import_module(f"fp8verify.cli.{cmd_name}_command")
-        command: click.Command = module.command
+        module = importlib.import_module(f"fp8verify.cli.{_HOMES.get(cmd_name, cmd_name)}_command")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         for name, option in options_of(command).items():
             option.envvar = "FP8VERIFY_" + name.upper().replace("-", "_")
         return command

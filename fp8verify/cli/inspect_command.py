@@ -1,17 +1,18 @@
-"""`fp8verify inspect`: the verdict from existing traces."""
+"""`fp8verify inspect`, the verdict from traces, and `fp8verify annotate`, which colors them."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import PLACE, ReportOptions, flag, report_options, valued
+from fp8verify.cli.options import FILE, PLACE, ReportOptions, flag, report_options, valued
 from fp8verify.cli.output import apply_gates, write_report
-from fp8verify.errors import requires
+from fp8verify.errors import InputError, requires
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis).",
 )
 @report_options
-def command(
+def inspect_command(
     paths: tuple[str, ...],
     log: str | None,
     scheduler: str | None,
@@ -94,3 +95,36 @@ def command(
     report = apply_gates(report, options)
     write_report(report, options, "" if comes_through_pipe(paths) else again)
     sys.exit(report.exit_code)
+
+
+@click.command("annotate")
+@click.argument("trace", type=click.Path())
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=FILE,
+    metavar="FILE",
+    help="The new trace: .json, .json.gz or .json.zst.",
+)
+def annotate_command(trace: str, output: Path) -> None:
+    """Copy a trace with every GEMM labeled by precision and GEMM pass, for trace viewers.
+
+    Kernels get a color (for chrome://tracing) and arguments. Each stream gets a precision track,
+    which Perfetto colors by name. Nothing else changes.
+
+    \b
+    fp8verify annotate trace.json.gz -o annotated.json.gz
+    fp8verify annotate capture/rank0.json.gz -o rank0-annotated.json
+    """
+    from fp8verify.annotate import annotate
+    from fp8verify.trace import find_traces
+
+    files = find_traces(trace)
+    if len({file.path for file in files}) > 1:
+        raise InputError(
+            f"{trace} holds {len(files)} traces.", f"Name one of them, such as {files[0].path}."
+        )
+    counts = annotate(Path(trace) if Path(trace).is_file() else files[0].path, output)
+    shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labeled{shown and f' ({shown})'}")

@@ -14,8 +14,7 @@ from fp8verify.cli.options import ReportOptions, ResultOptions
 from fp8verify.files import writing
 
 if TYPE_CHECKING:
-    from fp8verify.report.model.rendered import Rendered
-    from fp8verify.report.model.report import Report
+    from fp8verify.report.model.report import Rendered, Report
 
 LEAST_WIDTH, MOST_WIDTH = 20, 1000  # narrower than this no figure has room
 

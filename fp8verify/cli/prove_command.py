@@ -32,7 +32,7 @@ from fp8verify.errors import UsageError
 @valued("--kernels REGEX", text="Measure the kernels whose names match; '' measures every kernel.")
 @form_option(("text", "json"), "Format of the result.", "text")
 @output_option("Write the result to a file instead of standard output.", "FILE")
-def command(
+def prove_command(
     arguments: tuple[str, ...], launches: int, skip: int, kernels: str | None, form: str,
     output: Path | None,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""`fp8verify run`: record a window of a script and give the verdict on it."""
+"""`fp8verify run`, the verdict on a window of steps, and `fp8verify env` for other launchers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from fp8verify.record.settings_file import steps_of_training
 
 if TYPE_CHECKING:
     from fp8verify.record.collect_result import RunResult
+
 
 _NO_REPORT = 3  # as where the evidence cannot decide
 _INTERRUPTED = 128 + signal.SIGINT
@@ -201,7 +202,7 @@ def _parse_verdicts(
 @report_options
 @click.help_option("-h", "--help")
 @click.argument("command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", type=PLACE)
-def command(
+def run_command(
     command_line: tuple[str, ...],
     module: bool,
     dry_run: bool,
@@ -236,7 +237,7 @@ def command(
     from fp8verify.record.settings import read_settings
 
     options = ReportOptions.take(given)
-    refuse_unknown_option(command, command_line[0])
+    refuse_unknown_option(run_command, command_line[0])
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
         _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
@@ -373,3 +374,31 @@ def _let_interrupts_leave(result: RunResult) -> None:
 def _ignore_interrupts() -> None:
     """Keep Ctrl-C from changing the exit code of a process that is about to exit."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@click.command("env")
+@attach_options
+@click.option(
+    "--shell",
+    type=click.Choice(("sh", "fish", "none")),
+    default="sh",
+    show_default=True,
+    help="Shell syntax; none prints NAME=VALUE, as for docker --env-file or a pod's env.",
+)
+def env_command(shell: str, **given: Any) -> None:
+    """Print environment variables that attach fp8verify to a job under srun, Ray or Kubernetes.
+
+    \b
+    eval "$(fp8verify env --steps 10-12 --trace-dir DIR)"
+    srun python train.py
+    fp8verify inspect DIR --log slurm-1.out
+
+    Every Python process that has these variables and imports torch is recorded. DIR must be a new
+    folder that all processes of the job can write to. For a notebook, set the variables before its
+    kernel starts.
+    """
+    need_linux("env")
+    from fp8verify.record.injection import export_line
+    from fp8verify.record.settings import read_settings
+
+    click.echo(export_line(read_settings(**given), shell))

@@ -1,18 +1,26 @@
-"""Compare two reports."""
+"""`fp8verify.compare` and `fp8verify.table`: runs by path or report in, one result out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
-from fp8verify.comparison.measure import Measured, budget_rows, measure_runs
-from fp8verify.comparison.pairs import (
+from fp8verify.comparison.measure import (
+    Measured,
+    budget_rows,
+    is_known,
+    measure_runs,
     pair_gemms,
     pair_layers,
     pair_legs,
     pair_memory,
     pair_ranks,
+    profiled_step_us,
     sizes,
+    steps_of,
 )
 from fp8verify.comparison.speed import (
     LEAST_STEPS,
@@ -23,26 +31,39 @@ from fp8verify.comparison.speed import (
     why_not_faster,
     work_ratio,
 )
-from fp8verify.logs.losses import LossSeries
+from fp8verify.errors import InputError, UsageError
+from fp8verify.logs.losses import LossPattern, LossSeries, compile_loss_regex, read_losses
+from fp8verify.pipeline.inspection import inspect, logs_of
 from fp8verify.report.model.comparison import (
     Comparison,
     LossPair,
     MemoryPair,
     Outcome,
+    RunRow,
+    RunTable,
     Side,
     StepTimes,
 )
+from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
+from fp8verify.report.sentences import payoff, steps_shown
+from fp8verify.report.tables import layer_share, lowest_share, precision_rows
+from fp8verify.terms import Severity
 from fp8verify.text import counted
+from fp8verify.trace.places import place, reading
+from fp8verify.verdict.findings_table import finding
 from fp8verify.version import __version__
 
+Run = str | Path | Report
 SCHEMA_VERSION = 3
+TABLE_SCHEMA_VERSION = 1
+_FAILED = 1
 NOT_COMPARABLE = 3
 _MORE_FP8 = 0.1
 _SAME_MEMORY = 0.02
 
 
-def compare(
+def compare_reports(
     baseline: Report,
     candidate: Report,
     losses: tuple[LossSeries | None, LossSeries | None] = (None, None),
@@ -206,3 +227,189 @@ def memory_notes(memory: MemoryPair | None, baseline: Report, candidate: Report)
         return
     if memory.candidate_allocated > memory.baseline_allocated * (1 + _SAME_MEMORY):
         yield from (f"memory: {line}" for line in memory.why)
+
+
+# ---- runs by path, and what is demanded of them
+
+
+def compare(
+    baseline: Run,
+    candidate: Run,
+    *,
+    baseline_log: str | Path | None = None,
+    candidate_log: str | Path | None = None,
+    loss_regex: str | None = None,
+    min_speedup: float | None = None,
+    max_loss_gap: float | str | None = None,
+    workers: int | None = 1,
+) -> Comparison:
+    """Compare two runs: is the candidate faster, and where does the gain go?
+
+    Args:
+        baseline: the run to compare with, BF16 as a rule: a path as for `inspect`, or its report.
+        candidate: the run in question.
+        baseline_log: the baseline's log, for its losses, when it is not in the capture.
+        candidate_log: the candidate's.
+        loss_regex: finds the loss in a log line: named groups loss and, if possible, step.
+        min_speedup: how many times as fast the candidate has to be, at equal work.
+        max_loss_gap: by how much its loss may be above the baseline's: a number (on average over
+            the steps), or a share such as "5%" (in the last half of the steps).
+        workers: processes that read the ranks' traces; None for as many as pay.
+
+    Raises:
+        InputError: nothing there can be read as a trace or a log.
+        UsageError: `loss_regex` or `max_loss_gap` is invalid.
+    """
+    gap = parse_gap(max_loss_gap)
+    patterns = None if loss_regex is None else (compile_loss_regex(loss_regex),)
+    before, before_loss = _load(baseline, baseline_log, patterns, workers)
+    after, after_loss = _load(candidate, candidate_log, patterns, workers)
+    old, new = _distinct_names(((baseline, before), (candidate, after)))
+    found = compare_reports(before, after, (before_loss, after_loss), (old, new))
+    return apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap)
+
+
+def parse_gap(text: float | str | None) -> tuple[float, bool] | None:
+    """Return a loss gap and whether it is relative: 0.05 is absolute, "5%" is a share.
+
+    Raises:
+        UsageError: it is neither a number nor a percentage, or below 0.
+    """
+    if text is None:
+        return None
+    written = str(text).strip()
+    try:
+        value = float(written.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(
+            f"--max-loss-gap {text} is neither a number nor a percentage",
+            "Pass a difference of losses such as 0.05, or a share of the loss such as 5%.",
+        )
+    relative = written.endswith("%")
+    return (value / 100 if relative else value), relative
+
+
+def apply_gate(
+    found: Comparison,
+    *,
+    min_speedup: float | None = None,
+    max_loss_gap: tuple[float, bool] | None = None,
+) -> Comparison:
+    """Add a finding and the exit code 1 for each demand that is not met.
+
+    Args:
+        found: the comparison; of runs that cannot be compared it is returned as it is.
+        min_speedup: how many times as fast the candidate has to be, at equal work.
+        max_loss_gap: by how much its loss may be above the baseline's, and whether that is a share
+            of the baseline's loss.
+    """
+    if found.outcome is Outcome.NOT_COMPARABLE:
+        return found
+    unmet = [*_loss_apart(found.loss, *max_loss_gap)] if max_loss_gap is not None else []
+    if min_speedup is not None and (found.speedup is None or found.speedup < min_speedup):
+        reached = "unknown" if found.speedup is None else f"{found.speedup:.3f}x"
+        unmet.insert(0, finding("speedup-below-minimum", reached=reached, least=min_speedup))
+    return replace(found, exit_code=_FAILED, findings=(*unmet, *found.findings)) if unmet else found
+
+
+def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[Finding]:
+    if loss is None:
+        yield finding("loss-gap-unknown")
+        return
+    gap = loss.relative_gap if relative else loss.mean_gap
+    said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
+    broken = loss.first_bad_step is not None and loss.first_bad_run != "both"
+    if broken:
+        said = f"{said}, and infinite or NaN in one run from step {loss.first_bad_step} on"
+    if broken or gap is None or gap > most:
+        limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %" if relative else f"{most:g}"
+        yield finding("loss-gap-too-large", gap=said, most=limit)
+
+
+def _load(
+    run: Run, log: str | Path | None, patterns: tuple[LossPattern, ...] | None, workers: int | None
+) -> tuple[Report, LossSeries | None]:
+    """Inspect one run and read the losses of its log, or of those in its capture."""
+    if isinstance(run, Report):
+        return run, None
+    report = inspect(run, log=log, workers=workers)
+    if report.measure != "time":
+        raise InputError(
+            f"{report.name} is the log of a BLAS library, which has no times to compare.",
+            "Compare traces or captures; `fp8verify table` shows the shares of logs.",
+        )
+    with reading(str(log or run)):
+        where = place(run)
+        return report, read_losses(logs_of(where if where.is_dir() else None, log), patterns)
+
+
+def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
+    """Return the name of each run; runs of one name are called by their paths."""
+    names = [report.name for _, report in runs]
+    return [
+        name if names.count(name) == 1 or isinstance(given, Report) else str(given)
+        for name, (given, _) in zip(names, runs, strict=True)
+    ]
+
+
+# ---- many runs, one row each
+
+
+def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
+    """Show many runs in one table, one row each: a sweep, or a week of CI.
+
+    Args:
+        runs: paths as for `inspect`, or reports, or lists of them.
+        workers: processes that read the ranks' traces; None for as many as pay.
+
+    Raises:
+        InputError: nothing at one of the paths can be read as a trace.
+    """
+    given: list[Run] = []
+    for run in runs:
+        given += [run] if isinstance(run, str | Path | Report) else run
+    reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in given]
+    names = _distinct_names(tuple(zip(given, reports, strict=True)))
+    rows = tuple(_row(report, name) for report, name in zip(reports, names, strict=True))
+    return RunTable(
+        schema_version=TABLE_SCHEMA_VERSION,
+        fp8verify_version=__version__,
+        exit_code=max((row.exit_code for row in rows), default=0),
+        runs=rows,
+    )
+
+
+def _row(report: Report, name: str) -> RunRow:
+    """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
+    rank = next(filter(is_known, report.ranks), None)
+    found = payoff(report)
+    gemm, severities = report.gemm, [one.severity for one in report.findings]
+    gemm_us = sum(gemm.time_us.values())
+    rate_known = gemm.flops is not None and gemm.flops_coverage >= 1 and gemm_us
+    return RunRow(
+        name=name,
+        verdict=report.verdict,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        gpu=report.environment.gpu,
+        ranks=len(report.ranks),
+        steps=steps_shown(report).removeprefix("steps ").removeprefix("step "),
+        fp8_share_of_time=layer_share(report),
+        lowest_rank_share=lowest_share(report),
+        precisions=tuple(row.precision for row in precision_rows(report)),
+        scaling=tuple(report.recipe.time_us),
+        step_us=profiled_step_us(rank) if rank else None,
+        gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps_of(rank), 3)
+        if rank
+        else None,
+        tflops=round(sum(gemm.flops.values()) / gemm_us / 1e6, 1)
+        if rate_known and gemm.flops
+        else None,
+        casts_share_of_gpu_time=rank.tax.share_of_gpu_time if rank and rank.tax else None,
+        speedup_estimate=found.speedup if found else None,
+        errors=severities.count(Severity.ERROR),
+        warnings=severities.count(Severity.WARNING),
+        software=dict(report.environment.versions),
+    )

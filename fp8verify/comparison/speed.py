@@ -10,8 +10,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fp8verify.analysis.timeline import LONG_SERIES
-from fp8verify.comparison.measure import ATTENTION, CASTS, GEMM, IDLE, NETWORK, REST, Measured
-from fp8verify.comparison.pairs import pair_gemms
+from fp8verify.comparison.measure import (
+    ATTENTION,
+    CASTS,
+    GEMM,
+    IDLE,
+    NETWORK,
+    REST,
+    Measured,
+    pair_gemms,
+)
 from fp8verify.report.model.comparison import Outcome
 from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.model.parts import Finding, StepStatistics

@@ -198,9 +198,9 @@ def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Report
     `fp8_run(*command, steps="2-4", timeout=900.0, min_share=None)`. Skips where no NVIDIA GPU or no
     torch is, or fails with --fp8-require-gpu. A script that fails fails the test.
     """
-    from fp8verify.pytest_plugin import running
+    from fp8verify.pytest_plugin import session_reports
 
-    reason = running.why_not()
+    reason = session_reports.why_not()
     if reason is not None:
         reports_of(pytestconfig).skip(reason)
 
@@ -213,6 +213,6 @@ def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Report
         __tracebackhide__ = True
         reports = reports_of(pytestconfig)
         share = reports.min_share if min_share is None else _share(min_share)
-        return reports.note(running.run(command, tmp_path, steps, timeout, share))
+        return reports.note(session_reports.run(command, tmp_path, steps, timeout, share))
 
     return run

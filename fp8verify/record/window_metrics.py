@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
-from fp8verify.report.model import scalars
-from fp8verify.report.model.numerics import TrendPoint
+from fp8verify.report.model.diagnosis import GRAD_NORM, GRAD_NORM_CLIP_RATIO, OF_TENSORS, TrendPoint
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Leg, Verdict, low_precision_share
 
@@ -80,10 +79,10 @@ def scalars_of(report: Report) -> dict[str, float]:
         "fp8/wgrad": _low_share(report, Leg.WGRAD),
         "fp8/tax": max(overheads, default=None),
         "fp8/step_time_ms": _step_time(report),
-        **{name: _numerics(report, name, of.worst) for name, of in scalars.OF_TENSORS.items()},
-        scalars.GRAD_NORM_CLIP_RATIO: _numerics(report, scalars.GRAD_NORM_CLIP_RATIO, min),
+        **{name: _numerics(report, name, of.worst) for name, of in OF_TENSORS.items()},
+        GRAD_NORM_CLIP_RATIO: _numerics(report, GRAD_NORM_CLIP_RATIO, min),
         # The newest norm of the first rank that has one.
-        scalars.GRAD_NORM: next((norm for norm in norms if norm is not None), None),
+        GRAD_NORM: next((norm for norm in norms if norm is not None), None),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -114,7 +113,7 @@ def _measured(report: Report) -> list[TrendPoint]:
 def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], float]) -> float | None:
     """Take a figure of the measured step, else of the scales that delayed scaling keeps."""
     values = [point.scalars[name] for point in _measured(report) if name in point.scalars]
-    of = scalars.OF_TENSORS.get(name)
+    of = OF_TENSORS.get(name)
     if not values and of is not None and of.column in ("scale", "amax"):
         rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
         found = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]

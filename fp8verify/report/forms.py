@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fp8verify.report.model.comparison import Comparison, RunTable
-from fp8verify.report.model.rendered import Frames, Rendered
-from fp8verify.report.model.report import Report
+from fp8verify.report.model.report import Frames, Rendered, Report
 from fp8verify.report.page import Page
 from fp8verify.terms import Severity
 from fp8verify.text import printable

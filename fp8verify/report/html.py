@@ -18,13 +18,12 @@ from markupsafe import Markup
 
 from fp8verify.report import charts, tables
 from fp8verify.report.comparison_page import verdict_of
-from fp8verify.report.layers import layer_table
 from fp8verify.report.model.comparison import Comparison, RunRow
 from fp8verify.report.model.parts import TimelineReport
-from fp8verify.report.model.rendered import Rendered
-from fp8verify.report.model.report import Report
+from fp8verify.report.model.report import Rendered, Report
 from fp8verify.report.page import BAD, Page
 from fp8verify.report.report_page import TONES
+from fp8verify.report.tables import layer_table
 from fp8verify.terms import Verdict
 from fp8verify.text import cut_middle, printable
 

@@ -6,21 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from fp8verify.report import tables
-from fp8verify.report.layers import (
-    layer_groups,
-    layer_us,
-    legs_shown,
-    low_of_all,
-    precisions,
-)
-from fp8verify.report.model.diagnosis import NamedLayersReport, TaxReport
-from fp8verify.report.model.numerics import NumericsReport, TensorRow
+from fp8verify.report.model.diagnosis import NamedLayersReport, NumericsReport, TaxReport, TensorRow
 from fp8verify.report.model.parts import Proof, ProofRow
 from fp8verify.report.model.report import BreakdownReport, RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out, sentence
-from fp8verify.report.sentences import payoff, report_notes, steps_shown
-from fp8verify.report.sources import sources
-from fp8verify.report.tables import layer_share, layer_states, percent, rank_label
+from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
+from fp8verify.report.tables import (
+    layer_groups,
+    layer_share,
+    layer_states,
+    layer_us,
+    legs_shown,
+    low_of_all,
+    percent,
+    precisions,
+    rank_label,
+)
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
 from fp8verify.text import counted, shorten
 

@@ -25,10 +25,9 @@ from msgspec.structs import asdict
 
 from fp8verify.errors import requires
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
-from fp8verify.report.model.numerics import TensorRow
+from fp8verify.report.model.diagnosis import TensorRow
 from fp8verify.report.model.parts import KernelRow
-from fp8verify.report.model.rendered import Frames, Rendered
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.report.model.report import Frames, RankReport, Rendered, Report
 from fp8verify.text import printable
 
 if TYPE_CHECKING:

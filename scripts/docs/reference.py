@@ -12,7 +12,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 import fp8verify
-from fp8verify.cli.glossary import glossary
+from fp8verify.cli.explain_command import glossary
 from fp8verify.cli.group import COMMANDS
 from fp8verify.files import parse_toml
 from fp8verify.report.model.report import MEANINGS

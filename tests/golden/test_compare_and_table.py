@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import fp8verify
 from fp8verify.cli.group import cli
-from fp8verify.comparison.public import apply_gate, parse_gap
+from fp8verify.comparison.compare import apply_gate, parse_gap
 from fp8verify.errors import UsageError
 from fp8verify.report.model.comparison import LossPair
 from scripts.schemas import schema

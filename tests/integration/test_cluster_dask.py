@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fp8verify import inspect
-from fp8verify.cli.inspect_command import command
+from fp8verify.cli.inspect_command import inspect_command
 from fp8verify.errors import InputError, UsageError
 from fp8verify.pipeline import workers
 from fp8verify.pipeline.workers import dask_cluster, retrying_map
@@ -39,7 +39,7 @@ def test_a_cluster_gives_the_same_report(scheduler: str, tmp_path: Path) -> None
     with dask_cluster(scheduler) as executor:
         assert to_json(inspect(folder, executor=executor)) == plain
     arguments = [str(folder), "--scheduler", scheduler, "--format", "json"]
-    result = CliRunner().invoke(command, arguments)
+    result = CliRunner().invoke(inspect_command, arguments)
     assert (result.stdout, result.exit_code) == (plain, 1)  # a rank ran no FP8
 
 

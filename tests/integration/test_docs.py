@@ -15,7 +15,7 @@ from xml.etree import ElementTree as Xml
 import click
 import pytest
 
-from fp8verify.cli.glossary import glossary
+from fp8verify.cli.explain_command import glossary
 from fp8verify.cli.group import cli
 from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals

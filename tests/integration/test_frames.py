@@ -13,7 +13,7 @@ from scripts.truth_of_captures import KNOWN, ROOT
 from tests.golden.reports import report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
-from fp8verify.report.model.numerics import TensorRow
+from fp8verify.report.model.diagnosis import TensorRow
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.rows import Frames
 

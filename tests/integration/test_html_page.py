@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
-from fp8verify.report.layers import layer_groups
+from fp8verify.report.tables import layer_groups
 from scripts.truth_of_captures import ROOT
 from tests.browser import browse, find_browser
 from tests.golden.reports import report_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import inspect
-from fp8verify.pytest_plugin import running
+from fp8verify.pytest_plugin import session_reports
 from fp8verify.verdict.gates import write_baseline
 from scripts.truth_of_captures import ROOT
 from tests.shared_torch import python_with_torch
@@ -181,8 +181,8 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch):
-    from fp8verify.pytest_plugin import running
-    monkeypatch.setattr(running, "why_not", lambda: None)
+    from fp8verify.pytest_plugin import session_reports
+    monkeypatch.setattr(session_reports, "why_not", lambda: None)
 
 def test_it(fp8_run):
     report = fp8_run(*{command}, steps="2-3", timeout={timeout})
@@ -233,7 +233,7 @@ def test_without_a_gpu_a_run_is_skipped_with_the_reason(
 def test_it(fp8_run):
     fp8_run("train.py")
 """
-    monkeypatch.setattr(running, "_GPU_DEVICES", ("/nowhere",))
+    monkeypatch.setattr(session_reports, "_GPU_DEVICES", ("/nowhere",))
     result = _pytest(pytester, code, "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * no NVIDIA GPU here"])

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.comparison import Comparison, Outcome, compare
+from fp8verify.comparison.compare import compare_reports as compare
 from fp8verify.comparison.measure import measure_runs
 from fp8verify.comparison.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
+from fp8verify.report.model.comparison import Comparison, Outcome
 from fp8verify.report.model.parts import StepStatistics
 from tests.hand_built import (
     BF16,
@@ -345,7 +346,10 @@ def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
     ]
     assert found.baseline is not None
     assert found.baseline.ranks == (0, 1)
-    for now in (compare(after, before), compare(replace(before, ranks=before.ranks[:1]), after)):
+    for now in (
+        compare(after, before),
+        compare(replace(before, ranks=before.ranks[:1]), after),
+    ):
         assert not any(note.startswith("rank ") for note in now.notes)
     assert "1 and 2 ranks" in now.notes
 

@@ -95,7 +95,7 @@ def test_braces_in_names_of_a_trace_stay_as_they_are() -> None:
 
 def test_every_code_has_a_page_with_what_to_do_in_plain_text() -> None:
     for code, cases in findings_table().items():
-        shown = CliRunner().invoke(explain_command.command, [code]).output
+        shown = CliRunner().invoke(explain_command.explain_command, [code]).output
         page = shown.removeprefix(f"{code}\n\n")
         assert len(page.split("\n\n")[2]) > 40
         for case in cases.values():
@@ -116,7 +116,7 @@ def test_every_code_has_a_page_with_what_to_do_in_plain_text() -> None:
     ],
 )
 def test_words_of_reports_are_explained(word: str, told: str) -> None:
-    assert told in CliRunner().invoke(explain_command.command, [word]).output
+    assert told in CliRunner().invoke(explain_command.explain_command, [word]).output
 
 
 @pytest.mark.parametrize("code", findings_table())

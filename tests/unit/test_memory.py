@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.comparison.compare import memory_notes
-from fp8verify.comparison.pairs import pair_memory
+from fp8verify.comparison.measure import pair_memory
 from fp8verify.pipeline.inspection import inspect
-from fp8verify.report.model.numerics import MemoryReport
+from fp8verify.report.model.diagnosis import MemoryReport
 from fp8verify.report.model.report import Report
 from tests.hand_built import TraceBuilder
 

@@ -8,7 +8,7 @@ import msgspec
 
 from fp8verify.report import model
 from fp8verify.report.model.parts import Finding
-from fp8verify.report.model.rendered import OneTable
+from fp8verify.report.model.report import OneTable
 from fp8verify.terms import Verdict
 
 
