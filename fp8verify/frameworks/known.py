@@ -69,6 +69,7 @@ class Framework(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
         layers: lines about single layers.
         counters: its step counters.
         modules: what classes of modules compute, by package or module and class.
+        leaves_experts: whether it leaves the experts of an MoE in high precision by design.
         declared: whether a user's settings say so.
     """
 
@@ -81,6 +82,7 @@ class Framework(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
     layers: tuple[LayerLine, ...] = ()
     counters: tuple[StepCounter, ...] = ()
     modules: dict[str, str] = {}
+    leaves_experts: bool = False
     declared: bool = False
 
 

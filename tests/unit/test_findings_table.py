@@ -5,14 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
+from inspect import getsource, isfunction
 from pathlib import Path
+from pkgutil import iter_modules
 from string import Formatter
+from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner
 
 import fp8verify
 from fp8verify.cli import explain_command
+from fp8verify.verdict import findings
 from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
 
 PACKAGE = Path(fp8verify.__file__).parent
@@ -21,6 +26,7 @@ NOT_FACTS = {"ranks", "layers"}
 
 # What makes findings; the others hand facts on to `finding`.
 MAKERS = {"finding", "accuse", "Rule"}
+HELPERS = {"accuse"}  # they yield findings for rules
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -77,6 +83,32 @@ def test_every_row_of_the_table_is_used() -> None:
     rows = {(code, name) for code, row in findings_table().items() for name in row}
     by_itself = {(code, "") for code, row in findings_table().items() if len(row) > 1}
     assert rows - used - by_itself == set()
+
+
+def test_every_public_rule_is_registered_once() -> None:
+    modules = [
+        import_module(f"{findings.__name__}.{topic.name}")
+        for topic in iter_modules(findings.__path__)
+    ]
+    public = {
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if isfunction(function) and function.__module__ == module.__name__
+        if not name.startswith("_") and name not in HELPERS
+        if function.__annotations__.get("return") == "Iterator[Finding]"
+    }
+    registered = [*findings.RANK_RULES, *findings.RUN_RULES]
+    assert len(set(registered)) == len(registered)
+    assert set(registered) == public
+
+
+def test_the_guide_shows_a_rule_as_it_is_in_force() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    shown = re.search(r"```python\n( +def .*?)```", text, re.DOTALL)
+    assert shown is not None
+    rules = {getsource(rule) for rule in (*findings.RANK_RULES, *findings.RUN_RULES)}
+    assert dedent(shown[1]) in rules
 
 
 def test_a_case_overrides_what_the_code_says() -> None:

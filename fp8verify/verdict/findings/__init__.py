@@ -1,19 +1,17 @@
 """The rules: each looks for one kind of fact and yields findings.
 
 A rule is a public function of a module of this folder that takes the evidence of a rank, or that
-of all ranks, and the promises, and yields findings: nothing else registers it. A finding has the
-verdict that it makes of its ranks, if it makes one; the judge depends on nothing else of it.
-Findings stand in the order of `findings.toml`: the first with a verdict gives the reason.
+of all ranks, and the promises, and yields findings; its row in `RANK_RULES` or `RUN_RULES`
+registers it. A finding has the verdict that it makes of its ranks, if it makes one; the judge
+depends on nothing else of it. Findings stand in the order of `findings.toml`: the first with
+a verdict gives the reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from importlib import import_module
-from inspect import isfunction
-from pkgutil import iter_modules
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -21,23 +19,60 @@ from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks
+from fp8verify.verdict.findings import formats, kernels, layers, recorded, scales, speed, tensors
 from fp8verify.verdict.findings_table import place_of
 
+RankRule: TypeAlias = Callable[[RankEvidence, Promises], Iterator[Finding]]
+RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Promises], Iterator[Finding]]
 
-def _rules(reads: str) -> list[Any]:
-    """Return the rules whose first argument is this."""
-    topics = [import_module(f"{__name__}.{topic.name}") for topic in iter_modules(__path__)]
-    return [
-        rule
-        for topic in topics
-        for name, rule in vars(topic).items()
-        if isfunction(rule) and rule.__module__ == topic.__name__ and not name.startswith("_")
-        if list(rule.__annotations__.values()) == [reads, "Promises", "Iterator[Finding]"]
-    ]
-
-
-RANK_RULES = _rules("RankEvidence")
-RUN_RULES = _rules("Sequence[RankEvidence]")
+# Of findings of one code, those of the first rule stand first.
+RANK_RULES: Final[tuple[RankRule, ...]] = (
+    formats.recomputed_outside_fp8,
+    formats.other_than_promised,
+    formats.recipe_mismatch,
+    formats.all_gather_not_fp8,
+    formats.mxfp8_e5m2_gradients,
+    kernels.emulated_or_contradicted,
+    kernels.stored_only,
+    kernels.no_fp8_units,
+    kernels.grouped_high_precision,
+    kernels.unknown_gemms,
+    kernels.opaque_kernels,
+    kernels.conflicts,
+    kernels.beyond_bf16_peak,
+    layers.fewer_than_claimed,
+    layers.pinned_layers_low,
+    layers.layers_left_out,
+    layers.sizes_left_out,
+    layers.head_in_fp8,
+    layers.outside_autocast,
+    recorded.no_kernels,
+    recorded.damaged,
+    recorded.window_not_whole,
+    recorded.no_backward,
+    recorded.fp8_forward_only,
+    recorded.steps_without_gemms,
+    recorded.no_optimizer_step,
+    recorded.operators_missing,
+    scales.kept_scales_off,
+    scales.history_unused,
+    scales.loss_scales_off,
+    scales.growing_amax,
+    scales.weight_stale,
+    speed.fp8_not_paying,
+    speed.attention_unfused,
+    speed.scalar_all_reduces,
+    speed.weight_recast,
+    tensors.measured_tensors,
+    tensors.not_finite,
+    tensors.outlier_layers,
+)
+RUN_RULES: Final[tuple[RunRule, ...]] = (
+    recorded.ranks_of_other_runs,
+    recorded.ranks_not_observed,
+    scales.scales_differ,
+    scales.loss_not_finite,
+)
 
 
 def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:

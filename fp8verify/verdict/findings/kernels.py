@@ -11,6 +11,7 @@ from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
+from fp8verify.frameworks.known import frameworks
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
@@ -153,15 +154,18 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
     experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
     names = patterns(experts)[:_NAMED_EXPERTS]
     by_recipe = all(promises.leaves_high(row.leg.value) for row in rows)
-    by_design = any(claim.framework == "KempnerForge" for claim in promises.claims)
+    names_of_claims = {claim.framework for claim in promises.claims}
+    leaving = (one.name for one in frameworks() if one.leaves_experts)
+    framework = next((name for name in leaving if name in names_of_claims), "")
     yield finding(
         "grouped-gemm-high-precision",
-        "by-design" if by_design else "by-recipe" if by_recipe else "",
+        "by-design" if framework else "by-recipe" if by_recipe else "",
         count=sum(row.calls for row in rows),
         experts=f"MoE experts {', '.join(names)}" if names else "MoE experts",
         op=f", {op.name}" if op else "",
         precision=rows[0].precision.value.upper(),
         ms=sum(row.time_ns for row in rows) / 1e6,
+        framework=framework,
         layers=experts,
     )
 
