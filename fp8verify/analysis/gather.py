@@ -1,22 +1,31 @@
-"""From a trace of one rank to its evidence."""
+"""From a trace of one rank to what it shows, which a worker sends to the process that judges."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import cached_property, reduce
 from itertools import compress
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.analysis import timeline
 from fp8verify.analysis.casts import fed_gemms
-from fp8verify.analysis.communication import collective_totals
-from fp8verify.analysis.gemms import classify_kernels, label_gemms, survey
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds
-from fp8verify.analysis.layers import name_casts
+from fp8verify.analysis.communication import CollectiveTotal, collective_totals
+from fp8verify.analysis.gemms import (
+    GemmRow,
+    KindTotal,
+    classify_kernels,
+    gemm_rows,
+    label_gemms,
+    other_totals,
+)
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds
+from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.purpose import (
     is_node_of_gemms,
@@ -25,8 +34,10 @@ from fp8verify.analysis.purpose import (
     proves_training,
     runs_backward,
 )
-from fp8verify.analysis.rank import RankEvidence
-from fp8verify.trace import Step, Trace
+from fp8verify.errors import InputError
+from fp8verify.report.model.parts import LibraryLogReport, TimelineReport
+from fp8verify.terms import Leg
+from fp8verify.trace import Health, Step, Trace
 from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.tables import Kernels, Launch
 
@@ -34,7 +45,92 @@ if TYPE_CHECKING:
     from fp8verify.trace.blas_log import Product
 
 
-def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) -> RankEvidence:
+# What holds of a rank if it holds of any window, and what adds up.
+_FACTS: Final = ("backward", "updates", "trains")
+_SUMS: Final = (
+    "gemms", "optimizer", "copies", "collectives", "buckets", "steps", "casts", "fed",
+)  # fmt: skip
+
+
+class TraceEvidence(Struct, frozen=True, eq=False, kw_only=True, dict=True):
+    """What the traces of one rank show, as sums, so a thousand ranks fit into memory.
+
+    Attributes:
+        gemms: the model's GEMMs: those of its linear layers and, without a fused attention kernel,
+            those of attention, whose leg is ATTENTION.
+        others: other kernels by kind.
+        optimizer: the GEMMs of the optimizer.
+        copies: ns of memcpy and memset.
+        error: why a trace of the rank could not be read.
+        casts: ns in casts and scales by layer, where the trace names layers.
+        naming: the eager step that named the layers, if one did.
+        process: the number of the process.
+        bounds: when its first kernel began and its last one ended, in ns.
+        began_ns: when its first kernel began, in ns since 1970, if the source says so.
+        guessed: whether the rank's number is only its position among the files.
+        fed: launches of layers' GEMMs in high precision that casts to FP8 feed.
+        backward: whether a kernel of a backward pass ran, or may have.
+        updates: whether an optimizer's step was seen.
+        trains: whether a kernel proves that a backward pass ran.
+        seen_nodes: calls of the autograd nodes of GEMMs that the source lists without kernels.
+        remarks: what the source does not record.
+        in_flops: whether times are FLOPs: the source is a log of a BLAS library.
+        library_log: what such a log says of the kernels.
+    """
+
+    source: str
+    rank: int | None
+    world_size: int | None
+    gpu: str | None
+    compute_capability: str | None
+    health: Health
+    process: int | None
+    bounds: tuple[int, int] | None
+    began_ns: int | None
+    gemms: list[GemmRow]
+    others: list[KindTotal]
+    optimizer: list[GemmRow]
+    copies: Counter[str]
+    collectives: tuple[CollectiveTotal, ...]
+    timeline: timeline.Timeline
+    buckets: tuple[TimelineReport, ...]
+    steps: tuple[Step, ...]
+    casts: Counter[str]
+    fed: int
+    backward: bool
+    updates: bool
+    trains: bool
+    seen_nodes: int
+    remarks: tuple[str, ...]
+    in_flops: bool
+    library_log: LibraryLogReport | None
+    error: InputError | None = None
+    naming: NamedLayers | None = None
+    guessed: bool = False
+
+    @cached_property
+    def trained(self) -> list[GemmRow]:
+        """The GEMMs of layers that train, by which a run is judged."""
+        return [row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION]
+
+    @cached_property
+    def untrained(self) -> list[GemmRow]:
+        """The GEMMs of layers that only run forward, or without evidence that they train."""
+        return [row for row in self.gemms if not row.trained and row.leg is not Leg.ATTENTION]
+
+    @cached_property
+    def attention(self) -> list[GemmRow]:
+        """The products of attention."""
+        return [row for row in self.gemms if row.leg is Leg.ATTENTION]
+
+    @cached_property
+    def named(self) -> NamedLayers | None:
+        """The layers by name, if they have names."""
+        rows = [r for r in self.gemms if r.leg is not Leg.ATTENTION and r.layer is not None]
+        return NamedLayers(rows, self.casts) if rows else self.naming
+
+
+def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) -> TraceEvidence:
     """Classify the kernels of a trace, one window of a rank, and add them up.
 
     Args:
@@ -52,13 +148,13 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
     gemms = label_gemms(trace, kinds)
     if not all(step.whole for step in trace.steps):
         _settle_cut_steps(gemms, trace.steps)
-    found = survey(trace, kinds, gemms)
+    rows = gemm_rows(trace, gemms)
     columns, bounds = trace.kernels, None
     if len(columns):
         ends = map(add, columns.start_ns, columns.duration_ns)
         bounds = (min(columns.start_ns), max(ends))
-    any_low = any(row.precision.is_low for row in found.gemms)
-    return RankEvidence(
+    any_low = any(row.precision.is_low for row in rows)
+    return TraceEvidence(
         source=trace.source,
         rank=trace.rank,
         world_size=trace.world_size,
@@ -74,7 +170,9 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         buckets=(timeline.bucket_times(trace, kinds, steps, bounds),)
         if bounds and not trace.in_flops
         else (),
-        survey=found,
+        gemms=[row for row in rows if row.leg is not Leg.OPTIMIZER],
+        others=other_totals(trace, kinds),
+        optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
         fed=0 if any_low else fed_gemms(trace, kinds, gemms),
@@ -86,6 +184,53 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         in_flops=trace.in_flops,
         library_log=library_log,
     )
+
+
+def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
+    """Join the evidence of one rank's traces, in order: windows of a run, or runs after another.
+
+    The steps of a window are numbered after those of the windows before it.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    health = Health()
+    others: dict[Kind, KindTotal] = {}
+    numbered: list[TraceEvidence] = []
+    steps = 0
+    for part in parts:
+        health.add(part.health)
+        gemms, optimizer = (
+            [row._replace(step=row.step + steps if row.step >= 0 else -1) for row in rows]
+            for rows in (part.gemms, part.optimizer)
+        )
+        numbered.append(replace(part, gemms=gemms, optimizer=optimizer))
+        steps += len(part.steps)
+        for total in part.others:
+            known = others.get(total.kind, KindTotal(total.kind, 0, 0))
+            calls, time_ns = known.calls + total.calls, known.time_ns + total.time_ns
+            others[total.kind] = KindTotal(total.kind, calls, time_ns)
+    bounds = [part.bounds for part in parts if part.bounds is not None]
+    return replace(
+        parts[0],
+        source=", ".join(part.source for part in parts),
+        health=health,
+        bounds=(min(bounds)[0], max(end for _, end in bounds)) if bounds else None,
+        others=list(others.values()),
+        timeline=timeline.join([part.timeline for part in parts]),
+        remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
+        library_log=_joined_log([part.library_log for part in parts if part.library_log]),
+        **{name: any(getattr(part, name) for part in parts) for name in _FACTS},
+        **{name: reduce(add, (getattr(part, name) for part in numbered)) for name in _SUMS},
+    )
+
+
+def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
+    """Add up what was logged in several windows."""
+    if not logs:
+        return None
+    names = ("products", "gemms", "vouched", "settled", "disputed")
+    sums = {name: sum(getattr(log, name) for log in logs) for name in names}
+    return LibraryLogReport(**sums, note=next((log.note for log in logs if log.note), None))
 
 
 def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:

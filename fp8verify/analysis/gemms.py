@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemm_owner import owners_of
@@ -75,47 +75,20 @@ class KindTotal(NamedTuple):
     time_ns: int
 
 
-class Survey(NamedTuple):
-    """The kernels of one rank: the model's GEMMs, other kernels by kind, the optimizer's GEMMs.
-
-    The model's GEMMs are those of its linear layers and, without a fused attention kernel, those of
-    attention, whose pass is ATTENTION.
-    """
-
-    gemms: list[GemmRow]
-    others: list[KindTotal]
-    optimizer: Sequence[GemmRow] = ()
-
-    @property
-    def linear(self) -> list[GemmRow]:
-        """The GEMMs of layers that train, by which a run is judged."""
-        return [row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION]
-
-    @property
-    def untrained(self) -> list[GemmRow]:
-        """The GEMMs of layers that only run forward, or without evidence that they train."""
-        return [row for row in self.gemms if not row.trained and row.leg is not Leg.ATTENTION]
-
-    @property
-    def attention(self) -> list[GemmRow]:
-        """The products of attention."""
-        return [row for row in self.gemms if row.leg is Leg.ATTENTION]
-
-
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
 # name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
 
 
-def name_conflicts(survey: Survey) -> tuple[int, int]:
+def name_conflicts(gemms: Iterable[GemmRow], others: Iterable[KindTotal]) -> tuple[int, int]:
     """Count the launches whose names contradict their operators, and all that were compared.
 
     It is also a contradiction if an ATen operator launched a compiler's kernel.
     """
-    gemms = [row for row in (*survey.gemms, *survey.optimizer) if row.kind.op is not None]
+    gemms = [row for row in gemms if row.kind.op is not None]
     lost = sum(
         total.calls
-        for total in survey.others
+        for total in others
         if total.kind.op is not None
         and total.kind.op.name.startswith("aten::")
         and _GENERATED.match(total.kind.name)
@@ -135,16 +108,6 @@ def classify_kernels(trace: Trace) -> Kinds:
     settle_hidden_products(trace, kinds)
     settle_unsupported_formats(trace, kinds)
     return kinds
-
-
-def survey(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> Survey:
-    """Sum the GEMMs of a trace by kind, step and pass, and its other kernels by kind."""
-    rows = _gemm_rows(trace, gemms)
-    return Survey(
-        [row for row in rows if row.leg is not Leg.OPTIMIZER],
-        _other_totals(trace, kinds),
-        [row for row in rows if row.leg is Leg.OPTIMIZER],
-    )
 
 
 def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
@@ -191,7 +154,8 @@ def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
     return found
 
 
-def _gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
+def gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
+    """Sum the GEMMs of a trace by kind, step, leg, shape, micro-batch and layer."""
     totals: dict[tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]]
     totals = defaultdict(lambda: [0, 0, 0])
     kinds: dict[int, Kind] = {}
@@ -216,7 +180,8 @@ def _gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
     return rows
 
 
-def _other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
+def other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
+    """Sum the other kernels of a trace by kind."""
     calls, times = Counter(kinds.numbers), Counter[int]()
     for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
         times[number] += time_ns
@@ -273,18 +238,20 @@ def known_flops(totals: GemmSummary) -> float | None:
     return sum(known.values()) if known else None
 
 
-def gpu_time(survey: Survey, *, casts: bool) -> dict[str, int]:
+def gpu_time(
+    gemms: Iterable[GemmRow], others: Iterable[KindTotal], *, casts: bool
+) -> dict[str, int]:
     """Return kernel time in ns by what it was for; the values add up to all kernel time.
 
     Args:
-        survey: of a rank.
+        gemms: all GEMMs of a rank.
+        others: its other kernels.
         casts: whether it ran or cast low precision. Then `purpose_of` says what was for that, as
             in FP8's overhead, and a cast of the optimizer or of a codec is elementwise work.
     """
     time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
-    for row in (*survey.gemms, *survey.optimizer):
-        time_ns["gemm"] += row.time_ns
-    for total in survey.others:
+    time_ns["gemm"] = sum(row.time_ns for row in gemms)
+    for total in others:
         time_ns[_key(total.kind, casts=casts)] += total.time_ns
     return time_ns
 

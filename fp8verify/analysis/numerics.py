@@ -95,7 +95,7 @@ class Kept(NamedTuple):
 
 def windows_of(rank: RankEvidence) -> tuple[ScalesRecord, ...]:
     """Return what each window of a rank saw of its scales."""
-    return rank.numerics.record.windows if rank.numerics is not None else ()
+    return rank.recorded.numerics.record.windows
 
 
 def kept_scales(rank: RankEvidence) -> list[Kept]:
@@ -122,10 +122,9 @@ def steps_of(rank: RankEvidence) -> list[MeasuredRecord]:
 
 
 def _lines(rank: RankEvidence) -> list[MeasuredRecord]:
-    if rank.numerics is None:
-        return []
-    measured = rank.numerics.record.measured
-    return [*([] if measured is None else [measured]), *rank.numerics.series]
+    numerics = rank.recorded.numerics
+    measured = numerics.record.measured
+    return [*([] if measured is None else [measured]), *numerics.series]
 
 
 def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
@@ -136,7 +135,7 @@ def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
 
 def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     """Return the gradient norms of a rank by step."""
-    windows = rank.meta.windows if rank.meta is not None else ()
+    windows = rank.recorded.meta.windows
     found = {norm.step: norm for window in windows for norm in window.gradients}
     noted = (line.gradient for line in _lines(rank))
     found |= {norm.step: norm for norm in noted if norm is not None}
@@ -151,11 +150,10 @@ def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
 
 def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
     """Return the scalars of each step of a rank's series, with the losses of the log."""
-    series = rank.numerics.series if rank.numerics is not None else ()
-    known = rank.losses
-    losses = known.points if known is not None and not known.counted else {}
+    series, known = rank.recorded.numerics.series, rank.recorded.losses
+    losses = {} if known.counted else known.points
     # Resumed runs: the framework's steps are ahead of those of this process.
-    windows = rank.meta.windows if rank.meta is not None else ()
+    windows = rank.recorded.meta.windows
     ahead = [window.framework.last - window.last for window in windows if window.framework]
     points = []
     for line in series[:: -(-len(series) // MOST_POINTS) or 1]:
@@ -185,11 +183,10 @@ def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, flo
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     """Return the numerics of a rank; None if none were recorded."""
     gradients = tuple(gradients_of(rank))
-    found = rank.numerics
-    if found is None and not gradients:
+    if not rank.recorded.has_numerics and not gradients:
         return None
-    measured = found.record.measured if found is not None else None
-    reason = found.record.reason if found is not None else None
+    record = rank.recorded.numerics.record
+    measured, reason = record.measured, record.reason
     if measured is not None and not measured.rows:
         no_layer = f"no FP8 layer was seen in step {measured.step}"
         reason = reason or "; ".join(measured.notes) or no_layer

@@ -2,23 +2,25 @@
 
 The kernels alone: each FP8 GEMM is compared with the measured rate of BF16 at its size,
 and casts and scales are the cost. The step: a profiler makes the CPU slower, so only the wall
-time of steps outside the window shows whether the GPU is busy.
+time of steps outside the window shows whether the GPU is busy. Also how often the weights of FP8
+layers are cast in a step, and what that costs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from math import fsum
-from typing import Final
+from math import fsum, prod
+from typing import Final, NamedTuple
 
+from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
 from fp8verify.analysis.gpus import SMALL_SIDE, part_of
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.diagnosis import PayoffReport, TaxEntry, TaxReport
-from fp8verify.terms import Leg, OpContext, Precision, Scaling
+from fp8verify.terms import Leg, OpContext, Precision, Role, Scaling
 
 _SIXTEEN_BIT = (Precision.BF16, Precision.FP16)
 _BANDWIDTH_BOUND = ("elementwise", "reduction", "quantize", "transpose", "memory")
@@ -47,47 +49,46 @@ _WAITING: Final = 0.2
 
 
 def payoff(
-    rank: RankEvidence, gpu_time: Mapping[str, int], *, casts: bool
+    trace: TraceEvidence, gpu_time: Mapping[str, int], step_ns: int | None, *, casts: bool
 ) -> tuple[PayoffReport | None, TaxReport | None]:
     """Return what FP8 can gain on a rank, and the kernels that it needs in addition to its GEMMs.
 
     None if no GEMM ran, or no such kernel.
 
     Args:
-        rank: its evidence.
+        trace: what its traces show.
         gpu_time: its kernel time in ns by purpose.
-        casts: whether it ran or cast low precision, so kernels can be overhead of FP8.
+        step_ns: the usual time of a step outside the window, if it is known.
+        casts: whether it ran or cast low precision, so that kernels can be overhead of FP8.
     """
-    gemms, busy = rank.survey.linear, rank.timeline.busy
+    gemms, busy = trace.trained, trace.timeline.busy
     if not gemms or not busy:
         return None, None
-    copying = rank.copies.total()
+    copying = trace.copies.total()
     low_rows = [row for row in gemms if row.precision.is_low]
     high_rows = [row for row in gemms if row.precision in _SIXTEEN_BIT]
     low, sixteen_bit = (sum(row.time_ns for row in rows) for rows in (low_rows, high_rows))
-    saved, gain = _saved(rank, low_rows), _saved(rank, high_rows, in_sixteen=True)
-    rows = _overhead(rank.survey.others) if casts else ()
+    saved, gain = _saved(trace.gpu, low_rows), _saved(trace.gpu, high_rows, in_sixteen=True)
+    rows = _overhead(trace.others) if casts else ()
     cost = round(1000 * added_us(rows))
     speedup = max(0.0, busy - cost + saved) / busy if low and saved is not None else None
     ceiling = None
     if saved is not None and gain is not None and low + sixteen_bit:
         # Amdahl's law: other kernels take as long, 16-bit GEMMs as little as FP8 ones.
         ceiling = (busy - cost + saved) / max(1, busy - cost - gain)
-    steps = len(rank.steps)
+    steps = len(trace.steps)
     in_step = (busy + copying) // steps if steps else None
-    times = rank.meta.steps_outside if rank.meta is not None else None
-    step = times.median_ns if times is not None else None
     gained = ((saved or 0) - cost) / steps if steps else 0.0
     waits = of_step = None
-    if step and in_step is not None:
-        idle = step - in_step
-        waits = idle > max(gained, _WAITING * step)
-        if speedup is not None and idle <= max(gained, _USUAL_WAIT * step):
-            of_step = max(0.0, step + gained) / step
+    if step_ns and in_step is not None:
+        idle = step_ns - in_step
+        waits = idle > max(gained, _WAITING * step_ns)
+        if speedup is not None and idle <= max(gained, _USUAL_WAIT * step_ns):
+            of_step = max(0.0, step_ns + gained) / step_ns
     shaped = [(row.time_ns, row.shape[1:]) for row in low_rows if row.shape is not None]
     known = sum(time_ns for time_ns, _ in shaped)
     small = sum(time_ns for time_ns, sides in shaped if min(sides) < SMALL_SIDE)
-    span = rank.timeline.span
+    span = trace.timeline.span
     report = PayoffReport(
         gpu_busy_us=micros(busy),
         idle_share=round(max(0.0, span - busy - copying) / span if span else 0.0, 6),
@@ -99,7 +100,7 @@ def payoff(
         small_gemm_share=rounded(small / known if known else None),
         ceiling=rounded(ceiling),
         speedup_estimate=rounded(speedup),
-        step_us=None if step is None else micros(step),
+        step_us=None if step_ns is None else micros(step_ns),
         gpu_busy_in_step_us=None if in_step is None else micros(in_step),
         waits=waits,
         step_speedup_estimate=rounded(of_step),
@@ -149,9 +150,9 @@ def added_us(rows: Iterable[TaxEntry]) -> float:
     return fsum(row.time_us for row in rows) - part
 
 
-def _saved(rank: RankEvidence, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:
+def _saved(gpu: str | None, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:
     """Return what GEMMs take longer in BF16, or less in FP8; None if no rates are known."""
-    if part_of(rank.gpu) not in _HOPPER:
+    if part_of(gpu) not in _HOPPER:
         return None
     saved, unknown = 0.0, 0
     for row in rows:
@@ -171,3 +172,109 @@ def _gain(row: GemmRow, *, in_sixteen: bool) -> float | None:
     if row.flops is None or not row.calls:
         return gains[-2]
     return gains[bisect_right(_SIZES, row.flops / row.calls / 1e9)]
+
+
+# ---- casts of weights
+
+# The recorded sizes of its operator show that a cast is a weight's. Transformer Engine's casts of
+# an input and a weight run under one function, the weight's first: one cast a GEMM is the input's.
+# transformer_engine/pytorch/module/linear.py: `_Linear.apply(weight, inp, …)`.
+_WEIGHT_AND_INPUT = "_Linear"
+Size = tuple[int, ...]
+
+
+class WeightCasts(NamedTuple):
+    """The casts of weights of one rank.
+
+    Attributes:
+        passes: forward and backward passes of a step: its micro-batches.
+        casts: of one weight in a step, of the size that is cast most often.
+        size: that size, (outputs, inputs).
+        time_ns: of all casts of weights, with the kernels that compute their scales.
+    """
+
+    passes: int
+    casts: float
+    size: Size
+    time_ns: int
+
+
+def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> WeightCasts | None:
+    """Count the casts of weights; None if a step is one pass, or sizes are not recorded."""
+    passes, steps = _passes(trace), len(trace.steps)
+    layers = _layers_by_size(trace, modules)
+    if passes < 2 or not steps or not layers:
+        return None
+    calls, times = _weight_casts(trace, layers)
+    if not calls:
+        return None
+    often = {size: count / (steps * layers[size]) for size, count in calls.items()}
+    most = max(often, key=often.__getitem__)
+    return WeightCasts(passes, often[most], most, round(sum(times.values())))
+
+
+def _passes(trace: TraceEvidence) -> int:
+    """Return the least number of passes that a step has."""
+    last: dict[int, int] = defaultdict(int)
+    for row in trace.trained:
+        last[row.step] = max(last[row.step], row.micro_batch + 1)
+    return min(last.values(), default=0)
+
+
+def _layers_by_size(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Counter[Size]:
+    """Count the FP8 layers of each size that differs from the sizes of all inputs."""
+    converted = [m for m in modules if m.state.startswith("fp8") and m.kind == "linear"]
+    found = Counter(
+        (module.out_features, module.in_features)
+        for module in converted
+        if module.out_features and module.in_features
+    )
+    shapes = [row.shape for row in trace.trained if row.shape and row.leg is Leg.FPROP]
+    inputs = {(shape.m, shape.k) for shape in shapes}
+    return Counter({size: n for size, n in found.items() if size not in inputs})
+
+
+def _weight_casts(
+    trace: TraceEvidence, layers: Counter[Size]
+) -> tuple[dict[Size, float], dict[Size, float]]:
+    """Return calls and time by size of weight."""
+    calls: dict[Size, float] = defaultdict(float)
+    times: dict[Size, float] = defaultdict(float)
+    both: dict[tuple[Size, int], tuple[int, int]] = {}
+    for total in trace.others:
+        size, op = _weight_size(total.kind.op, layers), total.kind.op
+        if size is None or op is None or purpose_of(total.kind) is None:
+            continue
+        is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
+        if op.name == _WEIGHT_AND_INPUT:
+            key = (size, prod(op.dims[1]) if len(op.dims) > 1 else 0)
+            old = both.get(key, (0, 0))
+            both[key] = (old[0] + total.calls * is_cast, old[1] + total.time_ns)
+            continue
+        calls[size] += total.calls * is_cast
+        times[size] += total.time_ns
+    for (size, elements), (count, time_ns) in both.items():
+        own = max(0, count - _products(trace, size, elements))
+        weights, inputs = own * prod(size), (count - own) * elements
+        calls[size] += own
+        times[size] += time_ns * weights / ((weights + inputs) or 1)
+    return {size: count for size, count in calls.items() if count}, times
+
+
+def _products(trace: TraceEvidence, size: Size, elements: int) -> int:
+    """Count the GEMMs of a weight of this size with an input of this number of elements."""
+    return sum(
+        row.calls
+        for row in trace.trained
+        if (op := row.kind.op) is not None
+        and (op.name, op.dims[:1]) == (_WEIGHT_AND_INPUT, (size,))
+        and len(op.dims) > 1
+        and prod(op.dims[1]) == elements
+    )
+
+
+def _weight_size(op: OpContext | None, layers: Counter[Size]) -> Size | None:
+    """Return the size of the weight that an operator reads, None if it reads none."""
+    first = tuple(op.dims[0]) if op is not None and op.dims else ()
+    turned = first[::-1]
+    return first if first in layers else turned if len(turned) == 2 and turned in layers else None

@@ -144,7 +144,7 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     modules = [module for rank in ranks for module in rank.modules]
     converted = tuple(module for module in modules if module.state in CONVERTED)
     emulated = tuple(module for module in modules if module.state in EMULATED)
-    steps = [step.number for rank in ranks for step in rank.steps]
+    steps = [step.number for rank in ranks for step in rank.trace.steps]
     claims = said.claims_at(min(steps, default=None))
     return Promises(
         tuple(claims),
@@ -159,8 +159,8 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
 
 def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
     """Whether the log's own lines count steps as the traces do: its phases hold for them."""
-    losses = next((rank.losses for rank in ranks if rank.losses is not None), None)
-    if losses is None or losses.counted or not losses.points:
+    losses = ranks[0].recorded.losses
+    if losses.counted or not losses.points:
         return False
     logged = sorted(losses.points)
     between = max((later - one for one, later in pairwise(logged)), default=1)
@@ -203,7 +203,7 @@ _TOO_LITTLE = 0.01
 
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which pass."""
-    rows = rank.survey.linear
+    rows = rank.trace.trained
     total = sum(row.time_ns for row in rows)
     unknown = (row for row in rows if row.kind.op is None or row.leg is Leg.UNKNOWN)
     return sum(row.time_ns for row in unknown) > _MOST * total
@@ -211,7 +211,7 @@ def lacks_operators(rank: RankEvidence) -> bool:
 
 def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all passes of the FP8 layers ran in FP8, except those that the recipe leaves out."""
-    rows = rank.survey.linear
+    rows = rank.trace.trained
     low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
     forward = sum(row.calls for row in low) - gradients
@@ -220,13 +220,13 @@ def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     little = high_ns <= _TOO_LITTLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
     high = sum(row.calls for row in rows if row.kind.multiplies and not row.precision.is_low)
-    few = high < rank.seen_nodes
+    few = high < rank.trace.seen_nodes
     return of_all or little or few or high_is_explained(rank, promises)
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
     """Whether excluded layers and high-precision passes explain all other GEMMs."""
-    products = [row for row in rank.survey.linear if row.kind.multiplies]
+    products = [row for row in rank.trace.trained if row.kind.multiplies]
     low = sum(row.calls for row in products if row.precision.is_low)
     high = sum(row.calls for row in products) - low
     kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
@@ -239,7 +239,7 @@ def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
     """Return the time of GEMMs in high precision that may not belong to a layer."""
     if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
         return 0
-    high = (row for row in rank.survey.linear if not row.precision.is_low and row.kind.op is None)
+    high = (row for row in rank.trace.trained if not row.precision.is_low and row.kind.op is None)
     return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
 
 

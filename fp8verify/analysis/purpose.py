@@ -25,6 +25,8 @@ _FORWARD: Final = re.compile(
     r"nll_loss\w*|_?log_softmax|_?softmax|\w*scaled_dot_product\w*|conv\dd)|.*Function"
 )
 
+QUANTIZING: Final = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
+
 
 def range_of(op: OpContext) -> int | None:
     """Return the place among an operator and its parents of the optimizer's range, if any."""

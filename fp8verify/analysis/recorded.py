@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import structs
 
 from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, package_of
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.report.model.diagnosis import MemoryReport
@@ -16,10 +16,11 @@ from fp8verify.report.model.report import Environment
 from fp8verify.text import counted
 
 
-def clock_report(meta: RankMeta | None) -> ClockReport | None:
+def clock_report(recorded: Recorded) -> ClockReport | None:
     """Return what was counted as steps on a rank, and the framework's step numbers."""
-    if meta is None:
+    if not recorded.observed:
         return None
+    meta = recorded.meta
     classes = [name for name, calls in meta.optimizer_updates.items() if calls]
     leader = meta.leader or (classes[0] if len(classes) == 1 else None)
     counts = f"{leader}.step" if leader else None
@@ -44,9 +45,9 @@ def clock_report(meta: RankMeta | None) -> ClockReport | None:
     )
 
 
-def steps_outside(meta: RankMeta | None) -> StepStatistics | None:
+def steps_outside(meta: RankMeta) -> StepStatistics | None:
     """Return the times of a rank's steps outside windows, None if none were timed."""
-    times = meta.steps_outside if meta is not None else None
+    times = meta.steps_outside
     if times is None:
         return None
     return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
@@ -54,8 +55,8 @@ def steps_outside(meta: RankMeta | None) -> StepStatistics | None:
 
 def modules_report(rank: RankEvidence) -> ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if they were recorded."""
-    meta = rank.meta
-    if meta is None or not meta.modules_listed:
+    meta = rank.recorded.meta
+    if not meta.modules_listed:
         return None
     # Experts and attention cores do not multiply by a weight of their own.
     own = [m for m in meta.modules if not m.class_name.endswith("DotProductAttention")]
@@ -76,13 +77,14 @@ def modules_report(rank: RankEvidence) -> ModulesReport | None:
 
 def _storage(rank: RankEvidence) -> Iterator[str]:
     """Say what is only kept or sent in FP8, which says nothing of the products."""
-    stored = rank.meta.storage if rank.meta is not None else ()
-    for found in stored:
+    for found in rank.recorded.meta.storage:
         if found.what == "weights" and found.count:
             yield f"{counted(found.count, 'linear layer')} with weights stored in {found.dtype}"
         elif found.what == "optimizer":
             yield f"optimizer states stored in {found.dtype}"
-    sent = {(one.name, one.dtype) for one in rank.collectives if one.dtype.startswith("Float8")}
+    sent = {
+        (one.name, one.dtype) for one in rank.trace.collectives if one.dtype.startswith("Float8")
+    }
     yield from (f"{name} in {dtype.lower()}" for name, dtype in sorted(sent))
 
 
@@ -91,8 +93,8 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
 
     A version is "2.10 and 2.11" if ranks differ.
     """
-    metas = [rank.meta for rank in ranks if rank.meta is not None]
-    gpus = [(rank.gpu, rank.compute_capability) for rank in ranks]
+    metas = [rank.recorded.meta for rank in ranks]
+    gpus = [(rank.trace.gpu, rank.trace.compute_capability) for rank in ranks]
     gpus += [(meta.environment.gpu, meta.environment.compute_capability) for meta in metas]
     name, capability = next((gpu for gpu in gpus if gpu[0]), (None, None))
     versions: dict[str, dict[str, None]] = {}
@@ -102,10 +104,8 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     return Environment(gpu=name, compute_capability=capability, versions=joined)
 
 
-def memory_report(meta: RankMeta | None) -> MemoryReport | None:
+def memory_report(meta: RankMeta) -> MemoryReport | None:
     """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
-    if meta is None:
-        return None
     found = [window.memory for window in meta.windows if window.memory is not None]
     if not found or not found[-1].allocated_peak:
         return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec import convert
 from msgspec.structs import replace
 
 from fp8verify.analysis.communication import communication_report
-from fp8verify.analysis.gemms import GemmRow, Survey, gemm_totals, micros
+from fp8verify.analysis.gather import TraceEvidence
+from fp8verify.analysis.gemms import GemmRow, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.numerics import numerics_report
@@ -62,12 +64,6 @@ def assemble(
         notes: remarks on what was read and recorded.
         name: what the run is called.
     """
-    surveys = [rank.survey for rank in ranks]
-    whole = Survey(
-        gemms=[row for survey in surveys for row in survey.gemms],
-        others=[],
-        optimizer=[row for survey in surveys for row in survey.optimizer],
-    )
     return Report(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -76,15 +72,10 @@ def assemble(
         reason="",
         exit_code=0,
         fails=False,
-        gemm=gemm_totals(whole.gemms),
-        attention_gemm=gemm_totals(whole.attention),
-        untrained_gemm=gemm_totals(whole.untrained),
-        optimizer_gemm=gemm_totals(whole.optimizer),
+        **_sums([rank.trace for rank in ranks]),
         gpu_time_us={
             key: micros(sum(rank.gpu_time[key] for rank in ranks)) for key in ranks[0].gpu_time
         },
-        legs=_pass_rows([*whole.gemms, *whole.optimizer]),
-        recipe=_recipe_seen(whole.gemms),
         ranks=tuple(
             _rank_report(rank, one, promises) for rank, one in zip(ranks, found.ranks, strict=True)
         ),
@@ -92,7 +83,7 @@ def assemble(
         mention=promises.mention,
         findings=found.findings,
         environment=environment(ranks),
-        measure="flops" if any(rank.in_flops for rank in ranks) else "time",
+        measure="flops" if any(rank.trace.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
         proof=found.proof,
     )
@@ -121,43 +112,52 @@ def in_flops(report: Report) -> Report:
 
 
 def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -> RankReport:
-    survey = rank.survey
+    trace = rank.trace
     return RankReport(
-        rank=rank.rank,
-        source=rank.source,
+        rank=trace.rank,
+        source=trace.source,
         **assessed._asdict(),
-        gemm=rank.gemm,
-        attention_gemm=gemm_totals(survey.attention),
-        untrained_gemm=gemm_totals(survey.untrained),
-        optimizer_gemm=gemm_totals(survey.optimizer),
+        **_sums([trace]),
         opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
-        library_log=rank.library_log,
+        library_log=rank.trace.library_log,
         unplaced_us=micros(unplaced_ns(rank, promises)),
         gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},
-        copy_time_us={name: micros(ns) for name, ns in rank.copies.items()},
-        legs=_pass_rows([*survey.gemms, *survey.optimizer]),
-        recipe=_recipe_seen(survey.gemms),
-        steps=_step_reports(rank),
-        timelines=rank.buckets,
-        kernels=_kernel_rows(survey, rank.gpu, timed=not rank.in_flops),
-        communication=communication_report(rank.collectives, rank.timeline),
+        copy_time_us={name: micros(ns) for name, ns in rank.trace.copies.items()},
+        steps=_step_reports(trace),
+        timelines=rank.trace.buckets,
+        kernels=_kernel_rows(trace, timed=not trace.in_flops),
+        communication=communication_report(rank.trace.collectives, rank.trace.timeline),
         tax=rank.tax,
         payoff=rank.payoff,
         layers=_layers_report(rank),
         named_layers=_named_layers_report(rank),
         modules=modules_report(rank),
         numerics=numerics_report(rank),
-        memory=memory_report(rank.meta),
-        steps_outside=steps_outside(rank.meta),
-        health=convert(rank.health, HealthReport, from_attributes=True),
-        clock=clock_report(rank.meta),
+        memory=memory_report(rank.recorded.meta),
+        steps_outside=steps_outside(rank.recorded.meta),
+        health=convert(rank.trace.health, HealthReport, from_attributes=True),
+        clock=clock_report(rank.recorded),
     )
 
 
-def _step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
-    training = {row.step for row in rank.survey.linear}
+def _sums(traces: Sequence[TraceEvidence]) -> dict[str, Any]:
+    """Return the fields of a report, or of a rank's, that add up GEMMs."""
+    gemms = [row for trace in traces for row in trace.gemms]
+    optimizer = [row for trace in traces for row in trace.optimizer]
+    return {
+        "gemm": gemm_totals(gemms),
+        "attention_gemm": gemm_totals(row for trace in traces for row in trace.attention),
+        "untrained_gemm": gemm_totals(row for trace in traces for row in trace.untrained),
+        "optimizer_gemm": gemm_totals(optimizer),
+        "legs": _leg_rows([*gemms, *optimizer]),
+        "recipe": _recipe_seen(gemms),
+    }
+
+
+def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
+    training = {row.step for row in trace.trained}
     by_step: dict[int, list[GemmRow]] = defaultdict(list)
-    for row in rank.survey.gemms:
+    for row in trace.gemms:
         by_step[row.step].append(row)
     return tuple(
         StepReport(
@@ -168,11 +168,11 @@ def _step_reports(rank: RankEvidence) -> tuple[StepReport, ...]:
             trains=place in training,
             whole=step.whole,
         )
-        for place, (step, gpu_ns) in enumerate(zip(rank.steps, rank.timeline.steps, strict=True))
+        for place, (step, gpu_ns) in enumerate(zip(trace.steps, trace.timeline.steps, strict=True))
     )
 
 
-def _pass_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
+def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
     """Cross GEMM time and launches by GEMM pass and precision, in the order of the passes."""
     by_leg: dict[Leg, list[GemmRow]] = defaultdict(list)
     for row in rows:
@@ -206,18 +206,18 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
     )
 
 
-def _kernel_rows(survey: Survey, gpu: str | None, *, timed: bool) -> tuple[KernelRow, ...]:
+def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
     """List the kinds of kernel, the longest total time first; steps are added up."""
     totals: dict[tuple[Kind, Leg | None, GemmShape | None], list[int]]
     totals = defaultdict(lambda: [0, 0, 0])
-    for row in (*survey.gemms, *survey.optimizer):
+    for row in (*trace.gemms, *trace.optimizer):
         total = totals[row.kind, row.leg, row.shape]
         total[0] += row.calls
         total[1] += row.time_ns
         total[2] += row.flops or 0
-    for other in survey.others:
+    for other in trace.others:
         totals[other.kind, None, None] = [other.calls, other.time_ns, 0]
-    rows, peaks = [], peak_of(gpu)
+    rows, peaks = [], peak_of(trace.gpu)
     for (kind, leg, shape), (calls, time_ns, flops) in totals.items():
         found, op = kind.classification, kind.op
         tflops = round(flops / time_ns / 1000, 1) if flops and time_ns and timed else None
@@ -244,11 +244,11 @@ def _kernel_rows(survey: Survey, gpu: str | None, *, timed: bool) -> tuple[Kerne
 
 def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    found, steps = rank.layers, len(rank.steps)
+    found, steps = rank.layers, len(rank.trace.steps)
     if not (found.classes or found.apart or found.experts):
         return None
     note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
-    if rank.meta is None:
+    if not rank.recorded.observed:
         note = "no module list: layers are identified by the sizes of their GEMMs only"
     elif not found.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
@@ -279,12 +279,12 @@ def _layers_report(rank: RankEvidence) -> LayersReport | None:
 
 def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
     """Return the GEMMs of each layer; None if the run did not record layer names."""
-    named = rank.named
+    named = rank.trace.named
     if named is None:
         return None
     modules = {module.fqn: module for module in rank.modules}
-    casts = named.casts if rank.ran_low or rank.made_fp8_tensors else {}
-    measured = rank.numerics.record.measured if rank.numerics is not None else None
+    casts = named.casts if rank.ran_or_cast_low else {}
+    measured = rank.recorded.numerics.record.measured
     if measured is not None and measured.step == named.step:
         casts = {}  # `run --numerics` cast in that step too
     by_layer = named.by_layer()
@@ -298,7 +298,7 @@ def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
                 n=module.out_features if module else None,
                 k=module.in_features if module else None,
                 state=module.state if module else None,
-                legs=_pass_rows(rows),
+                legs=_leg_rows(rows),
                 casts_us=micros(casts[layer]) if layer in casts else None,
             )
             for layer, rows in by_layer.items()

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.gather import gather
+from fp8verify.analysis.gather import TraceEvidence, gather, merge_windows
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
-from fp8verify.analysis.rank import RankEvidence, merge_windows
 from fp8verify.capture.names import LAYERS
 from fp8verify.capture.ranks import is_file_name
 from fp8verify.capture.schema import NamingRecord, RankMeta
@@ -88,7 +87,7 @@ def gather_ranks(
     workers: int | None = 1,
     executor: Executor | None = None,
     on_progress: OnProgress | None = None,
-) -> list[RankEvidence]:
+) -> list[TraceEvidence]:
     """Read the traces of all ranks and return their evidence by rank.
 
     Each trace is reduced to sums in the process that reads it, so memory does not grow with
@@ -105,7 +104,7 @@ def gather_ranks(
         InputError: no trace can be read, or two unrelated traces have the same rank.
     """
     jobs = _jobs(files, naming or {})
-    ranks: list[RankEvidence] = []
+    ranks: list[TraceEvidence] = []
     kinds: dict[Kind, Kind] = {}
     for done, found in enumerate(_examine_all(jobs, workers, executor), 1):
         ranks += [_sharing(rank, kinds) for rank in found]
@@ -114,16 +113,14 @@ def gather_ranks(
     return _in_order(ranks)
 
 
-def _sharing(evidence: RankEvidence, kinds: dict[Kind, Kind]) -> RankEvidence:
+def _sharing(evidence: TraceEvidence, kinds: dict[Kind, Kind]) -> TraceEvidence:
     """Return equal evidence that refers to the kinds that other ranks have, which are kept once."""
-    keep, found = kinds.setdefault, evidence.survey
-    rows = (
-        [r._replace(kind=keep(r.kind, r.kind)) for r in of] for of in (found.gemms, found.optimizer)
-    )
-    others = [total._replace(kind=keep(total.kind, total.kind)) for total in found.others]
-    gemms, optimizer = rows
-    survey = found._replace(gemms=gemms, others=others, optimizer=optimizer)
-    return evidence._replace(survey=survey)
+    keep = kinds.setdefault
+    shared = {
+        name: [row._replace(kind=keep(row.kind, row.kind)) for row in getattr(evidence, name)]
+        for name in ("gemms", "others", "optimizer")
+    }
+    return replace(evidence, **shared)
 
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
@@ -136,7 +133,7 @@ def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[
 
 def _examine_all(
     jobs: list[RankJob], workers: int | None, executor: Executor | None
-) -> Iterator[list[RankEvidence]]:
+) -> Iterator[list[TraceEvidence]]:
     shared = all(is_shared(file.path) for job in jobs for file in job.files)
     count = min(_worth(jobs) if workers is None else workers, len(jobs))
     if not shared or (executor is None and count <= 1):
@@ -188,7 +185,7 @@ def _unpacked_size(file: TraceFile) -> int:
     return size if file.name.endswith(".json") else size * _USUAL_RATIO
 
 
-def _in_order(ranks: list[RankEvidence]) -> list[RankEvidence]:
+def _in_order(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
     if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
         raise errors[0]
@@ -202,22 +199,22 @@ def _in_order(ranks: list[RankEvidence]) -> list[RankEvidence]:
         for rank in idle
         if kept is not ranks
     )
-    by_rank: dict[int | None, RankEvidence] = {}
-    for evidence in (first._replace(remarks=(*first.remarks, *notes)), *others):
+    by_rank: dict[int | None, TraceEvidence] = {}
+    for evidence in (replace(first, remarks=(*first.remarks, *notes)), *others):
         other = by_rank.setdefault(evidence.rank, evidence)
         if other is not evidence:
             raise two_of_one_rank(evidence.rank or 0, other.source, evidence.source)
     return list(by_rank.values())
 
 
-def _runs_nothing(evidence: RankEvidence) -> bool:
+def _runs_nothing(evidence: TraceEvidence) -> bool:
     """Whether a process is not a rank: no number, no kernels, and its trace is complete."""
     ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
     is_whole = evidence.health.complete and evidence.error is None
     return evidence.guessed and evidence.process is None and is_whole and not ran
 
 
-def examine(job: RankJob) -> list[RankEvidence]:
+def examine(job: RankJob) -> list[TraceEvidence]:
     """Read the traces of a rank, or of the ranks that were joined in one file.
 
     One that cannot be read costs only itself.
@@ -227,21 +224,21 @@ def examine(job: RankJob) -> list[RankEvidence]:
         return read[0]
     parts = [part for found in read if not isinstance(found, InputError) for part in found]
     error = next((part for part in read if isinstance(part, InputError)), None)
-    evidence = merge_windows(parts)._replace(error=error) if parts else _unread(job, error)
+    evidence = replace(merge_windows(parts), error=error) if parts else _unread(job, error)
     if evidence.named is None and job.naming is not None:
-        evidence = evidence._replace(naming=_name_from(job.naming))
+        evidence = replace(evidence, naming=_name_from(job.naming))
     return [evidence]
 
 
-def not_examined(job: RankJob, reason: str) -> list[RankEvidence]:
+def not_examined(job: RankJob, reason: str) -> list[TraceEvidence]:
     """Return what is known of a job that no worker could finish."""
     hint = "Read it alone to see why; fewer --workers need less memory."
     return [_unread(job, InputError(f"{job.files[0].name}: {reason}.", hint))]
 
 
-def _unread(job: RankJob, error: InputError | None) -> RankEvidence:
+def _unread(job: RankJob, error: InputError | None) -> TraceEvidence:
     first = job.files[0]
-    return gather(Trace(source=first.name, rank=first.rank))._replace(error=error)
+    return replace(gather(Trace(source=first.name, rank=first.rank)), error=error)
 
 
 def _name_from(naming: NamingStep) -> NamedLayers:
@@ -260,7 +257,7 @@ def _name_from(naming: NamingStep) -> NamedLayers:
     return named._replace(source="step", step=naming.step, note=note)
 
 
-def _read(file: TraceFile) -> list[RankEvidence] | InputError:
+def _read(file: TraceFile) -> list[TraceEvidence] | InputError:
     """Return the evidence of a file: of one rank, unless it joins several."""
     split = not file.declared
     try:
@@ -285,7 +282,7 @@ def _read(file: TraceFile) -> list[RankEvidence] | InputError:
     if trace.rank is None:
         trace.rank = file.rank
     logged = _logged(file, trace)
-    return [gather(trace, logged)._replace(guessed=guessed)]
+    return [replace(gather(trace, logged), guessed=guessed)]
 
 
 def _logged(file: TraceFile, trace: Trace) -> list[tuple[int, Product]] | None:
@@ -297,16 +294,16 @@ def _logged(file: TraceFile, trace: Trace) -> list[tuple[int, Product]] | None:
         return None
 
 
-def _joined(trace: Trace, first: int) -> list[RankEvidence]:
+def _joined(trace: Trace, first: int) -> list[TraceEvidence]:
     """Return the ranks of a file that joins several, numbered by their place in it."""
     found = []
     for rank, one in enumerate((trace, *trace.others), first):
         one.rank = rank
-        found.append(gather(one)._replace(guessed=True))
+        found.append(replace(gather(one), guessed=True))
     return found
 
 
-def read_pipe(path: str | Path) -> list[RankEvidence]:
+def read_pipe(path: str | Path) -> list[TraceEvidence]:
     """Read a trace from a pipe, once; it has no name, and no rank unless it joins several.
 
     Raises:
@@ -331,15 +328,15 @@ def read_pipe(path: str | Path) -> list[RankEvidence]:
     return [gather(trace)]
 
 
-def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
+def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
     """Join what is of one rank and process, and return all by rank.
 
     torch.profiler's schedule with `repeat`, or tensorboard_trace_handler, leaves a file a cycle.
     Ranks of one job work at the same time, the windows of one process one after another. Ranks that
     are only a place among the files are numbered anew where some of them are joined.
     """
-    known: list[RankEvidence] = []
-    guessed: list[RankEvidence] = []
+    known: list[TraceEvidence] = []
+    guessed: list[TraceEvidence] = []
     for members in _alike(ranks):
         windows = sorted(members, key=lambda found: found.bounds or (0, 0))
         bounds = [found.bounds for found in windows if found.bounds is not None]
@@ -349,13 +346,13 @@ def join_cycles(ranks: Iterable[RankEvidence]) -> list[RankEvidence]:
     taken = {evidence.rank for evidence in known}
     free = (number for number in range(len(known) + len(guessed)) if number not in taken)
     guessed.sort(key=lambda found: found.rank or 0)
-    numbered = [found._replace(rank=number) for found, number in zip(guessed, free, strict=False)]
+    numbered = [replace(found, rank=number) for found, number in zip(guessed, free, strict=False)]
     return sorted([*known, *numbered], key=lambda found: found.rank or 0)
 
 
-def _alike(ranks: Iterable[RankEvidence]) -> Iterable[list[RankEvidence]]:
+def _alike(ranks: Iterable[TraceEvidence]) -> Iterable[list[TraceEvidence]]:
     """Return the evidence by rank and process; traces without a process are kept separate."""
-    groups: dict[Hashable, list[RankEvidence]] = defaultdict(list)
+    groups: dict[Hashable, list[TraceEvidence]] = defaultdict(list)
     for place, evidence in enumerate(ranks):
         rank, worker = None if evidence.guessed else evidence.rank, _WORKER.search(evidence.source)
         alone = evidence.process is None or evidence.bounds is None

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.gather import gather
-from fp8verify.analysis.gemms import gpu_time
-from fp8verify.analysis.layers import join_by_size
-from fp8verify.analysis.payoff import payoff
+from fp8verify.analysis.gather import TraceEvidence, gather
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.rank import NO_LOSSES, NO_META, NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.capture.boot import notes_on_attachment
 from fp8verify.capture.files import find_logs, read_numerics, read_ranks
 from fp8verify.capture.names import BOOTS
@@ -82,7 +79,8 @@ def inspect(
     name = name or run_name(paths)
     if comes_through_pipe(paths):
         said = _said_by(None, log)
-        report = _report(read_pipe(paths[0]), said, policy, [*run_notes, *said.notes], name)
+        piped = list(map(RankEvidence, read_pipe(paths[0])))
+        report = _report(piped, said, policy, [*run_notes, *said.notes], name)
         return replace(report, logs=_names(logs_of(None, log)))
     folder, metas, numerics, attached = _read_sidecars(paths)
     said = _said_by(folder, log, called_apis(metas))
@@ -97,7 +95,7 @@ def inspect(
             for rank, meta in sorted(metas.items())
         ]
         # A capture whose window never opened has a module list at most.
-        ranks = list(map(gather, traces or [Trace(source=folder.name)]))
+        ranks = [gather(trace) for trace in traces or [Trace(source=folder.name)]]
         remarked = remarks(metas)
     else:
         named = named_traces(metas)
@@ -118,9 +116,9 @@ def inspect(
         )
         profiled = {rank.rank for rank in ranks}
         remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
-    ranks = _with_records(ranks, metas, numerics, read_losses(logs_of(folder, log)))
+    evidence = _with_records(ranks, metas, numerics, read_losses(logs_of(folder, log)))
     notes += [*_remarks_on(log, None), *said.notes, *remarked]
-    report = _report(ranks, said, policy, notes, name, listed=len(metas))
+    report = _report(evidence, said, policy, notes, name, listed=len(metas))
     return replace(report, logs=_names(logs_of(folder, log)))
 
 
@@ -129,12 +127,12 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
     if log is None:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     said, losses = _said_by(None, log), read_losses(logs_of(None, log))
-    rank = gather(_printed_table(Path(log)))  # a log may hold a table of kernels
-    if not rank.health.kernels:
-        rank.health.log_alone = True
-        rank.health.notes.append("a log, and no trace")
+    trace = gather(_printed_table(Path(log)))  # a log may hold a table of kernels
+    if not trace.health.kernels:
+        trace.health.log_alone = True
+        trace.health.notes.append("a log, and no trace")
     notes = [*said.notes, *_remarks_on(log, losses)]
-    ranks = _with_records([rank], {}, {}, losses)
+    ranks = _with_records([trace], {}, {}, losses)
     report = _report(ranks, said, policy, notes, name or run_name([Path(log)]))
     return replace(report, logs=_names(logs_of(None, log)))
 
@@ -160,34 +158,26 @@ def _report(
 ) -> Report:
     """Work out what the evidence of all ranks shows, judge them, and return the report."""
     promises = collect_promises(said, ranks)._replace(listed=listed)
-    ranks = [work_out(rank) for rank in ranks]
     found = assess(ranks, promises)
-    limits = dict.fromkeys(remark for rank in ranks for remark in rank.remarks)
+    limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
     judged = judge(assemble(ranks, found, promises, [*notes, *limits], name=name), policy)
     return judged if judged.measure == "time" else in_flops(judged)
 
 
-def work_out(rank: RankEvidence) -> RankEvidence:
-    """Add to the evidence of a rank, once, what several readers need of it."""
-    casts = rank.ran_low or rank.made_fp8_tensors
-    times = gpu_time(rank.survey, casts=casts)
-    gain, tax = (None, None) if rank.in_flops else payoff(rank, times, casts=casts)
-    layers = join_by_size(rank.survey.linear, rank.meta.modules if rank.meta is not None else None)
-    return rank._replace(gpu_time=times, layers=layers, payoff=gain, tax=tax)
-
-
 def _with_records(
-    ranks: Sequence[RankEvidence],
+    traces: Sequence[TraceEvidence],
     metas: dict[int, RankMeta],
     numerics: dict[int, RankNumerics],
     losses: LossSeries | None,
 ) -> list[RankEvidence]:
-    """Add to each rank what the runner noted about it, and to the first one the run's losses."""
-    found = []
-    for rank in ranks:
-        number = -1 if rank.rank is None else rank.rank
-        found.append(rank._replace(meta=metas.get(number), numerics=numerics.get(number)))
-    return [found[0]._replace(losses=losses), *found[1:]]
+    """Join what the traces show with what was recorded, and with the first one the run's losses."""
+    found: list[RankEvidence] = []
+    for trace in traces:
+        number = -1 if trace.rank is None else trace.rank
+        of_first = NO_LOSSES if found or losses is None else losses
+        recorded = Recorded(metas.get(number, NO_META), numerics.get(number, NO_NUMERICS), of_first)
+        found.append(RankEvidence(trace, recorded))
+    return found
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:

@@ -59,14 +59,14 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
     found = [rank_findings(rank, promises) for rank in ranks]
     others = other_runs(ranks)
-    trains = any(rank.backward and rank.ran_low for rank in ranks)
+    trains = any(rank.trace.backward and rank.ran_low for rank in ranks)
     can = [
         rank not in others
         and (rank.ran_low or undecidable(rank) is None)
-        and (rank.backward or not trains)
+        and (rank.trace.backward or not trains)
         for rank in ranks
     ]
-    rows = [rank.survey.linear if one else [] for rank, one in zip(ranks, can, strict=True)]
+    rows = [rank.trace.trained if one else [] for rank, one in zip(ranks, can, strict=True)]
     parts = Parts(ranks, promises, rows)
     of_parts = list(parts.findings())
     for part in of_parts:

@@ -22,17 +22,16 @@ def undecidable(rank: RankEvidence) -> str | None:
     """Say why the kernels cannot decide, or None if they can."""
     if rank.unreadable is not None:
         return f"its trace cannot be read ({rank.unreadable})"
-    if not rank.health.kernels:
-        window = missed_window(rank.meta)
+    if not rank.trace.health.kernels:
+        window = missed_window(rank.recorded.meta)
         if window is not None:
             return f"{window.reason}; the window {window.name} left no trace"
         return without_kernels(rank)[1]
-    if rank.health.truncated and not any(step.whole for step in rank.steps):
-        steps = (
-            "has no steps" if not rank.steps else f"none of its {len(rank.steps)} steps is whole"
-        )
-        return f"the trace is cut off, and {steps}"
-    if not rank.survey.linear:
+    steps = rank.trace.steps
+    if rank.trace.health.truncated and not any(step.whole for step in steps):
+        none = f"none of its {len(steps)} steps is whole" if steps else "has no steps"
+        return f"the trace is cut off, and {none}"
+    if not rank.trace.trained:
         return "no matrix multiplication ran in the window"
     return _untimed(rank) or _outside(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
 
@@ -43,14 +42,14 @@ _NOT_LOGGED = "kernels of other libraries (CUTLASS, Triton) are not in the log o
 def _unlogged(rank: RankEvidence) -> str | None:
     """Say that FP8 may have run beside the products of a log whose share is small."""
     share = rank.linear.low_precision_share_of_time or 0
-    if rank.in_flops and share < USUAL_SHARE:
+    if rank.trace.in_flops and share < USUAL_SHARE:
         return f"{share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
     return None
 
 
 def _outside(rank: RankEvidence) -> str | None:
     """Say that GEMMs outside of any operator may be most of the training."""
-    outside = [row for row in rank.survey.untrained if row.kind.op is None]
+    outside = [row for row in rank.trace.untrained if row.kind.op is None]
     high = [row for row in outside if not row.precision.is_low]
     linear, time_ns = rank.linear, sum(row.time_ns for row in high)
     low = linear.total_ns * (linear.low_precision_share_of_time or 0)
@@ -65,7 +64,7 @@ def _outside(rank: RankEvidence) -> str | None:
 
 def _untimed(rank: RankEvidence) -> str | None:
     """Say that GEMMs have no times, where a share of their time would depend on those."""
-    rows = [row for row in rank.survey.linear if not row.kind.classification.split_k]
+    rows = [row for row in rank.trace.trained if not row.kind.classification.split_k]
     total, untimed = sum(row.calls for row in rows), sum(row.untimed for row in rows)
     mixed = not all(row.precision.is_low for row in rows)
     if untimed == total or (mixed and untimed > NEGLIGIBLE * total):
@@ -75,16 +74,16 @@ def _untimed(rank: RankEvidence) -> str | None:
 
 def _hidden(rank: RankEvidence) -> str | None:
     """Say where FP8 may have run although no GEMM shows it."""
-    outside = [row for row in rank.survey.untrained if row.kind.op is None]
+    outside = [row for row in rank.trace.untrained if row.kind.op is None]
     low = sum(row.time_ns for row in outside if row.precision.is_low)
     if low > NEGLIGIBLE * (low + rank.linear.total_ns):
         return (
             "FP8 GEMMs ran outside any operator, as in CUDA graphs: they may be part of the "
             "training or of a rollout"
         )
-    if not rank.health.complete:
+    if not rank.trace.health.complete:
         return "the trace is incomplete, and what was read shows no FP8"
-    if rank.in_flops:
+    if rank.trace.in_flops:
         return f"no product in the log is FP8, but {_NOT_LOGGED}"
     if not rank.has_fp8_units:
         return None
@@ -110,17 +109,17 @@ def opaque_share(rank: RankEvidence) -> float:
 
 def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
-    saw_none = rank.meta is not None and rank.meta.environment.sees_gpu is False
+    saw_none = rank.recorded.meta.environment.sees_gpu is False
     no_gpu = ", torch saw no GPU" if saw_none else ""
-    if rank.health.log_alone:
+    if rank.trace.health.log_alone:
         return "log-alone", "only a log was given, and it shows no kernels"
-    if rank.health.truncated:
+    if rank.trace.health.truncated:
         return None, "the trace is cut off before its first GPU kernel"
-    if rank.health.events:
+    if rank.trace.health.events:
         return "no-gpu" if no_gpu else "", f"no GPU kernels in the trace{no_gpu}"
-    if rank.health.no_events:
+    if rank.trace.health.no_events:
         return "empty", "the trace holds no events"
-    if rank.health.skipped_events:
+    if rank.trace.health.skipped_events:
         return None, "no event of the trace can be read"
     return None, f"no trace was made{no_gpu}"
 
@@ -135,7 +134,7 @@ def ran_high(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
     linear, main = rank.linear, rank.main_precision()
     total, same = linear.launches, linear.kernels[main.value]
-    apart = rank.survey.attention or rank.survey.untrained
+    apart = rank.trace.attention or rank.trace.untrained
     kernels = f"{total} {'linear-layer ' if apart else ''}GEMMs"
     if main is Precision.UNKNOWN:
         return f"none of the {kernels} is known to have run in FP8"
@@ -171,16 +170,15 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
     if none is not None:
         return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    layers = sum(row.calls for row in rank.survey.linear if runs_transformer_engine(row))
-    if layers and layers == sum(row.calls for row in rank.survey.linear):
+    layers = sum(row.calls for row in rank.trace.trained if runs_transformer_engine(row))
+    if layers and layers == sum(row.calls for row in rank.trace.trained):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
 
 
 def stored_weights(rank: RankEvidence) -> StorageRecord | None:
     """Return the weights of linear layers that the process keeps in FP8; None if there are none."""
-    stored = rank.meta.storage if rank.meta is not None else ()
-    found = (one for one in stored if one.what == "weights" and one.count)
+    found = (one for one in rank.recorded.meta.storage if one.what == "weights" and one.count)
     return max(found, key=lambda one: one.elements, default=None)
 
 

@@ -42,7 +42,8 @@ class Stated:
     def __call__(self, cell: Cell, ran: Tally) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
         rank, promises = self._ranks[cell.rank], self._promises
-        if cell.step >= 0 and promises.phase_of(rank.steps[cell.step].number) == HIGH_PRECISION:
+        step = rank.trace.steps[cell.step].number if cell.step >= 0 else None
+        if step is not None and promises.phase_of(step) == HIGH_PRECISION:
             return 0.0
         legs = {Leg.BACKWARD: (Leg.DGRAD, Leg.WGRAD), Leg.RECOMPUTE: (Leg.FPROP,)}
         if any(promises.leaves_high(leg.value) for leg in legs.get(cell.leg, (cell.leg,))):
@@ -75,7 +76,7 @@ class Stated:
         return any(
             row.precision.is_low and row.kind.classification.role is Role.GROUPED_GEMM
             for rank in self._ranks
-            for row in rank.survey.linear
+            for row in rank.trace.trained
         )
 
     @cached_property
@@ -98,7 +99,7 @@ class Stated:
         ):
             return None
         left = [m for m in modules if not any(self.is_low(m, leg) for leg in LEGS)]
-        high = any(promises.phase_of(step.number) == HIGH_PRECISION for step in rank.steps)
+        high = any(promises.phase_of(step.number) == HIGH_PRECISION for step in rank.trace.steps)
         return ExpectedReport(
             share_of_flops=round(sum(grid.stated[c] * grid.cells[c].total for c in known), 6),
             measured_share_of_flops=round(sum(grid.cells[cell].low for cell in cells), 6),
@@ -109,7 +110,7 @@ class Stated:
 
 def _transfers(rank: RankEvidence) -> bool:
     """Whether a rank is a stage of a pipeline, whose module names are its own."""
-    return any("sendrecv" in total.name.lower() for total in rank.collectives)
+    return any("sendrecv" in total.name.lower() for total in rank.trace.collectives)
 
 
 def _with_conversions_of_any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fp8verify.analysis.gemms import Survey, classify_kernels, label_gemms, survey
+from fp8verify.analysis.gather import TraceEvidence, gather
 from fp8verify.terms import Precision
 from fp8verify.trace import read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
@@ -15,10 +15,8 @@ SPLIT_K = (
 )
 
 
-def surveyed(build: TraceBuilder, folder: Path) -> Survey:
-    trace = read_trace(build.write(folder / "trace.json"))
-    kinds = classify_kernels(trace)
-    return survey(trace, kinds, label_gemms(trace, kinds))
+def surveyed(build: TraceBuilder, folder: Path) -> TraceEvidence:
+    return gather(read_trace(build.write(folder / "trace.json")))
 
 
 def test_a_split_k_reduction_counts_as_the_gemm_before_it(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fp8verify.analysis.rank import NO_META
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.comparison.compare import memory_notes
@@ -89,7 +90,7 @@ def test_a_linear_of_weights_that_torchao_wraps_is_not_transformer_engines() -> 
 def test_layers_in_high_precision_and_runs_without_counters_say_nothing() -> None:
     assert why(changed(TORCHAO, state="high_precision")) == ()
     assert why(TORCHAO, peak=0) is None
-    assert memory_report(None) is None
+    assert memory_report(NO_META) is None
 
 
 def changed(module: ModuleRecord, **changes: Any) -> ModuleRecord:

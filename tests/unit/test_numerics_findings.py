@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.numerics import numerics_report, scalars_of
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.rank import NO_LOSSES, RankEvidence, Recorded
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import (
     GradientRecord,
@@ -30,7 +30,6 @@ from fp8verify.capture.schema import (
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.logs.statements import LogReading
-from fp8verify.pipeline.inspection import work_out
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity
 from fp8verify.trace import Trace
@@ -110,9 +109,8 @@ def facts_of(
     )  # fmt: skip
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))
-    evidence = gather(Trace(source="made", rank=rank))
-    evidence = evidence._replace(numerics=numerics, losses=losses)
-    return work_out(evidence)
+    recorded = Recorded(numerics=numerics, losses=losses or NO_LOSSES)
+    return RankEvidence(gather(Trace(source="made", rank=rank)), recorded)
 
 
 def found(*facts: RankEvidence) -> list[Finding]:
@@ -514,8 +512,7 @@ def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> No
     ids=str,
 )
 def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path) -> None:
-    record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).numerics
-    assert record is not None
+    record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).recorded.numerics
     written = msgspec.json.decode(msgspec.json.encode(record.record))
     path = tmp_path / "rank0.numerics.json"
     path.write_bytes(msgspec.json.encode(written))
@@ -540,8 +537,7 @@ def test_any_scale_is_judged(amax: float, scale: str, margin: int | None) -> Non
 def test_of_a_series_that_is_too_long_every_nth_line_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = facts_of(all_layers()).numerics
-    assert record is not None
+    record = facts_of(all_layers()).recorded.numerics
     (tmp_path / "rank0.numerics.json").write_bytes(msgspec.json.encode(record.record))
     lines = [msgspec.json.encode(line(step, 1.0)) for step in range(1000, 1100)]
     path = tmp_path / "rank0.numerics.jsonl"

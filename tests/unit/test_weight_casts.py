@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.casts import WeightCasts, _weight_size, weight_casts
 from fp8verify.analysis.gather import gather
+from fp8verify.analysis.payoff import WeightCasts, _weight_size, weight_casts
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.statements import LogReading
-from fp8verify.pipeline.inspection import work_out
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import OpContext
 from fp8verify.trace.readers import read_trace
@@ -75,8 +74,7 @@ def facts(
                 forward(built, engine=engine, cast=cast, cast_us=cast_us)
             for _ in range(LAYERS):
                 backward(built, engine=engine)
-    rank = gather(read_trace(built.write(path / "t.json")))._replace(meta=META)
-    return work_out(rank)
+    return RankEvidence(gather(read_trace(built.write(path / "t.json"))), Recorded(META))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_casts_of_weights_are_counted(
     passes: int, casts_in: str, casts: float | None, engine: bool, tmp_path: Path
 ) -> None:
     of = facts(tmp_path, passes, casts_in, engine=engine)
-    counted = weight_casts(of)
+    counted = weight_casts(of.trace, of.modules)
     assert (counted and (counted.passes, counted.casts, counted.size)) == (
         None if casts is None else (passes, casts, (OUT, IN))
     )
@@ -132,6 +130,5 @@ def test_a_weight_of_the_size_of_an_input_is_not_counted(tmp_path: Path) -> None
                      in_features=IN, out_features=TOKENS)
         for _ in range(3)
     )  # fmt: skip
-    rank = of._replace(meta=RankMeta(schema=1, rank=0, steps_seen=4, windows=(), modules=modules))
-    assert weight_casts(rank) is None
-    assert isinstance(weight_casts(of), WeightCasts)
+    assert weight_casts(of.trace, modules) is None
+    assert isinstance(weight_casts(of.trace, of.modules), WeightCasts)

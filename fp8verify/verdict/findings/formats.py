@@ -47,7 +47,7 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     """
     higher, lower = {}, {}
     logged = {Leg(name): formats for name, formats in promises.logged.items()}
-    ran_fp4 = any(row.precision.is_fp4 for row in rank.survey.gemms)
+    ran_fp4 = any(row.precision.is_fp4 for row in rank.trace.gemms)
     if rank.ran_low and not ran_fp4 and logged and all(f <= _FOUR_BITS for f in logged.values()):
         # Modules, if there are any, show what the library fell back to.
         ran = _ran(rank, tuple(Leg))
@@ -80,7 +80,7 @@ def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
 def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision]:
     """Return the GEMM time of some legs by precision class."""
     times: Counter[Precision] = Counter()
-    for row in rank.survey.gemms:
+    for row in rank.trace.gemms:
         if row.leg in legs:
             times[row.precision] += row.time_ns
     return times
@@ -93,7 +93,7 @@ def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
 def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
     times = _times(rank, legs)
     if len(times) == 1:
-        count = sum(row.calls for row in rank.survey.gemms if row.leg in legs)
+        count = sum(row.calls for row in rank.trace.gemms if row.leg in legs)
         which = "" if Leg.UNKNOWN in legs else " of these"
         return f"all {count}{which} GEMMs ran in {next(iter(times)).value.upper()}"
     parts = [
@@ -116,7 +116,7 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     """A scaling in the kernels that is not the one the log claims."""
     claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {"tensorwise", "rowwise"}
     seen: Counter[str] = Counter()
-    for row in rank.survey.gemms:
+    for row in rank.trace.gemms:
         if row.scaling is not None:
             seen[row.scaling.value] += row.time_ns
     if len(claimed) == 1 and seen and not claimed & set(seen):
@@ -125,7 +125,7 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
 
 def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """An FP8 all-gather that was promised, and that the bytes moved refute."""
-    collectives, logged = rank.collectives, promises.all_gather
+    collectives, logged = rank.trace.collectives, promises.all_gather
     weight_classes = {module.weight_class for module in promises.converted}
     if logged is not None:
         who = f"log line {logged.line}"
@@ -145,7 +145,7 @@ def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findi
 
 def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
-    mx = [row for row in rank.survey.gemms if row.precision is Precision.MXFP8]
+    mx = [row for row in rank.trace.gemms if row.precision is Precision.MXFP8]
     e5m2 = sum(row.calls for row in mx if has_gradient(row.kind))
     # The module list counts where no kernel of the backward pass says what it multiplied.
     backward = [row for row in mx if row.leg is not Leg.FPROP]

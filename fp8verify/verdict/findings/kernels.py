@@ -52,7 +52,7 @@ def _short(name: str) -> str:
 
 def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
-    if rank.ran_low or not rank.survey.linear:
+    if rank.ran_low or not rank.trace.trained:
         return
     # Names of compiled casts do not say whether they widen or round.
     rounds = promises.any and stored_weights(rank) is None and rank.quantizes()
@@ -64,7 +64,7 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
             what = f"the model's {_modules(promises.emulated)} emulate FP8, and"
         case = "" if rank.has_fp8_units else "no-units"
         yield finding("emulated", case, what=what, ran=ran)
-    if promises.any and not rank.health.skipped_events:
+    if promises.any and not rank.trace.health.skipped_events:
         case, cause = cause_without_fp8(rank, promises)
         yield finding(
             "claimed-not-active",
@@ -79,9 +79,9 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
 def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Weights that are kept in FP8 and widened before each product."""
     stored = stored_weights(rank)
-    if stored is None or rank.ran_low or not rank.survey.linear:
+    if stored is None or rank.ran_low or not rank.trace.trained:
         return
-    saved, memory = stored.elements, memory_report(rank.meta)
+    saved, memory = stored.elements, memory_report(rank.recorded.meta)
     peak = memory.allocated_peak if memory is not None else 0
     yield finding(
         "fp8-storage-only",
@@ -113,19 +113,21 @@ def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     names = sorted(found.value for found in formats if found is not None)
     elsewhere = _of_other_hardware(rank)
     if elsewhere:
-        yield finding("no-fp8-units", "other-gpu", gpu=rank.gpu, kernel=_short(elsewhere[0]))
+        yield finding("no-fp8-units", "other-gpu", gpu=rank.trace.gpu, kernel=_short(elsewhere[0]))
     elif rows:
         yield finding(
             "no-fp8-units",
             "" if rank.ran_low else "alone",
             count=sum(row.calls for row in rows),
             formats=" and ".join(names).upper(),
-            gpu=rank.gpu,
+            gpu=rank.trace.gpu,
             needs=_needs(names),
         )
-    elif promises.any and not rank.has_fp8_units and rank.survey.linear:
+    elif promises.any and not rank.has_fp8_units and rank.trace.trained:
         needs = _needs([name for names in promises.formats.values() for name in names])
-        yield finding("no-fp8-units", "promised", format=promises.name, gpu=rank.gpu, needs=needs)
+        yield finding(
+            "no-fp8-units", "promised", format=promises.name, gpu=rank.trace.gpu, needs=needs
+        )
 
 
 def _needs(formats: Collection[str]) -> str:
@@ -134,7 +136,7 @@ def _needs(formats: Collection[str]) -> str:
 
 def _of_other_hardware(rank: RankEvidence) -> list[str]:
     """Return the names of kernels that libraries compile for other GPUs, and convert nothing."""
-    gpu = rank.gpu, rank.compute_capability
+    gpu = rank.trace.gpu, rank.trace.compute_capability
     names = (row.kind.name for row in rank.upcast)
     return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
 
@@ -143,7 +145,7 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
     """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
     rows = [
         row
-        for row in rank.survey.gemms
+        for row in rank.trace.gemms
         if row.kind.classification.role is Role.GROUPED_GEMM
         and not row.precision.is_low
         and row.precision is not Precision.UNKNOWN
@@ -177,7 +179,7 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """GEMM kernels whose precision neither their name nor their operator shows."""
     rows = [
         row
-        for row in rank.survey.gemms
+        for row in rank.trace.gemms
         if row.precision is Precision.UNKNOWN and not row.kind.classification.upcast_from
     ]
     if rows:
@@ -206,11 +208,13 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
-    disputed, compared = name_conflicts(rank.survey)
+    disputed, compared = name_conflicts(
+        [*rank.trace.gemms, *rank.trace.optimizer], rank.trace.others
+    )
     if disputed > _MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
-    kinds = [row.kind for row in rank.survey.gemms if row.kind.classification.conflict is not None]
+    kinds = [row.kind for row in rank.trace.gemms if row.kind.classification.conflict is not None]
     for kind in kinds[:1]:
         conflict = kind.classification.conflict
         yield finding("name-op-conflict", conflict=conflict, kernel=_short(kind.name))
@@ -223,10 +227,10 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     without tokens). Where any rate is beyond all formats of the GPU, or that of a GEMM in high
     precision beyond theirs, shapes, times or GPU are not what ran, and no rate proves anything.
     """
-    peak = peak_of(rank.gpu)
+    peak = peak_of(rank.trace.gpu)
     if peak is None or not peak.proves:
         return
-    timed = [row for row in rank.survey.gemms if row.flops and row.time_ns]
+    timed = [row for row in rank.trace.gemms if row.flops and row.time_ns]
     rates = [(row, (row.flops or 0) / row.time_ns / 1e3) for row in timed]
     proven = [
         (row, rate)

@@ -55,7 +55,7 @@ def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Findi
 def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
     """Return how many forward GEMMs of how many that a line counts did not run in FP8."""
     which = f"log {claim.place} says that {claim.converted} of {claim.total} layers were converted"
-    rows = [row for row in rank.survey.linear if row.kind.classification.role is Role.GEMM]
+    rows = [row for row in rank.trace.trained if row.kind.classification.role is Role.GEMM]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
     each = (claim.total or 0) * _steps(rank)
     known = all(row.precision is not _UNKNOWN and row.leg is not Leg.UNKNOWN for row in rows)
@@ -70,12 +70,12 @@ def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
 
 
 def _steps(rank: RankEvidence) -> int:
-    return len({row.step for row in rank.survey.gemms if row.step >= 0})
+    return len({row.step for row in rank.trace.gemms if row.step >= 0})
 
 
 def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that the log pins to high precision, and that ran in low precision."""
-    named = rank.named.by_layer() if rank.named is not None else {}
+    named = rank.trace.named.by_layer() if rank.trace.named is not None else {}
     names = dict.fromkeys([*(module.fqn for module in rank.modules), *named])
     pins = {name: pin for name in names if (pin := promises.pin(name)) is not None}
     low = [n for n in pins if any(gemms.precision.is_low for gemms in named.get(n, ()))]
@@ -119,7 +119,7 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
 
 def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
-    rows = [row for row in rank.survey.linear if row.precision.is_low]
+    rows = [row for row in rank.trace.trained if row.precision.is_low]
     low = {size for row in rows for size in row.layer_sizes}  # of any library
     without = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
     left = [layer for layer in without if layer.size[:2] not in low]

@@ -65,7 +65,7 @@ class Parts:
         self.grid = grid = Grid([_in_micro_batches(*pair) for pair in pairs], self.stated)
         found = grid.explain(self._counting())
         self.shortfalls = [short for short in found if not _is_doubt(short)]
-        self._doubts = {cell for short in found if _is_doubt(short) for cell in short.cells}
+        self._doubts = [cell for short in found if _is_doubt(short) for cell in short.cells]
 
     def _counting(self) -> dict[Cell, float]:
         """Return the short cells that count: of ranks that lack more than little, or whole steps.
@@ -107,9 +107,10 @@ class Parts:
 
     def _by_names(self, rank: RankEvidence) -> Iterator[Finding]:
         """Yield what the eager step shows that names the layers of compiled code."""
-        if rank.naming is not None:
-            seen = f" (seen in step {rank.naming.step}, which ran without torch.compile)"
-            rows = [row._replace(step=-1, micro_batch=0) for row in rank.naming.rows if row.layer]
+        naming = rank.trace.naming
+        if naming is not None:
+            seen = f" (seen in step {naming.step}, which ran without torch.compile)"
+            rows = [row._replace(step=-1, micro_batch=0) for row in naming.rows if row.layer]
             parts = Parts([rank], self._promises, [rows], seen)
             yield from (parts._said(short) for short in parts.shortfalls)
 
@@ -208,11 +209,11 @@ class Parts:
         """Yield the doubt about a rank, if what may be missing is more than little."""
         grid, share = self.grid, rank.linear.low_precision_share_of_time or 0
         expected = self.stated.report(grid, place)
-        named = list(self._by_names(rank) if rank.named is rank.naming else ())
+        named = list(self._by_names(rank) if rank.trace.named is rank.trace.naming else ())
         yield from named
         if expected is not None and not expected.is_met and not named:
             yield self._counted(place, rank)
-        elif not rank.backward or (share < USUAL_SHARE and expected is None):
+        elif not rank.trace.backward or (share < USUAL_SHARE and expected is None):
             return  # the share decides, or that nothing trained
         missing = {cell: lacks for cell, lacks in grid.open.items() if cell.rank == place}
         missing |= {cell: grid.lacks[cell] for cell in self._doubts if cell.rank == place}
@@ -255,7 +256,7 @@ class Parts:
         if leg is Leg.WGRAD and linears and all(module.frozen for module in linears):
             return None
         parts = {cell[:3] for cell in self.grid.cells if cell.rank == place}
-        calls = sum(row.calls for row in rank.survey.linear if row.leg is Leg.FPROP)
+        calls = sum(row.calls for row in rank.trace.trained if row.leg is Leg.FPROP)
         return None if leg is Leg.DGRAD and calls <= len(parts) else leg
 
     def _hidden(self, place: int, rank: RankEvidence) -> Iterator[Finding]:
@@ -272,15 +273,15 @@ class Parts:
         by_step = Counter[int]()
         for cell, ran in cells.items():
             by_step[cell.step] += ran.calls
-        calls = [by_step[step] for step in range(len(rank.steps))]
+        calls = [by_step[step] for step in range(len(rank.trace.steps))]
         usual = median(calls or [0])
         lacking = [step for step, count in enumerate(calls) if count < usual / 2]
         if lacking:
-            steps = listed([str(rank.steps[step].number) for step in lacking], _SHOWN)
+            steps = listed([str(rank.trace.steps[step].number) for step in lacking], _SHOWN)
             gone = sum(usual - calls[step] for step in lacking)
             yield f"steps {steps} lack GEMMs", gone / (sum(calls) or 1)
         yield "backward GEMMs were not recognized", self._missing_gradients(cells)
-        gemms, flops = _not_seen(rank.layers, len(rank.steps))
+        gemms, flops = _not_seen(rank.layers, len(rank.trace.steps))
         what = f"{gemms} forward GEMMs of converted layers were not recognized"
         yield what, flops / (rank.layers.flops or flops or 1)
 
@@ -354,7 +355,7 @@ def name_value(ranks: Sequence[RankEvidence], cell: Cell, name: str) -> str:
     if name == "rank":
         return ranks[cell.rank].label
     if name == "step":
-        step = ranks[cell.rank].steps[cell.step].number if cell.step >= 0 else "unknown"
+        step = ranks[cell.rank].trace.steps[cell.step].number if cell.step >= 0 else "unknown"
         return f"step {step}"
     if name == "micro-batch":
         return f"micro-batch {cell.micro_batch + 1}"

@@ -35,20 +35,20 @@ _SHOWN = 8
 
 def no_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """No trace, an empty one, or one of the CPU only."""
-    health = rank.health
+    health = rank.trace.health
     case, why = without_kernels(rank)
     if not health.kernels and case is not None:
-        yield finding("no-gpu-kernels", case, source=rank.source, why=why)
-    elif not health.events and health.complete and not (rank.meta or rank.unreadable):
+        yield finding("no-gpu-kernels", case, source=rank.trace.source, why=why)
+    elif not health.events and health.complete and not (rank.recorded.observed or rank.unreadable):
         yield finding("no-training-step")
 
 
 def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A trace that was not recorded or could not be read whole."""
-    health = rank.health
+    health = rank.trace.health
     if rank.unreadable is not None:
         what = f"cannot be read: {rank.unreadable}"
-        yield finding("damaged-trace", "unreadable", source=rank.source, damage=what)
+        yield finding("damaged-trace", "unreadable", source=rank.trace.source, damage=what)
     if health.complete:
         return
     skipped, events = health.skipped_events, health.events + health.skipped_events
@@ -61,16 +61,16 @@ def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
     yield finding(
         "damaged-trace",
-        source=rank.source,
+        source=rank.trace.source,
         damage=", ".join(fact for fact, holds in damage.items() if holds) + notes,
     )
 
 
 def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
-    meta = rank.meta
-    seen = meta.steps_seen if meta else 0
-    for window in meta.windows if meta else ():
+    meta = rank.recorded.meta
+    seen = meta.steps_seen
+    for window in meta.windows:
         if window.state == "complete":
             continue
         case = window.state if window.state in ("never", "skipped") else ""
@@ -97,13 +97,13 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     It decides nothing of a run that used, or was to use, FP8; evaluation may leave it.
     """
     # GEMMs of layers that are of a backward pass, or may be.
-    multiplies = any(row.leg is not Leg.FPROP for row in rank.survey.linear)
-    if not rank.survey.linear or (rank.backward and (multiplies or not rank.ran_low)):
+    multiplies = any(row.leg is not Leg.FPROP for row in rank.trace.trained)
+    if not rank.trace.trained or (rank.trace.backward and (multiplies or not rank.ran_low)):
         return
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     missing = (
         "no backward GEMM ran in the window, which ends before the first backward pass"
-        if rank.backward
+        if rank.trace.backward
         else "no backward pass ran in the window: it shows evaluation, not training"
     )
     share = rank.linear.low_precision_share_of_time or 0
@@ -117,15 +117,15 @@ def _named(steps: Iterable[int]) -> str:
 
 def fp8_forward_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 GEMMs of layers that only run forward, and none of layers that train."""
-    count = sum(row.calls for row in rank.survey.untrained if row.precision.is_low)
+    count = sum(row.calls for row in rank.trace.untrained if row.precision.is_low)
     if count and not rank.ran_low:
         yield finding("fp8-forward-only", count=count)
 
 
 def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
-    steps = rank.steps
-    ran = {row.step for row in rank.survey.gemms}
+    steps = rank.trace.steps
+    ran = {row.step for row in rank.trace.gemms}
     without = [step.number for n, step in enumerate(steps) if n not in ran and step.whole]
     if 0 < len(without) < len(steps):
         others = counted(len(steps) - len(without), "step")
@@ -134,7 +134,7 @@ def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window of forward and backward passes in which no optimizer was seen to step."""
-    if rank.backward and not rank.updates and rank.gemm.launches:
+    if rank.trace.backward and not rank.trace.updates and rank.gemm.launches:
         yield finding("no-optimizer-step")
 
 
@@ -144,13 +144,13 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A trace without operators, whose kernels do not prove which pass or layer they are of."""
     share = rank.linear.low_precision_share_of_time or 0
-    if not rank.survey.linear or not lacks_operators(rank):
+    if not rank.trace.trained or not lacks_operators(rank):
         return
     formats = low_precision_name(rank.linear.kernels)
     ran = f"{formats} GEMMs took {share:.1%} of GEMM time, but without operators"
     high = rank.main_high.value.upper()
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
-    if not rank.trains and hidden:
+    if not rank.trace.trains and hidden:
         what = f"{ran} nothing shows a backward pass in the window"
         yield finding("no-operators", "open", what=what)
     elif rank.ran_low and not passes_are_proved(rank, promises):
@@ -174,16 +174,20 @@ _ANOTHER_RUN_NS = 120 * 10**9
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     """Return the ranks whose files are of another run than the rest, by world size and time."""
-    known = [rank for rank in ranks if rank.began_ns is not None or rank.world_size is not None]
+    known = [
+        rank
+        for rank in ranks
+        if rank.trace.began_ns is not None or rank.trace.world_size is not None
+    ]
     current: list[RankEvidence] = []
     reached = 0
-    for rank in sorted(known, key=lambda rank: rank.began_ns or 0):
-        begin, (first, last) = rank.began_ns or 0, rank.bounds or (0, 0)
+    for rank in sorted(known, key=lambda rank: rank.trace.began_ns or 0):
+        begin, (first, last) = rank.trace.began_ns or 0, rank.trace.bounds or (0, 0)
         current = [*current, rank] if begin <= reached + _ANOTHER_RUN_NS else [rank]
         reached = max(reached, begin + last - first)
-    worlds = Counter(rank.world_size for rank in current)
+    worlds = Counter(rank.trace.world_size for rank in current)
     usual = max(worlds, key=worlds.__getitem__, default=None)
-    return [rank for rank in known if rank not in current or rank.world_size != usual]
+    return [rank for rank in known if rank not in current or rank.trace.world_size != usual]
 
 
 def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
@@ -193,14 +197,14 @@ def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[
         yield finding(
             "rank-of-another-run",
             labels=listed([rank.label for rank in others]),
-            world=" or ".join(sorted({str(rank.world_size or "unknown") for rank in others})),
+            world=" or ".join(sorted({str(rank.trace.world_size or "unknown") for rank in others})),
             ranks=_numbers(others),
         )
 
 
 def ranks_not_observed(ranks: Sequence[RankEvidence], promises: Promises) -> Iterator[Finding]:
     """Ranks of the training whose traces are not there."""
-    world = max((rank.world_size or 1 for rank in ranks), default=1)
+    world = max((rank.trace.world_size or 1 for rank in ranks), default=1)
     if world > len(ranks):
         listed = f", {promises.listed} by module list" if promises.listed > len(ranks) else ""
         yield finding("ranks-not-observed", observed=len(ranks), world=world, listed=listed)

@@ -231,11 +231,11 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Find
     after one.
     """
     for rank in ranks[:1]:
-        losses, norms = rank.losses, gradients_of(rank)
-        points = losses.points if losses is not None else {}
+        losses, norms = rank.recorded.losses, gradients_of(rank)
+        points = losses.points
         bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
         broken = [str(norm.step) for norm in norms if not norm.finite]
-        if losses is not None and bad is not None:
+        if bad is not None:
             where = f"{'logged value' if losses.counted else 'step'} {bad}"
             what = f"the loss in the log is {points[bad]:g} at {where}"
             yield finding("nan-or-inf", "loss", what=what)

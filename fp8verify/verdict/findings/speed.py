@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fp8verify.analysis.casts import weight_casts
 from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.gpus import SMALL_SIDE
-from fp8verify.analysis.payoff import added_us
+from fp8verify.analysis.payoff import added_us, weight_casts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.kernels.operators import find
@@ -34,7 +33,7 @@ def payoff_remedy(case: str) -> str:
 
 def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
-    figures, overhead, health = rank.payoff, rank.tax, rank.health
+    figures, overhead, health = rank.payoff, rank.tax, rank.trace.health
     if figures is None or not rank.ran_low:
         return
     # Otherwise pauses in the trace are lost kernels or broken clocks.
@@ -87,7 +86,7 @@ def gemms_are_small(payoffs: Sequence[PayoffReport]) -> bool:
 
 def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Products of attention as GEMMs of their own: their backend, and what they cost."""
-    rows = rank.survey.attention
+    rows = rank.trace.attention
     if not rows:
         return
     totals = gemm_totals(rows)
@@ -108,17 +107,17 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
-    reduces = [t for t in rank.collectives if t.is_scalar and "reduce" in t.name.lower()]
+    reduces = [t for t in rank.trace.collectives if t.is_scalar and "reduce" in t.name.lower()]
     calls = sum(total.calls for total in reduces)
-    if rank.ran_low and calls >= _USUAL_SCALARS_A_STEP * max(1, len(rank.steps)):
+    if rank.ran_low and calls >= _USUAL_SCALARS_A_STEP * max(1, len(rank.trace.steps)):
         time_ns = sum(total.time_ns for total in reduces)
-        share = time_ns / rank.timeline.busy
+        share = time_ns / rank.trace.timeline.busy
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
 
 
 def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Weights that are cast in each micro-batch, though they change once a step."""
-    found, gpu_ns = weight_casts(rank), sum(rank.gpu_time.values())
+    found, gpu_ns = weight_casts(rank.trace, rank.modules), sum(rank.gpu_time.values())
     if found is None or not gpu_ns or found.casts < found.passes:
         return
     share = found.time_ns * (1 - 1 / found.passes) / gpu_ns
