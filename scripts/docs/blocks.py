@@ -10,6 +10,8 @@ $ fp8verify inspect traces/fp8_compiled
 <!-- test: PATH::NAME -->   commands that the test runs: it takes the fixture `shown` of
                            tests/conftest.py, which fails the test that left one out
 
+<!-- ran DATE: MACHINE -->  below a block: no test runs it, and this is where it ran
+
 <!-- table: findings -->   a table, or other text, made from the code
 <!-- end of table -->
 

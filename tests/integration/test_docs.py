@@ -28,7 +28,7 @@ from tests.shown import OF_GITHUB, put, run
 REPOSITORY = ROOT.parent
 DOCS = REPOSITORY / "docs"
 PAGES = [str(path.relative_to(REPOSITORY)) for path in pages()]
-_RAN = re.compile(r"\*Ran \d{4}-\d\d-\d\d: .*(NVIDIA|AMD|CPU|cores).*\*")
+_RAN = re.compile(r"<!-- ran \d{4}-\d\d-\d\d: .*(NVIDIA|AMD|CPU|cores).* -->")
 _PROGRAMS = r"fp8verify|python3?|pip|bash|torchrun|accelerate|deepspeed|nsys|rocprofv3|jupyter|git"
 _ANEW = "; `python -m scripts.docs` writes it anew"
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
