@@ -1,7 +1,7 @@
 """Run training loops with and without `fp8verify run` and compare all that can be seen of them.
 
     python benchmarks/attach_cases.py            # prints the table; exit code 1 if a case differs
-    python benchmarks/attach_cases.py --write    # and puts it into docs/attaching.md
+    python benchmarks/attach_cases.py --write    # and puts it into benchmarks/results/attach.md
 
 The loops in `attach/` follow the public sources that their first lines name, by repository, file
 and commit, on models that a CPU trains in a moment; `attach/libraries.py` trains real libraries;
@@ -47,7 +47,7 @@ LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" 
 REAL = LOOPS / "libraries.py"
 SEEN = ROOT / "tests" / "integration" / "loops" / "seen.py"
 WAYS = ("", "--layers", "--numerics", "--every 4 --window 1 --numerics")
-PAGE = ROOT / "docs" / "attaching.md"
+PAGE = ROOT / "benchmarks" / "results" / "attach.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"
 BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")

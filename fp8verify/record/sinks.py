@@ -55,7 +55,7 @@ def open_sink(what: Destination) -> Sink:
         if re.match(r"[A-Za-z][\w-]+:", what):
             raise UsageError(
                 f"{what[:80]!r} is not a file: metrics are written as JSON lines.",
-                "Give FILE.jsonl; docs/live.md has recipes for TensorBoard, W&B and others.",
+                "Give FILE.jsonl; docs/recipes.md has recipes for TensorBoard, W&B and others.",
             )
     if isinstance(what, (str, Path)):
         return JsonLines(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect as python_inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +21,7 @@ from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import finding_page, findings_table, first_sentence
 from fp8verify.verdict.verdict import EXIT_CODES
 from scripts.docs import support
+from scripts.docs.blocks import console_blocks, pages
 from scripts.docs.shell import ROOT, printed
 from scripts.schemas import schema
 
@@ -209,6 +211,18 @@ def doctor_measured() -> str:
     return f"{found['where']}, {found['date']}:\n\n{table}"
 
 
+def ran() -> str:
+    """List the commands of pages that no test runs, with the machine where they ran."""
+    lines = ["| page | command | date | machine |", "|---|---|---|---|"]
+    for page in pages():
+        place = page.relative_to(ROOT).as_posix()
+        for block in console_blocks(page.read_text(encoding="utf-8")):
+            if found := re.fullmatch(r"<!-- ran (\S+): (.+) -->", block.after):
+                command = block.commands[0].partition(" #")[0].rstrip().replace("|", "\\|")
+                lines.append(f"| [{place}](../{place}) | `{command}` | {found[1]} | {found[2]} |")
+    return "\n".join(lines)
+
+
 def patches() -> str:
     """Every intrusion of the agent into the training's process."""
     lines = (ROOT / "fp8verify" / "agent" / "patches.md").read_text(encoding="utf-8").splitlines()
@@ -225,5 +239,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "json report": json_report,
     "python": python,
     "patches": patches,
+    "ran": ran,
     **{name: lambda text=text: text for name, text in support.tables()},
 }

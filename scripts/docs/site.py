@@ -13,6 +13,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from fp8verify.version import __version__
+
 ROOT = Path(__file__).parents[2]
 # Pages of the site that are files of the repository, for readers of both.
 MOUNTED = {
@@ -23,12 +25,15 @@ MOUNTED = {
     "traces/README.md": "captures.md",
     "benchmarks/README.md": "benchmarks.md",
     "benchmarks/results/trace_speed.md": "speed.md",
+    "benchmarks/results/attach.md": "attached.md",
+    "benchmarks/results/trials.md": "trials.md",
     "examples/README.md": "frameworks/index.md",
     **{
         f"examples/{path.parent.name}/README.md": f"frameworks/{path.parent.name}.md"
         for path in (ROOT / "examples").glob("*/README.md")
     },
 }
+_PLACEHOLDER = "https://example.org/fp8verify"
 _LINK = re.compile(
     r"""(?<=\]\()(?P<md>[^)\s#]+)|(?<=\bsrc=")(?P<src>[^"]+)|(?<=\bhref=")(?P<href>[^"#]+)"""
 )
@@ -37,10 +42,18 @@ _LIVE = re.compile(r"<!-- live report: (?P<capture>[\w/]+) -->")
 _ELSEWHERE = re.compile(r"[a-z]+:|#|/")
 
 
+def on_config(config: Any) -> Any:
+    """Show the version with the link to the repository."""
+    config.repo_name = f"fp8verify {__version__}"
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Add the mounted pages, the files that pages link to, and the reports to click on."""
     for source, target in MOUNTED.items():
-        files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+        page = File.generated(config, target, abs_src_path=str(ROOT / source))
+        page.edit_uri = f"../{source}"  # the address of the pages to edit ends with docs/
+        files.append(page)
     for page in [file for file in files if file.is_documentation_page()]:
         text = page.content_string
         for linked in _linked(text, _home(page.src_uri)):
@@ -53,9 +66,10 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links into the repository into links within the site."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Turn links into the repository into links within the site, and name the repository."""
     here = page.file.src_uri
+    markdown = markdown.replace(_PLACEHOLDER, config.repo_url)
     parts, end = [], 0
     for code in _CODE.finditer(markdown):
         parts += [_relinked(markdown[end : code.start()], here), code.group()]

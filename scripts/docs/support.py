@@ -1,4 +1,4 @@
-"""What was tried on which framework: the rows behind the tables of docs/frameworks.md.
+"""What was tried on which framework: the rows behind docs/frameworks.md and the examples' READMEs.
 
 A row is one trial, with what shows it: a test, a capture, a script that ran on a GPU. What has no
 row is "not tried" in the tables; no cell is written by hand. Tests check that the evidence exists.
@@ -6,6 +6,7 @@ row is "not tried" in the tables; no cell is written by hand. Tests check that t
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -93,6 +94,10 @@ HAS_NOT = {
     "nanochat": {"doctor"},
     "modded-nanogpt": {"log", "profiler", "doctor"},
     "torchtune": {"log"},
+}
+# The frameworks whose captures are named by trials alone: their layers are in many captures.
+_CAPTURED = {
+    name: name for name in ("torchtitan", "KempnerForge", "nanochat", "Megatron-LM", "torchtune")
 }
 HAVE_CALLBACKS = ("HF Trainer", "Lightning", "axolotl, LLaMA-Factory, TRL")
 _ATTACHED = "tests/integration/test_run_attached.py::"
@@ -256,16 +261,47 @@ def matrix(features: tuple[str, ...]) -> str:
 
 
 def _cell(framework: str, feature: str) -> str:
-    if feature in HAS_NOT.get(framework, ()):
-        return "-"
-    if feature == "callback" and framework not in HAVE_CALLBACKS:
+    """Return ✓ for a GPU, CPU for the tests alone, with all places as a tooltip."""
+    if not _can_be_tried(framework, feature):
         return "-"
     tried = [one for one in TRIALS if (one.framework, one.feature) == (framework, feature)]
-    return "; ".join(dict.fromkeys(_place(one) for one in tried)) or "not tried"
+    if not tried:
+        return "not tried"
+    places = "; ".join(dict.fromkeys(f"{one.where} {one.date}".strip() for one in tried))
+    return f'<abbr title="{places}">{"✓" if any(one.date for one in tried) else CPU}</abbr>'
 
 
-def _place(trial: Trial) -> str:
-    return f"{trial.where} {trial.date}".strip()
+def _can_be_tried(framework: str, feature: str) -> bool:
+    if feature == "callback":
+        return framework in HAVE_CALLBACKS
+    return feature not in HAS_NOT.get(framework, ())
+
+
+def tried(framework: str) -> str:
+    """Return what an example's README says was tried of its framework."""
+    of_framework = [one for one in TRIALS if one.framework == framework]
+    on_gpu = {one.feature for one in of_framework if one.date}
+    done = {one.feature for one in of_framework}
+    index = json.loads((ROOT / "traces" / "index.json").read_text(encoding="utf-8"))
+    names = {one.removeprefix("traces/") for trial in of_framework for one in trial.evidence}
+    captures = [
+        f"`traces/{row['name']}`"
+        for row in index["captures"]
+        if row["name"] in names or _CAPTURED.get(framework) in row["framework"].split(", ")
+    ]
+    lines = {
+        "Tried on an H200": _named(on_gpu),
+        "On a CPU, in every run of the tests": _named(done - on_gpu),
+        "Not tried": _named({one for one in FEATURES if _can_be_tried(framework, one)} - done),
+        "Captures": ", ".join(captures),
+    }
+    shown = [f"- **{what}**: {text}" for what, text in lines.items() if text]
+    return "\n".join([*shown, "- [Dates, versions, evidence](../../benchmarks/results/trials.md)"])
+
+
+def _named(features: set[str]) -> str:
+    names = (name for feature, name in FEATURES.items() if feature in features)
+    return ", ".join(names).removesuffix(" on a GPU").replace(" on a GPU,", ",")
 
 
 def trials() -> str:
@@ -312,3 +348,6 @@ def tables() -> Iterator[tuple[str, str]]:
     yield "support", matrix(TABLES_OF[0])
     yield "support, more", matrix(TABLES_OF[1])
     yield "trials", trials()
+    for name, page in FRAMEWORKS.items():
+        if page:
+            yield f"tried {name}", tried(name)

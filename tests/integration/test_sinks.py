@@ -1,4 +1,4 @@
-"""Sinks, and the recipes of docs/live.md against the real packages, asked what they have got."""
+"""Sinks, and the recipes of docs/recipes.md against the real packages, asked what they have got."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ LINES: list[WindowMetrics] = [
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Run the block of docs/live.md that defines a function, and return its names."""
+    """Run the block of docs/recipes.md that defines a function, and return its names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fp8verify, "watch", lambda **_: contextlib.nullcontext())
 
     def run(function: str) -> dict[str, Any]:
-        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/live.md").read_text(), re.DOTALL)
+        page = (ROOT / "docs/recipes.md").read_text()
+        blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
         [block] = [one for one in blocks if f"def {function}(" in one]
         names: dict[str, Any] = {"fp8verify": fp8verify}
         exec(block, names)
@@ -71,8 +72,8 @@ def test_wandb_offline_takes_the_scalars(
 @pytest.mark.parametrize(
     ("what", "fact", "hint"),
     [
-        ("tensorboard:runs", "is not a file", "docs/live.md has recipes"),
-        ("wandb:", "is not a file", "docs/live.md has recipes"),
+        ("tensorboard:runs", "is not a file", "docs/recipes.md has recipes"),
+        ("wandb:", "is not a file", "docs/recipes.md has recipes"),
         ("", "needs a name", "fp8.jsonl"),
         ("/proc/none/a.jsonl", "cannot write metrics to /proc", "may be written"),
     ],
