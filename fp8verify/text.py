@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any
+from typing import Any, NamedTuple
 
 # Commands that GitHub and Azure take from the log of a job, and obey.
 _COMMAND = re.compile(
@@ -95,6 +95,24 @@ def abridged(names: Sequence[str], shown: int) -> str:
 def of_flops(share: float | None) -> str:
     """Return ", 3.2% of GEMM FLOPs", or nothing if the share is not known or nothing."""
     return f", {share:.1%} of GEMM FLOPs" if share else ""
+
+
+class Measure(NamedTuple):
+    """In what the work of kernels is measured: time, or FLOPs in the log of a BLAS library.
+
+    There each ns is a MFLOP.
+    """
+
+    name: str
+    unit: str
+
+    def amount(self, time_ns: float, of_ns: float | None = None) -> str:
+        """Return an amount of work as "1.2 ms", or a part as "1.2 of 3.4 ms"."""
+        whole = "" if of_ns is None else f" of {of_ns / 1e6:.1f}"
+        return f"{time_ns / 1e6:.1f}{whole} {self.unit}"
+
+
+MEASURES = {"time": Measure("time", "ms"), "flops": Measure("FLOPs", "TFLOP")}
 
 
 def gib(size: float) -> str:

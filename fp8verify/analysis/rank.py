@@ -19,7 +19,7 @@ from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
 from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import Precision
-from fp8verify.text import label_of_rank
+from fp8verify.text import MEASURES, Measure, label_of_rank
 
 # A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
 _CASTS_PER_GEMM = 4
@@ -93,6 +93,11 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     def ran_or_cast_low(self) -> bool:
         """Whether it ran or cast low precision, so that kernels can be overhead of FP8."""
         return self.ran_low or self.made_fp8_tensors
+
+    @property
+    def measure(self) -> Measure:
+        """In what the work of its kernels is measured."""
+        return MEASURES["flops" if self.trace.in_flops else "time"]
 
     @property
     def unreadable(self) -> str | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import convert
-from msgspec.structs import replace
 
 from fp8verify.analysis.communication import communication_report
 from fp8verify.analysis.gather import TraceEvidence
@@ -86,28 +84,6 @@ def assemble(
         measure="flops" if any(rank.trace.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
         proof=found.proof,
-    )
-
-
-_MILLISECONDS = re.compile(r"(\d[\d.]*) ms\b")
-
-
-def in_flops(report: Report) -> Report:
-    """Return the report on a BLAS library's log: its sentences are about FLOPs, not about time."""
-
-    def reworded(text: str | None) -> str:
-        plain = (text or "").replace("GEMM time", "GEMM FLOPs").replace("their time", "their FLOPs")
-        return _MILLISECONDS.sub(r"\1 TFLOP", plain)
-
-    def said(rank: RankReport) -> RankReport:
-        texts = {name: getattr(rank, name) for name in ("reason", "shortfall", "rest")}
-        return replace(rank, **{name: text and reworded(text) for name, text in texts.items()})
-
-    return replace(
-        report,
-        reason=reworded(report.reason),
-        ranks=tuple(map(said, report.ranks)),
-        findings=tuple(replace(one, message=reworded(one.message)) for one in report.findings),
     )
 
 

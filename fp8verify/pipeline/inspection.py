@@ -29,7 +29,7 @@ from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.statements import LogReading
-from fp8verify.pipeline.assembly import assemble, in_flops
+from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import OnProgress, gather_ranks, naming_steps, read_pipe
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
@@ -160,8 +160,7 @@ def _report(
     promises = collect_promises(said, ranks)._replace(listed=listed)
     found = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
-    judged = judge(assemble(ranks, found, promises, [*notes, *limits], name=name), policy)
-    return judged if judged.measure == "time" else in_flops(judged)
+    return judge(assemble(ranks, found, promises, [*notes, *limits], name=name), policy)
 
 
 def _with_records(

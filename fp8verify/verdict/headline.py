@@ -11,7 +11,7 @@ from fp8verify.report.model.parts import Proof, ProofRow
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import about
 from fp8verify.terms import LEGS, Precision, low_precision_count, low_precision_name
-from fp8verify.text import counted, enumerated, in_sentences, join_windows, show_window
+from fp8verify.text import Measure, counted, enumerated, in_sentences, join_windows, show_window
 
 # Legs in high precision explain a share if they are most of what ran so.
 _MOSTLY = 0.5
@@ -27,6 +27,7 @@ class RankSummary(Protocol):
     label: str
     kernels: dict[str, int]
     low_kernels: int
+    measure: Measure
     high_us: float
     share: float
     share_of_all: float | None
@@ -65,7 +66,7 @@ def ran(summary: RankSummary, limit: str = "") -> str:
     """Say how many GEMMs of linear layers ran in low precision, and their time if not all did."""
     total, low = sum(summary.kernels.values()), summary.low_kernels
     formats = low_precision_name(summary.kernels)
-    of = "GEMM time" if summary.share_of_all is None else "their time"
+    of = f"{'GEMM' if summary.share_of_all is None else 'their'} {summary.measure.name}"
     share = [f"{about(summary.share)} of {of}"] if low < total else []
     said = ", ".join([*share, *filter(None, [limit])])
     return f"{low} of {total} linear-layer GEMMs ran in {formats}{f' ({said})' if said else ''}"
@@ -132,7 +133,7 @@ def _name_of_others(kernels: Mapping[str, int]) -> str:
 def apart(summary: RankSummary) -> str:
     """Say what of the GEMM time the verdict is not about, unless it is next to nothing."""
     rank = summary.rank
-    total = sum(rank.gemm.time_us.values()) or 1
+    total, measure = sum(rank.gemm.time_us.values()) or 1, summary.measure.name
     clauses = []
     attention, untrained = (
         sum(g.time_us.values()) for g in (rank.attention_gemm, rank.untrained_gemm)
@@ -140,11 +141,11 @@ def apart(summary: RankSummary) -> str:
     if attention >= _WORTH_A_CLAUSE * total:
         formats = _formats(rank.attention_gemm.kernels)
         clauses.append(
-            f"attention ran as {formats} GEMMs ({about(attention / total)} of GEMM time)"
+            f"attention ran as {formats} GEMMs ({about(attention / total)} of GEMM {measure})"
         )
     if untrained >= _WORTH_A_CLAUSE * total:
         share = about(untrained / total)
-        clauses.append(f"layers that only run forward ({share} of GEMM time) do not count")
+        clauses.append(f"layers that only run forward ({share} of GEMM {measure}) do not count")
     return "".join(f"; {clause}" for clause in clauses)
 
 
@@ -214,13 +215,13 @@ def active_ranks(
     """
     if len(training) > len(summaries):
         of = f"{len(summaries)} of {counted(training, 'rank')}"
-        formats = low_precision_name(summaries[0].kernels)
-        return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM time of all)"
+        formats, measure = low_precision_name(summaries[0].kernels), summaries[0].measure.name
+        return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM {measure} of all)"
     kernels: Counter[str] = sum((Counter(one.kernels) for one in summaries), Counter())
     low, total = low_precision_count(kernels), sum(kernels.values())
     where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
     least = min(summaries, key=lambda one: one.share)
-    share = f"; {least.label} has least, {about(least.share)} of its GEMM time"
+    share = f"; {least.label} has least, {about(least.share)} of its GEMM {least.measure.name}"
     return (
         f"{low} of {total} linear-layer GEMMs ran in {low_precision_name(kernels)} on {where}"
         f"{in_steps(summaries)}{share if low < total else ''}{apart(least)}"

@@ -92,19 +92,11 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
                 expected=parts.stated.report(parts.grid, place) if can[place] else None,
             )
         )
-    decided = [_decided(of, rank) for of, rank in zip(found, assessed, strict=True)]
-    findings = _explained_once(join_findings(ranks, decided, promises))
-    return Judgement(assessed, findings, prove(parts, ranks))
-
-
-def _explained_once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Leave out that a log's claim is not met on ranks that another finding says lack FP8."""
-    lacking = {rank for one in findings if one.code == "rank-without-fp8" for rank in one.ranks}
-    return tuple(
-        one
-        for one in findings
-        if one.code != "claimed-not-active" or not one.ranks or not lacking.issuperset(one.ranks)
-    )
+    decided = [
+        parts.unexplained(place, _decided(of, rank))
+        for place, (of, rank) in enumerate(zip(found, assessed, strict=True))
+    ]
+    return Judgement(assessed, join_findings(ranks, decided, promises), prove(parts, ranks))
 
 
 def judge(report: Report, policy: Policy) -> Report:
@@ -112,7 +104,7 @@ def judge(report: Report, policy: Policy) -> Report:
 
     What a baseline added to the findings stays, and still fails the run.
     """
-    summaries = list(map(RankSummary, report.ranks))
+    summaries = [RankSummary(rank, report.measure) for rank in report.ranks]
     proof = report.proof if len(summaries) == 1 else None
     opinions = [judge_rank(summary, policy, proof) for summary in summaries]
     verdict, reason, cause = judge_run(summaries, opinions, policy)

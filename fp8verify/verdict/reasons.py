@@ -56,8 +56,8 @@ def _outside(rank: RankEvidence) -> str | None:
     short = low < USUAL_SHARE * (linear.total_ns + time_ns)
     if short and any(layout_leg(row.kind.name) is not None for row in high):
         return (
-            f"{time_ns / 1e6:.1f} ms of GEMMs in high precision ran outside any operator, as in "
-            "CUDA graphs: they may be part of the training or of another model"
+            f"{rank.measure.amount(time_ns)} of GEMMs in high precision ran outside any operator, "
+            "as in CUDA graphs: they may be part of the training or of another model"
         )
     return None
 
@@ -90,7 +90,8 @@ def _hidden(rank: RankEvidence) -> str | None:
     upcast = sum(row.time_ns for row in rank.upcast)
     unknown = rank.linear.unknown_share_of_time - upcast / (rank.linear.total_ns or 1)
     if unknown > NEGLIGIBLE:
-        return f"{unknown:.1%} of GEMM time ran in kernels whose precision is unknown"
+        work = f"{unknown:.1%} of GEMM {rank.measure.name}"
+        return f"{work} ran in kernels whose precision is unknown"
     opaque = opaque_share(rank)
     if opaque >= MANY_OPAQUE:
         return (

@@ -18,7 +18,7 @@ from fp8verify.terms import (
     low_precision_count,
     low_precision_share,
 )
-from fp8verify.text import enumerated, label_of_rank, listed
+from fp8verify.text import MEASURES, enumerated, label_of_rank, listed
 from fp8verify.verdict import headline
 from fp8verify.verdict.policy import EXPECTED, Policy
 
@@ -49,6 +49,7 @@ class RankSummary:
 
     Attributes:
         rank: its report; the verdict in it is believed only if it is settled.
+        measure: in what the work of its kernels is measured.
         label: what the rank is called.
         time: µs in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
@@ -62,10 +63,11 @@ class RankSummary:
         trains: whether a GEMM is of a backward pass, or may be.
     """
 
-    def __init__(self, rank: RankReport) -> None:
+    def __init__(self, rank: RankReport, measure: str) -> None:
         """Subtract from all GEMMs those that the verdict is not about."""
         layers = layer_gemms(rank)
         self.rank = rank
+        self.measure = MEASURES[measure]
         self.label = label_of_rank(rank.rank, rank.source)
         self.time, self.kernels = layers.time_us, layers.kernels
         self.total = sum(self.time.values())

@@ -97,7 +97,7 @@ def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
         which = "" if Leg.UNKNOWN in legs else " of these"
         return f"all {count}{which} GEMMs ran in {next(iter(times)).value.upper()}"
     parts = [
-        f"{_share(times, (name,)):.1%} of their time in {name.value.upper()}"
+        f"{_share(times, (name,)):.1%} of their {rank.measure.name} in {name.value.upper()}"
         for name, _ in times.most_common()
     ]
     return f"these GEMMs spent {', '.join(parts)}"

@@ -166,7 +166,7 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
         experts=f"MoE experts {', '.join(names)}" if names else "MoE experts",
         op=f", {op.name}" if op else "",
         precision=rows[0].precision.value.upper(),
-        ms=sum(row.time_ns for row in rows) / 1e6,
+        work=rank.measure.amount(sum(row.time_ns for row in rows)),
         framework=framework,
         layers=experts,
     )
@@ -186,7 +186,8 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         share = sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1)
         worst = max(rows, key=lambda row: row.time_ns)
         case = "cut" if worst.kind.name.endswith(("...", "…")) else ""
-        yield finding("unknown-gemm", case, share=share, kernel=_short(worst.kind.name))
+        kernel, measure = _short(worst.kind.name), rank.measure.name
+        yield finding("unknown-gemm", case, share=share, measure=measure, kernel=kernel)
 
 
 def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

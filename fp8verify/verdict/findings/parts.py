@@ -100,6 +100,13 @@ class Parts:
                 about = replace(found, ranks=rank.numbers, per_rank=True)
                 yield PartFinding(about, frozenset({place}))
 
+    def unexplained(self, place: int, findings: Sequence[Finding]) -> list[Finding]:
+        """Return what is found on a rank, without that a claim is not met if it lacks FP8 alone."""
+        of_rank = (("rank",), ("rank", "layer"))
+        alone = (short for short in self.shortfalls if short.coordinates in of_rank)
+        lacks = any(cell.rank == place for short in alone for cell in short.cells)
+        return [one for one in findings if not (lacks and one.code == "claimed-not-active")]
+
     @property
     def accused(self) -> frozenset[int]:
         """The places of the ranks that fall short."""
@@ -120,8 +127,7 @@ class Parts:
             cells = [c for c in self.grid.cells if c.rank == place and c.leg is leg]
             share = add_up(self.grid.cells[cell] for cell in cells).share
             if self._promises.leaves_high(leg.value) and share is not None and share < HALF:
-                ran = _ran(self._rows(cells))
-                yield finding("leg-not-fp8", "by-recipe", ran=ran)
+                yield finding("leg-not-fp8", "by-recipe", ran=self._ran(cells))
 
     # ---- what is short
 
@@ -163,7 +169,7 @@ class Parts:
             "others": counted(sum(rank.ran_low for rank in self._ranks), "other rank"),
             "micro_batches": len({cell[:3] for cell in short.cells}),
             "total": len({cell[:3] for cell in self.grid.cells}),
-            "ran": f"{_ran(self._rows(cells), of)}{self._seen}{after}",
+            "ran": f"{self._ran(cells, of)}{self._seen}{after}",
             "count": counted(fqns or list(short.values), "converted layer"),
             "names": named,
             "format": self._promises.name,
@@ -202,6 +208,19 @@ class Parts:
 
     def _rows(self, cells: Iterable[Cell]) -> list[GemmRow]:
         return [row for cell in cells for row in self.grid.rows.get(cell, ())]
+
+    def _ran(self, cells: Iterable[Cell], of: str = "") -> str:
+        """Say how many GEMMs of some legs ran in high precision."""
+        rows, measure = self._rows(cells), self._ranks[0].measure
+        high, legs = [row for row in rows if not row.precision.is_low], {row.leg for row in rows}
+        main, high_ns = _main(high), sum(row.time_ns for row in high)
+        name = listed([leg.value for leg in Leg if leg in legs], len(Leg))
+        name = "recomputed forward" if legs == {Leg.RECOMPUTE} else name
+        if len(high) == len(rows):
+            return f"every {name} GEMM{of} ran in {main} ({measure.amount(high_ns)})"
+        count, every = sum(row.calls for row in high), sum(row.calls for row in rows)
+        took = measure.amount(high_ns, sum(row.time_ns for row in rows))
+        return f"{count} of {every} {name} GEMMs{of} ran in {main} ({took})"
 
     # ---- what is open
 
@@ -327,19 +346,6 @@ def _in_micro_batches(rank: RankEvidence, rows: Sequence[GemmRow]) -> Sequence[G
 def _is_doubt(short: Shortfall) -> bool:
     """Whether micro-batches may be of other layers: chunks of another tower."""
     return "micro-batch" in short.coordinates and any(cell.layer is None for cell in short.cells)
-
-
-def _ran(rows: Sequence[GemmRow], of: str = "") -> str:
-    """Say how many GEMMs of some legs ran in high precision."""
-    high, legs = [row for row in rows if not row.precision.is_low], {row.leg for row in rows}
-    time_ns, main = sum(row.time_ns for row in high) / 1e6, _main(high)
-    name = listed([leg.value for leg in Leg if leg in legs], len(Leg))
-    name = "recomputed forward" if legs == {Leg.RECOMPUTE} else name
-    if len(high) == len(rows):
-        return f"every {name} GEMM{of} ran in {main} ({time_ns:.1f} ms)"
-    count, every = sum(row.calls for row in high), sum(row.calls for row in rows)
-    whole = sum(row.time_ns for row in rows) / 1e6
-    return f"{count} of {every} {name} GEMMs{of} ran in {main} ({time_ns:.1f} of {whole:.1f} ms)"
 
 
 def _main(rows: Iterable[GemmRow]) -> str:

@@ -107,7 +107,8 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         else "no backward pass ran in the window: it shows evaluation, not training"
     )
     share = rank.linear.low_precision_share_of_time or 0
-    yield finding("no-backward", "open" if hidden else "", missing=missing, share=share)
+    work = f"{share:.1%} of forward GEMM {rank.measure.name}"
+    yield finding("no-backward", "open" if hidden else "", missing=missing, share=work)
 
 
 def _named(steps: Iterable[int]) -> str:
@@ -147,7 +148,7 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     if not rank.trace.trained or not lacks_operators(rank):
         return
     formats = low_precision_name(rank.linear.kernels)
-    ran = f"{formats} GEMMs took {share:.1%} of GEMM time, but without operators"
+    ran = f"{formats} GEMMs took {share:.1%} of GEMM {rank.measure.name}, but without operators"
     high = rank.main_high.value.upper()
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     if not rank.trace.trains and hidden:
