@@ -264,3 +264,19 @@ def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(
 
 def test_the_glossary_has_at_most_thirty_words() -> None:
     assert len(glossary()) <= 30
+
+
+def test_a_page_has_one_name_and_a_size_that_is_read() -> None:
+    """README calls a page as its title does, and so does the site, whose menu has the titles."""
+    table = re.findall(r"\[([^]]+)\]\(([\w/.-]+\.md)\)", _table_of_pages())
+    assert len(table) > 15
+    for name, page in table:
+        assert (REPOSITORY / page).read_text(encoding="utf-8").startswith(f"# {name}\n"), page
+    generated = {"docs/api.md", "docs/commands.md", "docs/json.md"}
+    long = {page for page in PAGES if len((REPOSITORY / page).read_text().splitlines()) > 400}
+    assert long <= generated
+
+
+def _table_of_pages() -> str:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    return text.split("## Documentation\n")[1].split("\n## ")[0]
