@@ -1,7 +1,7 @@
 """The debug log of the agent in this process, with times and tracebacks: `run --debug`.
 
 Every process that imports torch writes a file of its own. The file is opened for each line, so
-a forked child writes into its own file and nothing is left open in the training.
+a forked child writes into its own file and nothing is left open in its process.
 """
 
 from __future__ import annotations

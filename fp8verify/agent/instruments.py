@@ -29,7 +29,7 @@ PREFIX = "fp8verify:"  # of the ranges that name layers
 
 
 class InstrumentContext(NamedTuple):
-    """What an instrument can see of the training.
+    """What an instrument can see of the script.
 
     Attributes:
         config: the boot folder's `config.json`.
@@ -60,13 +60,13 @@ class Instrument:
         self.context = context
 
     def before_window(self) -> None:
-        """Look at the training before a window begins, on ranks that are not profiled too."""
+        """Look at the script before a window begins, on ranks that are not profiled too."""
 
     def begin(self) -> None:
         """Get ready: the profiler is about to start."""
 
     def after_step(self, step: int, /) -> None:
-        """Look at the training when `step` steps are complete, inside a window or not."""
+        """Look at the script when `step` steps are complete, inside a window or not."""
 
     def end(self) -> dict[str, Any]:
         """Return fields for the window's record, `WindowRecord`: the profiler has stopped."""

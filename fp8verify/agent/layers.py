@@ -147,7 +147,7 @@ def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
     known = _roots_owning(owned, known_modules())
     if owned and owned <= {id(p) for root in known for p in all_parameters(root)}:
         return known
-    # A search holds the training up, and is made once: later modules come by the hook.
+    # A search holds the script up, and is made once: later modules come by the hook.
     searched = (_searched.get(key, lambda: None)() is found for key, found in parameters.items())
     if parameters and all(searched):
         return known

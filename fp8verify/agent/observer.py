@@ -1,4 +1,4 @@
-"""Follow the training from the hooks: count its steps, and have the windows opened and closed."""
+"""Follow the script from the hooks: count its steps, and have the windows opened and closed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Observer:
             self._ticked()
             return
         # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
-        # on which a profiler would miss the operators of the training's own.
+        # on which a profiler would miss the operators of the script's own.
         self.clock.note(STEPS_IN_BACKWARD)
         self._observe_backward()
         self._postponed = True
@@ -214,9 +214,9 @@ class Observer:
         counters.forget()
 
     def after_fork(self) -> None:
-        """Turn off in a forked child, unless the training is still to start in it."""
+        """Turn off in a forked child, unless the script is still to start in it."""
         if self.clock.steps or self.recorder.has_begun:
-            debug.event("this process is a fork of a training: it is not observed")
+            debug.event("this process is a fork of the script's: it is not observed")
             self.armed = False
             self._lock = threading.RLock()
             with suppress(Exception):  # nor may an error be told

@@ -116,7 +116,7 @@ def watch_api_calls() -> None:
     torch._C._log_api_usage_once = log_api_usage_once
 
 
-# The training waits for a search among all objects: a Python loop over eight million of them takes
+# The script waits for a search among all objects: a Python loop over eight million of them takes
 # a second. Types are compared in C, and beyond some number of objects there is no search.
 MAX_BLOCKS = 4_000_000  # of memory, one or more an object: 0.1 s (Python 3.11)
 

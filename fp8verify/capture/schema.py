@@ -421,7 +421,7 @@ class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The scales at a window that ended with `last_step`; loss scales are None if infinite.
 
-    `weights_ms` is how long the training waited for the samples of `weights`.
+    `weights_ms` is how long the run waited for the samples of `weights`.
     """
 
     last_step: int

@@ -22,12 +22,12 @@ from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.
 COMMANDS = {
-    "doctor": "Check hardware, versions and configuration before the training.",
+    "doctor": "Check hardware, versions and configuration before the run.",
     "run": "Run a training script, record a window of steps and verify it.",
     "inspect": "Verify existing traces: a file, a folder of ranks, or a capture.",
     "compare": "Compare two runs: is FP8 faster, and where does the time go?",
     "table": "Show many runs in one table, one row each.",
-    "explain": "Explain kernel names and finding codes.",
+    "explain": "Explain kernel names, codes, words of reports and error messages.",
     "annotate": "Copy a trace with every GEMM colored and labeled by precision and pass.",
     "env": "Print environment variables for jobs whose command cannot be wrapped.",
     "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
@@ -129,11 +129,11 @@ def _place_of(error: click.UsageError) -> str:
 @click.version_option(__version__, package_name="fp8verify")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Tell, with proof, whether an FP8 training really ran in FP8.
+    """Tell, with proof, whether an FP8 training run really ran in FP8.
 
     \b
     fp8verify doctor --config fp8.yaml        check a machine and a configuration
-    fp8verify run train.py                    record and verify a run
+    fp8verify run train.py                    record a run and verify it
     fp8verify inspect trace.json.gz           verify an existing trace
     fp8verify compare bf16/ fp8/              is FP8 faster?
     fp8verify table sweep/*/                  many runs, one row each
@@ -143,8 +143,8 @@ def cli(ctx: click.Context) -> None:
     Options can also be set by FP8VERIFY_* variables, or in the nearest fp8verify.toml or
     pyproject.toml ([tool.fp8verify]), in this folder or above.
 
-    Exit codes: 0 FP8 ran, 1 FP8 did not run or a required limit is not met, 2 usage, 3 the
-    evidence cannot decide.
+    Exit codes: 0 the run passes (PARTIAL may pass), 1 FP8 did not run or a required limit is not
+    met, 2 wrong usage, 3 the evidence cannot decide.
     """
     name = ctx.invoked_subcommand
     command = cli.get_command(ctx, name) if name else None

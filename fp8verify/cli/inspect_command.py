@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @valued(
     "--log FILE",
     type=PLACE,
-    text="The training's log; its claims are compared with the kernels. Without PATH, only the log "
+    text="The run's log; its claims are compared with the kernels. Without PATH, only the log "
     "is reported.",
 )
 @valued(

@@ -47,6 +47,16 @@ class FiniteFloat(click.FloatRange):
         return number
 
 
+class _Valued(click.Option):
+    """An option whose help leaves out the range of its value; an error names it."""
+
+    def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
+        """Return what the help adds in brackets."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
+
+
 def added(*options: Callable[[Any], Any]) -> Callable[[C], C]:
     """Return a decorator that adds options to a command, in this order."""
 
@@ -73,7 +83,7 @@ def valued(name: str, *parameter: str, text: str, **more: Any) -> Callable[[Any]
         more: other arguments of `click.option`.
     """
     option, _, metavar = name.partition(" ")
-    return click.option(option, *parameter, metavar=metavar, help=text, **more)
+    return click.option(option, *parameter, metavar=metavar, help=text, cls=_Valued, **more)
 
 
 def form_option(forms: Collection[str], text: str, default: str | None = None) -> Callable[[C], C]:

@@ -42,7 +42,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
 _WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
 _GROUPS = {
-    "Record": "steps after_seconds ranks trace_dir layers blas_log numerics numerics_every",
+    "Record": "module steps after_seconds ranks trace_dir layers blas_log numerics numerics_every",
     "Watch": "every window metrics on_change stop_on",
     "Report": "form output name verbose quiet",
     "Gate": "min_share require_format strict exit_zero save_baseline baseline tolerance",
@@ -154,12 +154,12 @@ def _parse_verdicts(
     type=click.IntRange(1, 10**9),
     text="Measure every N steps, for trends in a long run; implies --numerics.",
 )
-@flag("--no-log", text="Do not capture what the training prints.")
+@flag("--no-log", text="Do not record what the script prints.")
 @valued(
     "--every N",
     type=click.IntRange(4, 10**9),
     text="Record a short window every N steps for the whole run, with a verdict on each during the "
-    "training; --steps is then the first window. The exit code is that of the worst verdict.",
+    "run; --steps is then the first window. The exit code is that of the worst verdict.",
 )
 @valued(
     "--window K",
@@ -179,7 +179,7 @@ def _parse_verdicts(
 @valued(
     "--stop-on VERDICTS",
     callback=_parse_verdicts,
-    text="With --every: stop the training by SIGTERM at one of these verdicts, such as "
+    text="With --every: stop the script by SIGTERM at one of these verdicts, such as "
     "CONTRADICTED,EMULATED.",
 )
 @valued(
@@ -228,9 +228,9 @@ def run_command(
     Options come before the script. After the script, fp8verify takes only --steps with a window
     such as 10-12. Everything after the first -- belongs to the script.
 
-    The training's output does not change; the report goes to standard error, or to a file with -o.
-    If the training fails, its exit code and the recording are kept. Signals, such as Ctrl-C, reach
-    the training as they would without fp8verify.
+    The script's output does not change; the report goes to standard error, or to a file with -o. If
+    the script fails, its exit code and the recording are kept. Signals, such as Ctrl-C, reach the
+    script as they would without fp8verify.
     """
     need_linux("run")
     from fp8verify.record.runner import describe_run, run_training
@@ -305,7 +305,7 @@ def _is_on_the_line(name: str) -> bool:
 
 
 def _check_output(path: Path | None) -> None:
-    """Refuse a report's file that cannot be written, before the training starts.
+    """Refuse a report's file that cannot be written, before the script starts.
 
     Raises:
         UsageError: its folder does not exist, or may not be written.
@@ -322,9 +322,9 @@ def training_comes_first(
     """Turn an error of the report into a note and an exit code.
 
     Args:
-        result: how the training ended; if it failed, its exit code stays.
+        result: how the script ended; if it failed, its exit code stays.
         debug: whether to print the traceback of an error of ours.
-        exit_zero: whether to exit with 0 if the training did.
+        exit_zero: whether to exit with 0 if the script did.
     """
     try:
         yield
@@ -345,7 +345,7 @@ def training_comes_first(
 
 
 def _exit(result: RunResult, code: int) -> NoReturn:
-    """Exit as the training did, if its exit code is kept."""
+    """Exit as the script did, if its exit code is kept."""
     if result.signal is not None and code == result.exit_code:
         from fp8verify.record.signals import end_by  # needs Linux, as the command says itself
 
@@ -354,7 +354,7 @@ def _exit(result: RunResult, code: int) -> NoReturn:
 
 
 def _let_interrupts_leave(result: RunResult) -> None:
-    """From here on Ctrl-C leaves the report, with the exit code of the training if it failed.
+    """From here on Ctrl-C leaves the report, with the exit code of the script if it failed.
 
     The second one does so at once: Python drops what the first one raises if it comes amid a
     callback of the import system.

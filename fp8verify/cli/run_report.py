@@ -1,4 +1,4 @@
-"""The report of `fp8verify run`, imported only when the training has ended."""
+"""The report of `fp8verify run`, imported only when the script has ended."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def report_run(
         with suppress(OSError):
             page.write_text(render(report, "html"), encoding="utf-8")
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
-    # Never the training's own standard output, even where standard error is closed.
+    # Never the script's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     if options.shown.output is None:
         emit(own_line(), None, stream)

@@ -42,7 +42,7 @@ class Measured(NamedTuple):
         ranks: the ranks that are compared.
         times: of the steps.
         measured: source of the times: outside (wall time of steps without the profiler), log
-            (the training's own), gpu, cpu, or window if no step was recorded.
+            (the run's own), gpu, cpu, or window if no step was recorded.
         work: FLOPs of the forward GEMMs, which every linear layer runs once; None if unknown.
         step_flops: FLOPs of all GEMMs of the median step; None if unknown.
         gemms: GEMM kernels per step.

@@ -48,7 +48,7 @@ class Attachment:
             "window": window,
             "numerics_every": numerics_every,
         }
-        # Errors are the caller's: they come now, and not when the training begins.
+        # Errors are the caller's: they come now, and not when the run begins.
         settings = read_settings(**how, every=every, ranks=ranks, trace_dir=trace_dir)
         self._attach: Callable[[], Watch | Recording] = partial(Recording, settings)
         if every is not None:
@@ -62,7 +62,7 @@ class Attachment:
         self._is_done = False
 
     def begin(self) -> None:
-        """Attach: the training is about to begin.
+        """Attach: the run is about to begin.
 
         A further training with the same callback is watched too, but `steps` are recorded once.
         """

@@ -1,4 +1,4 @@
-"""Recording from inside the training's own program: `fp8verify.window` and `fp8verify.watch`."""
+"""Recording from inside the run's own program: `fp8verify.window` and `fp8verify.watch`."""
 
 from __future__ import annotations
 

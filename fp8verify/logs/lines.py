@@ -155,5 +155,5 @@ def _blocks(path: Path, notes: list[str]) -> Iterator[bytes]:
 def _unreadable(path: Path, error: BaseException) -> InputError:
     return InputError(
         f"cannot read the log {path}: {getattr(error, 'strerror', None) or error}",
-        "Pass the file that holds the training's output with --log.",
+        "Pass the file that holds the run's output with --log.",
     )

@@ -83,7 +83,7 @@ class PhasePromise(NamedTuple):
 
     Attributes:
         format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a warm-up).
-        first_step: first step of the range; None if it begins with the training.
+        first_step: first step of the range; None if it begins with the run.
         last_step: last step of the range; None if it lasts to the end.
     """
 
@@ -92,7 +92,7 @@ class PhasePromise(NamedTuple):
     last_step: int | None
 
     def covers(self, step: int) -> bool:
-        """Whether a step, by the training's own number, is in the range."""
+        """Whether a step, by the run's own number, is in the range."""
         first, last = self.first_step, self.last_step
         return (first is None or step >= first) and (last is None or step <= last)
 

@@ -53,14 +53,14 @@ def inspect(
     executor: Executor | None = None,
     on_progress: OnProgress | None = None,
 ) -> Report:
-    """Tell from traces whether the training ran in FP8.
+    """Tell from traces whether a run used FP8.
 
     Args:
         path: a Kineto Chrome trace (.json, .json.gz, .json.zst), a folder with one for each
             rank, a pattern such as "traces/rank*.json.gz", a URL of one of these (s3://, gs://,
             hf://), "-" for a trace on standard input, several of these, or a capture of
             `fp8verify run`, whose logs and module list are read too.
-        log: the training's log, when it is not in the capture; with it, `path` may be empty.
+        log: the run's log, when it is not in the capture; with it, `path` may be empty.
         name: what the report calls the run; the name of its folder or file by default.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.
         run_notes: why `fp8verify run` could not observe the run, if it could not.
@@ -258,7 +258,7 @@ _AT_THE_END = 200
 
 
 def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
-    """Say how far the training came by its log, and with which error it ended."""
+    """Say how far the run came by its log, and with which error it ended."""
     if log is None:
         return []
     from fp8verify.logs.failures import causes

@@ -1,4 +1,4 @@
-"""Check hardware, versions and configuration before the training."""
+"""Check hardware, versions and configuration before the run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def doctor(
 
     Args:
         configs: configuration files, launch scripts or Python sources.
-        command: the training's command line; files that it names are read too.
-        environment: the variables that reach the training; those of this process by default.
+        command: the run's command line; files that it names are read too.
+        environment: the variables that reach the run; those of this process by default.
         gpus: the GPUs of the run, by name ("H200", "8x B200") or compute capability ("9.0",
             "gfx942"), instead of those of this machine.
         require_gpu: whether a machine without a GPU fails.

@@ -73,7 +73,7 @@ def read_document(path: str) -> Document:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise InputError(
             f"{path} cannot be read as {kind.upper()}: {reason}.",
-            "Pass the file that the training reads; the ending of its name gives the format.",
+            "Pass the file that the run reads; the ending of its name gives the format.",
         ) from None
     for key in values:  # what has no line of its own is in that of its table
         if line := lines.get(key.rpartition(".")[0]):
@@ -94,7 +94,7 @@ def _text(path: str) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(
             f"{path} is larger than {MAX_BYTES >> 20} MB, the limit for configurations.",
-            "Name the file that the training reads.",
+            "Name the file that the run reads.",
         )
     return data.decode("utf-8", "replace")
 

@@ -27,13 +27,13 @@ class Facts(NamedTuple):
     """The facts that all rules read.
 
     Attributes:
-        environment: the variables that reach the training.
+        environment: the variables that reach the run.
         configs: the configurations, including those that the command names.
         unread: documents whose framework is not known, among them Python sources.
         missing: configurations that a launch names and that are not on this machine.
         command: what would be run.
         gpus: the GPUs of this machine, or those that were named.
-        installed: the packages of the training's Python.
+        installed: the packages of the run's Python.
         require_gpu: whether a machine without a GPU fails.
         model: the result of a dry start, None if nothing was started.
     """

@@ -22,7 +22,7 @@ PACKAGES = (
     "megatron_core", "msamp", "pytorch_triton", "pytorch_triton_rocm", "nvidia_cublas",
     "nvidia_cublas_cu12", "nvidia_cublas_cu11",
 )  # fmt: skip
-# Read in the training's Python, isolated: what an import would find is in folders on its path.
+# Read in the run's Python, isolated: what an import would find is in folders on its path.
 _SCAN = """
 import os, sys, site
 paths = os.environ.get("PYTHONPATH", "").split(os.pathsep) + sys.path
@@ -50,7 +50,7 @@ _LAUNCHERS_BESIDE_PYTHON = re.compile(
 
 
 class Interpreter(NamedTuple):
-    """A Python: its program, why it is taken for the training's, and whether the user named it."""
+    """A Python: its program, why it is taken for the run's, and whether the user named it."""
 
     program: str
     why: str

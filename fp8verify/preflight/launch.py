@@ -131,7 +131,7 @@ def _assigned(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_the_command(words: list[str], known: set[str]) -> Iterator[Document]:
-    """Yield the files that a command names; what cannot be read is the training's concern."""
+    """Yield the files that a command names; what cannot be read is the run's concern."""
     for word in dict.fromkeys(words):
         name = word.partition("=")[2] if word.startswith("-") and "=" in word else word
         if name in known or kind_of(name) is None or not Path(name).is_file():

@@ -70,7 +70,7 @@ def measure(
             code="measured",
             status=Status.SKIPPED,
             message=f"nothing was measured: {where['error']}",
-            hint="--measure needs a GPU, and torch and torchao in the training's Python.",
+            hint="--measure needs a GPU, and torch and torchao in the run's Python.",
         )
         return
     versions = f"{where['gpu']}, torch {where['torch']}, torchao {where['torchao']}"

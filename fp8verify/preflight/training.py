@@ -59,7 +59,7 @@ def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
 
 
 class Config(NamedTuple):
-    """A configuration, and its settings for the training.
+    """A configuration, and its settings for the run.
 
     Attributes:
         path: its file as the user named it; "the command" for arguments.

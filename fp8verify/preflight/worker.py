@@ -1,4 +1,4 @@
-"""Time linear layers in BF16 and in torchao's FP8; run by its path, in the training's Python.
+"""Time linear layers in BF16 and in torchao's FP8; run by its path, in the run's Python.
 
 Reads one JSON object from standard input: {"shapes": [[M, K, N], …], "recipes": [NAME, …],
 "compile": bool}, and "device": "cpu" in tests. Writes one a line: {"gpu", "torch", "torchao"}

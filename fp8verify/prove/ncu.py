@@ -258,7 +258,7 @@ def measure(
 def arguments(ncu: str, log: Path, window: Window, chosen: Mapping[str, Counter]) -> list[str]:
     """Return the command line of ncu up to the command that it runs.
 
-    Kernel replay repeats single kernels; application replay would repeat the training.
+    Kernel replay repeats single kernels; application replay would repeat the run.
     """
     names = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{window.kernels}"]
     return [

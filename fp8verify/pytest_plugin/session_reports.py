@@ -238,7 +238,7 @@ def run(
 ) -> Report:
     """Run a script under a window of steps and return the report on it.
 
-    The capture stays in a subfolder of `folder`. Fails the test if the training fails, or takes
+    The capture stays in a subfolder of `folder`. Fails the test if the script fails, or takes
     more than `timeout` seconds.
     """
     __tracebackhide__ = True
@@ -260,9 +260,9 @@ def run(
         )
     code = wait_and_end(process, mark, timeout)
     if code is None:
-        pytest.fail(f"the training took more than {timeout:g} s:\n{_tail(output)}", pytrace=False)
+        pytest.fail(f"the script took more than {timeout:g} s:\n{_tail(output)}", pytrace=False)
     if code or not report.exists():
-        pytest.fail(f"the training exited with {code}:\n{_tail(output)}", pytrace=False)
+        pytest.fail(f"the script exited with {code}:\n{_tail(output)}", pytrace=False)
     return msgspec.json.decode(report.read_bytes(), type=Report)
 
 

@@ -69,7 +69,7 @@ def collect_result(
     if not errors and any(capture.path.glob(METAS)):
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
-        notes = (f"a run of fp8verify inside this one recorded the training: {inner[0]}",)
+        notes = (f"a run of fp8verify inside this one recorded the script: {inner[0]}",)
         return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)
     known = errors or unwritten
     guess = "" if known else _why_unobserved(boot, exit_code)

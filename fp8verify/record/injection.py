@@ -137,7 +137,7 @@ def agent_config(
     Args:
         settings: what the user asks for.
         capture: the capture folder.
-        boot: the boot folder; none where the agent is part of the training's own program.
+        boot: the boot folder; none where the agent is part of the script's own program.
         agent: the folder of the agent's code; None for the one in the boot folder.
         secondary_node: what this node calls itself in a capture that another one made.
         started: when the run began; None for now.

@@ -1,4 +1,4 @@
-"""Judge windows in a process of lower priority, while the training goes on.
+"""Judge windows in a process of lower priority, while the script goes on.
 
 `python -m fp8verify.record.judge` reads a JSON request, inspects the folder that it names, writes
 the report into it, and answers with the metrics of the window.
@@ -110,18 +110,18 @@ class Judge:
 
 
 def _start_process() -> subprocess.Popen[str]:
-    """Start one without what attaches us to the training, and without its GPUs."""
+    """Start one without what attaches us to the script, and without its GPUs."""
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in path if entry and not Path(entry).name.startswith(".boot-")]
     return subprocess.Popen(
         [sys.executable, "-m", "fp8verify.record.judge"],
-        cwd=PACKAGE,  # where `-m` finds us, and not what the training calls like our modules
+        cwd=PACKAGE,  # where `-m` finds us, and not what the script calls like our modules
         env={**os.environ, "PYTHONPATH": os.pathsep.join(kept), "CUDA_VISIBLE_DEVICES": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C is for the training
+        start_new_session=True,  # Ctrl-C is for the script
     )
 
 
@@ -138,7 +138,7 @@ def keep_report(folder: Path, text: str) -> None:
 def main() -> None:
     """Answer one request; an error is an answer too."""
     with suppress(OSError):
-        os.nice(NICE)  # the training comes first
+        os.nice(NICE)  # the script comes first
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is not an answer

@@ -1,7 +1,7 @@
-"""The training's stdout and stderr: where it writes, and how that reaches ours and the log.
+"""The script's stdout and stderr: where it writes, and how that reaches ours and the log.
 
-A regular file stays the training's own, and a thread reads it from where the training began to
-write. For a pipe and a terminal the training gets one of ours, whose other end the relay reads.
+A regular file stays the script's own, and a thread reads it from where the script began to
+write. For a pipe and a terminal the script gets one of ours, whose other end the relay reads.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ STDOUT, STDERR = 1, 2
 
 
 class Output:
-    """The streams of one run and what reads them, before the training starts.
+    """The streams of one run and what reads them, before the script starts.
 
     Args:
-        log: the file that gets all that the training writes.
+        log: the file that gets all that the script writes.
         boot: the boot folder.
 
     Raises:
@@ -36,7 +36,7 @@ class Output:
             descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._log = BoundedLog(descriptor)
         self._files: list[LoggedFile] = []
-        self._given: dict[int, int] = {}  # what the training gets for our descriptor
+        self._given: dict[int, int] = {}  # what the script gets for our descriptor
         ends = []  # where to read, and what to forward it to
         targets = [target for target in (STDOUT, STDERR) if _is_given(target)]
         self._are_one = len(targets) == 2 and os.path.sameopenfile(STDOUT, STDERR)

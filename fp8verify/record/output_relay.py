@@ -1,7 +1,7 @@
-"""Forward what the training writes to our stdout and stderr, and log it.
+"""Forward what the script writes to our stdout and stderr, and log it.
 
 The runner does so itself. Since those who hold the other ends may outlive it (a background child of
-the training that still prints, and the training if the runner is killed), a standby waits: a small
+the script that still prints, and the script if the runner is killed), a standby waits: a small
 process with the same ends, which takes over once the runner is gone, with a standby of its own.
 
 In the standby only the standard library is imported.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
 
-DRAIN_S = 1.0  # for children of the training that print without a pause
+DRAIN_S = 1.0  # for children of the script that print without a pause
 TERMINAL_LAG_MS = 50  # what is written to a pseudo-terminal arrives a little later
 MOST_STANDBYS = 8  # one after the other: whatever kills them may kill each
 PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
@@ -92,7 +92,7 @@ class Stream(threading.Thread):
         self._log.write(data)
         has_reader = self._write(data)
         if not data or not has_reader:
-            # Without a reader the training gets an error when it writes, as it would without us.
+            # Without a reader the script gets an error when it writes, as it would without us.
             self.is_open = False
             os.close(self.read_end)
             if not has_reader:
@@ -198,7 +198,7 @@ class Relay:
                 self._start_standby()
 
     def _restart_standby(self) -> None:
-        """Let no standby hold an end that the training is to see closed."""
+        """Let no standby hold an end that the script is to see closed."""
         with self._lock:
             if self._standby is not None:
                 self._standby.kill()
@@ -229,7 +229,7 @@ def main() -> None:
     """Take over from the process that started us, as its command line says, once it is gone."""
     log, boot, *words = sys.argv[1:]
     has_ended = os.read(0, 1) == ENDED
-    if has_ended:  # what comes after the end of the training is not logged
+    if has_ended:  # what comes after the end of the script is not logged
         os.dup2(os.open(os.devnull, os.O_WRONLY), int(log))
     kept = BoundedLog(int(log))
     ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]

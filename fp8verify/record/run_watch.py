@@ -68,7 +68,7 @@ class WindowReports(Watcher):
     """Judges the capture when a window has closed on all ranks that record it.
 
     With `prints`, each verdict is a line on standard error. Where the report goes to a file the
-    training's standard error stays its own. What is not judged when the run ends is left to the
+    script's standard error stays its own. What is not judged when the run ends is left to the
     report on the run.
     """
 
@@ -89,7 +89,7 @@ class WindowReports(Watcher):
         asked, judged = self.settings, 0
         count = len(asked.windows + asked.global_windows) + (asked.timed_window is not None)
         while not self.over.wait(POLL_S):
-            with suppress(Exception):  # the training may remove or exchange anything there
+            with suppress(Exception):  # the script may remove or exchange anything there
                 closed, is_last = progress(folder, asked.ranks, count)
                 if closed > judged:
                     judge.submit(folder)
@@ -112,11 +112,11 @@ class RunWatch(Watcher):
         policy: what a verdict asks for.
         sinks: get the metrics of each window.
         on_change: a shell command for when the verdict changes, or None.
-        stop_on: verdicts upon which the training is asked to stop.
+        stop_on: verdicts upon which the script is asked to stop.
 
     Attributes:
         worst: the capture of the window with the worst verdict; None before the end, or without.
-        stopped: whether the training was asked to stop.
+        stopped: whether the script was asked to stop.
         notes: what to say of the run as a whole.
     """
 
@@ -176,7 +176,7 @@ class RunWatch(Watcher):
         say(f"{verdict} at step {step}{was}: {metrics['reason']}")
         if verdict in self._stop_on and not self.stopped and not self.over.is_set():
             self.stopped = True
-            self.notes = (f"fp8verify stopped the training, since step {step} is {verdict}",)
+            self.notes = (f"fp8verify stopped the script, since step {step} is {verdict}",)
             say(f"{self.notes[0]} (--stop-on)")
             stop()
         if self._command is not None and before is not None:

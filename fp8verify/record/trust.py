@@ -35,7 +35,7 @@ def _is_ours(status: os.stat_result) -> bool:
 
 
 def check_capture(folder: Path) -> tuple[str, ...]:
-    """Refuse a folder into which other users may put what the training would run.
+    """Refuse a folder into which other users may put what the script would run.
 
     Returns:
         A note if a group may do so, which is how many sites share their projects.

@@ -45,7 +45,7 @@ _FLOPS: Final = "a BLAS log has no times: all shares are of FLOPs"
 _SEQUENCE: Final = (
     "its steps are the shortest sequence of products that repeats: a step, or a micro-batch"
 )
-_NO_SEQUENCE: Final = "no sequence of products repeats, so that the steps are unknown"
+_NO_SEQUENCE: Final = "no sequence of products repeats, so the steps are unknown"
 # As library_types.h ("R_8F_E4M3"), hipblasltDatatype_to_string or hipblaslt-bench ("f8_r") call
 # them, without prefix and suffix.
 _ELEMENTS: Final = {

@@ -2,7 +2,7 @@
 
 Schema 3.25 (nsys 2026.2) and older ones; 3.11 (nsys 2024.2) was recorded and read. Tables exist
 only if they have rows, and columns come and go, so each is looked for. META_DATA_CAPTURE and
-TARGET_INFO_SYSTEM_ENV hold the whole environment of the training, tokens included: they are never
+TARGET_INFO_SYSTEM_ENV hold the whole environment of the run, tokens included: they are never
 opened. Tables are read one by one: ids in a foreign file need not be unique, and a join of such
 tables multiplies their rows.
 """
@@ -195,7 +195,7 @@ class _Tables:
     def ranges(self) -> Iterator[Sequence[Any]]:
         """Yield text, start, end and thread of NVTX ranges of the default domain.
 
-        That is the training's and torch's; libraries have their own. A range that was still open
+        That is the run's and torch's; libraries have their own. A range that was still open
         has no end, and gets the trace's.
         """
         last = max(map(self._last_end, (_KERNELS, _CALLS)))

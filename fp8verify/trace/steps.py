@@ -176,7 +176,7 @@ def _numbers(names: Sequence[str]) -> list[int]:
 
 
 _NO_OPERATOR = (-1, -1)
-# A thread with this share of the operators is one of the training's.
+# A thread with this share of the operators is one of the run's.
 _MANY = 0.05
 
 

@@ -48,7 +48,7 @@ def _unlogged(rank: RankEvidence) -> str | None:
 
 
 def _outside(rank: RankEvidence) -> str | None:
-    """Say that GEMMs outside of any operator may be most of the training."""
+    """Say that GEMMs outside of any operator may be most of the run."""
     outside = [row for row in rank.trace.untrained if row.kind.op is None]
     high = [row for row in outside if not row.precision.is_low]
     linear, time_ns = rank.linear, sum(row.time_ns for row in high)

@@ -178,7 +178,7 @@ def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
     # The steps are those of the captures.
     assert said.read_text() == f"ACTIVE EMULATED 12 {tmp_path}\n"
     assert watch.stopped
-    stopped_by = "fp8verify stopped the training, since step 12 is EMULATED"
+    stopped_by = "fp8verify stopped the script, since step 12 is EMULATED"
     assert watch.notes == ("of the run's windows 1 ACTIVE, 1 EMULATED", stopped_by)
     assert "fp8verify: EMULATED at step 12, was ACTIVE: " in capfd.readouterr().err
 

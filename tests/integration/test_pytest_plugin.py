@@ -211,8 +211,8 @@ for _ in range(4):
     ("word", "timeout", "says"),
     [
         ("train", 120, []),
-        ("fail", 120, ["the training exited with 1:", "*the loss is NaN*"]),
-        ("hang", 1, ["the training took more than 1 s:"]),
+        ("fail", 120, ["the script exited with 1:", "*the loss is NaN*"]),
+        ("hang", 1, ["the script took more than 1 s:"]),
     ],
 )
 def test_a_script_runs_under_a_window_and_its_failure_is_the_test_s(

@@ -60,7 +60,7 @@ def test_the_outer_run_reports_on_the_capture_of_the_inner_one(tmp_path: Path) -
     reports = [json.loads((tmp_path / f"{who}.json").read_text()) for who in ("inner", "outer")]
     clocks = [report["ranks"][0]["clock"] for report in reports]
     assert clocks[0] == clocks[1]
-    said = f"a run of fp8verify inside this one recorded the training: {tmp_path / 'inner'}"
+    said = f"a run of fp8verify inside this one recorded the script: {tmp_path / 'inner'}"
     assert [said in json.dumps(report) for report in reports] == [False, True]
     assert not list((tmp_path / "outer").glob("rank*"))
 

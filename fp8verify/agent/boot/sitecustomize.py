@@ -19,7 +19,7 @@ OLDEST = (3, 8)  # no torch that has the profiler's step ranges runs on an older
 def _start():
     try:
         if BOOT in sys.modules:
-            # A run inside this one is nearer to the training, and leads.
+            # A run inside this one is nearer to the script, and leads.
             with open(os.path.join(HERE, "inner"), "a") as file:
                 file.write(os.path.dirname(sys.modules[BOOT].HERE) + "\n")
         elif sys.version_info >= OLDEST:

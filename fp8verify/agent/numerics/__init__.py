@@ -1,1 +1,1 @@
-"""Numerics of the training: tensors of FP8 layers, scales, gradients."""
+"""Numerics of the script: tensors of FP8 layers, scales, gradients."""

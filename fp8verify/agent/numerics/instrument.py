@@ -1,4 +1,4 @@
-"""Numerics of the training: scales at each window, and tensors in separate measured steps.
+"""Numerics of the script: scales at each window, and tensors in separate measured steps.
 
 Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
 stopped, so no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
@@ -194,7 +194,7 @@ class Numerics(Instrument):
         self._leave()
         try:
             result = hooks.result(self._now, self.context.optimizers())
-        except Exception as error:  # of the GPU, which the training will see too, or of ours
+        except Exception as error:  # of the GPU, which the script will see too, or of ours
             self._give_up(describe(error))
             return
         debug.event(f"step {self._now} is measured: {len(result['rows'])} tensors")

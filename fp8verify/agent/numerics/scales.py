@@ -71,9 +71,9 @@ _scalers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def remember(scaler: Any) -> None:
-    """Remember a GradScaler that the training updates.
+    """Remember a GradScaler that the script updates.
 
-    A search among all objects would stop the training for half a second.
+    A search among all objects would stop the script for half a second.
     """
     _scalers[id(scaler)] = scaler
 

@@ -4,7 +4,7 @@ Inputs and weights are measured before the forward pass of the module, gradients
 reaches its output. `torch._scaled_mm` is replaced: its operands show how a script's own classes
 cast. Saved-tensor hooks see the FP8 bytes that Transformer Engine's modules keep for the backward
 pass. The functions that clip gradients are replaced to see the norm before clipping. All hooks are
-removed when the step ends. The training's tensors are only read.
+removed when the step ends. The script's tensors are only read.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class NumericsHooks:
             )
 
     def _guard(self, method: Callable[..., None], *first: Any) -> Any:
-        """Let no error of ours into the training; the first one ends the measuring."""
+        """Let no error of ours into the script; the first one ends the measuring."""
 
         def fp8verify_measure(*args: Any) -> None:
             if not self._active or captures_graph():

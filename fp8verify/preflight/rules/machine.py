@@ -1,4 +1,4 @@
-"""Rules on the machine: its GPUs and what is installed for the training."""
+"""Rules on the machine: its GPUs and what is installed for the run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def torch_of_the_training(facts: Facts) -> Iterator[Check]:
             message=f"{label} {why}: versions not checked",
             hint="Install torch there, or name the Python that trains."
             if python.named
-            else "Activate the training's environment, or put its command after --.",
+            else "Activate the run's environment, or put its command after --.",
         )
     elif facts.gpus.found and version.endswith("+cpu"):
         yield Check(
@@ -108,7 +108,7 @@ _LIBRARIES = {
 
 
 def libraries(facts: Facts) -> Iterator[Check]:
-    """Whether the library is there that multiplies in FP8 for the training."""
+    """Whether the library is there that multiplies in FP8 for the run."""
     if "torch" not in facts.versions:  # this is no Python that trains
         return
     backends = {ask.backend: path for ask, path in facts.asks if ask.backend in _LIBRARIES}

@@ -145,7 +145,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         gemm: the model's GEMMs, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
         untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
-            evaluation), or that no operator shows to be the training's, outside of the verdict.
+            evaluation), or that no operator shows to be the run's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
         opaque_us: µs in unrecognized kernels.
         gpu_time_us: µs of all kernels by what they are for.
@@ -163,7 +163,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
         layers: linear layers by size, null where unknown.
         named_layers: linear layers by name, null where the run recorded none.
         modules: the list of modules, null without a capture.
-        health: how whole the trace is.
+        health: completeness of the trace.
         clock: what `fp8verify run` counted as a step, null without a capture.
         numerics: scales, tensors and gradients of `fp8verify run`, null without a capture.
         memory: the peak of GPU memory, null without a capture.
@@ -268,7 +268,7 @@ class Report(Rendered, frozen=True, kw_only=True):
         schema_version: of this document; it changes when a property changes its meaning.
         name: what the run is called: its folder or file, or what --name says.
         fp8verify_version: the version that wrote it.
-        verdict: the answer.
+        verdict: the overall verdict.
         reason: one sentence.
         cause: code of the finding that gives the reason, null if the figures alone do.
         exit_code: of the command.
@@ -278,7 +278,7 @@ class Report(Rendered, frozen=True, kw_only=True):
         gemm: the model's GEMMs on all ranks, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
         untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
-            evaluation), or that no operator shows to be the training's, outside of the verdict.
+            evaluation), or that no operator shows to be the run's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
         gpu_time_us: µs of all kernels by what they are for.
         legs: GEMM time by GEMM pass and precision class.
@@ -286,11 +286,11 @@ class Report(Rendered, frozen=True, kw_only=True):
         ranks: each rank.
         claims: what the log says of FP8.
         logs: names of the logs that were read.
-        findings: what the reader should know.
+        findings: the findings, most severe first.
         environment: GPU and software.
         notes: remarks on what was read and recorded.
         mention: a log line that names FP8 and claims nothing, the first one; null without one.
-        training_exit_code: the training's own, where `fp8verify run` started one, else null.
+        training_exit_code: the run's own, where `fp8verify run` started one, else null.
         breakdown: what --breakdown adds, else null.
         proof: the table that decides, null where no GEMM of a layer ran.
         measure: "time", or "flops" for a log of a BLAS library: then each µs is a GFLOP.

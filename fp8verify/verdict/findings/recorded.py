@@ -204,7 +204,7 @@ def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[
 
 
 def ranks_not_observed(ranks: Sequence[RankEvidence], promises: Promises) -> Iterator[Finding]:
-    """Ranks of the training whose traces are not there."""
+    """Ranks of the run whose traces are not there."""
     world = max((rank.trace.world_size or 1 for rank in ranks), default=1)
     if world > len(ranks):
         listed = f", {promises.listed} by module list" if promises.listed > len(ranks) else ""
