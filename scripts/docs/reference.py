@@ -199,6 +199,29 @@ def corpus() -> str:
     return "\n".join(lines)
 
 
+def trace_speed() -> str:
+    """Say in a sentence what benchmarks/results/trace_speed.md measured of the largest trace."""
+    page = (ROOT / "benchmarks" / "results" / "trace_speed.md").read_text(encoding="utf-8")
+    (large,) = re.findall(r"^\| \d{4,} MB of JSON .*\n(?:\|.*\n)+", page, re.MULTILINE)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in large.splitlines()]
+    costs = {row[0]: row[1:] for row in rows}
+    cpu, _, memory, *_ = costs["`fp8verify inspect`, one process"]
+    times = {name: f"{float(costs[name][3]):.0f}" for name in _READERS}
+    return (
+        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory, "
+        + " and ".join(
+            f"{times[name]} times less CPU than {said}" for name, said in _READERS.items()
+        )
+        + " ([table](benchmarks/results/trace_speed.md))."
+    )
+
+
+_READERS = {
+    "json.load alone": "`json.load`",
+    "HTA, kernel breakdown": "HolisticTraceAnalysis",
+}
+
+
 def doctor_measured() -> str:
     """Compare what the doctor measured with what training runs took."""
     path = ROOT / "benchmarks" / "results" / "doctor_measure.json"
@@ -240,5 +263,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "python": python,
     "patches": patches,
     "ran": ran,
+    "trace speed": trace_speed,
     **{name: lambda text=text: text for name, text in support.tables()},
 }
