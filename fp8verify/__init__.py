@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fp8verify.report.model.comparison import Comparison, RunTable
     from fp8verify.report.model.report import Frames, Report
     from fp8verify.terms import KernelName, Verdict
-    from fp8verify.verdict.assertions import (
+    from fp8verify.verdict.gates import (
         assert_fp8_active,
         assert_gemm_precision,
         assert_no_regression,
@@ -69,7 +69,7 @@ _NAMES_OF = {
     "report.model.comparison": "Comparison RunTable",
     "report.model.report": "Frames Report",
     "terms": "KernelName Verdict",
-    "verdict.assertions": "assert_fp8_active assert_gemm_precision assert_no_regression",
+    "verdict.gates": "assert_fp8_active assert_gemm_precision assert_no_regression",
     "verdict.policy": "Policy",
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

@@ -7,12 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.gemm_owner import owners_of
-from fp8verify.analysis.gemm_passes import doubt, place_gemms, settle_by_shape, surely_forward
 from fp8verify.analysis.hidden_products import settle_hidden_products
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
-from fp8verify.analysis.micro_batches import number_micro_batches
-from fp8verify.analysis.pairing import pair, settle_optimizer
+from fp8verify.analysis.legs import doubt, owners_of, place_gemms, settle_by_shape, surely_forward
+from fp8verify.analysis.pairing import number_micro_batches, pair, settle_optimizer
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
 from fp8verify.report.model.parts import GemmSummary

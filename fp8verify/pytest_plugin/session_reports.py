@@ -24,7 +24,7 @@ from fp8verify.report.model.report import Report
 from fp8verify.report.tables import layer_states, lowest_share, percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
-from fp8verify.verdict.assertions import (
+from fp8verify.verdict.gates import (
     assert_fp8_active,
     assert_gemm_precision,
     assert_no_regression,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.gemm_passes import layout_leg
 from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.ranks import missed_window

@@ -15,9 +15,10 @@ from fp8verify.pytest_plugin.session_reports import Demands, unmet
 from fp8verify.report.model.parts import ModulesReport
 from fp8verify.report.tables import layer_states
 from fp8verify.terms import Severity
-from fp8verify.verdict.assertions import assert_gemm_precision, assert_no_regression
 from fp8verify.verdict.gates import (
     Baseline,
+    assert_gemm_precision,
+    assert_no_regression,
     baseline_of,
     check_baseline,
     read_baseline,

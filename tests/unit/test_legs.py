@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.gemm_passes import place_gemms
 from fp8verify.analysis.kinds import Gemm, Kind, gemm_shape
+from fp8verify.analysis.legs import place_gemms
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import OpContext, Role
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
