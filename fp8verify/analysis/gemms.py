@@ -7,12 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.hidden_products import settle_hidden_products
+from fp8verify.analysis.inputs import (
+    settle_by_inputs,
+    settle_hidden_products,
+    settle_unsupported_formats,
+)
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
 from fp8verify.analysis.legs import doubt, owners_of, place_gemms, settle_by_shape, surely_forward
 from fp8verify.analysis.pairing import number_micro_batches, pair, settle_optimizer
 from fp8verify.analysis.purpose import purpose_of
-from fp8verify.analysis.reclassify import settle_by_inputs, settle_unsupported_formats
 from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import (
     Leg,

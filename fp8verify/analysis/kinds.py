@@ -6,6 +6,8 @@ The FLOPs of a GEMM follow from the operand shapes that its operator recorded.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from functools import cached_property
 from itertools import repeat
 from math import prod
 from typing import Final, NamedTuple
@@ -178,6 +180,15 @@ class Kinds:
         """Return the role of each kernel, in the order of the file."""
         roles = [kind.classification.role for kind in self.kinds]
         return list(map(roles.__getitem__, self.numbers))
+
+    @cached_property
+    def mean_ns(self) -> list[float]:
+        """How long the launches of each kind took, which were in the trace when it was read."""
+        times = [0] * len(self.kinds)
+        for number, time_ns in zip(self.numbers, self._trace.kernels.duration_ns, strict=True):
+            times[number] += time_ns
+        calls = Counter(self.numbers)
+        return [time_ns / calls[number] for number, time_ns in enumerate(times)]
 
     def number(self, name: int, op: int, inherited: Precision | None = None) -> int:
         """Return the place of a kind; `inherited` is the precision of the GEMM it belongs to."""

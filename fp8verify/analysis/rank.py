@@ -10,10 +10,10 @@ from msgspec import Struct
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, KindTotal, gemm_totals, gpu_time
 from fp8verify.analysis.gpus import multiplies
+from fp8verify.analysis.inputs import is_unrecognized
 from fp8verify.analysis.layers import Layers, join_by_size
 from fp8verify.analysis.payoff import payoff
 from fp8verify.analysis.purpose import QUANTIZING, of_the_model
-from fp8verify.analysis.reclassify import is_unrecognized
 from fp8verify.capture.schema import ModuleRecord, NumericsRecord, RankMeta, RankNumerics
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
