@@ -1,8 +1,10 @@
-"""Find and read the files of a capture folder."""
+"""Find and read the files of a capture folder, and say what its ranks recorded together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -13,6 +15,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from fp8verify.capture.names import (
+    BOOTS,
     LOG,
     LOGS,
     META_SUFFIX,
@@ -27,6 +30,7 @@ from fp8verify.capture.schema import (
     NumericsRecord,
     RankMeta,
     RankNumerics,
+    WindowRecord,
 )
 from fp8verify.errors import InputError
 from fp8verify.text import clean_json
@@ -34,6 +38,18 @@ from fp8verify.text import clean_json
 MAX_BYTES = 64 << 20
 MAX_SERIES, MAX_LINES = 128 << 20, 1 << 16  # bytes and lines of a series that are read
 _MAX_LINE = 8 << 20
+
+# In the boot folder of a run, or of `fp8verify env`.
+ERRORS = "errors.txt"  # tracebacks of the boot
+DEBUG_LOG = "debug.boot.log"
+OUR_FRAME = re.compile(
+    r'File "(?:[^"\n]*/)?(?:_fp8verify_agent|fp8verify/agent|\.boot-\w+)/([^"\n]+)", line (\d+)'
+)
+MAX_BOOT_BYTES = 1 << 20
+UNOBSERVED = (
+    "no Python process completed a training step with these exports: either none stepped a "
+    "torch.optim optimizer, or PYTHONPATH did not reach it, or torch was imported before"
+)
 
 Record = TypeVar("Record", RankMeta, NumericsRecord)
 
@@ -154,3 +170,140 @@ def _series(path: Path) -> Iterator[MeasuredRecord]:
             if number % every == 0:
                 with suppress(ValueError, RecursionError):
                     yield msgspec.json.decode(clean_json(line), type=MeasuredRecord)
+
+
+# --- what the ranks recorded together ---
+
+
+def called_apis(metas: dict[int, RankMeta]) -> list[str]:
+    """Return the APIs by which any rank asked for FP8."""
+    return list(dict.fromkeys(name for meta in metas.values() for name in meta.api_calls))
+
+
+def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
+    """Return the ranks of the traces that the records name, in the order of their windows."""
+    return {
+        window.trace: rank
+        for rank, meta in metas.items()
+        for window in meta.windows
+        if window.trace is not None
+    }
+
+
+def remarks(metas: dict[int, RankMeta]) -> list[str]:
+    """Return what the agents noted; a remark that only some ranks make says which."""
+    ranks: dict[str, list[int]] = {}
+    for rank, meta in sorted(metas.items()):
+        for note in meta.notes:
+            ranks.setdefault(note, []).append(rank)
+    return [
+        note if len(made) == len(metas) else f"{_first_of(made)}: {note}"
+        for note, made in ranks.items()
+    ]
+
+
+def _first_of(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" + (f" and {len(ranks) - 1} more" if len(ranks) > 1 else "")
+
+
+def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
+    """Return the traces of windows in which the layers have names."""
+    return frozenset(
+        window.trace
+        for meta in metas.values()
+        for window in meta.windows
+        if window.trace is not None and window.layers
+    )
+
+
+def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
+    """Return, by trace, the logs of the BLAS library that the run recorded."""
+    windows = [window for meta in metas.values() for window in meta.windows]
+    return {
+        window.trace: folder / window.blas_log
+        for window in windows
+        if window.trace and window.blas_log and is_file_name(window.blas_log)
+    }
+
+
+def is_file_name(text: str) -> bool:
+    """Whether it is a file's: nothing outside of the capture is opened for it."""
+    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None and text not in (".", "..")
+
+
+def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) -> list[str]:
+    """Return how the module list of ranks that were not profiled differs from the others'.
+
+    Args:
+        metas: the records of all ranks.
+        profiled: the ranks that have a trace.
+    """
+    alike: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
+    for rank, meta in sorted(metas.items()):
+        by_name = sorted((module.fqn, module.state) for module in meta.modules)
+        names, states = tuple(name for name, _ in by_name), tuple(state for _, state in by_name)
+        alike.setdefault(names, {}).setdefault(states, []).append(rank)
+    remarks = []
+    for found in alike.values():
+        (usual, _), *others = sorted(found.items(), key=lambda row: -len(row[1]))
+        for states, ranks in others:
+            unprofiled = [rank for rank in ranks if rank not in profiled]
+            differ = sum(state != common for state, common in zip(states, usual, strict=True))
+            if unprofiled:
+                remarks.append(
+                    f"{_first_of(unprofiled)}: not profiled, and by its module list {differ} of "
+                    f"{len(states)} modules have another precision than on the other ranks"
+                )
+    return remarks
+
+
+def missed_window(meta: RankMeta | None) -> WindowRecord | None:
+    """Return the first window that left no trace."""
+    return next((one for one in meta.windows if one.trace is None), None) if meta else None
+
+
+# --- processes that were not observed ---
+
+
+def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]:
+    """Return why no agent was started: the last error of the boot and its line; () without one.
+
+    Args:
+        boot: the boot folder.
+        debug_folder: where to keep the tracebacks, None to name only the last error.
+    """
+    lines = boot_lines(boot / ERRORS)
+    if not lines:
+        return ()
+    text = "\n".join(lines) + "\n"
+    if debug_folder is not None:
+        # Several nodes may share the folder: none overwrites what another one wrote.
+        with suppress(OSError), (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file:
+            file.write(text)
+    more = "run with --debug for the traceback" if debug_folder is None else f"see {DEBUG_LOG}"
+    frames = OUR_FRAME.findall(text)
+    place = ":".join(frames[-1]) if frames else "outside of fp8verify"
+    return (f"the agent could not start: {lines[-1][:300]} ({place}); {more}",)
+
+
+def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
+    """Return what kept processes from being observed, if `fp8verify env` made the capture.
+
+    Args:
+        capture: the capture folder.
+        observed: whether any process left a record.
+    """
+    boots = sorted(capture.glob(BOOTS))
+    if not boots:
+        return ()
+    errors = tuple(note for boot in boots for note in boot_errors(boot))
+    return errors or (() if observed else (UNOBSERVED,))
+
+
+def boot_lines(path: Path) -> list[str]:
+    """Return the lines of a file of a boot folder, the last ones if it is large; [] without it."""
+    with suppress(OSError), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - MAX_BOOT_BYTES))
+        return file.read(MAX_BOOT_BYTES).decode(errors="replace").splitlines()
+    return []

@@ -12,18 +12,20 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gather import TraceEvidence, gather
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.analysis.rank import NO_LOSSES, NO_META, NO_NUMERICS, RankEvidence, Recorded
-from fp8verify.capture.boot import notes_on_attachment
-from fp8verify.capture.files import find_logs, read_numerics, read_ranks
-from fp8verify.capture.names import BOOTS
-from fp8verify.capture.ranks import (
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.files import (
     blas_logs,
     called_apis,
     census_remarks,
     declared_traces,
+    find_logs,
     named_traces,
+    notes_on_attachment,
+    read_numerics,
+    read_ranks,
     remarks,
 )
+from fp8verify.capture.names import BOOTS
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines

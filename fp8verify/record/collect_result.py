@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.boot import boot_errors, boot_lines
+from fp8verify.capture.files import boot_errors, boot_lines
 from fp8verify.capture.names import METAS
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES

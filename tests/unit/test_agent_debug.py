@@ -9,7 +9,7 @@ import pytest
 from fp8verify.agent import debug as debug_room
 from fp8verify.agent.debug import DebugLog, describe
 from fp8verify.agent.windows.plan import Plan
-from fp8verify.capture.boot import boot_errors
+from fp8verify.capture.files import boot_errors
 
 
 def opened(folder: Path, *, wanted: bool = True) -> DebugLog:

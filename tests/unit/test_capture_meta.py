@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.capture.files import read_meta
-from fp8verify.capture.ranks import census_remarks
+from fp8verify.capture.files import census_remarks, read_meta
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.errors import InputError
 
