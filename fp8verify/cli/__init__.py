@@ -16,7 +16,7 @@ def main() -> None:
         print(f"fp8verify, version {__version__}")
         return
     if sys.argv[1:2] == ["run"]:
-        from fp8verify.record.switches import leave_switches
+        from fp8verify.record.command import leave_switches
 
         leave_switches()
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules

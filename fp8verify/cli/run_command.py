@@ -34,7 +34,7 @@ from fp8verify.record.run_watch import RunWatch, WindowReports
 from fp8verify.record.settings_file import steps_of_training
 
 if TYPE_CHECKING:
-    from fp8verify.record.collect_result import RunResult
+    from fp8verify.record.runner import RunResult
 
 
 _NO_REPORT = 3  # as where the evidence cannot decide
@@ -250,7 +250,7 @@ def run_command(
         return
     watch = None
     if every is not None:
-        from fp8verify.record.sinks import open_sink
+        from fp8verify.record.window_metrics import open_sink
 
         sinks = [open_sink(what) for what in metrics]
         watch = RunWatch(settings, options.policy, sinks, on_change, stop_on)

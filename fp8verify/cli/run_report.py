@@ -31,8 +31,8 @@ from fp8verify.report.model.report import Report
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions
-    from fp8verify.record.collect_result import RunResult
     from fp8verify.record.run_watch import RunWatch
+    from fp8verify.record.runner import RunResult
     from fp8verify.record.settings import RankSelection
 
 PAGE = "report.html"

@@ -10,8 +10,7 @@ from typing import Any
 from fp8verify.errors import UsageError
 from fp8verify.integrations.own_loop import Recording, Watch
 from fp8verify.record.settings import read_settings
-from fp8verify.record.sinks import Destination
-from fp8verify.record.window_metrics import scalars_in
+from fp8verify.record.window_metrics import Destination, scalars_in
 from fp8verify.verdict.policy import Policy
 
 STEP = "fp8/step"

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fp8verify.errors import InputError, UsageError
 from fp8verify.record.folder import make_capture_folder
 from fp8verify.record.injection import agent_config
-from fp8verify.record.judge import REPORT, Judge, Judged
-from fp8verify.record.live_windows import History, is_closed
+from fp8verify.record.judge import REPORT, History, Judge, Judged, is_closed
 from fp8verify.record.settings import RankSelection, RunSettings, read_settings
-from fp8verify.record.sinks import Call, Destination, open_sink
-from fp8verify.record.window_metrics import WindowMetrics
+from fp8verify.record.window_metrics import Call, Destination, WindowMetrics, open_sink
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:

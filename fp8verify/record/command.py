@@ -5,6 +5,7 @@ Ours has no torch where fp8verify is installed as a tool of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -20,6 +21,21 @@ ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 LOOKS_FOR_TORCH = "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"
 PATIENCE_S = 20
 MOST_LETTERS = 40  # of a script's name
+# What makes a Python print, ask or end in another way.
+SWITCHES = (
+    "PYTHONINSPECT",
+    "PYTHONVERBOSE",
+    "PYTHONPROFILEIMPORTTIME",
+    "PYTHONDEVMODE",
+    "PYTHONWARNINGS",
+    "PYTHONDEBUG",
+    "PYTHONFAULTHANDLER",
+    "PYTHONTRACEMALLOC",
+    "PYTHONMALLOCSTATS",
+    "PYTHONDUMPREFS",
+    "PYTHONASYNCIODEBUG",
+)
+KEPT = "_FP8VERIFY_SWITCHES"
 
 
 def resolve_command(command: Sequence[str], python: str = sys.executable) -> list[str]:
@@ -147,3 +163,22 @@ def _has_torch(program: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0
+
+
+# --- the environment's switches of Python, which are for the run and not for the runner ---
+
+
+def leave_switches() -> None:
+    """Start this process again without them, if the environment has any."""
+    found = {name: os.environ[name] for name in SWITCHES if os.environ.get(name)}
+    if found:
+        others = {name: value for name, value in os.environ.items() if name not in found}
+        words = [sys.executable, *sys.orig_argv[1:]]
+        os.execve(sys.executable, words, {**others, KEPT: json.dumps(found)})  # noqa: S606
+
+
+def with_switches(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment as it was given to us."""
+    found = dict(environment)
+    kept = json.loads(found.pop(KEPT, "{}"))
+    return {**found, **{name: kept[name] for name in SWITCHES if name in kept}}

@@ -18,8 +18,13 @@ from fp8verify.capture.names import AGENT
 from fp8verify.errors import UsageError
 from fp8verify.files import replacing
 from fp8verify.frameworks import for_agent
-from fp8verify.record.folder import CaptureFolder, check_name, make_capture_folder, writing_to
-from fp8verify.record.job import job_of
+from fp8verify.record.folder import (
+    CaptureFolder,
+    check_name,
+    job_of,
+    make_capture_folder,
+    writing_to,
+)
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.trust import is_private, make_private
 from fp8verify.version import __version__

@@ -1,23 +1,51 @@
 """The script's stdout and stderr: where it writes, and how that reaches ours and the log.
 
-A regular file stays the script's own, and a thread reads it from where the script began to
-write. For a pipe and a terminal the script gets one of ours, whose other end the relay reads.
+A regular file stays the training's own, and a thread reads it from where the training began to
+write. For a pipe and a terminal the training gets one of ours, whose other end the relay reads.
+
+The runner relays itself. Since those who hold the other ends may outlive it (a background child of
+the training that still prints, and the training if the runner is killed), a standby waits: a small
+process with the same ends, which takes over once the runner is gone, with a standby of its own.
+
+In the standby only the standard library is imported, and of that little.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
+import signal
 import stat
+import sys
 import termios
+import threading
+import time
 from contextlib import suppress
-from pathlib import Path
 
-from fp8verify.record.folder import writing_to
-from fp8verify.record.log import BoundedLog, LoggedFile
-from fp8verify.record.output_relay import Relay
+from fp8verify.record.log import CHUNK, BoundedLog, LineAssembler, LoggedFile, leave_open_line
+
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 STDOUT, STDERR = 1, 2
+DRAIN_S = 1.0  # for children of the training that print without a pause
+TERMINAL_LAG_MS = 50  # what is written to a pseudo-terminal arrives a little later
+MOST_STANDBYS = 8  # one after the other: whatever kills them may kill each
+PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
+START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from fp8verify.record.output import main; main()"
+)
+# Sent to whole process groups and jobs; the standby has to see the others' last words.
+NOT_FOR_STANDBY = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
+    signal.SIGUSR2, signal.SIGPIPE,
+)  # fmt: skip
+ENDED = b"e"  # what a runner that ends says to its standby; one that is killed says nothing
 
 
 class Output:
@@ -28,13 +56,11 @@ class Output:
         boot: the boot folder.
 
     Raises:
-        InputError: the log cannot be written.
+        OSError: the log cannot be written.
     """
 
     def __init__(self, log: Path, boot: Path) -> None:
-        with writing_to(log.parent):
-            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self._log = BoundedLog(descriptor)
+        self._log = BoundedLog(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         self._files: list[LoggedFile] = []
         self._given: dict[int, int] = {}  # what the script gets for our descriptor
         ends = []  # where to read, and what to forward it to
@@ -131,3 +157,206 @@ def _copy_window_size(source: int, target: int) -> bool:
         fcntl.ioctl(target, termios.TIOCSWINSZ, wanted)
         return wanted != found
     return False
+
+
+class Stream(threading.Thread):
+    """Reads one end and writes to one target until no process holds the other end.
+
+    Args:
+        read_end: a pipe or pseudo-terminal, closed once there is nothing to read any more.
+        target: where everything goes.
+        log: gets the same.
+        leave: closed on its other side when only what was written until now is wanted.
+        on_broken: called where the target has no reader any more.
+
+    Attributes:
+        is_open: whether some process may still write.
+        ends_line: whether what was written last ended a line.
+    """
+
+    def __init__(
+        self, read_end: int, target: int, log: BoundedLog, leave: int, on_broken: Callable[[], None]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.read_end = read_end
+        self.target = target
+        self.is_open = True
+        self.ends_line = True
+        self._is_terminal = os.isatty(target)
+        self._log = LineAssembler(log)
+        self._leave = leave
+        self._on_broken = on_broken
+
+    def run(self) -> None:
+        """Forward everything, or until there is nothing and we are to leave."""
+        either = select.poll()
+        either.register(self.read_end, select.POLLIN)
+        either.register(self._leave, 0)
+        deadline = None
+        while self.is_open:
+            if deadline is None and any(found == self._leave for found, _ in either.poll()):
+                deadline = time.monotonic() + DRAIN_S
+            if deadline is not None and (time.monotonic() > deadline or self._is_empty()):
+                break
+            self._forward_some()
+        self._log.flush()
+
+    def _is_empty(self) -> bool:
+        lag = TERMINAL_LAG_MS if self._is_terminal else 0
+        return not _wait_for(self.read_end, select.POLLIN, lag)
+
+    def _forward_some(self) -> None:
+        data = self._read()
+        self.ends_line = data.endswith(b"\n") if data else self.ends_line
+        self._log.write(data)
+        has_reader = self._write(data)
+        if not data or not has_reader:
+            # Without a reader the training gets an error when it writes, as it would without us.
+            self.is_open = False
+            os.close(self.read_end)
+            if not has_reader:
+                self._on_broken()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.read_end, CHUNK)
+        except OSError:  # EIO on Linux: the other side of the terminal is closed
+            return b""
+
+    def _write(self, data: bytes) -> bool:
+        """Write what can be written; False if it has no reader any more."""
+        try:
+            while data:
+                data = data[_write_some(self.target, data) :]
+        except BrokenPipeError:
+            return False
+        except OSError:
+            # The disk is full: the run goes on, and prints again when there is room.
+            return not self._is_terminal
+        return True
+
+
+def _write_some(target: int, data: bytes) -> int:
+    try:
+        return os.write(target, data)
+    except BlockingIOError:  # whoever made our stdout non-blocking does not read yet
+        _wait_for(target, select.POLLOUT, None)
+        return 0
+
+
+def _wait_for(descriptor: int, what: int, milliseconds: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, what)
+    return bool(poll.poll(milliseconds))
+
+
+class Relay:
+    """Forwards and logs the streams of a run, once the standby is there.
+
+    Args:
+        log: the log.
+        boot: the boot folder.
+        ends: where to read, and what to forward it to.
+    """
+
+    def __init__(self, log: BoundedLog, boot: str, ends: Sequence[tuple[int, int]]) -> None:
+        self._log = log.descriptor
+        self._boot = boot
+        self._leave, self._wake = os.pipe()
+        self._streams = [
+            Stream(read_end, target, log, self._leave, self._restart_standby)
+            for read_end, target in ends
+        ]
+        self._standby: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # of the standby, and whether there is to be one
+        self._is_over = False
+        self._start_standby()
+        threading.Thread(target=self._keep_standby, daemon=True).start()
+        for stream in self._streams:
+            stream.start()
+
+    def join(self) -> None:
+        """Return when no process can write any more."""
+        for stream in self._streams:
+            stream.join()
+
+    def finish(self) -> None:
+        """Return when all that was written until now is forwarded.
+
+        Children that the run left behind may still write; the standby stays for them.
+        """
+        os.close(self._wake)
+        self.join()
+        os.close(self._leave)
+        for stream in self._streams:
+            if not stream.ends_line:
+                leave_open_line(stream.target)
+        with self._lock:
+            self._is_over = True
+            left = [stream.read_end for stream in self._streams if stream.is_open]
+            for read_end in left:
+                os.close(read_end)
+            if self._standby is None or self._standby.stdin is None:
+                return
+            if left:
+                with suppress(OSError):  # it was killed
+                    os.write(self._standby.stdin.fileno(), ENDED)
+            else:
+                self._standby.kill()
+            self._standby.stdin.close()
+
+    def _keep_standby(self) -> None:
+        """Start another standby if one was killed."""
+        for _ in range(MOST_STANDBYS):
+            if self._standby is None:  # none is needed, or no process can be started
+                return
+            self._standby.wait()
+            with self._lock:
+                if self._is_over:
+                    return
+                self._start_standby()
+
+    def _restart_standby(self) -> None:
+        """Let no standby hold an end that the training is to see closed."""
+        with self._lock:
+            if self._standby is not None:
+                self._standby.kill()
+
+    def _start_standby(self) -> None:
+        import subprocess  # which a standby seldom needs
+
+        self._standby = None
+        ends = [stream for stream in self._streams if stream.is_open]
+        if not ends:
+            return
+        words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, str(self._log), self._boot]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_STANDBY)
+        try:
+            with suppress(OSError):  # no process is left
+                self._standby = subprocess.Popen(  # noqa: S603 - our own Python
+                    [*words, *(f"{stream.read_end}:{stream.target}" for stream in ends)],
+                    stdin=subprocess.PIPE,
+                    pass_fds=[self._log, *(stream.read_end for stream in ends)],
+                    cwd="/",
+                    start_new_session=True,  # Ctrl-C, Ctrl-Z and a hang-up are not for it
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def main() -> None:
+    """Take over from the process that started us, as its command line says, once it is gone."""
+    log, boot, *words = sys.argv[1:]
+    has_ended = os.read(0, 1) == ENDED
+    if has_ended:  # what comes after the end of the training is not logged
+        os.dup2(os.open(os.devnull, os.O_WRONLY), int(log))
+    kept = BoundedLog(int(log))
+    ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]
+    relay = Relay(kept, boot, ends)
+    relay.join()
+    kept.close()
+    relay.finish()
+    if not has_ended:
+        import shutil  # seldom needed: the runner was killed and could not
+
+        shutil.rmtree(boot, ignore_errors=True)

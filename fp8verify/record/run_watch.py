@@ -20,8 +20,7 @@ from fp8verify.record.log import say
 # All else that judges is imported on the threads: its import would delay the start of the run.
 if TYPE_CHECKING:
     from fp8verify.record.folder import CaptureFolder
-    from fp8verify.record.judge import Judged
-    from fp8verify.record.live_windows import History
+    from fp8verify.record.judge import History, Judged
     from fp8verify.record.settings import RunSettings
     from fp8verify.record.window_metrics import Sink, WindowMetrics
     from fp8verify.verdict.policy import Policy
@@ -82,8 +81,7 @@ class WindowReports(Watcher):
         while not any(folder.glob(METAS)):
             if self.over.wait(POLL_S):
                 return
-        from fp8verify.record.judge import Judge
-        from fp8verify.record.live_windows import progress
+        from fp8verify.record.judge import Judge, progress
 
         judge = Judge(self.policy, partial(self._say, folder))
         asked, judged = self.settings, 0
@@ -143,8 +141,7 @@ class RunWatch(Watcher):
         live = capture.path / "live"
         while not live.is_dir() and not self.over.wait(POLL_S):
             pass
-        from fp8verify.record.judge import Judge
-        from fp8verify.record.live_windows import History, is_closed
+        from fp8verify.record.judge import History, Judge, is_closed
 
         history = History(capture.path, self._sinks, partial(self._changed, capture.path, stop))
         judge = Judge(self.policy, history.take)
@@ -215,7 +212,7 @@ class RunWatch(Watcher):
         return "was ended: it took too long"
 
     def _summary(self, capture: Path, history: History) -> str:
-        from fp8verify.record.live_windows import metas_of
+        from fp8verify.record.judge import metas_of
 
         counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
         if counts:

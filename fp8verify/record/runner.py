@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
-from fp8verify.record.command import python_for, resolve_command, script_name
+from fp8verify.record.command import python_for, resolve_command, script_name, with_switches
 from fp8verify.record.folder import (
     CAPTURE,
+    CaptureFolder,
+    Job,
     check_name,
+    job_of,
     make_capture_folder,
     remove_shared_agent,
+    runner_lock,
     undone_unless_started,
+    writing_to,
 )
 from fp8verify.record.injection import attach, boot_folder, child_environment
-from fp8verify.record.job import Job, job_of, runner_lock
-from fp8verify.record.log import say
+from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES, say
 from fp8verify.record.output import STDERR, STDOUT, Output, reserve_closed_streams
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
-from fp8verify.record.switches import with_switches
 from fp8verify.text import show_window
 
 if TYPE_CHECKING:
-    from fp8verify.record.collect_result import RunResult
     from fp8verify.record.run_watch import Watcher
+
+
+INNER = "inner"  # written by boot/sitecustomize.py
+RANKS = "ranks"  # and one for each that claimed its files
+IMPORTED = "imported"  # by the agent: one line for each process that imported torch
+STEP = "call fp8verify.step() after each step"
+STREAMS = "streams.jsonl"  # by the agent: where ranks print whose output does not come to us
+MAX_LOGS = 1024
+NAME = re.compile(r"rank[0-9]{1,9}\.(?:out|err)")
+
+
+class RunResult(NamedTuple):
+    """What a run left behind.
+
+    Attributes:
+        exit_code: the command's own; 128 + n when signal n killed it.
+        notes: what kept the run from being observed, for the user.
+        guess: why it was not, where nothing that is left says so.
+        ranks: those that trained below this runner.
+        last: whether no other runner of the job is left to record, so that it can be judged.
+        signal: the one that ended the command, if one did.
+    """
+
+    capture: Path
+    exit_code: int
+    notes: tuple[str, ...] = ()
+    last: bool = True
+    ranks: tuple[int, ...] = ()
+    signal: int | None = None
+    guess: str = ""
 
 
 def run_training(
@@ -71,9 +106,6 @@ def run_training(
             with nullcontext() if watch is None else watch.following(capture, signals.stop):
                 code = _spawn(arguments, boot, log, signals)
             exit_code = code if code >= 0 else 128 - code
-            # Not before the run, which waits for what we import.
-            from fp8verify.record.collect_result import RunResult, collect_result
-
             try:
                 result = collect_result(boot, capture, exit_code, settings)
                 result = result._replace(notes=(*result.notes, *capture.notes))
@@ -95,7 +127,7 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
             stream.flush()
     # If we are killed from here on, what the run writes is still read.
     with (
-        closing(Output(log, boot)) if log is not None else nullcontext() as output,
+        closing(_output(log, boot)) if log is not None else nullcontext() as output,
         signals.with_witness(arguments),
     ):
         try:
@@ -113,6 +145,91 @@ def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalFo
             ) from None
         signals.watch(child, output.resize if output is not None else None)
         return child.wait()
+
+
+def _output(log: Path, boot: Path) -> Output:
+    with writing_to(log.parent):
+        return Output(log, boot)
+
+
+def collect_result(
+    boot: Path, capture: CaptureFolder, exit_code: int, settings: RunSettings
+) -> RunResult:
+    """Return what a run that has ended left in its capture and in its boot folder."""
+    # Not before the run, which waits for what we import.
+    from fp8verify.capture.files import boot_errors, boot_lines
+
+    collect_rank_logs(boot, capture)
+    # Records that a full disk left empty.
+    empty = [
+        path for path in capture.path.glob(METAS) if path.is_file() and not path.stat().st_size
+    ]
+    for path in empty:
+        path.unlink()
+    unwritten = tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
+    errors = boot_errors(boot, capture.path if settings.debug else None)
+    ranks = tuple(int(line) for line in boot_lines(boot / RANKS) if line.isdecimal())
+    # What processes of this run were writing when they were killed.
+    for rank in set(ranks):
+        for name in (f".rank{rank}.*", f".rank{rank}-*"):
+            for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
+                with suppress(OSError):
+                    draft.unlink()
+    inner = [folder for folder in boot_lines(boot / INNER) if any(Path(folder).glob(METAS))]
+    if not errors and any(capture.path.glob(METAS)):
+        return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
+    if inner:
+        notes = (f"a run of fp8verify inside this one recorded the training: {inner[0]}",)
+        return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)
+    known = errors or unwritten
+    guess = "" if known else _why_unobserved(boot, exit_code)
+    return RunResult(capture.path, exit_code, notes=known, guess=guess)
+
+
+def _why_unobserved(boot: Path, exit_code: int) -> str:
+    from fp8verify.capture.files import boot_lines
+
+    if exit_code:
+        return f"the command ended with {exit_code} before its first training step"
+    if not boot_lines(boot / IMPORTED):
+        return (
+            "no observed Python process imported torch: either the command trains nothing, or "
+            "its Python ran with -I, -E or -S, or a container or launcher dropped PYTHONPATH"
+        )
+    return (
+        "the command ended without a training step: no torch.optim optimizer stepped; "
+        f"where another one does, {STEP} (import fp8verify)"
+    )
+
+
+def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
+    """Copy the first and last 8 MB of each rank's own log into the capture as `log.rankR.out.txt`.
+
+    Ranks have logs of their own by torchrun's --log-dir and --redirects, Slurm's --output, a
+    shell's `>`. One that is gone, or that another process of the rank left already, is passed over.
+    """
+    from fp8verify.capture.files import boot_lines
+
+    suffix = f".{capture.secondary_node}" if capture.secondary_node else ""
+    for line in boot_lines(boot / STREAMS)[:MAX_LOGS]:
+        with suppress(ValueError, KeyError, TypeError, OSError):
+            stream = json.loads(line)
+            name, source = stream["name"], Path(stream["path"])
+            # What goes to our own stdout or stderr is in the log already.
+            is_ours = any(os.path.samestat(source.stat(), os.fstat(given)) for given in (1, 2))
+            if NAME.fullmatch(name) and not is_ours:
+                _copy_ends(source, capture.path / f"log.{name}{suffix}.txt")
+
+
+def _copy_ends(source: Path, target: Path) -> None:
+    with source.open("rb") as log, target.open("xb") as copy:
+        size = os.fstat(log.fileno()).st_size
+        copy.write(log.read(HEAD_BYTES))
+        left_out = size - HEAD_BYTES - TAIL_BYTES
+        if left_out > 0:
+            copy.write(b"\n[fp8verify: %d bytes left out here]\n" % left_out)
+            log.seek(-TAIL_BYTES, os.SEEK_END)
+        copy.write(log.read(TAIL_BYTES))
 
 
 def describe_run(command: Sequence[str], settings: RunSettings) -> str:

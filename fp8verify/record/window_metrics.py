@@ -1,17 +1,23 @@
-"""The metrics of a window: its verdict and its scalars, as every sink gets them.
+"""The metrics of a window, its verdict and its scalars, and the sinks that get them.
 
-docs/live.md says what each scalar means.
+docs/live.md says what each scalar means. A sink is a file of JSON lines, or a function.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, runtime_checkable
 
-from fp8verify.report.model.diagnosis import GRAD_NORM, GRAD_NORM_CLIP_RATIO, OF_TENSORS, TrendPoint
+from fp8verify.errors import UsageError
+from fp8verify.files import writing
+from fp8verify.report.model import scalars
+from fp8verify.report.model.numerics import TrendPoint
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Leg, Verdict, low_precision_share
 
@@ -27,6 +33,9 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Finish: no more windows come."""
+
+
+Destination = str | Path | Sink | Callable[[WindowMetrics], object]
 
 
 def window_metrics(report: Report) -> WindowMetrics:
@@ -124,3 +133,55 @@ def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], floa
 def _short(value: float) -> float:
     """Return a share to six decimals; what is smaller than one, as an amax, to six digits."""
     return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
+
+
+class JsonLines:
+    """Appends the metrics of each window to a file as a JSON object."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with writing("metrics", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.open("a", encoding="utf-8").close()
+
+    def write(self, metrics: WindowMetrics) -> None:
+        """Append a line; the file is whole after each, and may be moved away between two."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+class Call:
+    """Passes the metrics of each window to a function."""
+
+    def __init__(self, function: Callable[[WindowMetrics], object]) -> None:
+        self.write = function
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def open_sink(what: Destination) -> Sink:
+    """Return the sink of a `FILE.jsonl` or of a function; a sink is itself.
+
+    Raises:
+        UsageError: it is neither.
+        InputError: the file cannot be written.
+    """
+    if isinstance(what, str):
+        if not what:
+            raise UsageError("A sink needs a name.", "Such as fp8.jsonl.")
+        if re.match(r"[A-Za-z][\w-]+:", what):
+            raise UsageError(
+                f"{what[:80]!r} is not a file: metrics are written as JSON lines.",
+                "Give FILE.jsonl; docs/live.md has recipes for TensorBoard, W&B and others.",
+            )
+    if isinstance(what, (str, Path)):
+        return JsonLines(what)
+    if isinstance(what, Sink):
+        return what
+    if callable(what):
+        return Call(what)
+    raise UsageError(f"{type(what).__name__} is not a sink.", "Give a file or a function.")

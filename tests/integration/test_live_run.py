@@ -17,8 +17,7 @@ from fp8verify.record import run_watch
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.run_watch import RunWatch
 from fp8verify.record.settings import read_settings
-from fp8verify.record.sinks import Call, JsonLines
-from fp8verify.record.window_metrics import Sink, WindowMetrics
+from fp8verify.record.window_metrics import Call, JsonLines, Sink, WindowMetrics
 from fp8verify.report.model.report import Report
 from fp8verify.verdict.policy import Policy
 from tests.attached import ROOT

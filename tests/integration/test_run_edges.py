@@ -145,7 +145,7 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(tmp_path: Pa
 def relays_of(folder: Path) -> list[int]:
     """Return the processes that relay the output of runs in a folder."""
     lines = subprocess.getoutput("ps axww -o pid=,args=").splitlines()
-    mine = [line for line in lines if "output_relay import main" in line and str(folder) in line]
+    mine = [line for line in lines if "record.output import main" in line and str(folder) in line]
     return [int(line.split()[0]) for line in mine]
 
 

@@ -12,8 +12,7 @@ import pytest
 
 import fp8verify
 from fp8verify.errors import UsageError
-from fp8verify.record.sinks import open_sink
-from fp8verify.record.window_metrics import WindowMetrics
+from fp8verify.record.window_metrics import WindowMetrics, open_sink
 from tests.attached import ROOT
 
 WATCHED = {"fp8/share_of_gemm_time": 0.75, "fp8/amax_bwd": 2.1851e-09, "train/grad_norm": 1.5}

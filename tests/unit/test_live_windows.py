@@ -13,8 +13,7 @@ import pytest
 
 from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.record import judge
-from fp8verify.record.judge import Judge, Judged, keep_report
-from fp8verify.record.live_windows import progress
+from fp8verify.record.judge import Judge, Judged, keep_report, progress
 from fp8verify.record.settings import parse_ranks
 from fp8verify.verdict.policy import Policy
 

@@ -13,11 +13,17 @@ import pytest
 
 from fp8verify.capture.files import find_logs
 from fp8verify.errors import InputError
-from fp8verify.record.collect_result import STREAMS, collect_rank_logs
 from fp8verify.record.command import script_name
-from fp8verify.record.folder import CaptureFolder, make_capture_folder
-from fp8verify.record.job import Job, job_of, node_name, runner_lock
+from fp8verify.record.folder import (
+    CaptureFolder,
+    Job,
+    job_of,
+    make_capture_folder,
+    node_name,
+    runner_lock,
+)
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
+from fp8verify.record.runner import STREAMS, collect_rank_logs
 
 
 @pytest.fixture(autouse=True)

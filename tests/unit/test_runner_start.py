@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.record import collect_result, output, output_relay
+from fp8verify.record import output, runner
 from fp8verify.record.injection import write_agent
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
@@ -30,7 +30,7 @@ before = set(sys.modules)
 import _posixsubprocess
 def start(*words, **_):
     command = [os.fsdecode(word) for word in words[0 if isinstance(words[0], (list, tuple)) else 1]]
-    if any("fp8verify.record.output_relay" in word or "os.read(0, 1)" in word for word in command):
+    if any("fp8verify.record.output" in word or "os.read(0, 1)" in word for word in command):
         return os.getpid()
     modules = sorted(set(sys.modules) - before)
     files = sorted(
@@ -153,7 +153,7 @@ def test_what_a_run_leaves_does_not_change_its_exit_code(
     def fail(*_: object) -> None:
         raise ValueError("not what was expected")
 
-    monkeypatch.setattr(collect_result, "collect_result", fail)
+    monkeypatch.setattr(runner, "collect_result", fail)
     Path("train.py").write_text("raise SystemExit(3)\n")
 
     result = run_training(["train.py"], RunSettings(trace_dir=Path("capture")))
@@ -256,7 +256,7 @@ import torch
 def test_where_no_standby_can_be_started_the_output_is_forwarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(output_relay.sys, "executable", "/nonexistent")
+    monkeypatch.setattr(output.sys, "executable", "/nonexistent")
     Path("train.sh").write_text("echo out\necho err >&2\n")
 
     result = run_training(["sh", "train.sh"], RunSettings(trace_dir=Path("capture")))
