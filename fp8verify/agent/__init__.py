@@ -12,10 +12,12 @@ from typing import Any
 AfterImport = Callable[[str, Callable[[], object]], None]
 
 
-def arm(config: dict[str, Any], after_import: AfterImport) -> Any:
+def arm(config: Any, after_import: AfterImport) -> Any:
     """Hook the freshly imported torch and return the observer; see `boot/_fp8verify_boot.py`.
 
-    `after_import` has a function called when a module has been imported.
+    Args:
+        config: a `Config`; or of a dry start only the folder `dry` and what is known of frameworks.
+        after_import: has a function called when a module has been imported.
     """
     if "dry" in config:
         from .census import install_dry

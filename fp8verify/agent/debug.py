@@ -12,7 +12,8 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from .config import Config
 
 AGENT = Path(__file__).parent
 MAX_BYTES = 1 << 20
@@ -25,7 +26,7 @@ class DebugLog:
         self._folder: Path | None = None
         self._left = 0
 
-    def open(self, config: dict[str, Any]) -> None:
+    def open(self, config: Config) -> None:
         """Write from here on, if the boot folder's `config` wants it."""
         self._folder = Path(config["capture"]) if config["debug"] else None
         self._left = MAX_BYTES

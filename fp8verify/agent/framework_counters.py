@@ -1,17 +1,19 @@
 """The step counters of training frameworks: if they are, and the live objects that have them.
 
-An object is known from its first step on: the method that begins a step is observed.
+An object is known from its first step on: the method that begins a step is observed. The numbers
+of `fp8verify.step(number)` are a counter too.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from .config import Counter
 from .observe import observe
 
 
@@ -22,17 +24,15 @@ class StepCounter(NamedTuple):
     after the optimizer's step, so the optimizer's hook reads one less than the step's number.
 
     Attributes:
-        framework: its name in the report.
-        module: of the class whose method is called before each batch, or each epoch.
-        cls: the name of that class.
+        shown: the framework's name in the report.
+        cls: module and name of the class whose method is called before each batch, or each epoch.
         method: the name of that method.
         path: attributes that lead from the object that counts to the counter.
         owner: attribute of the class's instance that is this object; "" if it is the instance.
         early: whether it counts before the optimizer's step, so the hook reads the number.
     """
 
-    framework: str
-    module: str
+    shown: str
     cls: str
     method: str
     path: str
@@ -44,6 +44,13 @@ class StepCounter(NamedTuple):
         """What the framework calls its counter."""
         return self.path.rpartition(".")[2]
 
+    @property
+    def module(self) -> str:
+        """The module of the class."""
+        return self.cls.rpartition(".")[0]
+
+
+SCRIPT = StepCounter("script", "", "", "step", early=True)
 
 # Functions that step an optimizer whose gradients are zeros, to make its state before training:
 # deepspeed/runtime/fp16/fused_optimizer.py and its siblings (0.19); torch's own
@@ -64,23 +71,17 @@ def sets_up_an_optimizer() -> bool:
     return False
 
 
-def _counter(row: dict[str, Any]) -> StepCounter:
-    module, _, cls = row["cls"].rpartition(".")
-    return StepCounter(
-        row["shown"], module, cls, row["method"], row["path"], row["owner"], row["early"]
-    )
-
-
 class FrameworkCounters:
     """The step counters of this process's frameworks, of each framework the last that was used."""
 
     def __init__(self) -> None:
         self._known: tuple[StepCounter, ...] = ()
         self._owners: dict[StepCounter, weakref.ref[Any]] = {}
+        self._announced: int | None = None  # by the script, of the last complete step
 
-    def use(self, rows: list[dict[str, Any]]) -> None:
+    def use(self, rows: Iterable[Counter]) -> None:
         """Take the counters of the configuration; a framework that drives another comes first."""
-        self._known = tuple(map(_counter, rows))
+        self._known = tuple(StepCounter(**row) for row in rows)
 
     def modules(self) -> set[str]:
         """Return the modules of the classes that count."""
@@ -89,7 +90,8 @@ class FrameworkCounters:
     def observe(self, begins: Callable[[], object]) -> None:
         """Call `begins` before each step of the frameworks that are imported by now."""
         for counter in self._known:
-            cls = getattr(sys.modules.get(counter.module), counter.cls, None)
+            module, _, name = counter.cls.rpartition(".")
+            cls = getattr(sys.modules.get(module), name, None)
             if isinstance(cls, type) and counter.method in vars(cls):
                 observe(cls, counter.method, partial(self._step_begins, counter, begins))
 
@@ -101,20 +103,28 @@ class FrameworkCounters:
             self._owners[counter] = weakref.ref(owner)
             begins()
 
+    def announce(self, number: int | None, *, is_new: bool) -> None:
+        """Take the script's number of the step that is complete; without one it goes on by one."""
+        if number is not None:
+            self._announced = number
+        elif self._announced is not None:
+            self._announced += is_new
+
     def shown(self) -> dict[StepCounter, int]:
-        """Return what those show that are numbers and alive, in the order of the configuration."""
-        found = {}
+        """Return the numbers of the script, then those of live objects, as configured."""
+        numbers = {} if self._announced is None else {SCRIPT: self._announced}
         for counter in self._known:
             value = self._owners[counter]() if counter in self._owners else None
             for name in counter.path.split("."):
                 value = getattr(value, name, None)
             if isinstance(value, int):
-                found[counter] = value
-        return found
+                numbers[counter] = value
+        return numbers
 
     def forget(self) -> None:
         """Forget those that were used."""
         self._owners.clear()
+        self._announced = None
 
 
 counters = FrameworkCounters()

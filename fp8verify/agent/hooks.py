@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
 )
 
 from . import precision
+from .config import Config
 from .debug import debug
 from .framework_counters import counters
 from .layers import registrations, remember
@@ -41,7 +42,7 @@ _hooked = False
 _captured: dict[int, str] = {}  # optimizers whose step is in the CUDA graph being captured
 
 
-def install(config: dict[str, Any]) -> Observer:
+def install(config: Config) -> Observer:
     """Hook torch for this process, once, and return the observer behind the hooks."""
     global _installed, _hooked
     if _installed is not None:
@@ -70,7 +71,7 @@ def install(config: dict[str, Any]) -> Observer:
     return observer
 
 
-def install_late(config: dict[str, Any]) -> Observer:
+def install_late(config: Config) -> Observer:
     """Hook torch in a program that may have built its model by now.
 
     It is searched for at once, and not while the first window is recorded.

@@ -17,6 +17,7 @@ import torch
 from torch.profiler import record_function
 
 from .census import take_census
+from .config import Config
 from .debug import debug, describe
 from .framework_counters import StepCounter, counters
 from .layers import linear_modules
@@ -39,7 +40,7 @@ class InstrumentContext(NamedTuple):
             recorded, or under a watch the next window is near and not open.
     """
 
-    config: dict[str, Any]
+    config: Config
     optimizers: Callable[[], list[Any]]
     record: Callable[[], Any] = lambda: None
     may_measure: Callable[[int], bool] = lambda _: False
@@ -184,7 +185,7 @@ class FrameworkNumbers(Instrument):
             return {"framework": None}
         return {
             "framework": {
-                "name": counter.framework,
+                "name": counter.shown,
                 "counter": counter.name,
                 "first": self._first[counter] + (not counter.early),
                 "last": self._last[counter] + (not counter.early),

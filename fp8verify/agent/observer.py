@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from .clock import Clock
+from .config import Config
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
@@ -65,16 +66,18 @@ class Observer:
         armed: False after any error, and when the process is ending.
     """
 
-    def __init__(self, config: dict[str, Any], work: Callable[[], int]) -> None:
+    def __init__(self, config: Config, work: Callable[[], int]) -> None:
         self.armed = True
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(work())
-        manager = WindowManager
-        if config["live"]:  # every start of a run waits for what it imports
+        others = (self.clock, self.arbiter, self._live_optimizers)
+        self.recorder: WindowManager
+        if config["live"] is None:
+            self.recorder = WindowManager(config, *others)
+        else:  # every start of a run waits for what it imports
             from .windows.repeating import RepeatingWindows
 
-            manager = RepeatingWindows
-        self.recorder = manager(config, self.clock, self.arbiter, self._live_optimizers)
+            self.recorder = RepeatingWindows(config, config["live"], *others)
         self._work = work
         self._lock = threading.RLock()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
@@ -151,8 +154,7 @@ class Observer:
     def announced(self, number: int | None = None) -> None:
         """Take `fp8verify.step()`; `number` is what the script calls the step."""
         is_new = self.clock.announce(self._work())
-        if number is not None and self.recorder.numbers is not None:
-            self.recorder.numbers.learn(number - self.clock.steps)
+        counters.announce(number, is_new=is_new)
         if is_new:
             self._ticked()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .config import Ranks
 from .observe import invisible
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -39,16 +40,16 @@ def _number_from(variables: tuple[str, ...], default: int) -> int:
     return next((int(value) for value in values if value.isdecimal()), default)
 
 
-def is_selected(rank: int, ranks: dict[str, Any]) -> bool:
+def is_selected(rank: int, ranks: Ranks) -> bool:
     """Return whether the configuration's `ranks` entry wants this rank profiled.
 
     With `auto` all of up to eight ranks are, and of more the first one of each node.
     """
-    if ranks.get("auto"):
+    if ranks["auto"]:
         per_node = max(1, _number_from(LOCAL_SIZE_VARIABLES, ALL_OF))
         return rank_and_world_size()[1] <= ALL_OF or rank % per_node == 0
-    every = ranks.get("every")
-    return rank in ranks.get("only", ()) or bool(every and rank % every == 0)
+    every = ranks["every"]
+    return rank in ranks["only"] or bool(every and rank % every == 0)
 
 
 def on_autograd_thread() -> bool:

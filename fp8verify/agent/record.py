@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .clock import Clock
+from .config import Config
 from .debug import debug
 from .process import api_calls, gpu, rank_and_world_size, versions
+from .windows.plan import Plan, Window
 
 SCHEMA = 1
 MAX_NOTES = 32
@@ -23,55 +25,27 @@ STREAMS = {1: "out", 2: "err"}
 BLOCK = 4096  # of a disk; spaces behind JSON mean nothing
 SPARE = 512
 
-Window = dict[str, Any]
-
-
-def new_window(first: int, last: int, **more: Any) -> Window:
-    """Return the record of a window that has not begun.
-
-    Its state is one of: "never" (not reached), "cut" (begun, not finished), "complete", "dropped"
-    (its trace was lost), "skipped" (not begun, for the reason given).
-    """
-    unknown = {"reason": None, "trace": None, "asked": None}
-    return {
-        "first": first, "last": last, "state": "never", **unknown, **more
-    }  # fmt: skip
-
 
 class RankRecord:
     """The windows, notes and instruments' results of one rank; on disk from step 1 on.
 
-    Attributes:
-        naming: the window of the eager step that names layers, None if there is none.
-
     Args:
         config: the boot folder's `config.json`.
         clock: counts the steps.
-        windows: the windows whose steps are known; the list may grow.
+        plan: has the windows.
         sections: returns the fields of the instruments.
-        waiting: returns the windows whose steps are not known, with the reason, given how the run
-            ended.
     """
 
     def __init__(
-        self,
-        config: dict[str, Any],
-        clock: Clock,
-        windows: list[Window],
-        sections: Callable[[], dict[str, Any]],
-        waiting: Callable[[str], list[Window]] = lambda _: [],
+        self, config: Config, clock: Clock, plan: Plan, sections: Callable[[], dict[str, Any]]
     ) -> None:
         self.rank, self.world_size = 0, 1
         self.sees_gpu: bool | None = None
-        self.naming: Window | None = None
         self._config = config
         self._clock = clock
-        self._windows = windows
+        self._plan = plan
         self._sections = sections
-        self._waiting = waiting
         self._notes: list[str] = []
-        self._seen = ""
-        self._ended = False
         self._files: RankFiles | None = None
         self._written_at = 0.0
 
@@ -104,18 +78,18 @@ class RankRecord:
     def has_steps(self) -> bool:
         """Whether a trace with a whole step was written."""
         steps = self._clock.steps
-        return any(window["trace"] and window["first"] <= steps for window in self._windows)
+        return any(window["trace"] and window["first"] <= steps for window in self._plan.windows)
 
     def leave_out(self, state: str, reason: str) -> None:
         """Set the state of every window that has not begun."""
-        for window in [*self._windows, *self._waiting(self._seen)]:
+        for window in [*self._plan.windows, *self._plan.waiting]:
             if window["state"] == "never":
                 window.update(state=state, reason=reason)
 
     def fail(self, reason: str) -> None:
         """Give up every unfinished window, and record it."""
         self.leave_out("dropped", reason)
-        for window in self._windows:
+        for window in self._plan.windows:
             if window["state"] == "cut" and window["trace"] is None:
                 window.update(state="dropped", reason=reason)
         self.write()
@@ -127,56 +101,42 @@ class RankRecord:
 
     def write(self, *, ended: bool = False) -> None:
         """Write the meta file; `ended` says that the process is about to exit."""
-        self._ended = ended
-        seen = "the run ended" if ended else "the process was last seen"
-        self._seen = f"{seen} after step {self._clock.steps}"
-        for window in self._windows:
-            if window["state"] == "never":
-                window["reason"] = self._seen
         try:
-            self.files.write_meta(self._state())
+            self.files.write_meta(self._state(ended))
         except OSError:  # a full disk is not for ever: it is written again
             debug.error("writing the record")
         self._written_at = time.monotonic()
 
-    def _state(self) -> dict[str, Any]:
-        clock = self._clock
-        on_others = [clock.note_on_others] if clock.note_on_others else []
+    def _state(self, ended: bool) -> dict[str, Any]:
+        clock, naming = self._clock, self._plan.naming
+        seen = "the run ended" if ended else "the process was last seen"
+        notes = [*self._notes, *self._plan.notes, *clock.notes, clock.note_on_others]
         return {
             "schema": SCHEMA,
             "rank": self.rank,
             "world_size": self.world_size,
-            "window": [
-                *(window for window in self._windows if window is not self.naming),
-                *self._waiting(self._seen),
-            ],
+            "window": self._plan.records(f"{seen} after step {clock.steps}"),
             "steps_seen": clock.steps,
-            "ended": self._ended,
+            "ended": ended,
             "steps_skipped": clock.skipped,
             "clock": clock.source,
             "leader": clock.leader,
             "optimizer_updates": clock.updates,
-            "notes": [*self._notes, *clock.notes, *on_others],
+            "notes": list(filter(None, notes)),
             "steps_outside": clock.outside.summary(),
-            "process": os.getpid(),
-            "naming": self._named(),
+            "naming": naming
+            and {"step": naming["first"], **{key: naming[key] for key in ("trace", "reason")}},
             "api_calls": api_calls,
             "versions": versions(),
             "environment": {**gpu(), "sees_gpu": self.sees_gpu},
             **self._sections(),
         }
 
-    def _named(self) -> dict[str, Any] | None:
-        found = self.naming
-        if found is None:
-            return None
-        return {"step": found["first"], "trace": found["trace"], "reason": found["reason"]}
-
 
 class RankFiles:
     """The files of one rank in the capture folder, claimed so that no other process's are hit."""
 
-    def __init__(self, config: dict[str, Any], rank: int) -> None:
+    def __init__(self, config: Config, rank: int) -> None:
         self.folder = Path(config["capture"])
         self._boot = Path(config["boot"])
         self._packs = not config["live"]  # a trace that is dropped soon is not worth packing
@@ -233,9 +193,9 @@ class RankFiles:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
                 file.write(data.ljust(room))
 
-    def write_numerics(self, found: dict[str, Any]) -> None:
+    def write_numerics(self, record: dict[str, Any]) -> None:
         """Replace the file of scales and measured tensors."""
-        _replace(self.folder / f"{self.stem}.numerics.json", json.dumps(found).encode())
+        _replace(self.folder / f"{self.stem}.numerics.json", json.dumps(record).encode())
 
     def append_numerics(self, text: str) -> None:
         """Add measured steps, a line each, to the series of a long run."""

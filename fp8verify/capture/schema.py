@@ -198,17 +198,13 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         count: steps timed.
         total_ns: sum over all of them.
-        median_ns: of `samples_ns`, as are the quartiles.
-        p25_ns: 25% of the steps are at most this long.
-        p75_ns: 75% of the steps are at most this long.
+        median_ns: of `samples_ns`.
         samples_ns: at most 512 steps at equal distances over the run, in order.
     """
 
     count: int
     total_ns: int
     median_ns: int
-    p25_ns: int
-    p75_ns: int
     samples_ns: tuple[int, ...] = ()
 
 
@@ -231,7 +227,6 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
         naming: the eager step after the windows that names layers, None if none was requested.
         versions: of Python, CUDA, torch and the libraries of FP8 training that are installed.
         environment: the GPU.
-        process: its number; None in old captures.
         steps_outside: the times of the steps outside windows, None if there were none.
     """
 
@@ -253,7 +248,6 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
     naming: NamingRecord | None = None
     versions: dict[str, str] = {}
     environment: EnvironmentRecord = EnvironmentRecord()
-    process: int | None = None
     steps_outside: StepTimes | None = None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fp8verify.errors import InputError, UsageError
-from fp8verify.record.folder import make_capture_folder
+from fp8verify.record.folder import CaptureFolder, make_capture_folder
 from fp8verify.record.injection import agent_config
 from fp8verify.record.judge import REPORT, History, Judge, Judged, is_closed
 from fp8verify.record.settings import RankSelection, RunSettings, read_settings
@@ -54,7 +54,7 @@ class Recording:
         self.folder = folder.absolute()
         if _is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        config = agent_config(settings._replace(capture_log=False), self.folder)
+        config = agent_config(settings._replace(capture_log=False), CaptureFolder(self.folder))
         self.observer: Any = agent("hooks").install_late(config)
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ SHELLS = {
     "fish": "set -gx --path --prepend PYTHONPATH {}",
     "none": "PYTHONPATH={}",
 }
+NOT_FOR_AGENT = {"trace_dir", "job", "python", "capture_log"}  # of the settings
 PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 
 
@@ -110,15 +111,7 @@ def attach(boot: Path, capture: CaptureFolder, settings: RunSettings, *, shared:
             archive = common if common.is_file() else archive
         if archive.parent == boot:
             write_agent(archive)
-        config = agent_config(
-            settings,
-            capture.path,
-            boot=str(boot),
-            agent=str(archive),
-            secondary_node=capture.secondary_node,
-            started=capture.started,
-        )
-        write_config(boot, config)
+        write_config(boot, agent_config(settings, capture, str(boot), str(archive)))
 
 
 def write_config(boot: Path, config: dict[str, Any]) -> None:
@@ -129,37 +122,31 @@ def write_config(boot: Path, config: dict[str, Any]) -> None:
 
 
 def agent_config(
-    settings: RunSettings,
-    capture: Path,
-    *,
-    boot: str = os.devnull,
-    agent: str | None = None,
-    secondary_node: str | None = None,
-    started: float | None = None,
+    settings: RunSettings, capture: CaptureFolder, boot: str = os.devnull, agent: str | None = None
 ) -> dict[str, Any]:
     """Return where the agent is to write and what it is to observe: its `config.json`.
 
+    A test compares it with `Config` of the agent.
+
     Args:
         settings: what the user asks for.
-        capture: the capture folder.
-        boot: the boot folder; none where the agent is part of the script's own program.
-        agent: the folder of the agent's code; None for the one in the boot folder.
-        secondary_node: what this node calls itself in a capture that another one made.
-        started: when the run began; None for now.
+        capture: where the agent writes.
+        boot: the boot folder; none where the agent is part of the training's own program.
+        agent: the archive with the agent's code; None for the one in the boot folder.
     """
-    timed, live = settings.timed_window, settings.live
+    asked = {
+        key: value._asdict() if hasattr(value, "_asdict") else value
+        for key, value in settings._asdict().items()
+        if key not in NOT_FOR_AGENT
+    }
     return {
-        **settings._asdict(),
+        **asked,
         "version": __version__,
         "boot": boot,
         "agent": agent,
-        "capture": str(capture),
-        "guest": secondary_node,
-        "timed_window": timed._asdict() if timed is not None else None,
-        "live": live._asdict() if live is not None else None,
-        "started": started or time.time(),
-        "ranks": settings.ranks._asdict(),
-        "trace_dir": None,
+        "capture": str(capture.path),
+        "guest": capture.secondary_node,
+        "started": capture.started or time.time(),
         "log": settings.capture_log,
         **for_agent(),
     }

@@ -17,7 +17,7 @@ from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import SCHEMA, RankMeta
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.injection import attach
-from fp8verify.record.settings import RankSelection, RunSettings, TimedWindow
+from fp8verify.record.settings import LiveWindows, RankSelection, RunSettings, TimedWindow
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train
@@ -52,13 +52,35 @@ def config(folder: Path) -> dict[str, Any]:
     return read
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"timed_window": TimedWindow(seconds=3600), "numerics_every": 4},
+        {"live": LiveWindows(every=10, length=2, first=10)},
+    ],
+)
+def test_the_agent_knows_every_entry_of_its_configuration(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    """`Config` of the agent is what the runner writes, key for key and type for type."""
+    from fp8verify.agent.config import Config
+
+    (tmp_path / "boot").mkdir()
+    settings = RunSettings(**more)
+    attach(tmp_path / "boot", CaptureFolder(tmp_path, "node2"), settings, shared=False)
+    written = json.loads((tmp_path / "boot" / "config.json").read_text())
+
+    read = msgspec.convert(written, type=Config, strict=True)
+    assert msgspec.to_builtins(read) == written
+    assert read.keys() == written.keys() == Config.__annotations__.keys()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record three windows of a rank: one complete, two never reached, and an eager step."""
     from fp8verify.agent.clock import Clock
     from fp8verify.agent.debug import debug
     from fp8verify.agent.framework_counters import counters
-    from fp8verify.agent.record import new_window
     from fp8verify.agent.windows.manager import WindowManager
     from fp8verify.agent.windows.user_profiler import ProfilerArbiter
 
@@ -98,7 +120,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         clock.outside.resume()
         clock.outside.tick(disturbed=False)
         named = recorder.record.files.layers_path().name
-        recorder.record.naming = new_window(6, 6, trace=named)
+        recorder.plan.name_layers(6)
+        recorder.plan.windows[-1]["trace"] = named
         recorder.record.write()
         debug.open({"debug": False})
     return folder
@@ -149,11 +172,13 @@ def struct_in(hint: Any) -> type[msgspec.Struct] | None:
 
 
 def test_what_is_left_out_had_not_begun() -> None:
-    from fp8verify.agent.record import RankRecord, new_window
+    from fp8verify.agent.record import RankRecord
+    from fp8verify.agent.windows.plan import Plan, new_window
 
-    windows = [new_window(1, 2, state=state) for state in ("complete", "cut", "never", "skipped")]
-    RankRecord({}, None, windows, dict).leave_out("dropped", "no room")
-    assert [window["state"] for window in windows] == ["complete", "cut", "dropped", "skipped"]
+    plan, states = Plan(), ("complete", "cut", "never", "skipped")
+    plan.windows = [new_window(1, 2, state=state) for state in states]
+    RankRecord({}, None, plan, dict).leave_out("dropped", "no room")
+    assert [window["state"] for window in plan.windows] == ["complete", "cut", "dropped", "skipped"]
 
 
 def test_each_window_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fp8verify.agent.instruments import (  # noqa: E402
 )
 from fp8verify.agent.observe import unobserve_all  # noqa: E402
 from fp8verify.agent.process import find_instances  # noqa: E402
-from fp8verify.agent.step_numbers import GlobalSteps  # noqa: E402
+from fp8verify.agent.windows.plan import GlobalPlan  # noqa: E402
 from fp8verify.frameworks import for_agent  # noqa: E402
 
 
@@ -123,7 +123,7 @@ def test_a_framework_is_heard_before_each_step(frameworks: Frameworks) -> None:
     trainer.training_step()
 
     assert frameworks.begun == 1
-    assert [(one.framework, number) for one, number in counters.shown().items()] == [
+    assert [(one.shown, number) for one, number in counters.shown().items()] == [
         ("transformers", 4)
     ]
 
@@ -161,11 +161,11 @@ def test_the_trainer_comes_before_the_engine_that_it_drives(frameworks: Framewor
         engine.global_steps, state.global_step = 10, 5
 
     assert numbers(step) == ("transformers", "global_step", 6, 6)
-    by_count = GlobalSteps()
-    assert (by_count.completed(1), by_count.framework) == (6, "transformers")
+    by_count = GlobalPlan([])
+    assert (by_count.number_of(1), by_count.source) == (6, "transformers global_step")
 
     del trainer  # that training is over
-    assert (by_count.completed(2), by_count.framework) == (11, "deepspeed")
+    assert (by_count.number_of(2), by_count.source) == (11, "deepspeed global_steps")
 
 
 @pytest.mark.parametrize("shown", ["many", None])
@@ -182,23 +182,24 @@ def test_a_counter_without_a_number_and_no_framework_have_none(
 
 
 def test_a_counter_of_the_script_comes_before_the_frameworks(frameworks: Frameworks) -> None:
-    trainer, by_count = frameworks.trainer(10), GlobalSteps()
+    trainer, by_count = frameworks.trainer(10), GlobalPlan([])
     begin(trainer)
-    assert [by_count.completed(step) for step in (0, 2)] == [10, 11]
+    assert [by_count.number_of(step) for step in (0, 2)] == [10, 11]
     trainer.state.global_step = 11
-    assert by_count.completed(3) == 12
-    by_count.learn(28)
-    assert by_count.completed(4) == 32
+    assert by_count.number_of(3) == 12
+    for number in (32, None):
+        counters.announce(number, is_new=True)
+    assert by_count.number_of(5) == 33
 
 
 def test_a_counter_in_another_object_and_one_that_counts_early(frameworks: Frameworks) -> None:
-    by_count, olmo = GlobalSteps(), frameworks.olmo()
+    by_count, olmo = GlobalPlan([]), frameworks.olmo()
     frameworks.loop(olmo).advance()
-    assert [by_count.completed(step) for step in (0, 1)] == [12, 13]
+    assert [by_count.number_of(step) for step in (0, 1)] == [12, 13]
 
     counters.forget()
     olmo._fit_epoch()
-    assert [by_count.completed(step) for step in (0, 1)] == [12, 12]
+    assert [by_count.number_of(step) for step in (0, 1)] == [12, 12]
 
 
 @pytest.fixture

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.agent.record import new_window
-from fp8verify.agent.step_numbers import GlobalSteps
-from fp8verify.agent.windows.plan import GlobalWindows, Plan
+from fp8verify.agent.framework_counters import counters
+from fp8verify.agent.windows.plan import GlobalPlan
 
 
 def test_without_a_source_there_are_no_numbers() -> None:
-    numbers = GlobalSteps()
+    plan = GlobalPlan([(5, 6)])
 
-    assert [numbers.completed(step) for step in range(4)] == [None] * 4
-    assert numbers.framework is None
+    assert [plan.number_of(step) for step in range(4)] == [None] * 4
+    assert plan.source == ""
 
 
 def placed(
@@ -24,20 +23,15 @@ def placed(
     With what they were asked for, and with the notes.
     """
 
-    class Numbers(GlobalSteps):
-        def completed(self, step: int) -> int | None:
-            number = at[step]
-            if number is not None and step:
-                self._note(step, number)
-            return number
+    class Numbered(GlobalPlan):
+        def number_of(self, step: int) -> int | None:
+            return at[step]
 
-    notes: list[str] = []
-    plan = Plan([], [new_window(*window, asked=window) for window in windows])
-    waiting = GlobalWindows(plan, Numbers(), notes.append)
+    plan = Numbered(windows)
     for step in range(len(at)):
-        waiting.after(step)
+        plan.place_due(step)
     assert len(plan.waiting) == len(windows) - len(plan.windows)
-    return [(one["first"], one["last"], *one["asked"]) for one in plan.windows], notes
+    return [(one["first"], one["last"], *one["asked"]) for one in plan.windows], plan.notes
 
 
 @pytest.mark.parametrize(
@@ -59,8 +53,9 @@ def test_a_window_gets_its_steps_once(
 
 
 def test_the_numbers_of_several_trainings_are_told() -> None:
-    numbers = GlobalSteps()
-    for step, number in enumerate([1, 2, 3, 1, 2], start=1):
-        numbers.learn(number - step)
-        numbers.completed(step)
-    assert (numbers.lowest, numbers.highest) == (1, 3)
+    plan = GlobalPlan([(50, 51)])
+    for step, number in enumerate([1, 2, 3, 1, None], start=1):
+        counters.announce(number, is_new=True)
+        plan.place_due(step)
+    counters.forget()
+    assert (plan.lowest, plan.highest, plan.source) == (1, 3, "script step")

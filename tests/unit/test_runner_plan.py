@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.agent.record import new_window
-from fp8verify.agent.windows.plan import Plan
+from fp8verify.agent.windows.plan import Plan, new_window
 from fp8verify.record.settings import parse_windows
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +15,14 @@ from fp8verify.agent.windows.plan import (
     FAR,
     LATEST_STEP,
     MARGIN_STEPS,
-    Plan,
-    TimedStart,
+    TimedPlan,
 )
 
 
-def timed(folder: Path, seconds: float = 0.0) -> TimedStart:
-    config = {"started": time.time(), "timed_window": {"seconds": seconds}, "capture": str(folder)}
-    return TimedStart(Plan([]), config)
+def timed(folder: Path, seconds: float = 0.0, *, auto: bool = False) -> TimedPlan:
+    window = {"seconds": seconds, "steps": 3, "auto": auto}
+    config: Any = {"started": time.time(), "windows": (), "capture": str(folder)}
+    return TimedPlan(window, config)
 
 
 def test_it_is_due_when_its_time_has_come(tmp_path: Path) -> None:
@@ -97,10 +98,7 @@ class Steps:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(time, "time", lambda: self.now)
-        window = {"seconds": 120.0, "steps": 3, "auto": True}
-        self.start = TimedStart(
-            Plan([]), {"started": self.now, "timed_window": window, "capture": str(folder)}
-        )
+        self.start = timed(folder, 120.0, auto=True)
 
     def after(self, *seconds: float) -> int | None:
         for step, took in enumerate(seconds, start=1):

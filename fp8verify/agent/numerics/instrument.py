@@ -34,10 +34,10 @@ class Numerics(Instrument):
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
-        self._every = int(context.config["numerics_every"] or 0)
+        self._every = context.config["numerics_every"] or 0
         self._wanted = bool(context.config["numerics"] or self._every)
-        # A watch measures before its windows, so each has the figures of its own time.
-        self._live = bool(context.config["live"])
+        # A watch measures before its windows, so that each has the figures of its own time.
+        self._live = context.config["live"] is not None
         self._now = 0
         self._next: int | None = None  # to measure
         self._latest: int | None = None

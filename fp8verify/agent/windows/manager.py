@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..blas_log import BlasLog
 from ..clock import Clock
+from ..config import Config
 from ..debug import debug
 from ..eager import eager_mode
 from ..instruments import (
@@ -27,11 +31,9 @@ from ..instruments import (
 from ..layers import linear_modules
 from ..numerics.instrument import Numerics
 from ..process import is_selected
-from ..record import RankRecord, new_window
-from ..step_numbers import GlobalSteps
+from ..record import RankRecord
 from .export import ExportError
-from .limits import WindowLimits
-from .plan import GlobalWindows, Plan, TimedStart
+from .plan import Plan, plan_of
 from .session import OpenRanges, Session, gpu_finishes_within
 from .user_profiler import RUNNING, ProfilerArbiter
 
@@ -42,6 +44,45 @@ WRITTEN_STEPS = 64
 # be ended early, see `OpenRanges`. So one step is between the last window and the eager one.
 STEPS_AFTER_WINDOW = 2
 MOST_MOVES = 20  # of a window behind the script's own profiler
+# Bytes of JSON for one autograd node: the operators and kernels of its forward and backward pass.
+# 1.7 KB an operator with its shapes (torch 2.13, CPU), some five events a node.
+BYTES_PER_NODE = 8 << 10
+
+
+class WindowLimits:
+    """How long a window may last and how large its trace may become; 0 is without a limit.
+
+    The size is not known before the trace is written. What is known is how many autograd nodes the
+    script has made since, and by how much the memory of the process has grown.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._seconds = config["max_window_seconds"]
+        self._megabytes = config["max_trace_mb"]
+        self._began = 0.0
+        self._nodes = self._memory = 0
+
+    def begin(self, nodes: int) -> None:
+        """Note that a window begins."""
+        self._began, self._nodes, self._memory = time.monotonic(), nodes, _resident()
+
+    def exceeded(self, nodes: int) -> str | None:
+        """Return which limit the window has passed."""
+        if 0 < self._seconds < time.monotonic() - self._began:
+            return f"it had lasted {self._seconds:g} seconds (--max-window-seconds)"
+        if self._megabytes:
+            limit = self._megabytes << 20
+            made = max(0, nodes - self._nodes) * BYTES_PER_NODE
+            if made > limit or _resident() - self._memory > limit:
+                return f"its trace would exceed {self._megabytes} MB (--max-trace-mb)"
+        return None
+
+
+def _resident() -> int:
+    with suppress(OSError, ValueError, IndexError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 class WindowManager:
@@ -52,17 +93,15 @@ class WindowManager:
     Attributes:
         plan: the windows.
         record: the record of these windows.
-        numbers: the framework's step numbers, if windows are given by these, else None.
     """
 
     def __init__(
         self,
-        config: dict[str, Any],
+        config: Config,
         clock: Clock,
         arbiter: ProfilerArbiter,
         optimizers: Callable[[], list[Any]],
     ) -> None:
-        self.numbers = GlobalSteps() if config["global_windows"] else None
         self._config = config
         self._clock = clock
         self._arbiter = arbiter
@@ -77,26 +116,13 @@ class WindowManager:
         self._moves: Counter[int] = Counter()
         context = InstrumentContext(config, optimizers, lambda: self.record, self._may_measure)
         self._instruments = InstrumentSet(context, KINDS)
-        self._plan_windows(config)
+        self._begin(config, plan_of(config))
 
-    def _plan_windows(self, config: dict[str, Any]) -> None:
-        asked = config["global_windows"]
-        waiting = [new_window(first, last, asked=(first, last)) for first, last in asked]
-        timed = config["timed_window"]
-        if timed:
-            waiting.append(new_window(2, 1 + timed["steps"]))
-        self.plan = Plan(config["windows"], waiting)
+    def _begin(self, config: Config, plan: Plan) -> None:
+        """Take a plan, with a record of its own."""
+        self.plan = plan
         sections = partial(self._instruments.call, "record")
-        self.record = RankRecord(
-            config, self._clock, self.plan.windows, sections, self.plan.unreached
-        )
-        self._placer: TimedStart | GlobalWindows | None = None
-        if self.numbers is not None:
-            self._placer = GlobalWindows(self.plan, self.numbers, self.record.note)
-        elif timed:
-            self._placer = TimedStart(self.plan, config)
-        if self._placer is not None:
-            self.plan.why = self._placer.why
+        self.record = RankRecord(config, self._clock, plan, sections)
 
     # --- what the observer asks -------------------------------------------------------------------
 
@@ -129,7 +155,7 @@ class WindowManager:
 
     def before_first_step(self) -> None:
         """Open a window that begins with the first step of this run by the framework's numbers."""
-        if self._placer is not None and self._placer.after(0):
+        if self.plan.place_due(0):
             self.after(0)
 
     def after(self, step: int) -> None:
@@ -140,8 +166,7 @@ class WindowManager:
         self._instruments.call("after_step", step)
         if self._gave_way and not self._arbiter.busy:
             self._move_windows(step)
-        if self._placer is not None:
-            self._placer.after(step)
+        self.plan.place_due(step)
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
@@ -200,7 +225,7 @@ class WindowManager:
         window = self.plan.windows[index]
         self.record.mark(window, "skipped", RUNNING)
         # The other ranks run their eager step now.
-        if self._moves[index] < MOST_MOVES and window is not self.record.naming:
+        if self._moves[index] < MOST_MOVES and window is not self.plan.naming:
             self._gave_way.add(index)
 
     def _prepare(self, window: int) -> None:
@@ -212,7 +237,7 @@ class WindowManager:
 
     def _start(self, index: int) -> None:
         window = self.plan.windows[index]
-        is_naming = window is self.record.naming
+        is_naming = window is self.plan.naming
         if not is_naming:
             self._instruments.call("before_window")
         if not self._is_selected():
@@ -257,27 +282,24 @@ class WindowManager:
         if session is None or self._window != window:
             return
         self._close(session, "complete", None)
-        layers = self._config["layers"] and self.record.naming is None and compiles()
+        layers = self._config["layers"] and self.plan.naming is None and compiles()
         if layers and self.plan.finished(self._clock.steps):
             # Layers of compiled code are named in an eager step of its own, after the windows.
             step = self._clock.steps + STEPS_AFTER_WINDOW
-            self.record.naming = new_window(step, step)
-            self.plan.windows.append(self.record.naming)
+            self.plan.name_layers(step)
             eager_mode.plan(step, self._config["boot"], self.record.rank, self.record.world_size)
             self.record.write()
 
     def _close(self, session: Session, state: str, reason: str | None) -> None:
         """Write the trace of the open window."""
         window = self.plan.windows[self._window]
-        is_naming = window is self.record.naming
+        is_naming = window is self.plan.naming
         self._session = None
         session.stop()
         seen = self._leave("end")
         if is_naming and reason is not None:
             self.record.mark(window, "dropped", reason)
             return
-        if self.numbers is not None and seen.get("framework") is None:
-            seen["framework"] = self.numbers.numbers_of(window["first"], window["last"])
         files = self.record.files
         path = files.layers_path() if is_naming else files.trace_path(self._window)
         try:

@@ -7,14 +7,26 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..config import Config, Timed
 from ..debug import debug
+from ..framework_counters import counters
 from ..process import rank_and_world_size
-from ..record import Window, new_window
-from ..step_numbers import GlobalSteps
+
+Window = dict[str, Any]  # its record
+
+
+def new_window(first: int, last: int, **more: Any) -> Window:
+    """Return the record of a window that has not begun.
+
+    Its state is one of: "never" (not reached), "cut" (begun, not finished), "complete", "dropped"
+    (its trace was lost), "skipped" (not begun, for the reason given).
+    """
+    unknown = {"reason": None, "trace": None, "asked": None}
+    return {"first": first, "last": last, "state": "never", **unknown, **more}
 
 
 class Plan:
@@ -24,22 +36,39 @@ class Plan:
     the warm-up step A-1, started after A-1 and stopped after B. `after(0)` is the earliest moment.
 
     Attributes:
-        windows: records of the windows whose steps are known.
+        windows: records of the windows whose steps are known, with that of the naming step.
         waiting: windows that get their steps later, by time or by the framework's numbers.
-        why: returns the reason why such a window has none, given how the run ended.
+        naming: the window of the eager step that names layers, None if there is none.
+        notes: remarks for the reader of the report.
     """
 
-    def __init__(self, windows: Sequence[Sequence[int]], waiting: Sequence[Window] = ()) -> None:
+    def __init__(
+        self, windows: Sequence[Sequence[int]] = (), waiting: Sequence[Window] = ()
+    ) -> None:
         self.windows = [new_window(first, last) for first, last in windows]
         self.waiting = list(waiting)
-        self.why: Callable[[Window, str], str] = lambda _, seen: seen
+        self.naming: Window | None = None
+        self.notes: list[str] = []
         self._step = 0
+
+    def place_due(self, step: int) -> bool:  # noqa: ARG002
+        """Give the windows that wait and are due after `step` steps theirs; return if any was."""
+        return False
+
+    def why(self, window: Window, seen: str) -> str:  # noqa: ARG002
+        """Return why a window that waits has no steps; `seen` says how the run ended."""
+        return seen
 
     def place(self, window: Window, first: int, last: int) -> None:
         """Give a window that waited its steps."""
         self.waiting = [other for other in self.waiting if other is not window]
         window.update(first=first, last=last)
         self.windows.append(window)
+
+    def name_layers(self, step: int) -> None:
+        """Add the eager step that names layers."""
+        self.naming = new_window(step, step)
+        self.windows.append(self.naming)
 
     def move(self, index: int, step: int) -> bool:
         """Give a window the first free steps after `step`; return whether no other has them."""
@@ -51,15 +80,18 @@ class Plan:
         window.update(first=first, last=last, state="never", reason=None)
         return True
 
-    def unreached(self, seen: str) -> list[Window]:
-        """Return the windows that still wait, with the reason; `seen` says how the run ended."""
+    def records(self, seen: str) -> list[Window]:
+        """Return the records of all windows; `seen` says how far the run came."""
+        for window in self.windows:
+            if window["state"] == "never":
+                window["reason"] = seen
         for window in self.waiting:
             if window["state"] == "never":
                 window["reason"] = self.why(window, seen)
             if window["asked"] is None:  # the steps that it would have next
                 length = window["last"] - window["first"]
                 window.update(first=self._step + 2, last=self._step + 2 + length)
-        return self.waiting
+        return [*(window for window in self.windows if window is not self.naming), *self.waiting]
 
     def after(self, step: int) -> list[tuple[str, int]]:
         """Return what is due when `step` steps are complete, in the order to do it.
@@ -67,17 +99,15 @@ class Plan:
         It is "prepare", "start" or "stop", with the index of a window.
         """
         self._step = step
-        due = [("stop", i) for i, one in enumerate(self.windows) if step == one["last"]]
+        due = [("stop", i) for i, window in enumerate(self.windows) if step == window["last"]]
+        records = any(window["first"] <= step + 1 <= window["last"] for window in self.windows)
         for index, window in enumerate(self.windows):
             ahead = window["first"] - step
-            if ahead == 2 and step > 0 and not self._recording_after(step):
+            if ahead == 2 and step > 0 and not records:
                 due.append(("prepare", index))
             if ahead == 1:
                 due.append(("start", index))
         return due
-
-    def _recording_after(self, step: int) -> bool:
-        return any(window["first"] <= step + 1 <= window["last"] for window in self.windows)
 
     @property
     def starts_at_once(self) -> bool:
@@ -87,6 +117,14 @@ class Plan:
     def finished(self, step: int) -> bool:
         """Whether all windows are done after `step`."""
         return not self.waiting and all(window["last"] <= step for window in self.windows)
+
+
+def plan_of(config: Config) -> Plan:
+    """Return the plan of the windows that the configuration asks for."""
+    if config["global_windows"]:
+        return GlobalPlan(config["global_windows"])
+    timed = config["timed_window"]
+    return Plan(config["windows"]) if timed is None else TimedPlan(timed, config)
 
 
 # How far ranks may be apart when their time comes: CPUs run ahead of collectives, by some steps and
@@ -103,38 +141,36 @@ STABLE_WITHIN = 0.2  # of their median
 LATEST_STEP = 20
 
 
-class TimedStart:
-    """Finds the first step of the configuration's `timed_window`, the only one of its plan.
+class TimedPlan(Plan):
+    """A plan with one more window, which begins when its time has come (`--after-seconds`).
 
-    It begins when its time has come (`--after-seconds`) or, if it is automatic, when the step times
-    are stable. Ranks agree on the step by a file in the capture.
+    An automatic one begins when step times are stable too. Ranks agree on its first step by a file
+    in the capture.
     """
 
-    def __init__(self, plan: Plan, config: dict[str, Any]) -> None:
-        timed = config["timed_window"]
-        self._plan = plan
-        self._seconds = float(timed["seconds"])
-        self._auto = bool(timed.get("auto"))
-        self._due = float(config["started"]) + self._seconds
+    def __init__(self, timed: Timed, config: Config) -> None:
+        super().__init__(config["windows"], [new_window(2, 1 + timed["steps"])])
+        self._seconds, self._auto = timed["seconds"], timed["auto"]
+        self._due = config["started"] + self._seconds
         self._folder = Path(config["capture"])
         self._begun = self._looked = time.time()
         self._step_s = 0.0
         self._times: deque[float] = deque(maxlen=STABLE_STEPS)
         self._steps = self._compiled = 0
 
-    def why(self, _: Window, seen: str) -> str:
+    def why(self, window: Window, seen: str) -> str:  # noqa: ARG002
         """Return why the window has not begun, given how the run is known to end."""
         if self._auto:
             return f"{seen}, before its step time was stable"
         return f"{seen}, before {self._seconds:g} seconds had passed"
 
-    def after(self, step: int) -> bool:
+    def place_due(self, step: int) -> bool:
         """Place the window if it is due when `step` steps are complete; return whether it was."""
-        if not (step and self._plan.waiting and self.is_due()):
+        if not (step and self.waiting and self.is_due()):
             return False
-        (window,) = self._plan.waiting
+        (window,) = self.waiting
         first = self.first_step(step + 2, rank_and_world_size()[1])
-        self._plan.place(window, first, first + window["last"] - window["first"])
+        self.place(window, first, first + window["last"] - window["first"])
         return True
 
     def is_due(self) -> bool:
@@ -185,10 +221,10 @@ class TimedStart:
             path = self._folder / f".window-{launch}"
             if _propose(path, wanted):
                 return wanted
-            found = json.loads(path.read_bytes())
+            proposed = json.loads(path.read_bytes())
             # A script may train twice: what was agreed before this process began is not for it.
-            if float(found["time"]) >= self._begun:
-                return int(found["first"])
+            if float(proposed["time"]) >= self._begun:
+                return int(proposed["first"])
         return earliest
 
 
@@ -210,60 +246,84 @@ def _propose(path: Path, first: int) -> bool:
     return True
 
 
-class GlobalWindows:
-    """Gives each window its steps of this run as soon as the numbers show that it is near.
+MAX_STRIDE = 64
 
-    It opens the first time that the numbers come by: a further training of the same process that
-    counts from 1 again is not recorded twice.
 
-    Args:
-        plan: its `waiting` windows are by these numbers.
-        numbers: the framework's.
-        note: keeps a remark for the reader of the report.
+class GlobalPlan(Plan):
+    """A plan of windows by the numbers of a framework or the script, which go on in a resumed run.
+
+    Each gets its steps of this run as soon as the numbers show that it is near, and opens the first
+    time that they come by: a further training of the same process that counts from 1 again is not
+    recorded twice.
+
+    Attributes:
+        source: what counts: "transformers global_step", "script step"; "" as long as nothing does.
+        lowest: the smallest number so far, None as long as there are none.
+        highest: the largest.
     """
 
-    def __init__(self, plan: Plan, numbers: GlobalSteps, note: Callable[[str], None]) -> None:
-        self.numbers = numbers
-        self._plan = plan
-        self._note = note
+    def __init__(self, asked: Sequence[Sequence[int]]) -> None:
+        super().__init__(
+            (), [new_window(first, last, asked=(first, last)) for first, last in asked]
+        )
+        self.source = ""
+        self.lowest: int | None = None
+        self.highest = 0
+        self._stride = 1  # per optimizer step: Lightning adds up several optimizers
+        self._last = (0, 0)  # our count and their number
 
-    def after(self, step: int) -> bool:
+    def place_due(self, step: int) -> bool:
         """Place what is near when `step` steps are complete; return whether anything was."""
-        number = self.numbers.completed(step) if self._plan.waiting else None
+        number = self.number_of(step) if self.waiting else None
         if number is None:
             return False
-        near = [
-            window
-            for window in self._plan.waiting
-            if window["asked"][0] <= number + 2 * self.numbers.stride
-            and window["asked"][1] > number
-        ]
+        if step:
+            self._learn(step, number)
+        soon = number + 2 * self._stride
+        near = [w for w in self.waiting if w["asked"][0] <= soon and w["asked"][1] > number]
         for window in near:
-            self._place(window, step, number)
+            self._place_by(window, step, number)
         return bool(near)
 
-    def _place(self, window: Window, step: int, number: int) -> None:
+    def number_of(self, step: int) -> int | None:
+        """Return the number of the step that is complete, from the hook of an optimizer.
+
+        Before the first step, it is the number of the last step before this run.
+        """
+        for counter, number in counters.shown().items():  # one that drives another comes first
+            self.source = f"{counter.shown} {counter.name}"
+            return number + (not counter.early) if step else number
+        return None
+
+    def _learn(self, step: int, number: int) -> None:
+        (step_before, before), self._last = self._last, (step, number)
+        if self.lowest is None:
+            self.lowest = max(1, number - step + 1)
+        elif step == step_before + 1 and 0 < number - before <= MAX_STRIDE:
+            self._stride = number - before
+        self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
+
+    def _place_by(self, window: Window, step: int, number: int) -> None:
         begins, ends = window["asked"]
-        stride = self.numbers.stride
+        stride = self._stride
         first = step + max(1, -(-(begins - number) // stride))
-        if self._plan.windows:  # no profiler session begins in the step in which one ends
-            first = max(first, self._plan.windows[-1]["last"] + 2)
-        self._plan.place(window, first, max(first, step + (ends - number) // stride))
+        if self.windows:  # no profiler session begins in the step in which one ends
+            first = max(first, self.windows[-1]["last"] + 2)
+        self.place(window, first, max(first, step + (ends - number) // stride))
         if number + (first - 1 - step) * stride >= begins:
-            self._note(
+            self.notes.append(
                 f"window global:{begins}-{ends} had begun when the numbers of its steps "
                 f"were known, after step {step}: the rest of it was recorded"
             )
 
     def why(self, window: Window, seen: str) -> str:
         """Return why a window never opened; `seen` says how the run ended."""
-        lowest, highest = self.numbers.lowest, self.numbers.highest
-        if lowest is None:
+        if self.lowest is None:
             return (
                 f"{seen}, and their global numbers are unknown: no counter of a framework, no "
                 "fp8verify.step(number)"
             )
-        if lowest <= window["asked"][1] <= highest:
+        if self.lowest <= window["asked"][1] <= self.highest:
             return f"{seen}, and its steps were over when their numbers were known"
-        by = f"{self.numbers.framework} {self.numbers.counter}"
-        return f"{seen}, having gone through the global steps {lowest}-{highest} ({by})"
+        numbers = f"{self.lowest}-{self.highest} ({self.source})"
+        return f"{seen}, having gone through the global steps {numbers}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..clock import Clock
+from ..config import Config, Live
 from .manager import WindowManager
 from .plan import Plan
 from .user_profiler import ProfilerArbiter
@@ -31,19 +32,19 @@ class RepeatingWindows(WindowManager):
 
     def __init__(
         self,
-        config: dict[str, Any],
+        config: Config,
+        live: Live,
         clock: Clock,
         arbiter: ProfilerArbiter,
         optimizers: Callable[[], list[Any]],
     ) -> None:
-        super().__init__({**config, "windows": []}, clock, arbiter, optimizers)
+        super().__init__({**config, "windows": ()}, clock, arbiter, optimizers)
         self.on_closed: Callable[[Path], None] = lambda _: None
         measures = bool(config["numerics"] or config["numerics_every"])
         self._warm_up = WARM_UP + MEASURING if measures else WARM_UP
         self._begun = False
-        live = config["live"]
-        self._every, self._length = int(live["every"]), int(live["length"])
-        self._next = int(live["first"] or self._every)
+        self._every, self._length = live["every"], live["length"]
+        self._next = live["first"]
         self._whole = self.record
         self._plan_next()
 
@@ -105,8 +106,8 @@ class RepeatingWindows(WindowManager):
         self._begun = True
         folder = Path(self._config["capture"], LIVE, f"step-{first:09d}")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        windows = [(first, first + self._length - 1)]
-        self._plan_windows({**self._config, "capture": str(folder), "windows": windows})
+        plan = Plan([(first, first + self._length - 1)])
+        self._begin({**self._config, "capture": str(folder)}, plan)
         self.record.claim()
         return True
 
