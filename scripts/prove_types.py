@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fp8verify.agent.blas_log import OFF, TRACE, loaded, open_loaded
+from fp8verify.agent.instruments import OFF, TRACE, loaded, open_loaded
 from fp8verify.kernels import decode
 from fp8verify.terms import KernelName, Precision
 from fp8verify.trace.readers import read_products

@@ -258,7 +258,7 @@ def cost(has_te: bool) -> None:
 
 def measured(step: Callable[[], Any]) -> str:
     """Return the cells of a row: windows with the log and without it, in turn."""
-    from fp8verify.agent.blas_log import NOWHERE, OFF, TRACE, loaded, open_loaded
+    from fp8verify.agent.instruments import NOWHERE, OFF, TRACE, loaded, open_loaded
 
     library, without, added, switches = open_loaded(loaded()[0]), [], [], []
     with tempfile.NamedTemporaryFile() as file:

@@ -294,7 +294,7 @@ def te_bytes(name: str) -> bool | None:
     import torch
     import transformer_engine.pytorch as te
 
-    from fp8verify.agent.numerics.casts import absolute_maxima, can_block, quantize
+    from fp8verify.agent.casts import absolute_maxima, can_block, quantize
     from fp8verify.agent.precision import transformer_engine_casts
 
     layer = te.Linear(DIM, FFN, bias=False, params_dtype=torch.bfloat16, device="cuda")

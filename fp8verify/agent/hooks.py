@@ -1,13 +1,19 @@
-"""Every hook that stays on torch for the whole run."""
+"""Every hook that stays on torch for the whole run, and the observer that they call.
+
+The observer follows the training: it counts steps, and has the windows opened and closed.
+"""
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import Module
@@ -17,23 +23,300 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from . import precision
+from . import layers, precision
+from .clock import Clock
 from .config import Config
-from .debug import debug
-from .framework_counters import counters
-from .layers import registrations, remember
+from .debug import debug, describe
+from .framework_counters import counters, sets_up_an_optimizer
+from .numerics.scales import remember
 from .observe import (
     hidden,
     invisible,
     observe,
+    observe_function,
     register,
+    unobserve_all,
+    unobserve_function,
+    without_modes,
 )
-from .observer import Observer
-from .process import (
-    captures_graph,
-    find_instances,
-    on_autograd_thread,
+from .process import captures_graph, find_instances, on_autograd_thread
+from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
+from .windows.manager import WindowManager
+from .windows.profiler import ProfilerArbiter
+from .windows.session import EXIT_PATIENCE_S, leave_without_kineto
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+STEPS_IN_BACKWARD = (
+    "the optimizers step inside the backward pass: a step is counted from one backward pass to the "
+    "next"
 )
+COMPILED_STEPS = (
+    "the optimizer's step is compiled: a step is counted from one backward pass to the next, by "
+    "the versions of the parameters"
+)
+PATIENCE_S = 1.0  # for another thread that opens or closes a window
+MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
+
+
+def fail_safe(method: Method) -> Method:
+    """Let no error out of `method` into the user's program: note it and stop observing."""
+
+    @functools.wraps(method)
+    def guarded(self: Observer, *args: Any) -> Any:
+        if not self.armed:
+            return None
+        try:
+            with without_modes():
+                return method(self, *args)
+        except Exception as error:
+            debug.error(method.__name__)
+            self.disarm(f"{method.__name__}: {describe(error)}")
+            return None
+
+    return guarded  # type: ignore[return-value]
+
+
+class Observer:
+    """The one object that the hooks call.
+
+    Args:
+        config: the boot folder's `config.json`.
+        work: reads a number that grows with every forward pass; see `Clock`.
+
+    Attributes:
+        armed: False after any error, and when the process is ending.
+    """
+
+    def __init__(self, config: Config, work: Callable[[], int]) -> None:
+        self.armed = True
+        self.arbiter = ProfilerArbiter(self.foreign_profiler)
+        self.clock = Clock(work())
+        others = (self.clock, self.arbiter, self._live_optimizers)
+        self.recorder: WindowManager
+        if config["live"] is None:
+            self.recorder = WindowManager(config, *others)
+        else:  # every start of a run waits for what it imports
+            from .windows.repeating import RepeatingWindows
+
+            self.recorder = RepeatingWindows(config, config["live"], *others)
+        self._work = work
+        self._lock = threading.RLock()
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._postponed = False
+        self._reads_versions = False
+        self._versions: dict[int, int] = {}
+        self._built: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    @fail_safe
+    def optimizer_enters(self) -> None:
+        """Note that an optimizer's step begins."""
+        self.clock.enter(self._work())
+
+    @fail_safe
+    def optimizer_leaves(self, optimizer: Any, in_backward: bool) -> None:
+        """Note that an optimizer has stepped, maybe on autograd's thread in a backward pass."""
+        key = id(optimizer)
+        self._remember(key, optimizer)
+        if self._reads_versions:
+            self._versions[key] = _version(optimizer)
+        # Frames are looked at only until training has begun.
+        setup = not self.clock.steps and sets_up_an_optimizer()
+        # A learning rate kept in a tensor is not read: that would wait for the GPU.
+        rates = [group.get("lr") for group in groups_of(optimizer)]
+        idle = bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
+        name = type(optimizer).__name__
+        if not self.clock.leave(key, name, self._work(), idle=idle, setup=setup):
+            return
+        if not in_backward:
+            self._ticked()
+            return
+        # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
+        # on which a profiler would miss the operators of the training's own.
+        self.clock.note(STEPS_IN_BACKWARD)
+        self._observe_backward()
+        self._postponed = True
+
+    @fail_safe
+    def step_is_traced(self) -> None:
+        """Note that torch.compile traces an optimizer's step, so that its hooks are not called."""
+        debug.event("an optimizer's step is compiled")
+        self._reads_versions = True
+        for key, optimizer in list(self._built.items()):  # what is traced has not run yet
+            self._versions.setdefault(key, _version(optimizer))
+        self._observe_backward()
+
+    @fail_safe
+    def backward_begins(self) -> None:
+        """Do what is due before a backward pass; asked for by `_observe_backward`."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self.recorder.keep_limits(self.clock.steps)
+            finally:
+                self._lock.release()
+        if self._reads_versions:
+            self._count_compiled_steps()
+        self._catch_up()
+
+    @fail_safe
+    def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
+        """Note that a CUDA graph with a step of these optimizers is about to run."""
+        self._catch_up()
+        if self.clock.replayed(optimizers, self._work()):
+            self._postponed = True
+
+    @fail_safe
+    def scaler_updates(self, scaler: Any) -> None:
+        """Note that a GradScaler's update begins."""
+        remember(scaler)
+        if self.clock.scaler_updated(self._work()):
+            self._ticked()
+
+    @fail_safe
+    def announced(self, number: int | None = None) -> None:
+        """Take `fp8verify.step()`; `number` is what the script calls the step."""
+        is_new = self.clock.announce(self._work())
+        counters.announce(number, is_new=is_new)
+        if is_new:
+            self._ticked()
+
+    @fail_safe
+    def framework_begins(self) -> None:
+        """Note that a framework begins a step."""
+        if not self.clock.steps and not self.recorder.has_begun:
+            self.recorder.before_first_step()
+
+    @fail_safe
+    def look_for_frameworks(self) -> None:
+        """Observe the steps of the frameworks that are imported by now."""
+        counters.observe(self.framework_begins)
+
+    @fail_safe
+    def optimizer_is_built(self, optimizer: Any) -> None:
+        """Open a window that begins with step 1: no later moment is known to come before it."""
+        self.clock.built(id(optimizer))
+        self._built[id(optimizer)] = optimizer
+        starts_at_once = not self.clock.steps and self.recorder.plan.starts_at_once
+        if starts_at_once and not self.recorder.has_begun:
+            self.recorder.after(0)
+        counters.observe(self.framework_begins)  # some libraries put their own method there
+
+    @fail_safe
+    def foreign_profiler(self) -> None:
+        """Give way to the script's own profiler, which is about to start."""
+        self.recorder.yield_to_user()
+
+    @fail_safe
+    def finish(self, goes_on: bool = False) -> None:
+        """Close what is open when the process ends, or the watch in one that `goes_on`."""
+        if self._lock.acquire(timeout=EXIT_PATIENCE_S):
+            try:
+                if self._reads_versions:
+                    self._count_compiled_steps()
+                if self._postponed and self.recorder.recording:
+                    self._ticked()
+                self.recorder.finish(goes_on=goes_on)
+            finally:
+                self._lock.release()
+        self.armed = False
+
+    def disarm(self, reason: str) -> None:
+        """Stop observing for good and say why in the record."""
+        self.armed = False
+        try:
+            self.unobserve()
+            self.recorder.abandon(reason)
+        except Exception:
+            # The record cannot be written either: only the debug log can tell.
+            debug.error("giving up")
+
+    def unobserve(self) -> None:
+        """Take away what may be taken away in a hook."""
+        unobserve_function(torch.autograd, "backward")
+        unobserve_all()
+        self.arbiter.uninstall()
+        counters.forget()
+
+    def after_fork(self) -> None:
+        """Turn off in a forked child, unless the training is still to start in it."""
+        if self.clock.steps or self.recorder.has_begun:
+            debug.event("this process is a fork of a training: it is not observed")
+            self.armed = False
+            self._lock = threading.RLock()
+            with suppress(Exception):  # nor may an error be told
+                self.recorder.forget()
+            leave_without_kineto()
+
+    def _ticked(self) -> None:
+        if not self._lock.acquire(timeout=PATIENCE_S):
+            return  # another thread may need this one to finish what it waits for on the GPU
+        try:
+            self.clock.outside.tick(disturbed=self.recorder.disturbs or self.arbiter.busy)
+            self.recorder.after(self.clock.steps)
+            self.clock.outside.resume()
+        finally:
+            self._lock.release()
+        # A step of LBFGS calls the script back without end: a window must be able to end inside it.
+        loops = self.recorder.recording is not None and any(
+            type(optimizer).__name__ == "LBFGS" for optimizer in self._live_optimizers()
+        )
+        if loops or self.recorder.waits_for_its_thread:
+            self._observe_backward()
+
+    def _catch_up(self) -> None:
+        """Do what was put off until the backward pass or the replay with the step was over."""
+        if self._postponed:
+            self._postponed = False
+            self._ticked()
+
+    def _count_compiled_steps(self) -> None:
+        """Count the optimizers whose parameters have changed since the last backward pass."""
+        for key, optimizer in list(self._built.items()):
+            version = _version(optimizer)
+            before = self._versions.get(key)
+            self._versions[key] = version
+            if before is None or version == before:
+                continue
+            self._remember(key, optimizer)
+            self.clock.note(COMPILED_STEPS)
+            self.clock.enter(self._work())
+            if self.clock.leave(key, type(optimizer).__name__, self._work()):
+                self._ticked()
+
+    def _observe_backward(self) -> None:
+        observe_function(
+            torch.autograd, "backward", self.backward_begins
+        )  # as Tensor.backward does
+
+    def _remember(self, key: int, optimizer: Any) -> None:
+        known = self._optimizers.get(key)
+        if known is not None and known() is optimizer:
+            return
+        gone = [old for old, reference in self._optimizers.items() if reference() is None]
+        for old in gone:  # with its training, as in a sweep of several in one process
+            del self._optimizers[old]
+            self.clock.forget(old)
+        self._optimizers[key] = weakref.ref(optimizer)
+
+    def _live_optimizers(self) -> list[Any]:
+        live = [reference() for reference in self._optimizers.values()]
+        return [optimizer for optimizer in live if optimizer is not None]
+
+
+def _version(optimizer: Any) -> int:
+    """Return a number that grows whenever the optimizer changes its parameters.
+
+    Fused kernels do not raise the versions of the parameters, but of the state's `step`.
+    """
+    state = {id(key): items_of(kept) for key, kept in pairs_of(stored(optimizer, "state"))}
+    total = 0
+    for key, parameter in islice(trained_by([optimizer]).items(), MAX_VERSIONS):
+        for one in (parameter, state.get(key, {}).get("step")):
+            total += header(one, "_version") if is_a(one, torch.Tensor) else 0
+    return total
+
+
+# --- the hooks ---
 
 BACKWARD_PASSES = 1 << 62  # above any sequence number
 
@@ -57,7 +340,7 @@ def install(config: Config) -> Observer:
         _hooked = True
         register(register_optimizer_step_pre_hook, _before_step())
         register(register_optimizer_step_post_hook, _after_step())
-        registrations.begin()
+        layers.registrations.begin()
     _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
     observe(torch.amp.GradScaler, "__init__", lambda scaler: _observe_update(scaler, observer))
@@ -78,7 +361,7 @@ def install_late(config: Config) -> Observer:
     """
     observer = install(config)
     for module in find_instances(lambda kind: issubclass(kind, Module)):
-        remember(module)
+        layers.remember(module)
     return observer
 
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from .layers import local, tensor_class
-from .numerics.casts import (
+from .casts import (
     BLOCK_ROW,
     BLOCK_SQUARE,
     DELAYED,
@@ -28,6 +27,7 @@ from .numerics.casts import (
     Cast,
     Format,
 )
+from .layers import local, tensor_class
 from .stored import fields, has_values, is_a, items_of, of_class, required, shape_of, stored
 
 LEGS = ("fprop", "dgrad", "wgrad")

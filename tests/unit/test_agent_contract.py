@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fp8verify.agent.debug import debug
     from fp8verify.agent.framework_counters import counters
     from fp8verify.agent.windows.manager import WindowManager
-    from fp8verify.agent.windows.user_profiler import ProfilerArbiter
+    from fp8verify.agent.windows.profiler import ProfilerArbiter
 
     folder = tmp_path_factory.mktemp("capture")
     with pytest.MonkeyPatch.context() as patch:

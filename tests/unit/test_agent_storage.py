@@ -9,8 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 from fp8verify.agent import layers  # noqa: E402 - needs torch
-from fp8verify.agent.census import take_census  # noqa: E402
-from fp8verify.agent.storage import stored_in_fp8  # noqa: E402
+from fp8verify.agent.census import stored_in_fp8, take_census  # noqa: E402
 
 pytestmark = pytest.mark.train
 nn = torch.nn

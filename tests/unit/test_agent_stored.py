@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from fp8verify.agent import layers  # noqa: E402
 from fp8verify.agent.census import take_census  # noqa: E402
+from fp8verify.agent.hooks import _version  # noqa: E402
 from fp8verify.agent.instruments import InstrumentContext, InstrumentSet  # noqa: E402
-from fp8verify.agent.numerics.instrument import Numerics  # noqa: E402
-from fp8verify.agent.observer import _version  # noqa: E402
+from fp8verify.agent.numerics import Numerics  # noqa: E402
 
 pytestmark = pytest.mark.train
 nn = torch.nn

@@ -157,8 +157,7 @@ def test_the_agent_logs_windows_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="needs torch, from the train extra")
-    from fp8verify.agent.blas_log import BlasLog
-    from fp8verify.agent.instruments import InstrumentContext
+    from fp8verify.agent.instruments import BlasLog, InstrumentContext
 
     notes: list[str] = []
     files = SimpleNamespace(folder=tmp_path, stem="rank0")

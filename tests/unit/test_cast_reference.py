@@ -14,8 +14,7 @@ pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fp8verify.agent.numerics import figures
-from fp8verify.agent.numerics.casts import (
+from fp8verify.agent.casts import (
     BLOCK_ROW,
     BLOCK_SQUARE,
     DELAYED,
@@ -29,8 +28,8 @@ from fp8verify.agent.numerics.casts import (
     absolute_maxima,
     quantize,
 )
-from fp8verify.agent.numerics.figures import WHAT_IF
-from fp8verify.agent.numerics.table import Measurements, decibels
+from fp8verify.agent.numerics import figures
+from fp8verify.agent.numerics.figures import WHAT_IF, Measurements, decibels
 from fp8verify.agent.precision import casts_of
 
 pytestmark = pytest.mark.train

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent.numerics.instrument import Numerics  # noqa: E402 - needs torch
+from fp8verify.agent.numerics import Numerics  # noqa: E402 - needs torch
 
 pytestmark = pytest.mark.train
 
@@ -25,12 +25,12 @@ def measured(
     config = {
         "numerics": True,
         "numerics_every": every,
-        "live": live,
-        "ranks": {"every": 1},
+        "live": {} if live else None,
+        "ranks": {"only": (), "every": 1, "auto": False},
         "boot": f"{boot}",
     }
     context: Any = SimpleNamespace(
-        config={**config, "ranks": {"every": 1}},
+        config=config,
         record=lambda: record,
         optimizers=lambda: [optimizer],
         may_measure=lambda step: step >= free,

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fp8verify.agent.numerics.casts import E4M3
+from fp8verify.agent.casts import E4M3
+from fp8verify.agent.numerics.figures import Measurements
 from fp8verify.agent.numerics.scales import (
     KeptScales,
     _fit,
@@ -29,7 +30,6 @@ from fp8verify.agent.numerics.step_hooks import (
     watch_clipping,
     watch_products,
 )
-from fp8verify.agent.numerics.table import Measurements
 
 pytestmark = pytest.mark.train
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="needs torch, from the train extra")
 import torch
 from torch import nn
 
-from fp8verify.agent.numerics.casts import E4M3, E5M2
+from fp8verify.agent.casts import E4M3, E5M2
 from fp8verify.agent.numerics.weight_copies import _ordinal, _segments, compare, sample_copies
 from fp8verify.capture.schema import WeightCopyRecord
 from fp8verify.verdict.findings.scales import stale_copies

@@ -1,1 +1,228 @@
-"""Numerics of the script: tensors of FP8 layers, scales, gradients."""
+"""Numerics of the training: scales at each window, and tensors in separate measured steps.
+
+Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
+stopped, so that no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
+layers in the second step after the windows (`step_hooks.py`); `--numerics-every` repeats that.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ..debug import debug, describe
+from ..eager import eager_mode
+from ..instruments import Instrument, InstrumentContext, compiles
+from ..layers import expert_modules, linear_modules
+from ..process import is_selected
+from .scales import KeptScales, gradient_norm, scale_records, scales_of, used_scalers
+
+# The rest of `numerics` is imported if it is used: every start of a run waits for this file.
+if TYPE_CHECKING:
+    from .step_hooks import NumericsHooks
+    from .weight_copies import Samples
+
+SCHEMA = 1
+STEPS_AFTER_WINDOW = 2
+ENDED = "the run ended before the step to measure was complete"
+
+
+class Numerics(Instrument):
+    """Looks at scales, gradients, weight copies and tensors; writes `rankR.numerics.json`."""
+
+    def __init__(self, context: InstrumentContext) -> None:
+        super().__init__(context)
+        self._every = context.config["numerics_every"] or 0
+        self._wanted = bool(context.config["numerics"] or self._every)
+        # A watch measures before its windows, so that each has the figures of its own time.
+        self._live = context.config["live"] is not None
+        self._now = 0
+        self._next: int | None = None  # to measure
+        self._latest: int | None = None
+        self._hooks: NumericsHooks | None = None
+        self._step = ExitStack()  # what is to be undone when it is over
+        self._before: dict[str, Any] = {}  # what the window began with
+        self._copies: Samples | None = None  # of the moment before
+        self._copies_ms = 0.0
+        self._follows = False  # whether the step after a window is still to be looked at
+        self._windows: list[dict[str, Any]] = []
+        self._first: dict[str, Any] | None = None
+        self._reason: str | None = ENDED if self._wanted and not self._live else None
+
+    @property
+    def measures(self) -> bool:  # type: ignore[override]
+        """Whether the running step is one that is measured."""
+        return self._hooks is not None
+
+    def begin(self) -> None:
+        """Look at the scales and weight copies that the window begins with."""
+        self._before = {
+            "gradients": self._gradient_now(),
+            "scales": KeptScales(self._modules()),
+            "loss_scales": scales_of(used_scalers()),
+        }
+        self._copies, self._copies_ms, self._follows = None, 0.0, False
+        self._look_at_copies()
+
+    def end(self) -> dict[str, Any]:
+        """Look at the scales and weight copies that the window leaves, and write them down."""
+        before, self._before = self._before, {}
+        gradients = [*before["gradients"], *self._gradient_now()]
+        after, scalers = KeptScales(self._modules()), used_scalers()
+        weights = self._look_at_copies() if self._copies else []
+        if after.slots or after.recipes or scalers or weights:
+            self._windows.append(
+                {
+                    "last_step": self._now,
+                    **scale_records(before["scales"], after),
+                    "loss_scales": scales_of(scalers),
+                    "loss_scales_before": before["loss_scales"],
+                    "weights": weights,
+                    "weights_ms": round(self._copies_ms, 3),
+                }
+            )
+        self._follows = bool(weights) and not self._live
+        self._write()
+        if self._live:
+            self._forget()
+        return {"gradients": gradients}
+
+    def drop(self) -> None:
+        """Take the hooks off; a step that was cut short is made up for."""
+        self._before, self._copies, self._follows = {}, None, False
+        if self._hooks is not None:
+            self._next = None
+        self._leave()
+        if self._live:
+            self._forget()
+
+    def after_step(self, step: int, /) -> None:
+        """Begin and end the steps that are measured."""
+        self._now = step
+        if self._follows:
+            self._follow_copies()
+        if self._hooks is not None:
+            self._finish(self._hooks)
+        if not self._wanted:
+            return
+        if self._next is None:
+            first = step + STEPS_AFTER_WINDOW
+            due = self._latest is None or first - self._latest >= self._every
+            if due and self.context.may_measure(step):
+                self._plan(first)
+        elif step + 1 >= self._next:
+            self._start()
+
+    def _forget(self) -> None:
+        """Drop what was written for one window of a watch: the next has a file of its own.
+
+        What is planned for the next one stays.
+        """
+        self._windows, self._first, self._reason, self._copies = [], None, None, None
+
+    def _modules(self) -> list[tuple[str, Any]]:
+        optimizers = self.context.optimizers()
+        return [*linear_modules(optimizers), *expert_modules(optimizers)]
+
+    def _gradient_now(self) -> list[dict[str, Any]]:
+        found = gradient_norm(self.context.optimizers())
+        return [] if found is None else [{"step": self._now, **found}]
+
+    def _look_at_copies(self) -> list[dict[str, Any]]:
+        """Sample the FP8 copies of weights; return how they changed since the moment before."""
+        from .weight_copies import compare, sample_copies
+
+        began = time.perf_counter()
+        before, self._copies = self._copies, None
+        try:
+            self._copies = sample_copies(self._modules(), self.context.optimizers())
+            found = compare(before, self._copies) if before else []
+        except Exception as error:  # a tensor class that is not what its names say
+            debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
+            found = []
+        self._copies_ms += (time.perf_counter() - began) * 1e3
+        return found
+
+    def _follow_copies(self) -> None:
+        """Compare once more, one step after a window.
+
+        In that step a sound copy was cast either from the master as the window left it or, by an
+        optimizer that refreshes FP8 parameters, from the master as it is now.
+        """
+        self._follows = False
+        found = self._look_at_copies() if self._copies else []
+        self._copies = None
+        if found:
+            self._windows[-1] |= {"weights": found, "weights_ms": round(self._copies_ms, 3)}
+            self._write()
+
+    def _plan(self, step: int) -> None:
+        record, config = self.context.record(), self.context.config
+        if not is_selected(record.rank, config["ranks"]):
+            self._give_up(f"rank {record.rank} is not among the ranks to profile")
+            return
+        self._next, self._reason = step, ENDED
+        if compiles():
+            eager_mode.plan(step, config["boot"], record.rank, record.world_size)
+        self._write()
+
+    def _start(self) -> None:
+        from .step_hooks import NumericsHooks
+
+        if compiles():  # only eager code calls hooks
+            try:
+                self._step.enter_context(eager_mode)
+            except RuntimeError as error:
+                self._give_up(f"the step cannot run eagerly: {error}")
+                return
+        self._hooks = NumericsHooks(self._modules())
+        self._step.callback(self._hooks.remove)
+
+    def _leave(self) -> None:
+        """Take the hooks off; compiled code runs as before."""
+        self._hooks = None
+        self._step.close()
+
+    def _give_up(self, reason: str) -> None:
+        self._wanted, self._reason = False, reason
+        debug.event(f"no step is measured: {reason}")
+        self._write()
+
+    def _finish(self, hooks: NumericsHooks) -> None:
+        self._leave()
+        try:
+            result = hooks.result(self._now, self.context.optimizers())
+        except Exception as error:  # of the GPU, which the training will see too, or of ours
+            self._give_up(describe(error))
+            return
+        debug.event(f"step {self._now} is measured: {len(result['rows'])} tensors")
+        if self._first is None:
+            self._first, self._reason = result, None
+            self._write()
+        if self._every or self._live:
+            from .figures import shortened
+
+            line = result | {"rows": list(map(shortened, result["rows"]))}
+            text = json.dumps(line, separators=(",", ":"))
+            self.context.record().files.append_numerics(f"{text}\n")
+        if self._every:
+            self._latest = self._now
+            self._next = None if self._live else self._now + self._every
+        else:
+            self._wanted = False
+
+    def _write(self) -> None:
+        """Write the file, if it has any content."""
+        if self._windows or self._wanted or self._first or self._reason:
+            record = self.context.record()
+            record.files.write_numerics(
+                {
+                    "schema": SCHEMA,
+                    "rank": record.rank,
+                    "windows": self._windows,
+                    "measured": self._first,
+                    "reason": self._reason,
+                }
+            )

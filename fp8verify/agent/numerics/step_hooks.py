@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
+from ..casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
 from ..layers import matrices_of, measurable, plain
 from ..observe import on_calls, register, replaced
 from ..precision import (
@@ -35,9 +36,8 @@ from ..precision import (
 )
 from ..process import captures_graph, on_autograd_thread
 from ..stored import is_a, items_of, stored, unseen
-from .casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
+from .figures import Measurements
 from .scales import gradient_norm
-from .table import Measurements
 
 MOST_LAYERS = 4096
 NAMED = 3  # layers that a note names

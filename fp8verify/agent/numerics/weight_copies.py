@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..casts import E4M3, E5M2, FORMATS, Format
 from ..layers import local, measurable, plain
 from ..stored import (
     fields,
@@ -28,7 +29,6 @@ from ..stored import (
     shape_of,
     stored,
 )
-from .casts import E4M3, E5M2, FORMATS, Format
 
 # All scales in use hold for 32 neighbors of a row, of whatever block.
 SEGMENT, SEGMENTS, ACROSS = 32, 64, 8

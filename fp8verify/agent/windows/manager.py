@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ..blas_log import BlasLog
 from ..clock import Clock
 from ..config import Config
 from ..debug import debug
 from ..eager import eager_mode
 from ..instruments import (
+    BlasLog,
     FrameworkNumbers,
     InstrumentContext,
     InstrumentSet,
@@ -29,13 +29,12 @@ from ..instruments import (
     compiles,
 )
 from ..layers import linear_modules
-from ..numerics.instrument import Numerics
+from ..numerics import Numerics
 from ..process import is_selected
 from ..record import RankRecord
-from .export import ExportError
 from .plan import Plan, plan_of
-from .session import OpenRanges, Session, gpu_finishes_within
-from .user_profiler import RUNNING, ProfilerArbiter
+from .profiler import RUNNING, ProfilerArbiter
+from .session import ExportError, OpenRanges, Session, gpu_finishes_within
 
 KINDS = (ModuleList, FrameworkNumbers, WindowLayers, MemoryPeak, BlasLog, Numerics)
 # After the windows the record is kept up to date until so many steps are timed.

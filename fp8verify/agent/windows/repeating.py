@@ -11,7 +11,7 @@ from ..clock import Clock
 from ..config import Config, Live
 from .manager import WindowManager
 from .plan import Plan
-from .user_profiler import ProfilerArbiter
+from .profiler import ProfilerArbiter
 
 LIVE = "live"
 CLOSED = ".closed"  # and the rank's files' stem before it: this rank adds nothing any more

@@ -3,29 +3,40 @@
 A session belongs to the thread that begins to record: torch keeps its state there, and stopping it
 on another thread crashes the process. A session whose thread takes no more steps is lost: it is
 never exported, and stopped as soon as its own thread runs code of ours.
+
+Kineto writes uncompressed JSON to a path, and does not report a full disk. The path is therefore in
+memory, from where the text is compressed.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gzip
 import itertools
 import json
+import os
+import shutil
 import threading
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from pathlib import Path
-from typing import Any
+from resource import RLIMIT_NOFILE, getrlimit
+from typing import Any, BinaryIO
 
 import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
 from ..observe import call_on_main_thread, observe, unobserve, without_modes
-from .export import export, mute_first_session, mute_kineto
-from .user_profiler import ProfilerArbiter
+from .profiler import ProfilerArbiter, mute_first_session, mute_kineto
 
 EXIT_PATIENCE_S = 10.0
+GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
+ENDING = 64
+KINETOS_DRAFT = ".tmp"  # torch 2.13 writes there and renames it (output_json.cpp)
 
 
 class OpenRanges:
@@ -215,6 +226,74 @@ class Session:
         with mute_kineto():  # it says on stderr what the error says
             export(profile.export_chrome_trace, path, drafts)
         return path.name
+
+
+class ExportError(Exception):
+    """The trace could not be written, for a reason that the report names."""
+
+
+def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
+    """Have `write` fill a file of JSON; `path` appears when it is whole, gzipped if it ends so.
+
+    Drafts are in the folder `drafts`, of the same file system: a process that is killed leaves
+    them there.
+
+    Raises:
+        ExportError: the disk is full or cannot be written to, or nothing was written.
+    """
+    plain, packed = drafts / f".{path.name}.plain", drafts / f".{path.name}.part"
+    links = (plain, plain.with_name(plain.name + KINETOS_DRAFT))
+    try:
+        with _memory() as source:
+            for link in links:
+                link.symlink_to(f"/proc/self/fd/{source}")
+            write(str(plain))
+            with open(source, "rb", closefd=False) as text:
+                _check_whole(text)
+                # What is judged and dropped at once is not worth packing.
+                zips = path.suffix == ".gz"
+                with gzip.open(packed, "wb", GZIP_LEVEL) if zips else packed.open("wb") as target:
+                    shutil.copyfileobj(text, target, 1 << 20)
+        packed.replace(path)
+    except OSError as error:
+        raise ExportError(f"the trace could not be written: {error.strerror}") from error
+    finally:
+        for draft in (*links, packed):
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _memory() -> Iterator[int]:
+    """Have a file in memory whose descriptor is above those that a script opens."""
+    low = os.memfd_create("fp8verify-trace")
+    identity = _identity(low)
+    try:
+        source = fcntl(low, F_DUPFD_CLOEXEC, getrlimit(RLIMIT_NOFILE)[0] // 2)
+        os.close(low)
+    except (OSError, OverflowError):  # no number is left there
+        source = low
+    try:
+        yield source
+    finally:
+        # A thread of the script may have closed all descriptors, and opened its own there.
+        with suppress(OSError):
+            if _identity(source) == identity:
+                os.close(source)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _check_whole(text: BinaryIO) -> None:
+    """Go to the begin of a document that has an end: Kineto does not say if it could not write."""
+    size = text.seek(0, os.SEEK_END)
+    text.seek(max(0, size - ENDING))
+    if not text.read().rstrip().endswith(b"}"):
+        raise ExportError("the profiler could not write the whole trace")
+    text.seek(0)
 
 
 def _trace_only() -> Any:

@@ -4,10 +4,24 @@ Kineto lets a second profiler cancel the first without an error; stopping the ca
 raises (torch 2.11) or crashes the process (torch 2.13). A thread has one profiler: while ours
 records, `emit_nvtx` and `emit_itt` raise. What is in a trace of the script's own observers would be
 ours too. They always win: our profiler gives way, and a window that they take moves behind them.
+
+Nor does it print on the script's stderr. Kineto has no setting for the output of one session, only
+`KINETO_LOG_LEVEL` for the process. But both ways in which it prints can be turned off during a
+call:
+
+- `profiler_start` and `profiler_stop` (torch 2.13) go through Kineto's logger, whose level is a
+  global variable that libtorch exports. It is raised for the call and put back. Errors of the call
+  are not printed either; the report says what is missing in the trace.
+- `External init callback must run in same thread as registerClient` is printed with `fprintf` when
+  the process's first session begins on another thread than torch was imported on. C's `stderr` is
+  a buffer during that call; anything else in the buffer is written out afterwards.
+  Redirecting descriptor 2 instead would affect other threads' writes and their child processes.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 import threading
 import weakref
@@ -20,7 +34,6 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 
 from ..observe import ObservedFunction, observe
-from .export import mute_kineto
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
@@ -46,6 +59,13 @@ PLACES = (
     "torch.autograd.profiler_legacy",
     "torch.profiler.profiler",
 )
+LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
+ABOVE_ALL = 6  # ILoggerObserver.h: VERBOSE 0, INFO, WARNING, STAGE, ERROR, USDT 5
+INIT = b"External init callback must run in same thread as registerClient"
+
+_importer = threading.get_ident()  # the agent is imported with torch
+_first = True
+_kept: list[Any] = []
 
 
 class ProfilerArbiter:
@@ -139,3 +159,46 @@ class ProfilerArbiter:
 
 def _is_ours(found: Any) -> bool:
     return type(found) is ObservedFunction
+
+
+@contextmanager
+def mute_kineto() -> Iterator[None]:
+    """Let Kineto log nothing inside."""
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL("libtorch_cpu.so"), LEVEL)
+    except (OSError, ValueError):  # another platform, or another Kineto
+        level = ctypes.c_int()
+    before, level.value = level.value, max(level.value, ABOVE_ALL)
+    try:
+        yield
+    finally:
+        level.value = before
+
+
+@contextmanager
+def mute_first_session() -> Iterator[None]:
+    """Take Kineto's remark about the thread out of what the first session prints."""
+    global _first
+    remarks = _first and threading.get_ident() != _importer
+    _first = False
+    # Only glibc's `stderr` is known to be a variable that may be set.
+    if not remarks or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.open_memstream.restype = ctypes.c_void_p
+    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    stream = libc.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    _kept.append((stream, text, size))  # C may still write there when the process exits
+    stderr = ctypes.c_void_p.in_dll(libc, "stderr")
+    before, stderr.value = stderr.value, stream or stderr.value
+    try:
+        yield
+    finally:
+        stderr.value = before
+        # The buffer is not closed: another thread may still hold it. It is one in a process.
+        libc.fflush(ctypes.c_void_p(stream))
+        lines = ctypes.string_at(text.value or 0, size.value) if size.value else b""
+        others = b"".join(line for line in lines.splitlines(keepends=True) if INIT not in line)
+        with suppress(OSError):
+            os.write(2, others)
