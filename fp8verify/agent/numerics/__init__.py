@@ -73,16 +73,13 @@ class Numerics(Instrument):
         after, scalers = KeptScales(self._modules()), used_scalers()
         weights = self._look_at_copies() if self._copies else []
         if after.slots or after.recipes or scalers or weights:
-            self._windows.append(
-                {
-                    "last_step": self._now,
-                    **scale_records(before["scales"], after),
-                    "loss_scales": scales_of(scalers),
-                    "loss_scales_before": before["loss_scales"],
-                    "weights": weights,
-                    "weights_ms": round(self._copies_ms, 3),
-                }
-            )
+            scales = {
+                **scale_records(before["scales"], after),
+                "loss_scales": scales_of(scalers),
+                "loss_scales_before": before["loss_scales"],
+            }
+            copies = {"weights": weights, "weights_ms": round(self._copies_ms, 3)}
+            self._windows.append({"last_step": self._now, **scales, **copies})
         self._follows = bool(weights) and not self._live
         self._write()
         if self._live:
@@ -217,12 +214,6 @@ class Numerics(Instrument):
         """Write the file, if it has any content."""
         if self._windows or self._wanted or self._first or self._reason:
             record = self.context.record()
-            record.files.write_numerics(
-                {
-                    "schema": SCHEMA,
-                    "rank": record.rank,
-                    "windows": self._windows,
-                    "measured": self._first,
-                    "reason": self._reason,
-                }
-            )
+            measured = {"measured": self._first, "reason": self._reason}
+            head = {"schema": SCHEMA, "rank": record.rank}
+            record.files.write_numerics({**head, "windows": self._windows, **measured})

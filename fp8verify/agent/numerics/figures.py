@@ -86,17 +86,18 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
     return _line(total)
 
 
-def measure_bytes(data: Tensor, found: Format) -> Tensor:
+def measure_bytes(data: Tensor, form: Format) -> Tensor:
     """Return the figures that follow from the bytes of an FP8 tensor, without its values."""
-    data = data.view(torch.uint8)
-    wanted = {"zeros": found.zeros, "saturated": found.tops, "nan": found.not_numbers}
-    # Cut, since a mask is as large; without a copy of what is not contiguous.
+    counts = dict.fromkeys(("zeros", "saturated", "nan"), data.new_zeros((), dtype=torch.int64))
+    # In parts, and without a copy of what is not contiguous.
     flat = data.view(-1) if data.is_contiguous() else data
-    parts = flat.split(max(1, 2 * PART // max(1, flat[0].numel()))) if data.numel() else ()
-    counts = dict.fromkeys(wanted, data.new_zeros((), dtype=torch.int64))
-    for part in parts:
-        for name, codes in wanted.items():
-            counts[name] = sum((torch.count_nonzero(part == code) for code in codes), counts[name])
+    for part in flat.split(max(1, PART // max(1, flat[0].numel()))) if data.numel() else ():
+        magnitudes = part.view(form.dtype).to(torch.float32).abs_()
+        counts["zeros"] = counts["zeros"] + torch.count_nonzero(magnitudes == 0)
+        counts["saturated"] = counts["saturated"] + torch.count_nonzero(magnitudes == form.largest)
+        # Not "larger": a NaN is neither.
+        finite = torch.count_nonzero(magnitudes <= form.largest)
+        counts["nan"] = counts["nan"] + part.numel() - finite
     return _line(counts)
 
 
@@ -140,12 +141,12 @@ def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) ->
 
 def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
     done = quantize(x, cast, amax)
-    magnitudes = done.values.view(torch.uint8) & 0x7F
+    magnitudes = done.values.to(torch.float32).abs_()
     kept = torch.count_nonzero(magnitudes)
     found: Figures = {
         "noise": _noise(done),
         "flushed": nonzero - kept,
-        "subnormal": kept - torch.count_nonzero(magnitudes >= cast.format.normal),
+        "subnormal": kept - torch.count_nonzero(magnitudes >= cast.format.smallest_normal),
     }
     if cast.scale is not None or cast.scaling == MXFP8:  # others fit the largest value
         found["saturated"] = torch.count_nonzero(done.scaled.abs() > cast.format.clipped)
@@ -153,7 +154,7 @@ def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
         found["scale"] = done.scale.amax()
     if cast.scaling == MXFP8:
         # Blocks more than half of whose values are the largest: arXiv 2506.20752.
-        at_top = (magnitudes == cast.format.tops[0]).sum(dim=(-3, -1))
+        at_top = (magnitudes == cast.format.largest).sum(dim=(-3, -1))
         found["top_blocks"] = torch.count_nonzero(at_top > magnitudes.shape[-1] / 2)
     return found
 

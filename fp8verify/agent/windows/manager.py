@@ -49,32 +49,28 @@ BYTES_PER_NODE = 8 << 10
 
 
 class WindowLimits:
-    """How long a window may last and how large its trace may become; 0 is without a limit.
+    """How long the window that begins now may last and how large its trace may become.
 
     The size is not known before the trace is written. What is known is how many autograd nodes the
-    script has made since, and by how much the memory of the process has grown.
+    script has made since, and by how much the memory of the process has grown. 0 is no limit.
     """
 
     def __init__(self, config: Config) -> None:
-        self._seconds = config["max_window_seconds"]
-        self._megabytes = config["max_trace_mb"]
-        self._began = 0.0
-        self._nodes = self._memory = 0
+        self._seconds, self._megabytes = config["max_window_seconds"], config["max_trace_mb"]
+        self._began, self._nodes, self._memory = time.monotonic(), _autograd_nodes(), _resident()
 
-    def begin(self, nodes: int) -> None:
-        """Note that a window begins."""
-        self._began, self._nodes, self._memory = time.monotonic(), nodes, _resident()
-
-    def exceeded(self, nodes: int) -> str | None:
+    def exceeded(self) -> str | None:
         """Return which limit the window has passed."""
         if 0 < self._seconds < time.monotonic() - self._began:
             return f"it had lasted {self._seconds:g} seconds (--max-window-seconds)"
-        if self._megabytes:
-            limit = self._megabytes << 20
-            made = max(0, nodes - self._nodes) * BYTES_PER_NODE
-            if made > limit or _resident() - self._memory > limit:
-                return f"its trace would exceed {self._megabytes} MB (--max-trace-mb)"
+        made = (_autograd_nodes() - self._nodes) * BYTES_PER_NODE
+        if 0 < self._megabytes << 20 < max(made, _resident() - self._memory):
+            return f"its trace would exceed {self._megabytes} MB (--max-trace-mb)"
         return None
+
+
+def _autograd_nodes() -> int:
+    return int(torch._C._autograd._get_sequence_nr())
 
 
 def _resident() -> int:
@@ -106,7 +102,7 @@ class WindowManager:
         self._arbiter = arbiter
         self._optimizers = optimizers
         self._ranges = OpenRanges()
-        self._limits = WindowLimits(config)
+        self._limits = WindowLimits(config)  # of the open window
         self._session: Session | None = None
         self._window = 0  # the index of the session's
         self._lost: Session | None = None
@@ -182,15 +178,11 @@ class WindowManager:
         session = self.recording
         if session is None:
             return
-        if not session.on_its_thread:
-            self._lose(session, "the steps moved to another thread")
-            return
-        last = self.plan.windows[self._window]["last"]
-        reason = self._limits.exceeded(_autograd_nodes())
+        last, reason = self.plan.windows[self._window]["last"], self._limits.exceeded()
         if step > last:  # two threads stepped at once
-            self._close(session, "cut", f"its last step was over before it could end, at {step}")
-        elif reason is not None and step < last:
-            self._close(session, "cut", f"{reason} after step {step}")
+            self._close("cut", f"its last step was over before it could end, at {step}")
+        elif not session.on_its_thread or (reason is not None and step < last):
+            self._close("cut", f"{reason} after step {step}")
 
     def _note_rank(self) -> None:
         if self.plan.starts_at_once:
@@ -274,13 +266,12 @@ class WindowManager:
         }
         self._session.start(metadata)
         self.record.sees_gpu = self._session.sees_gpu
-        self._limits.begin(_autograd_nodes())
+        self._limits = WindowLimits(self._config)
 
     def _stop(self, window: int) -> None:
-        session = self.recording
-        if session is None or self._window != window:
+        if self.recording is None or self._window != window:
             return
-        self._close(session, "complete", None)
+        self._close("complete", None)
         layers = self._config["layers"] and self.plan.naming is None and compiles()
         if layers and self.plan.finished(self._clock.steps):
             # Layers of compiled code are named in an eager step of its own, after the windows.
@@ -289,11 +280,20 @@ class WindowManager:
             eager_mode.plan(step, self._config["boot"], self.record.rank, self.record.world_size)
             self.record.write()
 
-    def _close(self, session: Session, state: str, reason: str | None) -> None:
-        """Write the trace of the open window."""
-        window = self.plan.windows[self._window]
+    def _close(self, state: str, reason: str | None) -> None:
+        """End the open window and write its trace; only its session's own thread can do so."""
+        session = self.recording
+        if session is None:
+            return
+        self._session, window = None, self.plan.windows[self._window]
+        if not session.on_its_thread:
+            self._lost = session
+            self._leave("drop")
+            self.record.mark(window, "dropped", "it ended on another thread than it began on")
+            debug.event("a session is left to its thread")
+            session.stop_when_possible()
+            return
         is_naming = window is self.plan.naming
-        self._session = None
         session.stop()
         seen = self._leave("end")
         if is_naming and reason is not None:
@@ -327,27 +327,13 @@ class WindowManager:
             if recording:
                 self.record.mark(self.plan.windows[self._window], "dropped", reason)
 
-    def _lose(self, session: Session, reason: str) -> None:
-        """Give up the open window; only its own thread may stop its session."""
-        self._session, self._lost = None, session
-        self._leave("drop")
-        self.record.mark(self.plan.windows[self._window], "dropped", reason)
-        debug.event("a session is left to its thread")
-        session.stop_when_possible()
-
     # --- the end, and others that take over -------------------------------------------------------
 
     def close_now(self) -> None:
         """End all windows, open or not, with the last step that is complete."""
         for window in self.plan.windows:
             window["last"] = max(window["first"], min(window["last"], self._clock.steps))
-        session = self.recording
-        if session is None:
-            return
-        if session.on_its_thread:
-            self._close(session, "complete", None)
-        else:
-            self._lose(session, "the window was closed on another thread than it began on")
+        self._close("complete", None)
 
     def yield_to_user(self) -> None:
         """Leave the profiler to the script's own, which is about to start."""
@@ -356,7 +342,7 @@ class WindowManager:
         if session is None or not session.on_its_thread:
             self._drop(took_over)
         elif self._current > self.plan.windows[self._window]["first"]:
-            self._close(session, "cut", f"{took_over} in step {self._current}")
+            self._close("cut", f"{took_over} in step {self._current}")
         else:  # not one step of ours is whole
             self._session = None
             session.stop()
@@ -367,16 +353,11 @@ class WindowManager:
 
     def finish(self, *, goes_on: bool = False) -> None:
         """Close what is open and write the last word: the process ends, unless it `goes_on`."""
-        session = self.recording
-        if session is not None:
-            if session.on_its_thread:
-                reason = f"the run ended inside step {self._current}"
-                if gpu_finishes_within():
-                    self._close(session, "cut", reason)
-                else:
-                    self._drop(f"{reason}, its GPU still busy")
-            else:
-                self._lose(session, "the run ended on another thread than the window began on")
+        session, reason = self.recording, f"the run ended inside step {self._current}"
+        if session is not None and session.on_its_thread and not gpu_finishes_within():
+            self._drop(f"{reason}, its GPU still busy")
+        elif session is not None:
+            self._close("cut", reason)
         elif goes_on:
             self._drop("the watch ended")  # a profiler that is prepared would stay so
         if self._clock.steps:
@@ -408,7 +389,3 @@ class WindowManager:
 
     def _new_session(self) -> Session:
         return Session(self._arbiter, self._ranges, record_shapes=self._config["record_shapes"])
-
-
-def _autograd_nodes() -> int:
-    return int(torch._C._autograd._get_sequence_nr())
