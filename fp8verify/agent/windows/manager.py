@@ -377,8 +377,9 @@ class WindowManager:
 
     def forget(self) -> None:
         """Let go of the profiler, in a forked child that does not own it."""
-        session = self.recording or self._lost
-        self._arbiter.forked(recording=session is not None and session.on_its_thread)
+        session = self._session or self._lost
+        if session is not None and session.on_its_thread:
+            self._arbiter.forked(session.end_in_child, recording=session.state == "recording")
         self._session = self._lost = None
         self._leave("drop")
         self._ranges.unwatch()

@@ -100,22 +100,23 @@ class ProfilerArbiter:
                 if _is_ours(vars(module)[name]):
                     setattr(module, name, vars(module)[name].function)
 
-    def forked(self, *, recording: bool) -> None:
+    def forked(self, end: Callable[[], None], *, recording: bool) -> None:
         """Record nothing in a forked child, whose Kineto has lost its threads.
 
-        The state of a session that was `recording` stays, silent, until the child profiles itself:
-        to stop it may take as long as the window.
+        What the child has of a session of its parent stays, silent, until the child profiles
+        itself: to `end` one that was `recording` may take as long as the window.
         """
+        enable = torch._C._autograd._enable_record_function
         if recording:
-            enable = torch._C._autograd._enable_record_function
             enable(False)
 
-            def leave_behind() -> None:
-                with suppress(Exception), self.ours(), mute_kineto():
-                    torch._C._autograd._disable_profiler()
+        def leave_behind() -> None:
+            with suppress(Exception), self.ours(), mute_kineto():
+                end()
+            if recording:
                 enable(True)
 
-            self._leave_behind = leave_behind
+        self._leave_behind = leave_behind
 
     @contextmanager
     def ours(self) -> Iterator[None]:

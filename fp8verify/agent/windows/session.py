@@ -214,6 +214,12 @@ class Session:
         self.state = "dropped"
         self._profile = self._step = None
 
+    def end_in_child(self) -> None:
+        """End what a forked child has of it: one that is prepared ends only once it has begun."""
+        if self.state == "prepared":
+            self._profile.profiler._start_trace()
+        torch._C._autograd._disable_profiler()
+
     def export(self, path: Path, drafts: Path) -> str:
         """Write the trace as JSON, gzipped if `path` ends so; it appears when it is whole.
 
