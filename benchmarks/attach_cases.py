@@ -18,6 +18,7 @@ import re
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,6 +50,8 @@ SEEN = ROOT / "tests" / "integration" / "loops" / "seen.py"
 WAYS = ("", "--layers", "--numerics", "--every 4 --window 1 --numerics")
 PAGE = ROOT / "benchmarks" / "results" / "attach.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"
+# What a watch says on standard error, by design: the run's verdict, where it changes.
+VERDICT = re.compile(r"^fp8verify: [A-Z]+ at step \d+.*\n", re.MULTILINE)
 BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
@@ -131,10 +134,11 @@ SELF_SEEING = tuple(
 
 
 def recorded(capture: Path) -> str:
-    """Return what the windows of a capture became, by rank."""
+    """Return what the windows of a capture became, by rank; of a watch those that it keeps."""
     found = [
         f"{window.first}-{window.last} {window.state}"
-        for _, meta in sorted(read_ranks(capture).items())
+        for folder in (capture, *sorted(capture.glob("kept/*")))
+        for _, meta in sorted(read_ranks(folder).items())
         for window in meta.windows
         if window.state != "skipped"
     ]
@@ -146,6 +150,8 @@ def compare(case: Case, folder: Path) -> tuple[str, list[str]]:
     witness = isinstance(case.command[0], Path) and case.command[0] != SEEN
     options = (*case.options, *(() if "--every" in case.options else ("--steps", case.window)))
     plain, ours = pair(folder, *case.command, options=options, witness=witness)
+    if "--every" in case.options:
+        ours = replace(ours, stderr=VERDICT.sub("", ours.stderr))
     found = plain.differences(ours, spare_mb=SPARE_MB + MB_OF_EVENTS * packed_mb(folder))
     if case.needs in LIBRARIES and plain.code:
         found.append(f"the training itself failed: {plain.stderr[-2000:]}")

@@ -113,9 +113,6 @@ def read_settings(
     window: int | None = None,
     ranks: str = "auto",
     trace_dir: str | Path | None = None,
-    layers: bool = False,
-    blas_log: bool = False,
-    numerics: bool = False,
     numerics_every: int | None = None,
     no_log: bool = False,
     no_shapes: bool = False,
@@ -130,10 +127,7 @@ def read_settings(
         window: how many steps each of them has.
         ranks: whose steps to record.
         trace_dir: the capture folder.
-        layers: whether to name the layer of every GEMM.
-        blas_log: whether cuBLASLt is to log its products.
-        numerics: whether to measure the tensors of FP8 layers.
-        numerics_every: after how many steps to measure them again.
+        numerics_every: after how many steps to measure the tensors of FP8 layers again.
         no_log: whether to leave the output of the run alone.
         no_shapes: whether to leave out the operators' input shapes.
         as_given: other fields of `RunSettings`.
@@ -143,7 +137,15 @@ def read_settings(
     """
     for name, count in (("every", every), ("window", window), ("numerics_every", numerics_every)):
         _check_count(name, count)
-    wanted: dict[str, Any] = {"windows": ()}
+    asked = RunSettings(
+        **{**as_given, "numerics": as_given.get("numerics", False) or numerics_every is not None},
+        windows=(),
+        ranks=parse_ranks(ranks),
+        trace_dir=None if trace_dir is None else Path(trace_dir),
+        numerics_every=numerics_every,
+        capture_log=not no_log,
+        record_shapes=not no_shapes,
+    )
     if steps is not None and steps.strip().startswith(GLOBAL):
         if every is not None or after_seconds is not None:
             other = "--every" if every is not None else "--after-seconds"
@@ -152,27 +154,25 @@ def read_settings(
                 f"With {other}, steps are counted from the start of this run; its report and its "
                 "lines name the framework's own numbers too.",
             )
-        wanted["global_windows"] = parse_windows(steps.strip().removeprefix(GLOBAL))
-    elif every is not None:
-        wanted["live"] = _live_windows(every, window, steps, after_seconds, layers, blas_log)
-    elif after_seconds is not None:
-        wanted["timed_window"] = TimedWindow(after_seconds, parse_count(steps or "3"))
-    elif steps is None:
-        wanted["timed_window"] = AUTO_WINDOW
-    else:
-        wanted["windows"] = parse_windows(steps)
-    return RunSettings(
-        **wanted,
-        ranks=parse_ranks(ranks),
-        trace_dir=None if trace_dir is None else Path(trace_dir),
-        layers=layers,
-        blas_log=blas_log,
-        numerics=numerics or numerics_every is not None,
-        numerics_every=numerics_every,
-        capture_log=not no_log,
-        record_shapes=not no_shapes,
-        **as_given,
-    )
+        return asked._replace(global_windows=parse_windows(steps.strip().removeprefix(GLOBAL)))
+    if every is not None:
+        others = {
+            "--layers": asked.layers,
+            "--blas-log": asked.blas_log,
+            "--after-seconds": after_seconds is not None,
+        }
+        for other in filter(others.get, others):
+            raise UsageError(
+                f"--every and {other} do not go together.",
+                "Watch the run with --every, or record one window of another run.",
+            )
+        return asked._replace(live=_live_windows(every, window, steps))
+    if after_seconds is not None:
+        timed = TimedWindow(after_seconds, parse_count(steps or "3"))
+        return asked._replace(timed_window=timed)
+    if steps is None:
+        return asked._replace(timed_window=AUTO_WINDOW)
+    return asked._replace(windows=parse_windows(steps))
 
 
 def _check_count(name: str, value: object) -> None:
@@ -184,27 +184,8 @@ def _check_count(name: str, value: object) -> None:
         )
 
 
-def _live_windows(
-    every: int,
-    window: int | None,
-    steps: str | None,
-    after_seconds: float | None,
-    layers: bool,
-    blas_log: bool,
-) -> LiveWindows:
+def _live_windows(every: int, window: int | None, steps: str | None) -> LiveWindows:
     """Return the windows of a whole run; `--steps` names the first of them."""
-    if after_seconds is not None or layers or blas_log:
-        other = (
-            "--after-seconds"
-            if not (layers or blas_log)
-            else "--layers"
-            if layers
-            else "--blas-log"
-        )
-        raise UsageError(
-            f"--every and {other} do not go together.",
-            "Watch the run with --every, or record one window of another run.",
-        )
     (first, last), *more = parse_windows(steps) if steps is not None else [(every, every + 1)]
     if more:
         raise UsageError(
