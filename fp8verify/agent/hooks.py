@@ -132,14 +132,14 @@ class Observer:
             self._ticked()
             return
         # Optimizers that step in the backward pass (one a parameter) do so on autograd's thread,
-        # on which a profiler would miss the operators of the training's own.
+        # on which a profiler would miss the operators of the script's own.
         self.clock.note(STEPS_IN_BACKWARD)
         self._observe_backward()
         self._postponed = True
 
     @fail_safe
     def step_is_traced(self) -> None:
-        """Note that torch.compile traces an optimizer's step, so that its hooks are not called."""
+        """Note that torch.compile traces an optimizer's step, so its hooks are not called."""
         debug.event("an optimizer's step is compiled")
         self._reads_versions = True
         for key, optimizer in list(self._built.items()):  # what is traced has not run yet
@@ -238,9 +238,9 @@ class Observer:
         counters.forget()
 
     def after_fork(self) -> None:
-        """Turn off in a forked child, unless the training is still to start in it."""
+        """Turn off in a forked child, unless the script is still to start in it."""
         if self.clock.steps or self.recorder.has_begun:
-            debug.event("this process is a fork of a training: it is not observed")
+            debug.event("this process is a fork of the script's: it is not observed")
             self.armed = False
             self._lock = threading.RLock()
             with suppress(Exception):  # nor may an error be told

@@ -341,7 +341,7 @@ def _why_not() -> str | None:
     """Return why the logger is not to be touched, None if it may be."""
     asked = next((name for name in VARIABLES if os.environ.get(name)), None)
     if asked is not None:
-        return f"{asked} is set, so that the log is the script's own; give its file to inspect too"
+        return f"{asked} is set, so the log is the script's own; give its file to inspect too"
     found = loaded()
     if not found:
         return "this process has not loaded the library (hipBLASLt: set HIPBLASLT_LOG_MASK=2)"

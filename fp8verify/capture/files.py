@@ -257,9 +257,9 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
     return remarks
 
 
-def missed_window(meta: RankMeta | None) -> WindowRecord | None:
+def missed_window(meta: RankMeta) -> WindowRecord | None:
     """Return the first window that left no trace."""
-    return next((one for one in meta.windows if one.trace is None), None) if meta else None
+    return next((one for one in meta.windows if one.trace is None), None)
 
 
 # --- processes that were not observed ---

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from fp8verify.analysis.gather import TraceEvidence, gather, merge_windows
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
-from fp8verify.analysis.rank import RankEvidence, merge_windows
 from fp8verify.capture.files import is_file_name
 from fp8verify.capture.names import LAYERS
 from fp8verify.capture.schema import NamingRecord, RankMeta

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gather import TraceEvidence, gather
 from fp8verify.analysis.promises import collect_promises
-from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.rank import NO_LOSSES, NO_META, NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.capture.files import (
     blas_logs,
     called_apis,

@@ -131,7 +131,7 @@ def agent_config(
     Args:
         settings: what the user asks for.
         capture: where the agent writes.
-        boot: the boot folder; none where the agent is part of the training's own program.
+        boot: the boot folder; none where the agent is part of the script's own program.
         agent: the archive with the agent's code; None for the one in the boot folder.
     """
     asked = {

@@ -216,7 +216,7 @@ class History:
         return folder
 
     def _guarded(self, what: str, call: Callable[[], object]) -> None:
-        """Call what is not ours: its failure ends neither the training nor the watch."""
+        """Call what is not ours: its failure ends neither the script nor the watch."""
         try:
             call()
         except Exception as error:

@@ -1,10 +1,10 @@
 """The script's stdout and stderr: where it writes, and how that reaches ours and the log.
 
-A regular file stays the training's own, and a thread reads it from where the training began to
-write. For a pipe and a terminal the training gets one of ours, whose other end the relay reads.
+A regular file stays the script's own, and a thread reads it from where the script began to
+write. For a pipe and a terminal the script gets one of ours, whose other end the relay reads.
 
 The runner relays itself. Since those who hold the other ends may outlive it (a background child of
-the training that still prints, and the training if the runner is killed), a standby waits: a small
+the script that still prints, and the script if the runner is killed), a standby waits: a small
 process with the same ends, which takes over once the runner is gone, with a standby of its own.
 
 In the standby only the standard library is imported, and of that little.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STDOUT, STDERR = 1, 2
-DRAIN_S = 1.0  # for children of the training that print without a pause
+DRAIN_S = 1.0  # for children of the script that print without a pause
 TERMINAL_LAG_MS = 50  # what is written to a pseudo-terminal arrives a little later
 MOST_STANDBYS = 8  # one after the other: whatever kills them may kill each
 PACKAGE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
@@ -211,7 +211,7 @@ class Stream(threading.Thread):
         self._log.write(data)
         has_reader = self._write(data)
         if not data or not has_reader:
-            # Without a reader the training gets an error when it writes, as it would without us.
+            # Without a reader the script gets an error when it writes, as it would without us.
             self.is_open = False
             os.close(self.read_end)
             if not has_reader:
@@ -317,7 +317,7 @@ class Relay:
                 self._start_standby()
 
     def _restart_standby(self) -> None:
-        """Let no standby hold an end that the training is to see closed."""
+        """Let no standby hold an end that the script is to see closed."""
         with self._lock:
             if self._standby is not None:
                 self._standby.kill()
@@ -348,7 +348,7 @@ def main() -> None:
     """Take over from the process that started us, as its command line says, once it is gone."""
     log, boot, *words = sys.argv[1:]
     has_ended = os.read(0, 1) == ENDED
-    if has_ended:  # what comes after the end of the training is not logged
+    if has_ended:  # what comes after the end of the script is not logged
         os.dup2(os.open(os.devnull, os.O_WRONLY), int(log))
     kept = BoundedLog(int(log))
     ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]

@@ -55,7 +55,7 @@ class RunResult(NamedTuple):
         notes: what kept the run from being observed, for the user.
         guess: why it was not, where nothing that is left says so.
         ranks: those that trained below this runner.
-        last: whether no other runner of the job is left to record, so that it can be judged.
+        last: whether no other runner of the job is left to record, so it can be judged.
         signal: the one that ended the command, if one did.
     """
 
@@ -179,7 +179,7 @@ def collect_result(
     if not errors and any(capture.path.glob(METAS)):
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
-        notes = (f"a run of fp8verify inside this one recorded the training: {inner[0]}",)
+        notes = (f"a run of fp8verify inside this one recorded the script: {inner[0]}",)
         return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)
     known = errors or unwritten
     guess = "" if known else _why_unobserved(boot, exit_code)

@@ -16,8 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fp8verify.errors import UsageError
 from fp8verify.files import writing
-from fp8verify.report.model import scalars
-from fp8verify.report.model.numerics import TrendPoint
+from fp8verify.report.model.diagnosis import GRAD_NORM, GRAD_NORM_CLIP_RATIO, OF_TENSORS, TrendPoint
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Leg, Verdict, low_precision_share
 
@@ -176,7 +175,7 @@ def open_sink(what: Destination) -> Sink:
         if re.match(r"[A-Za-z][\w-]+:", what):
             raise UsageError(
                 f"{what[:80]!r} is not a file: metrics are written as JSON lines.",
-                "Give FILE.jsonl; docs/live.md has recipes for TensorBoard, W&B and others.",
+                "Give FILE.jsonl; docs/recipes.md has recipes for TensorBoard, W&B and others.",
             )
     if isinstance(what, (str, Path)):
         return JsonLines(what)

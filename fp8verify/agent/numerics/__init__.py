@@ -1,7 +1,7 @@
-"""Numerics of the training: scales at each window, and tensors in separate measured steps.
+"""Numerics of the script: scales at each window, and tensors in separate measured steps.
 
 Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
-stopped, so that no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
+stopped, so no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
 layers in the second step after the windows (`step_hooks.py`); `--numerics-every` repeats that.
 """
 
@@ -36,7 +36,7 @@ class Numerics(Instrument):
         super().__init__(context)
         self._every = context.config["numerics_every"] or 0
         self._wanted = bool(context.config["numerics"] or self._every)
-        # A watch measures before its windows, so that each has the figures of its own time.
+        # A watch measures before its windows, so each has the figures of its own time.
         self._live = context.config["live"] is not None
         self._now = 0
         self._next: int | None = None  # to measure
@@ -191,7 +191,7 @@ class Numerics(Instrument):
         self._leave()
         try:
             result = hooks.result(self._now, self.context.optimizers())
-        except Exception as error:  # of the GPU, which the training will see too, or of ours
+        except Exception as error:  # of the GPU, which the script will see too, or of ours
             self._give_up(describe(error))
             return
         debug.event(f"step {self._now} is measured: {len(result['rows'])} tensors")

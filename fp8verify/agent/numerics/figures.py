@@ -225,7 +225,7 @@ class Measurements:
     def records(self) -> list[dict[str, Any]]:
         """Copy all figures to the host and return the rows; waits for the devices."""
         for device, pairs in self._lines.items():
-            if device.type == "cuda":  # the training may have used several streams
+            if device.type == "cuda":  # the script may have used several streams
                 torch.cuda.synchronize(device)
             lines = torch.stack([line for _, line in pairs]).tolist()
             for (row, _), line in zip(pairs, lines, strict=True):
