@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 
 from fp8verify import Policy, Report, inspect
 from scripts.truth_of_captures import ROOT
 
 DEFAULT = Policy()
+UPDATE = bool(os.environ.get("FP8VERIFY_UPDATE_GOLDENS"))
 
 
 @functools.cache

@@ -1,36 +1,34 @@
-"""Every figure of every report and of some comparisons, condensed: none changes unseen.
+"""Every figure of every report and of some comparisons: none changes unseen.
 
-Prose is left out, but for its numbers, so that a better sentence changes nothing here.
-FP8VERIFY_UPDATE_GOLDENS=1 writes figures.json anew: look with `inspect --format json` at what
-changed before committing it.
+`figures/` has a file for each, a line for each part; prose is left out, but for its numbers, so
+that a better sentence changes nothing here. FP8VERIFY_UPDATE_GOLDENS=1 writes these files anew:
+read the difference before committing it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import random
 import re
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import fp8verify
 from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.kernels import decode
 from fp8verify.kernels.operators import OPERATORS
-from fp8verify.terms import OpContext
+from fp8verify.terms import KernelName, OpContext
 from scripts.truth_of_captures import KNOWN, ROOT
-from tests.golden.reports import report_of
+from tests.golden.reports import UPDATE, report_of
 from tests.unit.test_kernel_names import labelled_names
 from tests.unit.test_nvidia_spelling import spelled_names
 
-GOLDEN = Path(__file__).with_name("figures.json")
+HERE = Path(__file__).parent
 NUMERICS = ROOT.parent / "examples" / "data" / "cpu_numerics_outlier"
 PAIRS = (
     *(
@@ -40,56 +38,80 @@ PAIRS = (
     ),
     *("ddp_one_rank_bf16 fsdp_fp8_all_gather", "fp8_te_modules_delayed fp8_te_modules_block"),
 )
+# A golden that has all of them would be too long to read.
+LONGEST, MOST_ROWS = 60, 6
+Lines = dict[str, Any]
 
 
 def figures(value: Any) -> Any:
-    """Return a document with the numbers of its sentences only; names, codes and numbers stay."""
+    """Return what is neither empty nor zero, and of sentences their numbers."""
     if isinstance(value, dict):
-        return {key: figures(one) for key, one in value.items() if key != "fp8verify_version"}
+        found = {key: figures(one) for key, one in value.items() if key != "fp8verify_version"}
+        return {key: one for key, one in found.items() if one not in (None, "", 0, [], {})}
     if isinstance(value, list):
-        return list(map(figures, value))
+        series = len(value) > 100 and isinstance(value[0], float)
+        return _sums(value) if series else [figures(one) for one in value]
     if isinstance(value, str) and " " in value:
-        return sorted(re.findall(r"\d[\d.,]*", value.replace(str(ROOT), "")))
+        return " ".join(re.findall(r"\d[\d.,]*", value.replace(str(ROOT), "")))
     return value
 
 
-def digest(value: Any) -> str:
-    """Return a digest of what is no prose."""
-    return hashlib.sha256(json.dumps(figures(value), sort_keys=True).encode()).hexdigest()[:8]
+def _sums(series: list[float]) -> dict[str, float]:
+    """Condense what a timeline has for each of its buckets."""
+    weighted = sum(place * one for place, one in enumerate(series))
+    return {"sum": round(sum(series), 1), "weighted": round(weighted, 1)}
 
 
-def condensed(document: dict[str, Any]) -> dict[str, str]:
-    """Return a digest for each part of a document, and for each part of its ranks."""
-    parts = {key: value for key, value in document.items() if key != "ranks"}
-    for place, rank in enumerate(document.get("ranks", [])):
-        parts |= {f"ranks.{place}.{key}": value for key, value in rank.items()}
-    return {key: digest(value) for key, value in parts.items() if value not in (None, [], {})}
+def of_report(document: Lines) -> Lines:
+    """Return the figures of each part of a report; a rank's are left out where the run's say so."""
+    ranks, found = document.pop("ranks", []), figures(document)
+    for number, rank in enumerate(ranks):
+        kernels, overhead = rank.pop("kernels"), (rank.get("tax") or {}).pop("rows", [])
+        parts = figures(rank) | dict(_kernels(kernels)) | _summed("overhead", overhead, "purpose")
+        found |= {f"ranks.{number}.{k}": v for k, v in parts.items() if found.get(k) != v}
+    return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
-def found_of(name: str) -> dict[str, str]:
+def _kernels(rows: list[Lines]) -> Iterator[tuple[str, Any]]:
+    """Yield what is said of GEMMs, a line each, and sums of the other kernels."""
+    gemms = [row for row in rows if row["role"].endswith("gemm")]
+    for number, row in enumerate(gemms[:MOST_ROWS]):
+        short = {key: row[key][:LONGEST] for key in ("name", "op") if row[key]}
+        yield f"gemms.{number}", figures(row | short | {"dims": None})
+    for part in ("role", "precision", "library", "leg", "decided_by"):
+        yield from _summed("kernels", rows, part).items()
+
+
+def _summed(what: str, rows: Iterable[Lines], by: str) -> Lines:
+    """Return the number of launches and their time by a column of some rows."""
+    launches, times = Counter[str](), Counter[str]()
+    for row in rows:
+        launches[f"{row[by]}"] += row["kernels"]
+        times[f"{row[by]}"] += row["time_us"]
+    found = {key: [launches[key], round(times[key], 3)] for key in launches}
+    return {f"{what} by {by}": found} if found else {}
+
+
+def found_of(name: str) -> Lines:
     if " " in name:
         result = fp8verify.compare(*(ROOT / run for run in name.split()))
-        return condensed(json.loads(result.to_json()))
+        return dict(figures(json.loads(result.to_json())))
     report = fp8verify.inspect(NUMERICS) if name == NUMERICS.name else report_of(name)
-    return condensed(json.loads(report.to_json()))
+    return of_report(json.loads(report.to_json()))
+
+
+def assert_golden(golden: Path, found: Lines) -> None:
+    """Compare lines with those of a file, or write it anew."""
+    lines = [json.dumps([key, value], sort_keys=True) for key, value in sorted(found.items())]
+    if UPDATE:
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("name", [*sorted(KNOWN), NUMERICS.name, *PAIRS])
 def test_the_figures_are_the_golden_ones(name: str) -> None:
-    known = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
-    found = found_of(name)
-    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
-        known[name] = found
-        GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-    parts = known[name].keys() | found.keys()
-    assert [part for part in sorted(parts) if known[name].get(part) != found.get(part)] == []
-
-
-def assert_golden(golden: Path, found: dict[str, str]) -> None:
-    if os.environ.get("FP8VERIFY_UPDATE_GOLDENS"):
-        golden.write_text(json.dumps(found, indent=0) + "\n")
-    known = json.loads(golden.read_text())
-    assert [one for one in known.keys() | found.keys() if known.get(one) != found.get(one)] == []
+    assert_golden(HERE / "figures" / f"{name.replace(' ', '_against_')}.jsonl", found_of(name))
 
 
 def names_of_kernels() -> Iterator[str]:
@@ -99,26 +121,40 @@ def names_of_kernels() -> Iterator[str]:
         yield from (row[spelling] for spelling in ("mangled", "nvidia", "cxxfilt"))
 
 
-def explained(name: str) -> str:
-    """Return a digest of what is said of a name, and of names with its parts in other places."""
-    rng, found = random.Random(name), [decode(name)]
-    for _ in range(6):
-        parts = re.split(r"(?<=[_<>,(])", name)
-        parts.insert(rng.randrange(len(parts)), parts.pop(rng.randrange(len(parts))))
-        found.append(decode("".join(parts[rng.random() < 0.3 :])))
-    return digest(msgspec.to_builtins(found))
+def said_of(found: KernelName) -> str:
+    """Return what is said of a name, in a line."""
+    operands = " × ".join(filter(None, (found.a, found.b)))  # noqa: RUF001
+    said = (found.role.value, found.precision.value, found.library, operands, found.out)
+    accumulation = {True: "fast", False: "exact"}.get(found.fast_accum)
+    scaling = found.scaling and found.scaling.value
+    tokens = " ".join(f"[{token}]" for token, _ in found.tokens)
+    return ", ".join(filter(None, (*said, scaling, accumulation, tokens)))
+
+
+def jumbled(name: str) -> str:
+    """Put a part of a name in another place."""
+    rng, parts = random.Random(name), re.split(r"(?<=[_<>,(])", name)
+    parts.insert(rng.randrange(len(parts)), parts.pop(rng.randrange(len(parts))))
+    return "".join(parts[rng.random() < 0.3 :])
 
 
 def test_every_part_of_a_name_is_explained_as_it_was() -> None:
-    found = {name[:120]: explained(name) for name in names_of_kernels()}
-    assert_golden(GOLDEN.with_name("names.json"), found)
+    found = {name: said_of(decode(name)) for name in names_of_kernels()}
+    assert_golden(HERE / "names.jsonl", found)
+
+
+def test_names_whose_parts_are_in_other_places_mean_what_they_did() -> None:
+    found = {name: decode(name) for name in map(jumbled, names_of_kernels())}
+    said = {name[:120]: f"{n.role.value}, {n.precision.value}" for name, n in found.items()}
+    assert_golden(HERE / "jumbled_names.jsonl", said)
 
 
 def test_the_sizes_of_gemms_are_read_from_inputs_as_they_were() -> None:
     sizes = [(6, 8), (2, 6, 8), (8,)], [(8, 4), (4, 8), (2, 8, 4), (2, 4, 8), (8,)]
-    places = [p for a, b in product(*sizes) for p in set(permutations((a, b, (), ())))]
-    found = {
-        name: digest([gemm_shape(OpContext(name=name, dims=dims)) for dims in sorted(places)])
-        for name in OPERATORS
-    }
-    assert_golden(GOLDEN.with_name("operators.json"), found)
+    places = sorted({p for a, b in product(*sizes) for p in permutations((a, b, (), ()))})
+    operators = defaultdict[str, list[str]](list)
+    for name in OPERATORS:
+        shapes = [(dims, gemm_shape(OpContext(name=name, dims=dims))) for dims in places]
+        read = "; ".join(f"{dims} {tuple(shape)}" for dims, shape in shapes if shape)
+        operators[read].append(name)
+    assert_golden(HERE / "operators.jsonl", {", ".join(v): k for k, v in operators.items()})
