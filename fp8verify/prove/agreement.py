@@ -139,8 +139,8 @@ def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool 
     from fp8verify.report.page import GOOD, Grid, Page
     from fp8verify.report.text import write_text
 
-    names = ("agreement", "calls", "class", "2·M·N·K", "counted operations", "kernel")
-    rows = tuple(
+    headings = ("<agreement", "calls", "<class", "2·M·N·K", "<counted operations", "<kernel")
+    rows = [
         (
             proof.agreement,
             str(proof.launches),
@@ -150,10 +150,10 @@ def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool 
             _short(proof.kernel),
         )
         for proof in proofs
-    )
+    ]
     wrong = (proof for proof in proofs if proof.agreement in ("differs", "missed"))
     below = (summary(proofs), *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong))
-    grid = Grid("Proofs", names, ("agreement", "class", *names[4:]), rows, True, below=below)
+    grid = Grid("Proofs", headings, rows, stretch=True, below=below)
     head = f"{gpu.name}, operations of one launch by source type"
     page = Page("", GOOD, (gpu.name,), "", fails=False, body=(head, grid))
     return write_text(page, terminal=color, verbose=True, width=width).rstrip()

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
-from fp8verify.report.model.comparison import Comparison, LossPair, Outcome, RunRow, RunTable
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out
-from fp8verify.report.tables import by_severity, times
+from fp8verify.report.model.comparison import (
+    Comparison,
+    GemmPair,
+    LayerPair,
+    LossPair,
+    Outcome,
+    RankPair,
+    RunRow,
+    RunTable,
+    Side,
+)
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns
+from fp8verify.report.tables import by_severity, millis, percent, times
 from fp8verify.terms import Severity, Verdict
-from fp8verify.text import counted, listed
+from fp8verify.text import counted, gib, listed
 
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
@@ -56,87 +65,91 @@ def _exit(found: Comparison) -> str:
 
 def _budget_grid(found: Comparison) -> Grid:
     parts = [(row.name, row.baseline_us, row.candidate_us) for row in found.budget]
-    return lay_out(
+    return Grid(
         BUDGET,
-        "<ms per step | baseline | candidate | change",
-        "{0} | {1:ms} | {2:ms} | {3:+.2f}",
-        [(*row, (row[2] - row[1]) / 1000) for row in (*parts, *_sums(parts))],
+        ("<ms per step", "baseline", "candidate", "change"),
+        [
+            (name, millis(before), millis(after), f"{(after - before) / 1000:+.2f}")
+            for name, before, after in (*parts, *_sums(parts))
+        ],
         below=(f"GPU kernel time: {times(found.busy_speedup)} (profiling adds waiting)",),
     )
 
 
 def _leg_grid(found: Comparison) -> Grid:
-    legs = [(leg.leg, leg.baseline_us, leg.candidate_us, leg.speedup) for leg in found.legs]
-    return lay_out(
+    legs = [(leg.leg, leg.baseline_us, leg.candidate_us) for leg in found.legs]
+    speedups = [*(leg.speedup for leg in found.legs), found.gemm_speedup]
+    return Grid(
         "GEMMs by leg",
-        "<GEMM leg (ms) | baseline | candidate | speed-up",
-        "{0} | {1:ms} | {2:ms} | {3:x}",
-        [*legs, *((*row, found.gemm_speedup) for row in _sums(legs))],
+        ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"),
+        [
+            (name, millis(before), millis(after), times(speedup))
+            for (name, before, after), speedup in zip([*legs, *_sums(legs)], speedups, strict=False)
+        ],
     )
 
 
 def _run_grids(found: Comparison) -> Iterator[Grid]:
     """Yield the tables of whole runs: verdicts and steps, kinds of work, memory."""
+    cells: dict[str, Callable[[tuple[str, Side]], str]] = {
+        "<run": lambda run: run[0],
+        "<verdict": lambda run: run[1].verdict.value,
+        "FP8": lambda run: percent(run[1].fp8_share_of_time),
+        "steps": lambda run: str(run[1].step.steps),
+        "mean ms": lambda run: millis(run[1].step.mean_us),
+        "range": lambda run: f"{millis(run[1].step.min_us)}-{millis(run[1].step.max_us)}",
+        "<name": lambda run: run[1].name,
+    }
     sides = (("baseline", found.baseline), ("candidate", found.candidate))
-    yield lay_out(
-        "Runs",
-        "<run | <verdict | FP8 | steps | mean ms | range | <name",
-        "{0} | {1.verdict.value} | {1.fp8_share_of_time:%} | {1.step.steps} | {1.step.mean_us:ms}"
-        " | {1.step.min_us:ms}-{1.step.max_us:ms} | {1.name}",
-        sides if found.baseline and found.candidate else (),
-        stretch=True,
-    )
+    known = [(role, side) for role, side in sides if side is not None]
+    yield Grid("Runs", *columns(known, cells), stretch=True)
     memory = found.memory
     peaks = memory and (
         ("tensors", memory.baseline_allocated, memory.candidate_allocated),
         ("reserved", memory.baseline_reserved, memory.candidate_reserved),
     )
-    yield lay_out(
+    yield Grid(
         "Memory",
-        "<peak GPU memory | baseline | candidate | change",
-        "{0} | {1:size} | {2:size} | {3:+.0%}",
-        [(*row, row[2] / row[1] - 1 if row[1] else None) for row in peaks or ()],
+        ("<peak GPU memory", "baseline", "candidate", "change"),
+        [
+            (what, gib(before), gib(after), f"{after / before - 1:+.0%}" if before else "-")
+            for what, before, after in peaks or ()
+        ],
     )
 
 
-def _sums(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, float, float]]:
+def _sums(rows: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
     """Return the row that adds up the times of both runs; none if there are no rows."""
     return [("all", sum(row[1] for row in rows), sum(row[2] for row in rows))] if rows else []
 
 
 def _pair_grids(found: Comparison) -> Iterator[Grid]:
     """Yield the tables of what is paired: passes, ranks, layers, GEMMs."""
-    yield lay_out(
-        "Ranks",
-        "<rank | baseline ms | candidate ms | speed-up of a step | baseline FP8 | candidate FP8",
-        "{0.rank} | {0.baseline_us:ms} | {0.candidate_us:ms} | {0.step_speedup:x}"
-        " | {0.baseline_fp8_share:%} | {0.candidate_fp8_share:%}",
-        [(pair,) for pair in found.ranks],
-        shown=_TOP,
-    )
-    yield lay_out(
-        "Layers",
-        "baseline us | candidate us | speed-up | <layer (GEMMs of a step)",
-        "{1} | {2} | {0.speedup:x} | {0.layer}",
-        [
-            (
-                pair,
-                _micros(pair.baseline_us, pair.baseline_precision),
-                _micros(pair.candidate_us, pair.candidate_precision),
-            )
-            for pair in found.layers
-        ],
-        stretch=True,
-        shown=_TOP,
-    )
-    yield lay_out(
-        "One GEMM of each size and leg",
-        "<layer (N x K) | <leg | tokens | baseline us | candidate us | speed-up",
-        "{0.n} x {0.k} | {0.leg} | {1} | {0.baseline_us:.1f} {0.baseline_precision}"
-        " | {0.candidate_us:.1f} {0.candidate_precision} | {0.speedup:x}",
-        [(pair, _tokens(pair.baseline_tokens, pair.candidate_tokens)) for pair in found.gemms],
-        shown=_TOP,
-    )
+    ranks: dict[str, Callable[[RankPair], str]] = {
+        "<rank": lambda pair: str(pair.rank),
+        "baseline ms": lambda pair: millis(pair.baseline_us),
+        "candidate ms": lambda pair: millis(pair.candidate_us),
+        "speed-up of a step": lambda pair: times(pair.step_speedup),
+        "baseline FP8": lambda pair: percent(pair.baseline_fp8_share),
+        "candidate FP8": lambda pair: percent(pair.candidate_fp8_share),
+    }
+    yield Grid("Ranks", *columns(found.ranks, ranks), shown=_TOP)
+    layers: dict[str, Callable[[LayerPair], str]] = {
+        "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
+        "candidate us": lambda pair: _micros(pair.candidate_us, pair.candidate_precision),
+        "speed-up": lambda pair: times(pair.speedup),
+        "<layer (GEMMs of a step)": lambda pair: pair.layer,
+    }
+    yield Grid("Layers", *columns(found.layers, layers), stretch=True, shown=_TOP)
+    gemms: dict[str, Callable[[GemmPair], str]] = {
+        "<layer (N x K)": lambda pair: f"{pair.n} x {pair.k}",
+        "<leg": lambda pair: pair.leg,
+        "tokens": lambda pair: _tokens(pair.baseline_tokens, pair.candidate_tokens),
+        "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
+        "candidate us": lambda pair: _micros(pair.candidate_us, pair.candidate_precision),
+        "speed-up": lambda pair: times(pair.speedup),
+    }
+    yield Grid("One GEMM of each size and leg", *columns(found.gemms, gemms), shown=_TOP)
 
 
 def _micros(time_us: float | None, precision: str) -> str:
@@ -196,18 +209,22 @@ def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
     "lowest" is the FP8 share of the rank that has the least; it is left out where every run has
     one rank.
     """
-    lowest = [run.lowest_rank_share if run.ranks > 1 else None for run in found.runs]
     several = any(run.ranks > 1 for run in found.runs)
-    grid = lay_out(
-        "Runs",
-        f"<run | <verdict | FP8{' | lowest' if several else ''} | step ms | GEMM ms | casts"
-        " | speed-up",
-        f"{{0.name}} | {{2}} | {{0.fp8_share_of_time:%}}{' | {1:%}' if several else ''}"
-        " | {0.step_us:ms} | {0.gemm_us_per_step:ms} | {0.casts_share_of_gpu_time:%}"
-        " | {0.speedup_estimate:x}",
-        [(run, low, verdict_of(run)) for run, low in zip(found.runs, lowest, strict=True)],
-        below=(*(f"{run.name}: {run.reason}." for run in found.runs if verbose), _LEGEND),
-    )
+    lowest: dict[str, Callable[[RunRow], str]] = {
+        "lowest": lambda run: percent(run.lowest_rank_share if run.ranks > 1 else None)
+    }
+    cells: dict[str, Callable[[RunRow], str]] = {
+        "<run": lambda run: run.name,
+        "<verdict": verdict_of,
+        "FP8": lambda run: percent(run.fp8_share_of_time),
+        **(lowest if several else {}),
+        "step ms": lambda run: millis(run.step_us),
+        "GEMM ms": lambda run: millis(run.gemm_us_per_step),
+        "casts": lambda run: percent(run.casts_share_of_gpu_time),
+        "speed-up": lambda run: times(run.speedup_estimate),
+    }
+    reasons = [f"{run.name}: {run.reason}." for run in found.runs if verbose]
+    grid = Grid("Runs", *columns(found.runs, cells), below=(*reasons, _LEGEND))
     active = sum(run.verdict is Verdict.ACTIVE and not run.exit_code for run in found.runs)
     worst = next((run.name for run in found.runs if run.exit_code == found.exit_code), "")
     why = f": the largest of the runs ({worst})" if found.exit_code else ""

@@ -9,7 +9,6 @@ import msgspec
 from fp8verify.report.model.comparison import Comparison, RunTable
 from fp8verify.report.model.report import Frames, Rendered, Report
 from fp8verify.report.page import Page
-from fp8verify.terms import Severity
 from fp8verify.text import printable
 
 if TYPE_CHECKING:
@@ -103,10 +102,7 @@ def brief(found: Rendered, whole: str = "") -> str:
     """
     page = page_of(found)
     lines = [f"{page.verdict}  {' · '.join(page.run)}", f"{page.sentence}."]
-    error = next((one for one in page.reports if one.severity is Severity.ERROR), None)
-    if error is not None:
-        lines.append(f"error    [{error.code}] {page.message_of(error) or error.hint}")
-    elif page.speed is not None:
-        lines.append(f"{page.speed.label:8} {page.speed.text}")
+    error = next((note for note in page.told() if note.label == "error"), page.speed)
+    lines += [f"{error.label:8} {error.coded()}"] if error is not None else []
     lines.append(f"{page.exit}{f'   {whole}' if whole else ''}")
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree as Xml
 
-from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.report.tables import layer_share, percent, rank_label
@@ -31,15 +30,7 @@ def _blocks(page: Page) -> Iterator[str]:
         yield f"{markdown(page.sentence)}."
     if page.proof is not None:
         yield _section(page.proof)
-    yield from _list([f"**{note.label}**: {markdown(note.text)}" for note in page.sources])
-    if page.fix:
-        yield f"**fix**: {markdown(page.fix)}"
-    yield from _list([_finding(one, page.message_of(one)) for one in page.reports])
-    if page.speed is not None:
-        paying = next((one for one in page.findings if one.code == page.pays), None)
-        code = f" `{paying.code}`  \n  **fix**: {markdown(paying.hint)}" if paying else ""
-        yield f"- **{page.speed.label}**: {markdown(page.speed.text)}{code}"
-    yield from _list([_finding(one, one.message) for one in page.infos])
+    yield from _list(_told(page))
     for part in (*page.requested, *page.body):
         yield markdown(part) if isinstance(part, str) else _section(part)
     yield from _list([f"{note.label}: {markdown(note.text)}" for note in page.notes])
@@ -49,15 +40,15 @@ def _blocks(page: Page) -> Iterator[str]:
         yield f"<sub>{markdown(page.software)}</sub>"
 
 
-def _list(items: list[str]) -> Iterator[str]:
-    if items:
-        yield "\n".join(f"- {item}" for item in items)
+def _list(items: Iterable[str]) -> Iterator[str]:
+    if lines := [f"- {item}" for item in items]:
+        yield "\n".join(lines)
 
 
-def _finding(finding: Finding, message: str) -> str:
-    said = f": {markdown(message)}" if message else ""
-    head = f"**{finding.severity.value}** `{finding.code}`{said}"
-    return f"{head}  \n  **fix**: {markdown(finding.hint)}" if finding.hint else head
+def _told(page: Page) -> Iterator[str]:
+    for note in page.told():
+        code = f" `{note.finding.code}`" if note.finding is not None and note.label != "fix" else ""
+        yield f"**{note.label}**{code}: {markdown(note.text)}"
 
 
 def _section(grid: Grid) -> str:
@@ -71,7 +62,7 @@ def _section(grid: Grid) -> str:
 
 
 def _table(grid: Grid) -> str:
-    rule = ["---" if name in grid.words else "---:" for name in grid.names]
+    rule = ["---" if words else "---:" for words in grid.words]
     head, *rows = [tuple(map(markdown, row)) for row in (grid.names, *grid.rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
 
@@ -90,7 +81,7 @@ def write_github(page: Page) -> str:
     level = "error" if page.fails else "notice" if page.tone == GOOD else "warning"
     cause = next((one for one in page.reports if one.code == page.cause), None)
     lines = [f"{page.sentence} ({page.name})."]
-    lines += [cause.hint if cause is not None else page.fix] if cause or page.fix else []
+    lines += [page.fix] if cause is None else [cause.message, cause.hint]
     lines += [f"{note.label}: {note.text}" for note in page.sources]
     lines += [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
     title = f"FP8 {page.verdict}" if cause is None else f"FP8 {page.verdict}: {cause.code}"
@@ -139,16 +130,11 @@ def write_junit(report: Report, page: Page) -> str:
     judged is an error, as a test that could not run; the others that are not ACTIVE are failures.
     The class of each is the run's name, by which CI servers tell runs apart.
     """
-    lines = [f"{note.label}: {note.text}" for note in page.sources]
-    lines += [page.fix] if page.fix else []
-    for finding in page.findings:
-        head = f"{finding.severity.value} [{finding.code}] {page.message_of(finding)}".rstrip()
-        lines += [head, *([f"    {finding.hint}"] if finding.hint else [])]
-    lines += [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
+    told = (f"{note.label:8} {note.coded()}" for note in page.told(verbose=True))
     head = f"FP8 {page.verdict}: {page.sentence}"
     if page.fails and report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL):
         head = f"{report.exit_reason} (FP8 {page.verdict}: {page.sentence})"
-    text = "\n".join([*lines, page.exit])
+    text = "\n".join([*told, page.exit])
     cases = [_case("run", report.verdict, head, text, failed=report.fails)]
     for rank in report.ranks if len(report.ranks) > 1 else ():
         text = f"{percent(layer_share(rank))} of layers' GEMM time in FP8: {rank.source}"

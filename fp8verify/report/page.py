@@ -5,15 +5,13 @@ Reports, comparisons and tables of runs are laid out as pages; each format has o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from string import Formatter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from fp8verify.report.model.parts import Finding
-from fp8verify.report.tables import millis, percent, times
 from fp8verify.terms import Severity
-from fp8verify.text import gib
 
+_Item = TypeVar("_Item")
 GOOD, FAIR, BAD = "good", "fair", "bad"
 
 
@@ -22,8 +20,7 @@ class Grid(NamedTuple):
 
     Attributes:
         title: what it shows.
-        names: the headings.
-        words: those of columns that hold words; the others hold figures.
+        headings: of the columns; one that begins with "<" is over words, which are put to the left.
         rows: the cells.
         stretch: whether the last column may be cut if there is little room.
         shown: how many rows are shown at a glance; None for all.
@@ -34,15 +31,24 @@ class Grid(NamedTuple):
     """
 
     title: str
-    names: tuple[str, ...]
-    words: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
     stretch: bool = False
     shown: int | None = None
     above: str = ""
     below: tuple[str, ...] = ()
     folded: bool = False
     own_line: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The headings as they are shown."""
+        return tuple(heading.removeprefix("<") for heading in self.headings)
+
+    @property
+    def words(self) -> tuple[bool, ...]:
+        """Whether each column holds words."""
+        return tuple(heading.startswith("<") for heading in self.headings)
 
     def head(self, count: int | None) -> Grid:
         """Return the first rows, and a line that counts the others."""
@@ -53,58 +59,45 @@ class Grid(NamedTuple):
         return self._replace(rows=self.rows[:count], below=(more, *self.below))
 
 
-class _CellFormatter(Formatter):
-    """Formats a cell as `str.format` does, with formats for figures; what is None becomes "-"."""
-
-    FIGURES: Mapping[str, Callable[[Any], str]] = {
-        "ms": millis,
-        "%": percent,
-        "x": times,
-        "MB": lambda size: f"{size / 1e6:.1f}",
-        "size": gib,
-    }
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        """Return one figure as text."""
-        if value is None:
-            return "-"
-        show = self.FIGURES.get(format_spec)
-        return show(value) if show else format(value, format_spec)
-
-
-_CELLS = _CellFormatter()
-
-
-def lay_out(
-    title: str, headings: str, row: str, items: Iterable[tuple[Any, ...]], **more: Any
-) -> Grid:
-    """Lay out a grid with one row for each item.
+def columns(
+    items: Iterable[_Item], cells: Mapping[str, Callable[[_Item], str]]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the headings and the rows of a table with a row for each item.
 
     Args:
-        title: what the grid shows.
-        headings: the headings with " | " between them; "<" marks a column of words.
-        row: the cells in the same way, as `str.format` takes them: "{0.name} | {1.mean_us:ms}".
-            Formats of figures: ms (of µs), % (of a share), x (a factor), MB and size (of bytes).
-        items: the positional arguments of each row.
-        more: further fields of `Grid`.
+        items: what the rows are about.
+        cells: what a column shows of an item, by its heading.
     """
-    names = headings.split(" | ")
-    cells = row.split(" | ")
-    return Grid(
-        title=title,
-        names=tuple(name.removeprefix("<") for name in names),
-        words=tuple(name[1:] for name in names if name.startswith("<")),
-        rows=tuple(tuple(_CELLS.vformat(cell, item, {}) for cell in cells) for item in items),
-        **more,
-    )
+    return tuple(cells), [tuple(cell(item) for cell in cells.values()) for item in items]
 
 
 class Note(NamedTuple):
-    """A line under a label; `tone` is good, fair, bad or empty."""
+    """A line under a label.
+
+    Attributes:
+        label: what it is: a source, a severity, "fix", "speed" and the like.
+        text: what it says.
+        tone: good, fair, bad or empty.
+        finding: what it is about, None if it is no finding.
+    """
 
     label: str
     text: str
     tone: str = ""
+    finding: Finding | None = None
+
+    @classmethod
+    def of(cls, finding: Finding) -> Note:
+        """Make the line of a finding; one without a message says what to do."""
+        text = finding.message or f"fix: {finding.hint}"
+        return cls(finding.severity.value, text, finding=finding)
+
+    def coded(self) -> str:
+        """Return the text with the code of the finding that it says."""
+        if self.finding is None or self.label in ("fix", ""):
+            return self.text
+        code = f"[{self.finding.code}]"
+        return f"{self.text} {code}" if self.label == "speed" else f"{code} {self.text}"
 
 
 class Page(NamedTuple):
@@ -119,7 +112,8 @@ class Page(NamedTuple):
         exit: the exit code and why, for the last line.
         proof: the table that shows what the sentence says, None if none is needed.
         sources: what log, model and kernels say.
-        findings: what the reader should know, the gravest first, with the ranks that it is about.
+        findings: what the reader should know, the gravest first, with the ranks that it is about;
+            one whose message is the sentence has none of its own.
         cause: code of the finding that the sentence is about, None if it is about none.
         fix: what to do about the verdict where no error or warning says it.
         speed: whether FP8 pays, or how the losses compare; None if that is not known.
@@ -128,8 +122,6 @@ class Page(NamedTuple):
         notes: remarks under labels.
         further: what the body has in a few words.
         urgent: those of the notes that the first screen has if there is room.
-        detail: codes of findings that another line says, or that need no action.
-        pays: code of the finding whose fact is the line of the speed.
         lines: how many the first screen has at most.
         software: the versions of the run's software and of fp8verify.
     """
@@ -151,8 +143,6 @@ class Page(NamedTuple):
     notes: tuple[Note, ...] = ()
     further: tuple[str, ...] = ()
     urgent: tuple[Note, ...] = ()
-    detail: frozenset[str] = frozenset()
-    pays: str = ""
     lines: int = 26
     software: str = ""
 
@@ -166,27 +156,50 @@ class Page(NamedTuple):
         """The tables."""
         return (part for part in (*self.requested, *self.body) if isinstance(part, Grid))
 
-    def message_of(self, finding: Finding) -> str:
-        """Return what a finding says, empty if the sentence has said it."""
-        return "" if finding.code == self.cause else finding.message
-
     @property
     def reports(self) -> tuple[Finding, ...]:
-        """The findings that decide or cost, but for what the speed says."""
+        """The findings that decide or cost, but for the one that is the line of the speed."""
+        paying = self.speed and self.speed.finding
         return tuple(
-            one
-            for one in self.findings
-            if one.severity is not Severity.INFO and (self.speed is None or one.code != self.pays)
+            one for one in self.findings if one.severity is not Severity.INFO and one is not paying
         )
 
     @property
     def infos(self) -> tuple[Finding, ...]:
         """The findings that need no action and that no other line says."""
-        return tuple(
-            one
-            for one in self.findings
-            if one.severity is Severity.INFO and one.code not in self.detail
-        )
+        infos = (one for one in self.findings if one.severity is Severity.INFO)
+        return tuple(one for one in infos if one.code not in _DETAIL)
+
+    def told(self, *, verbose: bool = False) -> Iterator[Note]:
+        """Yield sources, findings with what to do about them, speed and infos, in this order.
+
+        Nothing is told twice: advice that several findings share stands below the first one.
+        """
+        yield from self.sources
+        if self.fix:
+            yield Note("fix", self.fix)
+        fixes = {""}
+        for finding in self.reports:
+            yield Note.of(finding)
+            if finding.message and finding.hint not in fixes:
+                yield Note("fix", finding.hint, finding=finding)
+            fixes.add(finding.hint)
+        if self.speed is not None:
+            yield self.speed
+            if self.speed.finding is not None:
+                yield Note("fix", self.speed.finding.hint, finding=self.speed.finding)
+        every = (one for one in self.findings if one.severity is Severity.INFO)
+        for finding in every if verbose else self.infos:
+            yield Note.of(finding)
+            if verbose and finding.hint not in fixes:
+                yield Note("", finding.hint, finding=finding)
+            fixes.add(finding.hint)
+
+
+# Infos that another line says, or that only confirm the verdict.
+_DETAIL = frozenset({
+    "faster-than-bf16", "gpu-idle", "layer-not-fp8", "leg-not-fp8", "ranks-not-observed",
+})  # fmt: skip
 
 
 def sentence(text: str) -> str:

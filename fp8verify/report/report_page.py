@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from msgspec.structs import replace
 
 from fp8verify.report import tables
-from fp8verify.report.model.diagnosis import NamedLayersReport, NumericsReport, TaxReport, TensorRow
-from fp8verify.report.model.parts import Proof, ProofRow
-from fp8verify.report.model.report import BreakdownReport, RankReport, Report
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, lay_out, sentence
-from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
-from fp8verify.report.tables import (
-    layer_groups,
-    layer_share,
-    layer_states,
-    layer_us,
-    legs_shown,
-    low_of_all,
-    percent,
-    precisions,
-    rank_label,
+from fp8verify.report.model.diagnosis import (
+    CollectiveRow,
+    LayerRow,
+    NamedLayersReport,
+    NumericsReport,
+    TaxReport,
+    TensorRow,
 )
+from fp8verify.report.model.parts import Finding, KernelRow, Proof, ProofRow, StepReport
+from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, sentence
+from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
+from fp8verify.report.tables import figure, layer_share, millis, percent, rank_label
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
-from fp8verify.text import counted, shorten
+from fp8verify.text import counted
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
 # What to do where no error and no warning says it.
@@ -40,10 +40,6 @@ _ACCEPT = (
     "If this is intended, accept it with --min-share expected; else change what keeps these GEMMs "
     "in high precision."
 )
-# Infos that another line says, or that only confirm the verdict.
-_DETAIL = frozenset({
-    "faster-than-bf16", "gpu-idle", "layer-not-fp8", "leg-not-fp8", "ranks-not-observed",
-})  # fmt: skip
 # Its fact is the line of the speed.
 _PAYS = "fp8-not-paying"
 _LINES = {Verdict.ACTIVE: 16}
@@ -60,37 +56,51 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         report: the finished report.
         verbose: whether tables show every layer, tensor and rank.
     """
-    speed, versions = payoff(report), report.environment.versions
-    in_time = report.measure == "time"
+    said, findings = sentence(report.reason), tuple(_findings(report))
     body = tuple(_body(report))
     return Page(
         verdict=_verdict(report),
         tone=BAD if report.fails and _errors(report) else TONES.get(report.verdict, BAD),
         run=tuple(dict.fromkeys(_run(report))),
-        sentence=sentence(report.reason),
+        sentence=said,
         fails=report.fails,
         exit=exit_line(report),
         proof=_proof(report),
         sources=sources(report),
-        findings=tuple(tables.by_severity(tables.shown_findings(report))),
+        findings=findings,
         cause=report.cause,
         fix=_fix(report),
-        speed=speed and Note("speed", speed.text, speed.tone),
+        speed=_speed(report, findings),
         requested=tuple(_requested(report, verbose)),
-        body=body if in_time else tuple(map(_in_flops, body)),
+        body=body if report.measure == "time" else tuple(map(_in_flops, body)),
         notes=tuple(report_notes(report)),
         urgent=tuple(Note("note", note) for note in report.notes)
         if report.verdict is Verdict.INCONCLUSIVE
         else (),
         further=tuple(_further(report)),
-        detail=_DETAIL,
-        pays=_PAYS,
         lines=_LINES.get(report.verdict, 26),
         software=", ".join(
             f"{name} {version}"
-            for name, version in {"fp8verify": report.fp8verify_version, **versions}.items()
+            for name, version in {
+                "fp8verify": report.fp8verify_version,
+                **report.environment.versions,
+            }.items()
         ),
     )
+
+
+def _findings(report: Report) -> Iterator[Finding]:
+    """Yield the findings as a page shows them: the sentence is not said a second time."""
+    for finding in tables.by_severity(tables.shown_findings(report)):
+        said = sentence(finding.message) == sentence(report.reason) and finding.hint
+        yield replace(finding, message="") if said else finding
+
+
+def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
+    """Return the line of the speed, with the finding that says the same."""
+    speed = payoff(report)
+    paying = next((finding for finding in findings if finding.code == _PAYS), None)
+    return speed and Note("speed", speed.text, speed.tone, paying)
 
 
 def _errors(report: Report) -> int:
@@ -190,18 +200,16 @@ def _proof_grid(proof: Proof, rows: Sequence[ProofRow], report: Report) -> Grid:
     left_out = max(0, len(rows) - _PROOF_ROWS) + proof.left_out
     notes = [row.note or (of_all if row.high and not row.low + row.unknown else "") for row in rows]
     noted = any(notes)
-    return lay_out(
+    return Grid(
         f"GEMMs by {name}",
-        f"<{name} | {formats} GEMMs{' | unknown' if unknown else ''} | GEMM ms"
-        f"{' | <' if noted else ''}",
-        f"{{1}} | {{2}}{' | {0.unknown}' if unknown else ''} | {{0.time_us:ms}}"
-        f"{' | {3}' if noted else ''}",
+        (f"<{name}", f"{formats} GEMMs", *["unknown"] * unknown, "GEMM ms", *["<"] * noted),
         [
             (
-                row,
                 row.value.removeprefix(f"{name} "),
                 f"{row.low}/{row.low + row.high + row.unknown}",
-                note,
+                *[str(row.unknown)] * unknown,
+                millis(row.time_us),
+                *[note] * noted,
             )
             for row, note in zip(rows[:_PROOF_ROWS], notes, strict=False)
         ],
@@ -238,15 +246,15 @@ def _body(report: Report) -> Iterator[Grid | str]:
         yield _kernel_grid(report)
     if len(report.ranks) > 1:
         yield _rank_grid(report)
-    if states := layer_states(report):
-        yield _module_grid(states)
+    if rows := tables.module_rows(report):
+        yield Grid("Modules", ("<precision", "<linear modules"), rows, stretch=True)
     if report.measure == "time":
         yield from (_step_grid(rank) for rank in report.ranks if len(rank.steps) > 1)
         yield from (grid for rank in report.ranks for grid in _cost_grids(rank))
 
 
 # A log of a BLAS library has FLOPs in place of times: a GFLOP for a µs.
-_IN_FLOPS = {"ms": "TFLOP", "leg (ms)": "leg (TFLOP)", "GEMM time": "GEMM FLOPs"}
+_IN_FLOPS = {"ms": "TFLOP", "<leg (ms)": "<leg (TFLOP)", "<GEMM time": "<GEMM FLOPs"}
 _PER_SECOND = ("TFLOP/s", "of peak")
 
 
@@ -256,9 +264,8 @@ def _in_flops(block: Grid | str) -> Grid | str:
     kept = [place for place, name in enumerate(block.names) if name not in _PER_SECOND]
     return block._replace(
         title=block.title.replace("GEMM time", "GEMM FLOPs"),
-        names=tuple(_IN_FLOPS.get(block.names[place], block.names[place]) for place in kept),
-        words=tuple(_IN_FLOPS.get(name, name) for name in block.words),
-        rows=tuple(tuple(row[place] for place in kept) for row in block.rows),
+        headings=tuple(_IN_FLOPS.get(block.headings[n], block.headings[n]) for n in kept),
+        rows=[tuple(row[place] for place in kept) for row in block.rows],
     )
 
 
@@ -269,29 +276,37 @@ def _of_rank(report: Report, rank: RankReport) -> str:
 def _gemm_grid(report: Report) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
     others = tables.other_gemms(report)
-    headings = "<GEMM time | kernels | ms | share | TFLOP/s"
-    if others:
-        headings = "<GEMM of layers | kernels | ms | of layers | TFLOP/s"
-    layers = tables.precision_rows(report)
-    rows = [(row.precision, row, row.share, _rate(row.tflops)) for row in layers]
-    apart = [(f"({row.precision}, {what})", row, None, "-") for what, row in others]
-    row = "{0} | {1.kernels} | {1.time_us:ms} | {2:%} | {3}"
-    return lay_out("GEMM time", headings, row, [*rows, *apart])
+    what, share = ("<GEMM of layers", "of layers") if others else ("<GEMM time", "share")
+    layers = [
+        (
+            row.precision,
+            str(row.kernels),
+            millis(row.time_us),
+            percent(row.share),
+            _rate(row.tflops),
+        )
+        for row in tables.precision_rows(report)
+    ]
+    apart = [
+        (f"({row.precision}, {purpose})", str(row.kernels), millis(row.time_us), "-", "-")
+        for purpose, row in others
+    ]
+    return Grid("GEMM time", (what, "kernels", "ms", share, "TFLOP/s"), [*layers, *apart])
 
 
 def _rate(tflops: float | None) -> str:
-    return tables.figure(tflops, ".0f" if tflops is None or tflops >= 9.5 else ".2g")
+    return figure(tflops, ".0f" if tflops is None or tflops >= 9.5 else ".2g")
 
 
 def _leg_grid(report: Report) -> Grid:
     kinds = [
         name for name in report.gemm.kernels if any(leg.time_us.get(name) for leg in report.legs)
     ]
-    rows = tuple(
-        (leg.leg.value, *(tables.millis(leg.time_us.get(name) or None) for name in kinds))
+    rows = [
+        (leg.leg.value, *(millis(leg.time_us.get(name) or None) for name in kinds))
         for leg in report.legs
-    )
-    return Grid("GEMM time by leg", ("leg (ms)", *kinds), ("leg (ms)",), rows)
+    ]
+    return Grid("GEMM time by leg", ("<leg (ms)", *kinds), rows)
 
 
 def _gpu_time(report: Report) -> str:
@@ -306,106 +321,74 @@ def _gpu_time(report: Report) -> str:
 def _kernel_grid(report: Report) -> Grid:
     """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
     kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
-    return lay_out(
-        "Longest GEMM kernels",
-        "ms | <precision | <leg | <M x N x K | <operator | TFLOP/s | of peak | <kernel",
-        "{0.time_us:ms} | {0.precision.value} | {1} | {2} | {3} | {4} | {5} | {0.name}",
-        [
-            (
-                row,
-                row.leg.value if row.leg else None,
-                " x ".join(map(str, row.shape[1:])) if row.shape else None,
-                (row.op or "-").removeprefix("aten::"),
-                _rate(row.tflops),
-                None if row.percent_of_peak is None else f"{row.percent_of_peak:.0f}%",
-            )
-            for row in kernels
-        ],
-        own_line=True,
-        folded=True,
-    )
+    cells: dict[str, Callable[[KernelRow], str]] = {
+        "ms": lambda row: millis(row.time_us),
+        "<precision": lambda row: row.precision.value,
+        "<leg": lambda row: row.leg.value if row.leg else "-",
+        "<M x N x K": lambda row: " x ".join(map(str, row.shape[1:])) if row.shape else "-",
+        "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
+        "TFLOP/s": lambda row: _rate(row.tflops),
+        "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
+        "<kernel": lambda row: row.name,
+    }
+    return Grid("Longest GEMM kernels", *columns(kernels, cells), own_line=True, folded=True)
 
 
 def _rank_grid(report: Report) -> Grid:
     """The ranks whose verdict differs from the run's first, then the others."""
     ranks = sorted(report.ranks, key=lambda rank: rank.verdict is report.verdict)
-    return lay_out(
-        "Ranks",
-        f"<rank | <verdict | {low_precision_name(report.gemm.kernels)} share | GEMM ms | <source",
-        "{0.rank} | {0.verdict.value} | {1:%} | {2:ms} | {0.source}",
-        [(rank, layer_share(rank), sum(rank.gemm.time_us.values())) for rank in ranks],
-        stretch=True,
-        shown=_RANKS,
-    )
+    cells: dict[str, Callable[[RankReport], str]] = {
+        "<rank": lambda rank: figure(rank.rank, "d"),
+        "<verdict": lambda rank: rank.verdict.value,
+        f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(layer_share(rank)),
+        "GEMM ms": lambda rank: millis(sum(rank.gemm.time_us.values())),
+        "<source": lambda rank: rank.source,
+    }
+    return Grid("Ranks", *columns(ranks, cells), stretch=True, shown=_RANKS)
 
 
 def _breakdown_grid(found: BreakdownReport) -> Grid:
     """What HolisticTraceAnalysis found of each rank."""
-    rows = []
-    for rank in found.ranks:
-        parts = (rank.idle_us, rank.compute_us, rank.non_compute_us)
-        hidden = rank.communication_overlap_percent
-        rows.append(
-            (
-                rank,
-                *(us / rank.span_us if rank.span_us else None for us in parts),
-                None if hidden is None else hidden / 100,
-            )
-        )
-    return lay_out(
-        "Breakdown by HolisticTraceAnalysis",
-        f"<HTA {found.hta_version} rank | GPU ms | idle | computing | other | comm. hidden",
-        "{0.rank} | {0.span_us:ms} | {1:%} | {2:%} | {3:%} | {4:%}",
-        rows,
-        below=found.notes,
-    )
+    cells: dict[str, Callable[[RankBreakdown], str]] = {
+        f"<HTA {found.hta_version} rank": lambda rank: str(rank.rank),
+        "GPU ms": lambda rank: millis(rank.span_us),
+        "idle": lambda rank: percent(_share(rank.idle_us, rank.span_us)),
+        "computing": lambda rank: percent(_share(rank.compute_us, rank.span_us)),
+        "other": lambda rank: percent(_share(rank.non_compute_us, rank.span_us)),
+        "comm. hidden": lambda rank: percent(_share(rank.communication_overlap_percent, 100)),
+    }
+    title = "Breakdown by HolisticTraceAnalysis"
+    return Grid(title, *columns(found.ranks, cells), below=found.notes)
 
 
-def _module_grid(states: Mapping[str, str]) -> Grid:
-    """The precision that each linear module is set for, FP8 last."""
-    kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
-    rows = [
-        (state.replace("_", " "), name)
-        for state in kinds
-        for name in shorten([name for name, own in states.items() if own == state], states)
-    ]
-    return lay_out("Modules", "<precision | <linear modules", "{0} | {1}", rows, stretch=True)
+def _share(part: float | None, whole: float) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
 def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:
     """FP8 GEMMs of all, by pass; times only if they are the run's."""
-    groups = layer_groups(found, joined=not verbose)
+    groups = tables.layer_groups(found, joined=not verbose)
     shown = groups if verbose else groups[:_LAYERS]
-    legs = legs_shown(found.rows)
     eager = found.source == "step"
     title = f"layers{where}: FP8 of all GEMMs"
     if eager:  # as short as the column is at 80 characters
         title = f"layers{where} (uncompiled step {found.step}): FP8/all"
-    rows = tuple(
-        (
-            *(_of_all(*low_of_all(alike, leg)) for leg in legs),
-            precisions(alike[0]),
-            *(() if eager else (tables.millis(sum(map(layer_us, alike))),)),
-            name,
-        )
-        for name, alike in shown
-    )
+    cells: dict[str, Callable[[tables.LayerGroup], str]] = {
+        **{leg: partial(tables.low_of_all, leg) for leg in tables.legs_shown(found.rows)},
+        "<precision": lambda group: tables.precisions(group[1][0]),
+        **({} if eager else {"ms": tables.group_ms}),
+        f"<{title}": lambda group: group[0],
+    }
     below = []
     if len(shown) < len(groups):
         hidden = sum(len(alike) for _, alike in groups[len(shown) :])
         below.append(f"… and {hidden} more layers with -v")
     if found.unjoined and found.rows:
-        below.append(f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer")
+        below.append(tables.unjoined(found))
     if found.note:
         missing = "" if found.rows else "not recorded: "
         below.append(f"layer names{where}: {missing}{found.note}")
-    names = (*legs, "precision", *(() if eager else ("ms",)), title)
-    words = ("precision", title)
-    return Grid("Layers by name", names, words, rows, stretch=True, below=tuple(below))
-
-
-def _of_all(low: int, ran: int) -> str:
-    return f"{low}/{ran}" if ran else "-"
+    return Grid("Layers by name", *columns(shown, cells), stretch=True, below=tuple(below))
 
 
 def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str:
@@ -413,23 +396,26 @@ def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str
     if not found.rows:
         return f"{title}: none measured, {found.reason or ''}"
     rows = found.rows if verbose else worst(found.rows)[:_TENSORS]
-    return lay_out(
+    cells: dict[str, Callable[[TensorRow], str]] = {
+        "SQNR dB": lambda row: "dead" if _is_dead(row) else figure(row.sqnr_db, ".1f"),
+        "flushed": lambda row: figure(row.flushed, ".2%"),
+        "clipped": lambda row: figure(row.saturated, ".2%"),
+        "amax": tables.amax_of,
+        "<format": lambda row: row.format or "-",
+        "<tensor": lambda row: row.tensor,
+        "<layer" if verbose else "<layer (worst first)": lambda row: row.layer,
+    }
+    return Grid(
         "Numerics",
-        "SQNR dB | flushed | clipped | amax | <format | <tensor | "
-        f"<{'layer' if verbose else 'layer (worst first)'}",
-        "{1} | {0.flushed:.2%} | {0.saturated:.2%} | {2} | {0.format} | {0.tensor} | {0.layer}",
-        [
-            (
-                row,
-                "dead" if (row.flushed or 0.0) > tables.DEAD else tables.figure(row.sqnr_db, ".1f"),
-                tables.amax_of(row),
-            )
-            for row in rows
-        ],
+        *columns(rows, cells),
         stretch=True,
         above=f"{title} in step {found.step}: {_all_tensors(found.rows)}",
         below=tuple(f"{title}: {note}" for note in found.notes),
     )
+
+
+def _is_dead(row: TensorRow) -> bool:
+    return (row.flushed or 0.0) > tables.DEAD
 
 
 def worst(rows: Sequence[TensorRow]) -> list[TensorRow]:
@@ -452,13 +438,14 @@ def _all_tensors(rows: Sequence[TensorRow]) -> str:
 
 
 def _step_grid(rank: RankReport) -> Grid:
-    return lay_out(
-        f"Steps of {rank_label(rank)}",
-        "<step | ms on CPU | ms on GPU | FP8 of all GEMMs | GEMM ms",
-        "{0.step} | {0.duration_us:ms} | {0.gpu_us:ms} | {0.gemm.fp8_share_of_time:%} | {1:ms}",
-        [(step, sum(step.gemm.time_us.values())) for step in rank.steps],
-        folded=True,
-    )
+    cells: dict[str, Callable[[StepReport], str]] = {
+        "<step": lambda step: str(step.step),
+        "ms on CPU": lambda step: millis(step.duration_us),
+        "ms on GPU": lambda step: millis(step.gpu_us),
+        "FP8 of all GEMMs": lambda step: percent(step.gemm.fp8_share_of_time),
+        "GEMM ms": lambda step: millis(sum(step.gemm.time_us.values())),
+    }
+    return Grid(f"Steps of {rank_label(rank)}", *columns(rank.steps, cells), folded=True)
 
 
 def _cost_grids(rank: RankReport) -> Iterator[Grid]:
@@ -466,46 +453,47 @@ def _cost_grids(rank: RankReport) -> Iterator[Grid]:
     if rank.tax is not None:
         yield _tax_grid(rank.tax)
     if rank.communication is not None:
-        yield lay_out(
-            "Collectives",
-            "<collective | <dtype | calls | MB in | MB out | ms",
-            "{0.name} | {1} | {0.calls} | {0.bytes_in:MB} | {0.bytes_out:MB} | {0.time_us:ms}",
-            [(row, row.dtype or None) for row in rank.communication.collectives],
-            folded=True,
-        )
+        moved: dict[str, Callable[[CollectiveRow], str]] = {
+            "<collective": lambda row: row.name,
+            "<dtype": lambda row: row.dtype or "-",
+            "calls": lambda row: str(row.calls),
+            "MB in": lambda row: _megabytes(row.bytes_in),
+            "MB out": lambda row: _megabytes(row.bytes_out),
+            "ms": lambda row: millis(row.time_us),
+        }
+        yield Grid("Collectives", *columns(rank.communication.collectives, moved), folded=True)
     if rank.layers is not None:
-        legs = [leg.value for leg in LEGS]
-        yield lay_out(
-            "Layers by size",
-            f"<layers (N x K) | modules | {' | '.join(legs)} | FLOPs | <names",
-            "{0.n} x {0.k} | {1} | {2} | {3} | {4} | {0.share_of_flops:%} | {5}",
-            [
-                (
-                    row,
-                    row.modules or None,
-                    *(f"{row.in_fp8.get(leg, 0)}/{row.observed.get(leg) or '-'}" for leg in legs),
-                    ", ".join(row.names) or None,
-                )
-                for row in rank.layers.rows
-            ],
-            stretch=True,
-            below=(f"  {rank.layers.note}",) if rank.layers.note else (),
-        )
+        sizes: dict[str, Callable[[LayerRow], str]] = {
+            "<layers (N x K)": lambda row: f"{row.n} x {row.k}",
+            "modules": lambda row: str(row.modules or "-"),
+            **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
+            "FLOPs": lambda row: percent(row.share_of_flops),
+            "<names": lambda row: ", ".join(row.names) or "-",
+        }
+        below = (f"  {rank.layers.note}",) if rank.layers.note else ()
+        yield Grid("Layers by size", *columns(rank.layers.rows, sizes), stretch=True, below=below)
+
+
+def _megabytes(size: int | None) -> str:
+    return figure(size and size / 1e6, ".1f")
+
+
+def _in_fp8(leg: str, row: LayerRow) -> str:
+    return f"{row.in_fp8.get(leg, 0)}/{row.observed.get(leg) or '-'}"
 
 
 def _tax_grid(tax: TaxReport) -> Grid:
-    merged: dict[tuple[str, str, bool], list[float]] = defaultdict(lambda: [0, 0.0])
+    merged: dict[tuple[str, str, bool], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for row in tax.rows:
-        total = merged[row.purpose, row.leg.value, row.fused]
-        total[0] += row.kernels
-        total[1] += row.time_us
+        key = row.purpose, row.leg.value, row.fused
+        kernels, time_us = merged[key]
+        merged[key] = kernels + row.kernels, time_us + row.time_us
     how = {True: "fused", False: "one step a kernel (eager)"}
-    return lay_out(
+    return Grid(
         "What FP8 costs",
-        "<FP8 overhead | <leg | kernels | ms | <how",
-        "{0} | {1} | {2:.0f} | {3:ms} | {4}",
+        ("<FP8 overhead", "<leg", "kernels", "ms", "<how"),
         [
-            (purpose, leg, kernels, us, how[fused])
+            (purpose, leg, str(kernels), millis(us), how[fused])
             for (purpose, leg, fused), (kernels, us) in merged.items()
         ],
         folded=True,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.report.model.diagnosis import (
-    LayersReport,
+    LayerRow,
     NamedLayerRow,
     NamedLayersReport,
     TensorRow,
 )
 from fp8verify.report.model.parts import Finding, GemmSummary, KernelRow
 from fp8verify.report.model.report import RankReport, Report
+from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count, low_precision_share
 from fp8verify.text import indexed, label_of_rank, label_of_ranks, pattern, patterns, shorten
 
@@ -203,26 +205,10 @@ def times(speedup: float | None) -> str:
 # ---- layers: those that are called alike and ran the same are one row
 
 
-class LayerLine(NamedTuple):
-    """A row: name, size, GEMMs in FP8 of all by leg, what was configured, and ms or FLOPs."""
-
-    name: str
-    size: str
-    legs: tuple[tuple[int, int], ...]
-    configured: str
-    amount: str
+LayerGroup = tuple[str, list[NamedLayerRow]]
 
 
-class LayerTable(NamedTuple):
-    """All rows, and what their columns are called; `note` says what the reader has to know."""
-
-    legs: tuple[str, ...]
-    unit: str
-    rows: tuple[LayerLine, ...]
-    note: str = ""
-
-
-def layer_table(report: Report) -> LayerTable | None:
+def layer_table(report: Report) -> Grid | None:
     """Lay out layers by name, else by size, else the module list; None if nothing is known.
 
     Of several ranks the first one is shown that has any.
@@ -232,63 +218,63 @@ def layer_table(report: Report) -> LayerTable | None:
         return _by_name(named)
     sizes = next((r.layers for r in report.ranks if r.layers and r.layers.rows), None)
     if sizes is not None:
-        return _by_size(sizes)
+        cells: dict[str, Callable[[LayerRow], str]] = {
+            "<layer": lambda row: ", ".join(row.names) or "-",
+            "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
+            **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
+            "<configured": _converted,
+            "of FLOPs": lambda row: percent(row.share_of_flops),
+        }
+        return Grid("Layers", *columns(sizes.rows, cells), above=sizes.note or "")
+    rows = [(name, "-", state, "-") for state, name in module_rows(report)]
+    headings = ("<layer", "<outputs x inputs", "<configured", "ms")
+    return Grid("Layers", headings, rows) if rows else None
+
+
+def module_rows(report: Report) -> list[tuple[str, str]]:
+    """Return the precision that each linear module is set for, and its name; FP8 last."""
     states = layer_states(report)
     kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
-    rows = tuple(
-        LayerLine(name, "-", (), state.replace("_", " "), "-")
-        for state in kinds
-        for name in shorten([name for name, own in states.items() if own == state], states)
-    )
-    return LayerTable((), "ms", rows) if rows else None
+    return [
+        (kind.replace("_", " "), name)
+        for kind in kinds
+        for name in shorten([name for name, state in states.items() if state == kind], states)
+    ]
 
 
-def _by_name(found: NamedLayersReport) -> LayerTable:
-    legs = legs_shown(found.rows)
+def _in_fp8(leg: str, row: LayerRow) -> str:
+    return of_all(row.in_fp8.get(leg, 0), row.observed.get(leg, 0))
+
+
+def _converted(row: LayerRow) -> str:
+    return f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
+
+
+def _by_name(found: NamedLayersReport) -> Grid:
     eager = found.source == "step"
     notes = [f"From step {found.step}, which ran without torch.compile"] if eager else []
-    if found.unjoined:
-        notes.append(f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer")
-    return LayerTable(
-        legs=tuple(legs),
-        unit="ms",
-        rows=tuple(
-            LayerLine(
-                name=name,
-                size=f"{alike[0].n} x {alike[0].k}" if alike[0].n else "-",
-                legs=tuple(low_of_all(alike, leg) for leg in legs),
-                configured=(alike[0].state or "-").replace("_", " "),
-                amount="-" if eager else millis(sum(map(layer_us, alike))),
-            )
-            for name, alike in layer_groups(found, joined=True)
-        ),
-        note="; ".join([*notes, *([found.note] if found.note else [])]),
-    )
+    notes += [unjoined(found)] if found.unjoined else []
+    cells: dict[str, Callable[[LayerGroup], str]] = {
+        "<layer": lambda group: group[0],
+        "<outputs x inputs": lambda group: _size(group[1][0]),
+        **{leg: partial(low_of_all, leg) for leg in legs_shown(found.rows)},
+        "<configured": lambda group: (group[1][0].state or "-").replace("_", " "),
+        "ms": lambda group: "-" if eager else group_ms(group),
+    }
+    note = "; ".join([*notes, *([found.note] if found.note else [])])
+    return Grid("Layers", *columns(layer_groups(found, joined=True), cells), above=note)
 
 
-def _by_size(found: LayersReport) -> LayerTable:
-    return LayerTable(
-        legs=tuple(leg.value for leg in LEGS),
-        unit="of FLOPs",
-        rows=tuple(
-            LayerLine(
-                name=", ".join(row.names) or "-",
-                size=f"{row.n} x {row.k}",
-                legs=tuple(
-                    (row.in_fp8.get(leg.value, 0), row.observed.get(leg.value, 0)) for leg in LEGS
-                ),
-                configured=f"{row.converted} of {row.modules} for FP8" if row.modules else "-",
-                amount=percent(row.share_of_flops),
-            )
-            for row in found.rows
-        ),
-        note=found.note or "",
-    )
+def _size(row: NamedLayerRow) -> str:
+    return f"{row.n} x {row.k}" if row.n else "-"
 
 
-def layer_groups(
-    found: NamedLayersReport, *, joined: bool
-) -> list[tuple[str, list[NamedLayerRow]]]:
+def unjoined(found: NamedLayersReport) -> str:
+    """Say how many GEMMs belong to no layer for certain."""
+    return f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer"
+
+
+def layer_groups(found: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
     """Return each layer under its name.
 
     If `joined`, those that are called alike and ran the same are one, "layers.*.up (2)", and layers
@@ -322,15 +308,25 @@ def legs_shown(rows: Iterable[NamedLayerRow]) -> list[str]:
     return [leg.value for leg in Leg if leg in seen or leg in LEGS]
 
 
-def low_of_all(rows: Iterable[NamedLayerRow], leg: str) -> tuple[int, int]:
-    """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, and how many there are."""
-    ran = [found.kernels for row in rows for found in row.legs if found.leg == leg]
-    return sum(map(low_precision_count, ran)), sum(sum(kernels.values()) for kernels in ran)
+def low_of_all(leg: str, group: LayerGroup) -> str:
+    """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, of how many there are."""
+    ran = [found.kernels for row in group[1] for found in row.legs if found.leg == leg]
+    return of_all(sum(map(low_precision_count, ran)), sum(sum(kernels.values()) for kernels in ran))
+
+
+def of_all(low: int, ran: int) -> str:
+    """Return counts as "3/4", or "-" for none at all."""
+    return f"{low}/{ran}" if ran else "-"
 
 
 def precisions(row: NamedLayerRow) -> str:
     """Return the precision classes of a layer's GEMMs."""
     return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
+
+
+def group_ms(group: LayerGroup) -> str:
+    """Return the ms of the GEMMs of layers alike."""
+    return millis(sum(map(layer_us, group[1])))
 
 
 def layer_us(row: NamedLayerRow) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from io import StringIO
-from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -12,9 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.model.parts import Finding
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
-from fp8verify.terms import Precision, Severity, Verdict
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.terms import Precision, Verdict
 from fp8verify.text import printable
 
 PLAIN_WIDTH = 80
@@ -24,7 +22,7 @@ _LEAST_WORDS = 12
 _GAP = 2
 _LABEL_WIDTH = 9
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
-_OF_SEVERITY = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_LABELS = {"error": "red", "warning": "yellow", "info": "cyan", "fix": "bold", "speed": ""}
 # Words that are colored where they begin a row: precisions, verdicts, what counters prove.
 _CELL_STYLES = {
     "agrees": "green",
@@ -37,24 +35,6 @@ _CELL_STYLES = {
     Verdict.PARTIAL.value: "bold yellow",
     Verdict.INCONCLUSIVE.value: "bold yellow",
 }
-
-
-class _Row(NamedTuple):
-    """A labeled row of the first screen.
-
-    Attributes:
-        label: what it is, nine columns wide.
-        text: what it says.
-        style: of the label.
-        rank: rows of higher ranks go first where there is no room; 0 stays.
-        finding: the finding that it is about, None for other rows.
-    """
-
-    label: str
-    text: str
-    style: str = ""
-    rank: int = 0
-    finding: Finding | None = None
 
 
 def write_text(
@@ -99,13 +79,14 @@ class _Screen:
         page = self._page
         parts = [self._head(), self._below(page.proof)]
         tables = [line for part in page.requested for line in self._below(part)]
-        rows = list(_rows(page, self._verbose))
-        rows += [_Row("report", self._whole, "dim")] if self._whole else []
+        rows = [*page.told(verbose=self._verbose)]
+        rows += page.notes if self._verbose else page.urgent
+        rows += [Note("software", page.software)] if self._verbose and page.software else []
+        rows += [Note("report", self._whole)] if self._whole else []
         end = self._lines(self._exit([])) if page.exit else []
         if not self._verbose:
             gaps = 1 + bool(end)
-            room = page.lines - sum(map(len, parts)) - len(end) - gaps
-            rows = self._fitting(rows, room)
+            rows = self._fitting(rows, page.lines - sum(map(len, parts)) - len(end) - gaps)
         shown = {row.finding.code for row in rows if row.finding is not None}
         left = [one.code for one in (*page.reports, *page.infos) if one.code not in shown]
         listed = self._lines(_labeled(rows))
@@ -144,19 +125,30 @@ class _Screen:
             return ["", *self._lines(Text(printable(part)))]
         return ["", *self._lines(*_grid(part, self._width, self._verbose))]
 
-    def _fitting(self, rows: list[_Row], room: int) -> list[_Row]:
+    def _fitting(self, rows: list[Note], room: int) -> list[Note]:
         """Return the rows for which there is room, as if the screen were of usual width."""
-        kept = [row for row in rows if not row.rank]
-        for row in sorted((row for row in rows if row.rank), key=lambda row: row.rank):
-            whose = [one for one in kept if one.finding is row.finding]
-            if row.label == "fix" and row.finding is not None and not whose:
+        fitting = [row for row in rows if not self._rank(row)]
+        for row in sorted(filter(self._rank, rows), key=self._rank):
+            if row.label == "fix" and all(other.finding is not row.finding for other in fitting):
                 continue  # advice without what it is about
-            wanted = [one for one in rows if one in kept or one is row]
+            wanted = [other for other in rows if other in fitting or other is row]
             if self._height(wanted) <= room:
-                kept = wanted
-        return [row for row in rows if row in kept]
+                fitting = wanted
+        return fitting
 
-    def _height(self, rows: list[_Row]) -> int:
+    def _rank(self, row: Note) -> int:
+        """Return the order in which rows get what room there is; those of 0 always do."""
+        page = self._page
+        if row in page.urgent:
+            return 300 + page.urgent.index(row)
+        if row.finding in page.infos:
+            return 100 + page.infos.index(row.finding)
+        if row.finding not in page.reports:  # a source, or the speed
+            return 39 if row.finding is not None and row.label == "fix" else 0
+        place = page.reports.index(row.finding)
+        return (40 + place if place else 1) if row.label == "fix" else place
+
+    def _height(self, rows: list[Note]) -> int:
         options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
         return len(self._console.render_lines(_labeled(rows), options))
 
@@ -173,46 +165,14 @@ class _Screen:
         return Text(printable(page.exit))
 
 
-def _labeled(rows: list[_Row]) -> Table:
+def _labeled(rows: list[Note]) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
     grid.add_column()
     for row in rows:
-        grid.add_row(Text(row.label, style=row.style), Text(printable(row.text)))
+        style = _STYLES.get(row.tone) or _LABELS.get(row.label, "dim")
+        grid.add_row(Text(row.label, style=style), Text(printable(row.coded())))
     return grid
-
-
-def _rows(page: Page, verbose: bool) -> Iterator[_Row]:
-    """Yield sources, findings with what to do about them, speed and infos, in this order."""
-    yield from (_Row(note.label, note.text, "dim") for note in page.sources)
-    if page.fix:
-        yield _Row("fix", page.fix, "bold")
-    fixes: set[str] = set()
-    for place, found in enumerate(page.reports):
-        text = f"[{found.code}] {page.message_of(found)}".rstrip()
-        style, first = _OF_SEVERITY[found.severity], place or 0
-        yield _Row(found.severity.value, text, style, first, found)
-        if found.hint and found.hint not in fixes:
-            yield _Row("fix", found.hint, "bold", 40 + place if place else 1, found)
-        fixes.add(found.hint)
-    if page.speed is not None:
-        paying = next((one for one in page.findings if one.code == page.pays), None)
-        code = f" [{paying.code}]" if paying is not None else ""
-        style = _STYLES.get(page.speed.tone, "")
-        yield _Row(page.speed.label, f"{page.speed.text}{code}", style, 0, paying)
-        if paying is not None:
-            yield _Row("fix", paying.hint, "bold", 39, paying)
-    infos = page.infos if not verbose else [o for o in page.findings if o.severity is Severity.INFO]
-    for place, found in enumerate(infos):
-        style = _OF_SEVERITY[found.severity]
-        yield _Row("info", f"[{found.code}] {found.message}", style, 100 + place, found)
-        if verbose and found.hint not in fixes:
-            yield _Row("", found.hint, "dim", 200, found)
-        fixes.add(found.hint)
-    notes = page.notes if verbose else page.urgent
-    yield from (_Row(note.label, note.text, "dim", 300 + n) for n, note in enumerate(notes))
-    if verbose and page.software:
-        yield _Row("software", page.software, "dim")
 
 
 def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
@@ -234,7 +194,7 @@ def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
 def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     """Yield a table whose last column is on a line of its own, under its row."""
     rows = tuple(row[:-1] for row in grid.rows)
-    others = grid._replace(names=grid.names[:-1], rows=rows, stretch=False)
+    others = grid._replace(headings=grid.headings[:-1], rows=rows, stretch=False)
     output = StringIO()
     console = Console(file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False)
     console.print(_table(others, width, uncut=True), crop=False)
@@ -264,7 +224,7 @@ def _table(grid: Grid, width: int, uncut: bool) -> Table:
         last = grid.stretch and place == len(grid.names) - 1
         table.add_column(
             name,
-            justify="left" if name in grid.words else "right",
+            justify="left" if grid.words[place] else "right",
             no_wrap=not (last and uncut),
             overflow="fold" if uncut else "ellipsis",
             ratio=1 if last else None,

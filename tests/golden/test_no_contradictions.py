@@ -133,6 +133,14 @@ def test_the_first_screen_is_short_and_says_nothing_twice(report: Report) -> Non
     assert len(long) == len(set(long))
 
 
+def test_every_finding_says_something_that_the_sentence_does_not(report: Report) -> None:
+    page = page_of(report)
+    told = [note.text.casefold() for note in page.told(verbose=True) if note.finding is not None]
+    assert all(told)
+    assert page.sentence.casefold() not in told
+    assert len(told) == len(set(told))
+
+
 def test_layers_that_only_run_forward_are_mentioned_from_one_percent_on(report: Report) -> None:
     untrained, whole = (sum(g.time_us.values()) for g in (report.untrained_gemm, report.gemm))
     assert ("only run forward" in report.reason) == (untrained >= 0.01 * whole > 0)
