@@ -10,6 +10,7 @@ from fp8verify.analysis.gemms import micros, rounded
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.report.model.diagnosis import CollectiveRow, CommunicationReport, WeightGather
 from fp8verify.terms import Role
+from fp8verify.thresholds import FEW_ELEMENTS, LEAST_FP8_BYTES, MOST_FP8_BYTES
 from fp8verify.trace import Trace
 
 # Bytes of an element by NCCL's name for its type (c10::ScalarType, torch 2.11).
@@ -25,10 +26,6 @@ ELEMENT_BYTES = {
 _BYTES = ("Byte", "Char")
 _GATHERS = ("allgather", "_allgather_base", "all_gather")
 _SCATTERS = ("reduce_scatter", "_reduce_scatter_base", "reducescatter")
-_SCALARS = 4096
-# A gathered byte is a parameter in FP8, two are one in BF16; a group whose norms or
-# embedding stay in BF16 is in between.
-_FP8_BYTES_PER_PARAMETER = (0.9, 1.9)
 
 
 class CollectiveTotal(NamedTuple):
@@ -120,7 +117,7 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     FSDP2 also sends groups of mixed types as bytes, so the element type alone proves nothing:
     it is FP8 only if there is one byte per parameter.
     """
-    gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > _SCALARS]
+    gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > FEW_ELEMENTS]
     eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
     wider = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) != 1]
     narrow_bytes = sum(t.bytes_of(t.in_elements) for t in eight_bit)
@@ -135,8 +132,7 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
         )
         nearest = (min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit)
         per_parameter = min(nearest, default=None)
-    low, high = _FP8_BYTES_PER_PARAMETER
-    fp8 = None if per_parameter is None else low <= per_parameter < high
+    fp8 = None if per_parameter is None else LEAST_FP8_BYTES <= per_parameter < MOST_FP8_BYTES
     return WeightGather(
         fp8=fp8 if narrow_bytes else False,
         eight_bit_bytes=narrow_bytes,

@@ -25,6 +25,7 @@ from fp8verify.terms import (
     fp8_share,
     low_precision_share,
 )
+from fp8verify.thresholds import WITHOUT_SHAPES
 from fp8verify.trace import Trace
 
 
@@ -193,9 +194,6 @@ def other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
     ]
 
 
-# FLOP shares are quoted only where shapes are missing for no more than this share of GEMM time.
-NEGLIGIBLE = 0.001
-
 # What a kernel's time is shown under.
 _SHOWN_AS = {
     Role.GROUPED_GEMM: "gemm",
@@ -220,7 +218,7 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
             flops[precision] += row.flops
             covered_ns += row.time_ns
     total_ns = time_ns.total()
-    knows_flops = 0 < total_ns <= covered_ns + total_ns * NEGLIGIBLE
+    knows_flops = 0 < total_ns <= covered_ns + total_ns * WITHOUT_SHAPES
     return GemmSummary(
         time_us={p.value: micros(time_ns[p]) for p in Precision},
         kernels={p.value: kernels[p] for p in Precision},

@@ -227,9 +227,3 @@ def peak_tflops(peak: Peak | None, precision: Precision) -> float | None:
         return (peak.fp8 if precision.is_fp8 else peak.fp4) or None
     high = {Precision.BF16: peak.bf16, Precision.FP16: peak.bf16, Precision.TF32: peak.tf32}
     return high.get(precision) or None
-
-
-# A cast reads an operand twice (amax, then cast) and writes a byte: with its layout copy some 7
-# bytes an element. The product saves 2·(1/BF16 - 1/FP8 rate) a multiply-add, on an H200 10⁻¹⁵ s,
-# so that about 1400 of them pay for one cast element; measured there between 512 and 2048.
-SMALL_SIDE = 1024

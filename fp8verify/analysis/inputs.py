@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify import thresholds as limits
 from fp8verify.analysis.gpus import PEAKS, fp8_encoding, multiplies, peak_of, runs_elsewhere
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, in_optimizer, runs_closure
@@ -46,8 +47,6 @@ from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
 from fp8verify.terms import OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 
-# Beside the longest kernel of an operator, others as long are products too: tuned variants.
-_AS_LONG: Final = 0.5
 # Words of names that say of unknown kernels what they do, and that it is no product.
 _OTHER_WORK: Final = re.compile(
     r"embedding|bucketize|bounds_check|index|scatter|gather|sort|scan|unique|histogram|permut|"
@@ -76,7 +75,7 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
         if unknown and all(one.precision is Precision.UNKNOWN for one in products):
             longest = max(kinds.mean_ns[n] for n in unknown)
             for number in unknown:
-                if kinds.mean_ns[number] >= _AS_LONG * longest:
+                if kinds.mean_ns[number] >= limits.AS_LONG * longest:
                     kinds.kinds[number] = _as_fp8(kinds.kinds[number])
     casts = [kind for kind in kinds.kinds if _casts(kind)]
     casting = frozenset(name for kind in casts for name in kind.around)
@@ -286,16 +285,10 @@ def _is_other_encoding(trace: Trace, kind: Kind) -> bool:
 
 # ---- possible products, whatever they are called
 
-# Shares of the BF16 peak between which a product runs; the least is that of a poor kernel.
-_LEAST, _MOST = 0.05, 1.1
 # A dgrad and a wgrad in one kernel, each as much work as the forward pass.
 _GRADIENTS: Final = 2
 # Of the listed GPUs: an H100 reads 3.35 TB/s beside 989 TFLOP/s.
 _BYTES_PER_FLOP: Final = 3.35 / 989
-_LONGER: Final = 4  # than its tensors take to be read
-_LONGER_THAN_GEMMS: Final = 2
-# The sides of a weight; rotations' tables, routers and LoRA's halves are smaller.
-_LEAST_SIDE: Final = 512
 _LARGEST, _DIMS, _INPUTS = 1 << 32, 5, 16
 # Kernels of libraries that are named by what they do, and those of casts, which cast inside.
 _PROVED: Final = re.compile(
@@ -380,7 +373,7 @@ def _taking_weights(kinds: Kinds, numbers: Iterable[int], rate: float) -> dict[s
         if op is None or kind.classification.role in QUANTIZING:
             continue
         fits = tuple(n for n in _products(op) if _is_at_rate(n, mean, rate))
-        if fits and mean >= _LONGER * _bytes(op) / _BYTES_PER_FLOP / rate:
+        if fits and mean >= limits.LONGER_THAN_MOVING * _bytes(op) / _BYTES_PER_FLOP / rate:
             key, low = _key(op.name), _SAYS_LOW.search(kind.name + op.name)
             casts = low or key in casting or _FP8_INPUT.search(str(op.types))
             precision = Precision.UNKNOWN if casts else _recorded(op)
@@ -409,7 +402,10 @@ def _precision_of(
 
 
 def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> bool:
-    return flops <= _MOST * rate * mean_ns and _LEAST * rate * mean_ns <= most * flops
+    return (
+        flops <= limits.MOST_RATE * rate * mean_ns
+        and limits.LEAST_RATE * rate * mean_ns <= most * flops
+    )
 
 
 def _sound(op: OpContext) -> Iterator[tuple[str, Shape]]:
@@ -423,7 +419,7 @@ def _products(op: OpContext) -> Iterator[float]:
     """Yield the FLOPs of each product of a weight and an activation among the inputs."""
     matrices = [dims for name, dims in _sound(op) if name in _HIGH_TYPES and len(dims) >= 2]
     for weight, x in permutations(matrices, 2):
-        is_weight = len(weight) in (2, 3) and min(weight[-2:]) >= _LEAST_SIDE
+        is_weight = len(weight) in (2, 3) and min(weight[-2:]) >= limits.LEAST_SIDE
         if is_weight and x[-1] in weight[-2:] and (weight != x or len(matrices) == 2):
             yield 2.0 * prod(x) * prod(weight[-2:]) / x[-1]
 
@@ -463,4 +459,4 @@ def _is_longest(kind: Kind, mean: float, longest: float) -> bool:
     words = f"{kind.name[:400]} {kind.op.name}"
     if _OTHER_WORK.search(words) and not _LAYER.search(words):
         return False  # a helper's word counts for a helper where nothing else is known
-    return mean >= _LONGER_THAN_GEMMS * longest > 0
+    return mean >= limits.LONGER_THAN_GEMMS * longest > 0

@@ -16,11 +16,12 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
-from fp8verify.analysis.gpus import SMALL_SIDE, part_of
+from fp8verify.analysis.gpus import part_of
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.diagnosis import PayoffReport, TaxEntry, TaxReport
 from fp8verify.terms import Leg, OpContext, Precision, Role, Scaling
+from fp8verify.thresholds import ADDED_BY_FUSED, NEGLIGIBLE, SMALL_SIDE, USUAL_WAIT, WAITING
 
 _SIXTEEN_BIT = (Precision.BF16, Precision.FP16)
 _BANDWIDTH_BOUND = ("elementwise", "reduction", "quantize", "transpose", "memory")
@@ -37,15 +38,6 @@ _GAINS: Final[dict[Scaling, tuple[float, ...]]] = {
     Scaling.ROWWISE: _FULL,
     Scaling.BLOCKWISE: (0.9, 1.1, 1.2, 1.3, 1.5, 1.5),
 }
-# Kernels that Inductor fused also do what BF16 needs: of their time FP8 adds this part (the runs of
-# width 768 to 4096: 0.60 to 0.70).
-_ADDED_BY_FUSED: Final = 0.65
-# GEMMs of formats without a measured rate up to this share of low-precision time are left out.
-_FEW = 0.01
-# A GPU that waits for up to a tenth of a step does so in BF16 too; the CPU is surely the bottleneck
-# from a fifth on (benchmarks/gpu/frameworks, --group payoff).
-_USUAL_WAIT: Final = 0.1
-_WAITING: Final = 0.2
 
 
 def payoff(
@@ -82,8 +74,8 @@ def payoff(
     waits = of_step = None
     if step_ns and in_step is not None:
         idle = step_ns - in_step
-        waits = idle > max(gained, _WAITING * step_ns)
-        if speedup is not None and idle <= max(gained, _USUAL_WAIT * step_ns):
+        waits = idle > max(gained, WAITING * step_ns)
+        if speedup is not None and idle <= max(gained, USUAL_WAIT * step_ns):
             of_step = max(0.0, step_ns + gained) / step_ns
     shaped = [(row.time_ns, row.shape[1:]) for row in low_rows if row.shape is not None]
     known = sum(time_ns for time_ns, _ in shaped)
@@ -146,7 +138,7 @@ def _pass_of(op: OpContext | None) -> Leg:
 def added_us(rows: Iterable[TaxEntry]) -> float:
     """Return the µs that kernels of FP8's overhead add to what BF16 takes."""
     generated = [row for row in rows if row.fused and (row.op or "").startswith("triton_")]
-    part = (1 - _ADDED_BY_FUSED) * fsum(row.time_us for row in generated)
+    part = (1 - ADDED_BY_FUSED) * fsum(row.time_us for row in generated)
     return fsum(row.time_us for row in rows) - part
 
 
@@ -161,7 +153,7 @@ def _saved(gpu: str | None, rows: list[GemmRow], *, in_sixteen: bool = False) ->
             unknown += row.time_ns
         else:
             saved += row.time_ns * (1 - 1 / gain if in_sixteen else gain - 1)
-    return None if unknown > _FEW * sum(row.time_ns for row in rows) else round(saved)
+    return None if unknown > NEGLIGIBLE * sum(row.time_ns for row in rows) else round(saved)
 
 
 def _gain(row: GemmRow, *, in_sixteen: bool) -> float | None:

@@ -31,6 +31,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.terms import LEGS, Leg, Precision
+from fp8verify.thresholds import HALF, NEGLIGIBLE
 
 if TYPE_CHECKING:
     from fp8verify.logs.promises import LayerPromise, PhasePromise
@@ -196,17 +197,12 @@ def is_set_low(module: ModuleRecord, leg: Leg, promises: Promises) -> bool:
     )
 
 
-# Where operators of less are missing, those that are known tell of the rest.
-_MOST = 0.5
-_TOO_LITTLE = 0.01
-
-
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which pass."""
     rows = rank.trace.trained
     total = sum(row.time_ns for row in rows)
     unknown = (row for row in rows if row.kind.op is None or row.leg is Leg.UNKNOWN)
-    return sum(row.time_ns for row in unknown) > _MOST * total
+    return sum(row.time_ns for row in unknown) > HALF * total
 
 
 def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
@@ -217,7 +213,7 @@ def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     forward = sum(row.calls for row in low) - gradients
     of_all = 0 < 2 * forward <= gradients  # dgrad and wgrad for each
     high_ns = sum(row.time_ns for row in rows if not row.precision.is_low)
-    little = high_ns <= _TOO_LITTLE * rank.linear.total_ns
+    little = high_ns <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
     high = sum(row.calls for row in rows if row.kind.multiplies and not row.precision.is_low)
     few = high < rank.trace.seen_nodes

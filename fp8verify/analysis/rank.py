@@ -20,9 +20,8 @@ from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
 from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import Precision
 from fp8verify.text import MEASURES, Measure, label_of_rank
+from fp8verify.thresholds import GEMMS_PER_CAST
 
-# A cast may feed several GEMMs (q, k and v of attention, dgrad and wgrad): four at the most.
-_CASTS_PER_GEMM = 4
 NO_META = RankMeta(schema=0, rank=-1, steps_seen=0, windows=(), modules_listed=False)
 NO_NUMERICS = RankNumerics(
     record=NumericsRecord(schema=0, rank=-1, windows=(), measured=None, reason=None)
@@ -148,7 +147,7 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def made_fp8_tensors(self) -> bool:
         """Whether casts to FP8 feed as many GEMMs of layers as a recipe's casts would."""
-        return self.trace.fed * _CASTS_PER_GEMM >= self.linear.launches > 0
+        return self.trace.fed * GEMMS_PER_CAST >= self.linear.launches > 0
 
     def quantizes(self) -> bool:
         """Whether as many kernels compute scales or cast as GEMMs in eight bits would need.
@@ -162,7 +161,7 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         )
         low = any(row.precision.is_low for row in self.trace.gemms)
         gemms = sum(row.calls for row in self.trace.gemms)
-        return not low and casts * _CASTS_PER_GEMM >= gemms > 0
+        return not low and casts * GEMMS_PER_CAST >= gemms > 0
 
     @property
     def has_fp8_units(self) -> bool:

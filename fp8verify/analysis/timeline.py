@@ -18,6 +18,7 @@ from fp8verify.analysis.kinds import Kinds
 from fp8verify.kernels import Classification
 from fp8verify.report.model.parts import StepStatistics, TimelineReport
 from fp8verify.terms import Precision, Role
+from fp8verify.thresholds import FAR, LONG_SERIES, RARE
 from fp8verify.trace import Kernels, Trace
 
 StepBounds: TypeAlias = "Sequence[tuple[int, int] | None]"
@@ -182,13 +183,6 @@ def _class_of(found: Classification) -> int:
     return _FP8 if found.precision.is_fp8 else _HIGH
 
 
-# A step of more than this many medians is an exception (compilation, a checkpoint), unless a
-# quarter of the steps are as long.
-_FAR = 1.5
-_RARE = 0.25
-LONG_SERIES = 10  # steps from which on the correlation of neighbors can be estimated
-
-
 def step_statistics(
     windows: Sequence[Sequence[float]], count: int | None = None
 ) -> StepStatistics | None:
@@ -202,9 +196,9 @@ def step_statistics(
     if not every:
         return None
     usual = median(every)
-    far = [time for time in every if time > _FAR * usual]
-    left_out = len(far) if len(far) <= _RARE * len(every) else 0
-    most = _FAR * usual if left_out else max(every)
+    far = [time for time in every if time > FAR * usual]
+    left_out = len(far) if len(far) <= RARE * len(every) else 0
+    most = FAR * usual if left_out else max(every)
     kept = [[time for time in window if time <= most] for window in windows]
     kept = [window for window in kept if window]
     times = [*chain.from_iterable(kept)]

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fp8verify.analysis.timeline import LONG_SERIES
 from fp8verify.comparison.measure import (
     ATTENTION,
     CASTS,
@@ -24,6 +23,7 @@ from fp8verify.report.model.comparison import Outcome
 from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.model.parts import Finding, StepStatistics
 from fp8verify.report.tables import layer_share
+from fp8verify.thresholds import LONG_SERIES
 from fp8verify.verdict.findings.speed import cost_of_casts, gemms_are_small, payoff_remedy
 from fp8verify.verdict.findings_table import finding
 

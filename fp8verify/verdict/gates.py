@@ -25,9 +25,10 @@ from fp8verify.report.tables import (
 )
 from fp8verify.terms import Leg, Precision, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
+from fp8verify.thresholds import USUAL_SHARE
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.judge import judge
-from fp8verify.verdict.policy import USUAL_SHARE, Policy
+from fp8verify.verdict.policy import Policy
 
 SCHEMA = 1
 MAX_BYTES = 64 << 20

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.terms import Leg, Precision, Role
-from fp8verify.verdict.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
+from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
 
 # A layer: its name, (outputs, inputs), the experts of all layers, or None if it cannot be told.
 Layer: TypeAlias = "str | tuple[int, ...] | None"

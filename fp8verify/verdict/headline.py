@@ -12,12 +12,7 @@ from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import about
 from fp8verify.terms import LEGS, Precision, low_precision_count, low_precision_name
 from fp8verify.text import Measure, counted, enumerated, in_sentences, join_windows, show_window
-
-# Legs in high precision explain a share if they are most of what ran so.
-_MOSTLY = 0.5
-# Products that the verdict is not about are mentioned from this share of GEMM time on.
-_WORTH_A_CLAUSE = 0.01
-_SHOWN = 3
+from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
 
 
 class RankSummary(Protocol):
@@ -99,11 +94,11 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
         return ""
     is_met = expected is not None and expected.is_met
     left = in_sentences(expected.left_out) if expected is not None and is_met else []
-    if rest and len(left) > _SHOWN:
+    if rest and len(left) > SHOWN_IN_REASON:
         left = []  # the cause says more than some of the names
     names = _legs_in_high_precision(summary) or left
     if names:
-        high = f"{enumerated(names, _SHOWN)} in {_name_of_others(summary.kernels)}"
+        high = f"{enumerated(names, SHOWN_IN_REASON)} in {_name_of_others(summary.kernels)}"
         return f", as configured with {high}" if is_met else f"; {high}"
     configured = ", as configured" if is_met else ""
     return f"{configured}{':' if configured else ';'} {rest}" if rest else configured
@@ -116,7 +111,7 @@ def _legs_in_high_precision(summary: RankSummary) -> list[str]:
         for leg in summary.rank.legs
         if leg.leg in LEGS and not low_precision_count(leg.kernels)
     }
-    is_most = sum(without.values()) >= _MOSTLY * summary.high_us
+    is_most = sum(without.values()) >= HALF * summary.high_us
     return list(without) if is_most and len(without) < len(LEGS) else []
 
 
@@ -138,12 +133,12 @@ def apart(summary: RankSummary) -> str:
     attention, untrained = (
         sum(g.time_us.values()) for g in (rank.attention_gemm, rank.untrained_gemm)
     )
-    if attention >= _WORTH_A_CLAUSE * total:
+    if attention >= NEGLIGIBLE * total:
         formats = _formats(rank.attention_gemm.kernels)
         clauses.append(
             f"attention ran as {formats} GEMMs ({about(attention / total)} of GEMM {measure})"
         )
-    if untrained >= _WORTH_A_CLAUSE * total:
+    if untrained >= NEGLIGIBLE * total:
         share = about(untrained / total)
         clauses.append(f"layers that only run forward ({share} of GEMM {measure}) do not count")
     return "".join(f"; {clause}" for clause in clauses)
@@ -171,7 +166,7 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
 
 def missed(expected: ExpectedReport, summary: RankSummary) -> str:
     """Say that less ran in low precision than was to."""
-    left = enumerated(in_sentences(expected.left_out), _SHOWN)
+    left = enumerated(in_sentences(expected.left_out), SHOWN_IN_REASON)
     out = f", with {left} excluded" if left else ""
     formats = low_precision_name(summary.kernels)
     measured, share = about(expected.measured_share_of_flops), about(expected.share_of_flops)

@@ -15,6 +15,7 @@ from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Finding, Proof, ProofRow
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Precision, Severity, Verdict
+from fp8verify.thresholds import SHOWN_ROWS
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.parts import Parts, name_value
 from fp8verify.verdict.findings.recorded import other_runs
@@ -176,9 +177,6 @@ def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises
 # ---- the proof: the GEMMs of layers that train along the coordinate that decides
 
 
-_SHOWN = 12
-
-
 def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
     """Return the table along what explains most of what is short, else along ranks, steps, legs."""
     cells = parts.grid.cells
@@ -200,7 +198,7 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
         )
         for value, members in groups.items()
     }
-    shown = sorted(rows.values(), key=lambda row: not row.short)[:_SHOWN]
+    shown = sorted(rows.values(), key=lambda row: not row.short)[:SHOWN_ROWS]
     return Proof(
         coordinate=", ".join(names),
         rows=tuple(row for row in rows.values() if row in shown),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fp8verify.thresholds import USUAL_SHARE
+
 # What --require-format may ask for.
 FORMATS = ("fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4")
-USUAL_SHARE = 0.5
 # What --min-share asks for by this word: the share that was to run in low precision.
 EXPECTED = "expected"
 

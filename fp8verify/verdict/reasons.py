@@ -10,12 +10,7 @@ from fp8verify.capture.files import missed_window
 from fp8verify.capture.schema import StorageRecord
 from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
-from fp8verify.verdict.policy import USUAL_SHARE
-from fp8verify.verdict.verdict import NEGLIGIBLE
-
-# Unrecognized kernels may hide a run in FP8 from this share of all that may be GEMMs: custom
-# norms, losses and rotations take less time than the GEMMs of a model.
-MANY_OPAQUE = 0.1
+from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
 
 
 def undecidable(rank: RankEvidence) -> str | None:

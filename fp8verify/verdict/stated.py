@@ -20,8 +20,8 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.text import patterns
+from fp8verify.thresholds import NEGLIGIBLE
 from fp8verify.verdict.grid import Cell, Grid, Tally
-from fp8verify.verdict.thresholds import NEGLIGIBLE
 
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES = frozenset({"unknown", "fp8_module_off"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fp8verify.report.model.diagnosis import TOLERANCE, ExpectedReport
+from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Finding, Proof
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import layer_gemms
@@ -19,6 +19,7 @@ from fp8verify.terms import (
     low_precision_share,
 )
 from fp8verify.text import MEASURES, enumerated, label_of_rank, listed
+from fp8verify.thresholds import NEGLIGIBLE, TOLERANCE
 from fp8verify.verdict import headline
 from fp8verify.verdict.policy import EXPECTED, Policy
 
@@ -32,8 +33,6 @@ EXIT_CODES: dict[Verdict, int] = {
 }
 # The gravest first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
-# Below this share of GEMM time, what is not known cannot hide a run in FP8.
-NEGLIGIBLE = 0.01
 
 
 class Opinion(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 import fp8verify
+from fp8verify import thresholds
 from fp8verify.cli.explain_command import glossary
 from fp8verify.cli.group import COMMANDS
 from fp8verify.files import parse_toml
@@ -39,6 +40,19 @@ def verdicts() -> str:
     for verdict in Verdict:
         code = f"{EXIT_CODES[verdict]}{_RAISED.get(verdict, '')}"
         lines.append(f"| {verdict.value} | {MEANINGS[verdict]} | {code} |")
+    return "\n".join(lines)
+
+
+def limits() -> str:
+    """Make the table of thresholds: what their comments say of them."""
+    text = Path(thresholds.__file__).read_text(encoding="utf-8")
+    rows = re.findall(r"^((?:#(?! ----).*\n)+)((?:[A-Z].*\n)+)", text, re.MULTILINE)
+    lines = ["| threshold | what it is |", "|---|---|"]
+    for comment, definitions in rows:
+        names = re.findall(r"^([A-Z_0-9]+)", definitions, re.MULTILINE)
+        values = ", ".join(f"`{name}` {getattr(thresholds, name):,}" for name in names)
+        meaning = " ".join(line.removeprefix("# ") for line in comment.splitlines())
+        lines.append(f"| {values} | {meaning} |")
     return "\n".join(lines)
 
 
@@ -256,6 +270,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "doctor measured": doctor_measured,
     "verdicts": verdicts,
     "glossary": words,
+    "thresholds": limits,
     "extras": extras,
     "commands": commands,
     "corpus": corpus,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks import framework_of
 from fp8verify.preflight.training import Ask, Config, LayerSize, flops, layers_of
 from fp8verify.text import listed
+from fp8verify.thresholds import SMALL_SIDE
 
 _MOSTLY = 0.5
 _SHOWN = 6

@@ -10,6 +10,7 @@ import msgspec
 from fp8verify.capture.schema import GradientRecord, RecipeRecord
 from fp8verify.report.model.parts import LegRow
 from fp8verify.terms import Leg
+from fp8verify.thresholds import TOLERANCE
 
 
 class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,10 +139,6 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
     gpu_busy_in_step_us: float | None = None
     waits: bool | None = None
     step_speedup_estimate: float | None = None
-
-
-# A share that falls short of the expected one by this much is PARTIAL.
-TOLERANCE = 0.02
 
 
 class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):

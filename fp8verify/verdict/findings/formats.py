@@ -13,13 +13,9 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import counted, listed, shorten
+from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN
 from fp8verify.verdict.findings_table import finding
 
-# Of a leg's GEMM time in another format: less is a layer or two that were left out by design.
-_MOST = 0.5
-_ANY = 0.01
-_SHOWN = 4
-_LAYERS = 8
 _FOUR_BITS = frozenset({"nvfp4", "mxfp4", "fp4"})
 _FP8 = frozenset(precision for precision in Precision if precision.is_fp8)
 _FP4 = frozenset(precision for precision in Precision if precision.is_fp4)
@@ -32,7 +28,7 @@ def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]
     """Layers that hooks of `run --numerics` saw recomputed in high precision."""
     layers = recomputed_high(rank)
     if layers:
-        named = listed(shorten(layers, layers), _SHOWN)
+        named = listed(shorten(layers, layers), SHOWN)
         yield finding("recompute-not-fp8", ran=named, layers=layers)
 
 
@@ -58,9 +54,9 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         times = _times(rank, (leg,))
         if not promised or not times.total():
             continue
-        if promised <= _FOUR_BITS and _share(times, _FP8) > _ANY:
+        if promised <= _FOUR_BITS and _share(times, _FP8) > NEGLIGIBLE:
             higher[leg] = promised
-        if _share(times, _below(promised, rank)) > _MOST:
+        if _share(times, _below(promised, rank)) > HALF:
             lower[leg] = promised
     if higher:
         yield finding("higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher))

@@ -15,24 +15,19 @@ from fp8verify.frameworks.known import frameworks
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
+from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import (
-    MANY_OPAQUE,
     cause_without_fp8,
     opaque_share,
     ran_high,
     stored_weights,
 )
-from fp8verify.verdict.verdict import NEGLIGIBLE
 
-# A rate this far above the BF16 peak cannot be a clock's or a timer's error.
-_PROOF_MARGIN = 1.02
 # Classes that no GPU multiplies faster than BF16.
 _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
 _NAMED = 3
 _NAMED_EXPERTS = 2
-# A correlation that went astray at a window's edge misnames single kernels, never so many.
-_MANY_MISNAMED = 0.05
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
 _ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
 _NEEDS_FP8 = (
@@ -212,7 +207,7 @@ def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     disputed, compared = name_conflicts(
         [*rank.trace.gemms, *rank.trace.optimizer], rank.trace.others
     )
-    if disputed > _MANY_MISNAMED * compared:
+    if disputed > MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
     kinds = [row.kind for row in rank.trace.gemms if row.kind.classification.conflict is not None]
@@ -236,9 +231,9 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     proven = [
         (row, rate)
         for row, rate in rates
-        if row.kind.classification.role is Role.GEMM and rate > peak.bf16 * _PROOF_MARGIN
+        if row.kind.classification.role is Role.GEMM and rate > peak.bf16 * PROOF_MARGIN
     ]
-    highest = max(peak.fp8, peak.bf16, peak.fp4) * _PROOF_MARGIN
+    highest = max(peak.fp8, peak.bf16, peak.fp4) * PROOF_MARGIN
     impossible = any(rate > highest for _, rate in rates)
     disproved = impossible or any(row.precision in _SLOW for row, _ in proven)
     if proven and not disproved and not _of_other_hardware(rank):

@@ -15,22 +15,18 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, of_flops, patterns
+from fp8verify.thresholds import LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import cause_without_fp8
-from fp8verify.verdict.verdict import NEGLIGIBLE
 
-_SHOWN = 4
-# Sizes of less of all FLOPs are those of routers and adapters.
-_LITTLE = 0.05
 _UNKNOWN = Precision.UNKNOWN
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
-_VOCABULARY = 16384
 _BACKWARD = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)
 
 
 def _names(modules: Iterable[ModuleRecord]) -> str:
-    return abridged(in_sentences(patterns(module.fqn for module in modules)), _SHOWN)
+    return abridged(in_sentences(patterns(module.fqn for module in modules)), SHOWN)
 
 
 # ---- fewer than the log counts
@@ -88,7 +84,7 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     if low:
         yield finding(
             "pinned-layer-low",
-            names=abridged(in_sentences(patterns(low)), _SHOWN),
+            names=abridged(in_sentences(patterns(low)), SHOWN),
             them="it" if len(low) == 1 else "them",
             line=pins[low[0]].line,
             format=promises.name,
@@ -124,8 +120,8 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     without = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
     left = [layer for layer in without if layer.size[:2] not in low]
     share = rank.layers.share(left)
-    if rows and (share or 0) >= _LITTLE and not promises.converted:
-        sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], _SHOWN)
+    if rows and (share or 0) >= LAYER_FLOPS and not promises.converted:
+        sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
 
@@ -135,7 +131,7 @@ def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     It is named so, or is as wide as a vocabulary and runs less often than any other layer.
     """
     classes = rank.layers.classes if rank.ran_low else ()
-    wide = [layer for layer in classes if layer.size.n >= _VOCABULARY]
+    wide = [layer for layer in classes if layer.size.n >= VOCABULARY]
     named = [x for x in wide if len(x.modules) == 1 and _HEAD.search(x.modules[0].fqn)]
     runs = sorted(layer.observed.get(Leg.FPROP, 0) for layer in classes)
     least = runs[0] if len(runs) > 1 and runs[0] < runs[1] else -1

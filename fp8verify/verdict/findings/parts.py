@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
@@ -19,13 +20,8 @@ from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, low_precision_name
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, Tally, add_up
-from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.stated import Stated
-from fp8verify.verdict.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
 
-_SHOWN = 8
-# Projections that may take the input of a model: query, key, value and a gate.
-_FIRST_LAYERS = 4
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
 
@@ -84,7 +80,8 @@ class Parts:
         return {
             cell: lacks
             for cell, lacks in grid.lacks.items()
-            if by_rank[cell.rank] > NEGLIGIBLE or by_step[cell[:2]] > NEARLY_ALL * of_step[cell[:2]]
+            if by_rank[cell.rank] > limits.NEGLIGIBLE
+            or by_step[cell[:2]] > limits.NEARLY_ALL * of_step[cell[:2]]
         }
 
     def findings(self) -> Iterator[PartFinding]:
@@ -126,7 +123,7 @@ class Parts:
         for leg in LEGS if self._promises.formats or self._promises.recipes else ():
             cells = [c for c in self.grid.cells if c.rank == place and c.leg is leg]
             share = add_up(self.grid.cells[cell] for cell in cells).share
-            if self._promises.leaves_high(leg.value) and share is not None and share < HALF:
+            if self._promises.leaves_high(leg.value) and share is not None and share < limits.HALF:
                 yield finding("leg-not-fp8", "by-recipe", ran=self._ran(cells))
 
     # ---- what is short
@@ -158,7 +155,7 @@ class Parts:
             layers = {cell.layer for cell in short.cells}
             cells = [cell for cell in cells if cell.layer in layers]
         share = sum(self.grid.cells[cell].total for cell in short.cells)
-        named = found.get("layer", "") or abridged(patterns(fqns), _SHOWN)
+        named = found.get("layer", "") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
         of = f" of {named}" if "layer" in names else ""
         after = f": {named}" if named and not of else ""
         return {
@@ -186,10 +183,12 @@ class Parts:
         cells = sorted(short.cells, key=lambda cell: str(VALUE_OF[name](cell)).zfill(9))
         values = dict.fromkeys(name_value(self._ranks, cell, name) for cell in cells)
         if name == "layer":
-            return abridged(in_sentences(patterns(fqns) if fqns else values), _SHOWN)
+            shown = patterns(fqns) if fqns else values
+            return abridged(in_sentences(shown), limits.SHOWN_NUMBERS)
         numbers = [value.rpartition(" ")[2] for value in values]
         if name in ("step", "micro-batch") and len(numbers) > 1:
-            return f"{name}{'es' if name == 'micro-batch' else 's'} {listed(numbers, _SHOWN)}"
+            plural = "es" if name == "micro-batch" else "s"
+            return f"{name}{plural} {listed(numbers, limits.SHOWN_NUMBERS)}"
         return listed(list(values))
 
     def _names_of(self, short: Shortfall) -> tuple[str, ...]:
@@ -232,7 +231,7 @@ class Parts:
         yield from named
         if expected is not None and not expected.is_met and not named:
             yield self._counted(place, rank)
-        elif not rank.trace.backward or (share < USUAL_SHARE and expected is None):
+        elif not rank.trace.backward or (share < limits.USUAL_SHARE and expected is None):
             return  # the share decides, or that nothing trained
         missing = {cell: lacks for cell, lacks in grid.open.items() if cell.rank == place}
         missing |= {cell: grid.lacks[cell] for cell in self._doubts if cell.rank == place}
@@ -241,7 +240,7 @@ class Parts:
         unseen = next(filter(None, (self._unseen(place, rank, leg) for leg in LEGS)), None)
         if unseen is not None:
             yield finding("leg-unknown", "unseen", leg=unseen.value)
-        elif missing and sum(missing.values()) + short > NEGLIGIBLE:
+        elif missing and sum(missing.values()) + short > limits.NEGLIGIBLE:
             leg = max(missing, key=missing.__getitem__).leg
             yield finding("leg-unknown", leg=leg.value, precision=precision)
         elif self._is_elsewhere(place):
@@ -262,7 +261,7 @@ class Parts:
             missing=wanted - sum(grid.cells[cell].low_calls for cell in cells),
             wanted=wanted,
             format=self._promises.name,
-            which=f"some of {abridged(patterns(names), _SHOWN)}",
+            which=f"some of {abridged(patterns(names), limits.SHOWN_NUMBERS)}",
         )
 
     def _unseen(self, place: int, rank: RankEvidence, leg: Leg) -> Leg | None:
@@ -282,8 +281,8 @@ class Parts:
         """Yield what GEMMs are missing that unknown kernels took long enough to be."""
         time_ns = sum(total.time_ns for total in rank.unrecognized)
         share = time_ns / (rank.linear.total_ns or 1)
-        for what, work in self._missing(place, rank) if share > NEGLIGIBLE else ():
-            if work > NEGLIGIBLE and share > HALF * work:
+        for what, work in self._missing(place, rank) if share > limits.NEGLIGIBLE else ():
+            if work > limits.NEGLIGIBLE and share > limits.HALF * work:
                 yield finding("opaque-kernels", "hidden", ms=time_ns / 1e6, what=what)
 
     def _missing(self, place: int, rank: RankEvidence) -> Iterator[tuple[str, float]]:
@@ -296,7 +295,8 @@ class Parts:
         usual = median(calls or [0])
         lacking = [step for step, count in enumerate(calls) if count < usual / 2]
         if lacking:
-            steps = listed([str(rank.trace.steps[step].number) for step in lacking], _SHOWN)
+            numbers = [str(rank.trace.steps[step].number) for step in lacking]
+            steps = listed(numbers, limits.SHOWN_NUMBERS)
             gone = sum(usual - calls[step] for step in lacking)
             yield f"steps {steps} lack GEMMs", gone / (sum(calls) or 1)
         yield "backward GEMMs were not recognized", self._missing_gradients(cells)
@@ -310,7 +310,10 @@ class Parts:
         forward = {cell.layer for cell in cells if cell.leg is Leg.FPROP}
         loose = [c for c in cells if c.leg in VAGUE_LEGS and c.layer not in forward]
         missing = self._missing_gradients(cells)
-        return missing > NEGLIGIBLE and sum(cells[c].high for c in loose) > HALF * missing
+        return (
+            missing > limits.NEGLIGIBLE
+            and sum(cells[c].high for c in loose) > limits.HALF * missing
+        )
 
     def _missing_gradients(self, cells: Mapping[Cell, Tally]) -> float:
         """Return the work of gradients that layers in low precision have fewer of than others."""
@@ -325,7 +328,7 @@ class Parts:
             whole, low = max(calls.get(leg, 0) for leg in LEGS), any(x.low for x in legs.values())
             each = add_up(legs.values()).total / sum(calls.values())
             # The first layers of a model have no dgrad.
-            dgrad = max(0, whole - calls.get(Leg.DGRAD, 0) - parts * _FIRST_LAYERS)
+            dgrad = max(0, whole - calls.get(Leg.DGRAD, 0) - parts * limits.FIRST_LAYERS)
             gone = dgrad + whole - calls.get(Leg.WGRAD, 0) - calls.get(Leg.BACKWARD, 0)
             missing += max(0, gone) * each if low else 0.0
         return missing

@@ -16,10 +16,9 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Leg, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
+from fp8verify.thresholds import ANOTHER_RUN_NS, NEGLIGIBLE, SHOWN_NUMBERS, USUAL_SHARE
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.policy import USUAL_SHARE
 from fp8verify.verdict.reasons import without_kernels
-from fp8verify.verdict.verdict import NEGLIGIBLE
 
 _WINDOW_STATES = {
     "never": "never began",
@@ -27,7 +26,6 @@ _WINDOW_STATES = {
     "dropped": "left no trace",
     "skipped": "was not recorded",
 }
-_SHOWN = 8
 
 
 # ---- the trace and its windows
@@ -113,7 +111,7 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
 
 def _named(steps: Iterable[int]) -> str:
     numbers = list(map(str, steps))
-    return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, _SHOWN)}"
+    return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, SHOWN_NUMBERS)}"
 
 
 def fp8_forward_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -169,9 +167,6 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 
 # ---- all ranks together
 
-# Ranks of a run record the same steps at the same time, by the clocks of their machines.
-_ANOTHER_RUN_NS = 120 * 10**9
-
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     """Return the ranks whose files are of another run than the rest, by world size and time."""
@@ -184,7 +179,7 @@ def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     reached = 0
     for rank in sorted(known, key=lambda rank: rank.trace.began_ns or 0):
         begin, (first, last) = rank.trace.began_ns or 0, rank.trace.bounds or (0, 0)
-        current = [*current, rank] if begin <= reached + _ANOTHER_RUN_NS else [rank]
+        current = [*current, rank] if begin <= reached + ANOTHER_RUN_NS else [rank]
         reached = max(reached, begin + last - first)
     worlds = Counter(rank.trace.world_size for rank in current)
     usual = max(worlds, key=worlds.__getitem__, default=None)

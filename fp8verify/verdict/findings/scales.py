@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from fp8verify import thresholds as limits
 from fp8verify.analysis.numerics import (
     Kept,
     gradients_of,
@@ -27,20 +28,6 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
 from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
 from fp8verify.verdict.findings_table import finding
-
-_TOLERANCE_OCTAVES = 0.02
-_SPIKE = 4.0  # ours: times the largest amax that the history held before
-_LEAST_HISTORY = 4
-_CLIPPED = 2.0  # ours: a value clipped by half; less is hard to distinguish from rounding
-_LONG_HISTORY = 16  # TE's DelayedScaling keeps 1024 by default, Megatron 1
-_MOST_OCTAVES = 4.0  # ours, over a series or a history
-_LEAST_POINTS = 5
-_GROWN = 8.0  # ours, after the warm-up: a sound small model grew 27 times in its first 150 steps
-_WARM_UP_STEPS = 200  # ours
-_LEAST_LOSS_SCALE = 1.0  # ours; torch's GradScaler begins with 65,536
-_STALE = 0.01  # ours; of the sampled values of a weight: a sound copy has none
-_LIKE = 0.5  # ours; a tensor that resembles a weight less is no copy of it
-
 
 # ---- scales that delayed scaling keeps
 
@@ -74,13 +61,13 @@ def _is_off(kept: Kept, wanted: float | None) -> bool:
     """Whether the scale is not what the recipe makes of the history."""
     if not wanted or not kept.is_usable:
         return False
-    return abs(math.log2(kept.scale) - math.log2(wanted)) > _TOLERANCE_OCTAVES
+    return abs(math.log2(kept.scale) - math.log2(wanted)) > limits.SCALE_TOLERANCE
 
 
 def _spike(kept: Kept) -> float:
     """Return how many times the largest amax of the steps before the newest one is."""
     earlier = [amax for amax in kept.slot.amax[:-1] if amax]
-    if len(earlier) < _LEAST_HISTORY or not kept.newest:
+    if len(earlier) < limits.LEAST_HISTORY or not kept.newest:
         return 0.0
     return kept.newest / max(earlier)
 
@@ -98,18 +85,24 @@ def _octaves(kept: Kept) -> float:
     known = [math.log2(value) for value in kept.slot.amax if value]
     steps = [after - before for before, after in pairwise(known)]
     turns = sum(a * b < 0 for a, b in pairwise(steps))
-    if not kept.is_usable or len(known) < _LEAST_POINTS or 2 * turns < len(steps):
+    if not kept.is_usable or len(known) < limits.LEAST_POINTS or 2 * turns < len(steps):
         return 0.0
     return max(known) - min(known)
 
 
 _RULES = (
     Rule("scale-stuck", lambda kept: kept.scale, 0.0, _is_stuck),
-    Rule("saturates", _clipped, _CLIPPED, lambda kept: _spike(kept) < _SPIKE, case="delayed"),
-    Rule("amax-spike", _spike, _SPIKE),
+    Rule(
+        "saturates",
+        _clipped,
+        limits.CLIPPED,
+        lambda kept: _spike(kept) < limits.SPIKE,
+        case="delayed",
+    ),
+    Rule("amax-spike", _spike, limits.SPIKE),
     # NaN too.
     Rule("scale-unstable", lambda kept: kept.scale, -math.inf, lambda kept: not kept.is_usable),
-    Rule("scale-unstable", _octaves, _MOST_OCTAVES, case="swinging"),
+    Rule("scale-unstable", _octaves, limits.MOST_OCTAVES, case="swinging"),
 )
 
 
@@ -117,7 +110,7 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Histories of amax of which the algorithm looks at one step only."""
     for recipe in recipes_of(rank):
         length = recipe.history_length or 0
-        unused = {"most_recent": length > _LONG_HISTORY, "max": length == 1}
+        unused = {"most_recent": length > limits.LONG_HISTORY, "max": length == 1}
         if recipe.name == "DelayedScaling" and unused.get(recipe.algorithm or ""):
             yield finding("history-unused", length=length, algorithm=recipe.algorithm)
 
@@ -127,29 +120,33 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    bad = [s for s in loss_scales_of(rank) if s is None or s < _LEAST_LOSS_SCALE]
+    bad = [s for s in loss_scales_of(rank) if s is None or s < limits.LEAST_LOSS_SCALE]
     for scale in bad[:1]:
         now = "infinite" if scale is None else f"{scale:g}"
-        yield finding("scale-unstable", "loss-scale", now=now, limit=_LEAST_LOSS_SCALE)
+        yield finding("scale-unstable", "loss-scale", now=now, limit=limits.LEAST_LOSS_SCALE)
 
 
 def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
     steps = steps_of(rank)
     # While a model begins to learn, every amax grows.
-    late = [step for step in steps[(len(steps) + 1) // 2 :] if step.step >= _WARM_UP_STEPS]
+    late = [step for step in steps[(len(steps) + 1) // 2 :] if step.step >= limits.WARM_UP_STEPS]
     grown = []
     histories: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in (row for step in late for row in step.rows if row.amax is not None):
         histories[row.layer, row.tensor].append(row.amax or 0.0)
     for (layer, tensor), values in histories.items():
         up = sum(after >= before for before, after in pairwise(values))
-        rises = len(values) >= _LEAST_POINTS and values[0] > 0 and up >= 0.75 * (len(values) - 1)
-        if rises and values[-1] >= _GROWN * values[0]:
+        rises = (
+            len(values) >= limits.LEAST_POINTS
+            and values[0] > 0
+            and up >= limits.RISING * (len(values) - 1)
+        )
+        if rises and values[-1] >= limits.GROWN * values[0]:
             row = TensorRecord(layer=layer, tensor=tensor, source="values")
             grown.append(Accused(values[-1] / values[0], late[-1].step, row))
     first = late[0].step if late else 0
-    yield from accuse("scale-unstable", grown, case="growing", limit=_GROWN, first=first)
+    yield from accuse("scale-unstable", grown, case="growing", limit=limits.GROWN, first=first)
 
 
 # ---- scales that ranks share
@@ -213,7 +210,9 @@ def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
 
 
 def _is_stale(one: WeightCopyRecord) -> bool:
-    return one.unchanged and one.moved > 0 and _off(one) > _STALE and one.likeness >= _LIKE
+    return (
+        one.unchanged and one.moved > 0 and _off(one) > limits.STALE and one.likeness >= limits.LIKE
+    )
 
 
 def _off(one: WeightCopyRecord) -> float:

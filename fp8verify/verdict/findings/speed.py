@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import gemm_totals
-from fp8verify.analysis.gpus import SMALL_SIDE
 from fp8verify.analysis.payoff import added_us, weight_casts
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
@@ -15,15 +15,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.verdict.findings_table import finding, findings_table
 
-_MOSTLY = 0.5
-_WAITS = 0.2
-_MANY_SMALL = 0.25
-# From this share of GPU time on, unfused attention is what to fix first.
-_COSTLY_ATTENTION = 0.1
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
-# A loss, a gradient norm and a few metrics are scalars as well.
-_USUAL_SCALARS_A_STEP = 8
-_RECAST = 0.02  # ours; of GPU time
 
 
 def payoff_remedy(case: str) -> str:
@@ -40,7 +32,7 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     times_are_whole = health.complete and not health.bad_durations
     pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
     pays = overhead is None or added_us(overhead.rows) <= overhead.saved_at_most_us
-    if pauses >= _MOSTLY:  # what the GPU computes decides nothing
+    if pauses >= limits.HALF:  # what the GPU computes decides nothing
         waits = f"idle for {pauses:.0%} of the window"
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
     elif overhead is not None and figures.speedup_estimate is not None and not pays:
@@ -60,10 +52,10 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         )
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
     # Steps outside the window tell more, without the profiler's waiting.
-    if _WAITS <= pauses < _MOSTLY:
+    if limits.WAITING <= pauses < limits.HALF:
         yield finding("gpu-idle", idle=pauses)
-    if (figures.small_gemm_share or 0.0) >= _MANY_SMALL and pays:
-        yield finding("small-gemms", share=figures.small_gemm_share, side=SMALL_SIDE)
+    if (figures.small_gemm_share or 0.0) >= limits.MANY_SMALL and pays:
+        yield finding("small-gemms", share=figures.small_gemm_share, side=limits.SMALL_SIDE)
 
 
 def cost_of_casts(
@@ -71,17 +63,17 @@ def cost_of_casts(
 ) -> tuple[str, str]:
     """Return what costs most, and the case with a remedy that is not in force already."""
     unfused = sum(overhead.unfused_us for overhead in overheads)
-    if unfused >= _MOSTLY * sum(overhead.time_us for overhead in overheads):
+    if unfused >= limits.HALF * sum(overhead.time_us for overhead in overheads):
         compiled = any(row.fused for overhead in overheads for row in overhead.rows)
         return "unfused eager casts", "graph-breaks" if compiled else ""
     if gemms_are_small(payoffs):
-        return f"small GEMMs (a side below {SMALL_SIDE})", "small"
+        return f"small GEMMs (a side below {limits.SMALL_SIDE})", "small"
     return "costly casts", "casts"
 
 
 def gemms_are_small(payoffs: Sequence[PayoffReport]) -> bool:
     """Whether most of the FP8 GEMM time of any rank is in GEMMs too small to gain."""
-    return any((payoff.small_gemm_share or 0.0) >= _MOSTLY for payoff in payoffs)
+    return any((payoff.small_gemm_share or 0.0) >= limits.HALF for payoff in payoffs)
 
 
 def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -95,7 +87,7 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     sdpa = any(find(name).encloses is Role.ATTENTION for name in ops)
     yield finding(
         "attention-unfused",
-        "costly" if of_gpu >= _COSTLY_ATTENTION else "",
+        "costly" if of_gpu >= limits.COSTLY_ATTENTION else "",
         backend=_MATH_BACKEND if sdpa else "bmm, softmax, bmm",
         count=totals.launches,
         formats=" and ".join(p.value.upper() for p in Precision if totals.kernels[p.value]),
@@ -109,7 +101,7 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
     reduces = [t for t in rank.trace.collectives if t.is_scalar and "reduce" in t.name.lower()]
     calls = sum(total.calls for total in reduces)
-    if rank.ran_low and calls >= _USUAL_SCALARS_A_STEP * max(1, len(rank.trace.steps)):
+    if rank.ran_low and calls >= limits.USUAL_SCALARS * max(1, len(rank.trace.steps)):
         time_ns = sum(total.time_ns for total in reduces)
         share = time_ns / rank.trace.timeline.busy
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
@@ -121,12 +113,12 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if found is None or not gpu_ns or found.casts < found.passes:
         return
     share = found.time_ns * (1 - 1 / found.passes) / gpu_ns
-    if share >= _RECAST:
+    if share >= limits.RECAST:
         yield finding(
             "weight-recast",
             casts=found.casts,
             passes=found.passes,
             size=" x ".join(map(str, found.size)),
             share=share,
-            threshold=_RECAST,
+            threshold=limits.RECAST,
         )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
+from fp8verify import thresholds as limits
 from fp8verify.analysis.numerics import steps_of
 from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
@@ -22,20 +23,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
 from fp8verify.verdict.findings_table import finding
 
-_UNDERFLOW = 0.01  # BioNeMo, analyze_activation_underflows.py: marks > 1.0%
-_GRADIENT_FLUSHED = 0.10  # ours; a sick layer of BioNeMo's summary_fl4.csv reached 0.092
-_SQNR_DB = 20.0  # ours; torchao/test/float8 accepts casts from 25 dB, whole blocks from 20
-_SQNR_MX_DB = 22.0  # ours; torchao's tests of MXFP8 accept from 24
-_SATURATED = 1e-5  # FP8-LM, arXiv 2310.18313: lowers its scale from 0.001% on
-_TOP_BLOCKS = 0.05  # ours, after arXiv 2506.20752: blocks whose values share the last bucket
-_ZERO_ROWS = 0.01  # ours
-_OUTLIER = 100.0  # ours; times the median of the same projection in other layers
-_LEAST_PEERS = 3
-_WIDE_E4M3 = 2.0**13  # ours; at amax / rms above it a typical value of E4M3 is subnormal
-_LEAST_AMAX = 1e-12  # torchao/float8/float8_utils.py, EPS
-_WORTH_DB = 1.0
 _ONE_SCALE = ("tensorwise", "delayed")
-_SHOWN = 4  # layers that a message names
 
 
 # ---- one finding of all records that a rule accuses
@@ -76,7 +64,7 @@ def accuse(
     numbers = sorted({one.step for one in accused})
     also = f", worst in step {step}" if step != numbers[0] else ""
     when = f"; in {len(numbers)} of {steps} measured steps, first in step {numbers[0]}{also}"
-    named = listed(patterns(layers), _SHOWN)
+    named = listed(patterns(layers), limits.SHOWN)
     gemm = getattr(worst, "gemm", 0)
     of_gemm = f" (GEMM {gemm + 1})" if gemm else ""
     common = {
@@ -114,7 +102,7 @@ class Rule(NamedTuple):
 
 
 def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """Hold all measured tensors against all thresholds."""
+    """Hold all measured tensors against all limits."""
     steps = steps_of(rank)
     for rule in _RULES:
         accused = [
@@ -131,7 +119,7 @@ def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def is_clipped(row: TensorRecord) -> bool:
     """Whether the cast clips enough of a tensor to report; bytes do not show it from rounding."""
-    return row.finite and row.source != "bytes" and _saturated(row) >= _SATURATED
+    return row.finite and row.source != "bytes" and _saturated(row) >= limits.SATURATED
 
 
 def _flushed(row: TensorRecord) -> float:
@@ -143,7 +131,7 @@ def _saturated(row: TensorRecord) -> float:
 
 
 def _is_flushed_gradient(row: TensorRecord) -> bool:
-    return row.tensor == "grad_output" and _flushed(row) >= _GRADIENT_FLUSHED
+    return row.tensor == "grad_output" and _flushed(row) >= limits.GRADIENT_FLUSHED
 
 
 def _lacking_db(row: TensorRecord) -> float:
@@ -151,7 +139,7 @@ def _lacking_db(row: TensorRecord) -> float:
     if row.sqnr_db is None:
         return -1.0
     mx = row.scaling == "mxfp8" and row.format == "e4m3"
-    return (_SQNR_MX_DB if mx else _SQNR_DB) - row.sqnr_db
+    return (limits.SQNR_MX_DB if mx else limits.SQNR_DB) - row.sqnr_db
 
 
 # ---- remedies
@@ -159,7 +147,7 @@ def _lacking_db(row: TensorRecord) -> float:
 
 def _remedy(row: TensorRecord) -> str:
     """Say what would help a tensor that loses too much in its cast."""
-    if row.amax and row.amax < _LEAST_AMAX:
+    if row.amax and row.amax < limits.LEAST_AMAX:
         return f"No scale helps: its largest value is {row.amax:.2g}. Find what makes it so small."
     return f"{_how(row)}{what_if(row)}."
 
@@ -196,7 +184,7 @@ def what_if(row: TensorRecord) -> str:
 def _better(row: TensorRecord) -> tuple[str, float] | None:
     """Return the best of the other recipes by SQNR, if it is better."""
     best = max(row.what_if.items(), key=lambda item: item[1], default=None)
-    return best if best is not None and best[1] >= (row.sqnr_db or 0.0) + _WORTH_DB else None
+    return best if best is not None and best[1] >= (row.sqnr_db or 0.0) + limits.WORTH_DB else None
 
 
 def _remedy_for_clipping(row: TensorRecord) -> str:
@@ -204,7 +192,7 @@ def _remedy_for_clipping(row: TensorRecord) -> str:
         return "Round MX scales up (RCEIL, arXiv 2506.08027)."
     if row.scaling != "delayed":
         return "Compute the scale from the largest magnitude of the values that it scales."
-    if _flushed(row) >= _UNDERFLOW:
+    if _flushed(row) >= limits.UNDERFLOW:
         return f"{_how(row)}."
     return "Raise margin by one, lengthen amax_history_len, or use current scaling."
 
@@ -214,26 +202,26 @@ _RULES = (
         "gradient-flushed",
         # Of gradients of which half is lost the first in the backward pass is the cause.
         lambda row: min(0.5, _flushed(row)),
-        _GRADIENT_FLUSHED,
+        limits.GRADIENT_FLUSHED,
         holds=_is_flushed_gradient,
         remedy=_remedy,
     ),
     Rule(
         "underflow-high",
         _flushed,
-        _UNDERFLOW,
+        limits.UNDERFLOW,
         holds=lambda row: not _is_flushed_gradient(row),
         remedy=_remedy,
     ),
     # But for those accused of their zeros.
-    Rule("sqnr-low", _lacking_db, 0.0, lambda row: _flushed(row) < _UNDERFLOW, _remedy),
-    Rule("saturates", _saturated, _SATURATED, is_clipped, _remedy_for_clipping),
-    Rule("mx-last-bucket", lambda row: row.top_blocks or 0.0, _TOP_BLOCKS),
+    Rule("sqnr-low", _lacking_db, 0.0, lambda row: _flushed(row) < limits.UNDERFLOW, _remedy),
+    Rule("saturates", _saturated, limits.SATURATED, is_clipped, _remedy_for_clipping),
+    Rule("mx-last-bucket", lambda row: row.top_blocks or 0.0, limits.TOP_BLOCKS),
     # Under scales by row or block, which are at their limit there.
     Rule(
         "zero-rows",
         lambda row: row.zero_rows or 0.0,
-        _ZERO_ROWS,
+        limits.ZERO_ROWS,
         holds=lambda row: bool(row.scaling) and row.scaling not in _ONE_SCALE,
     ),
 )
@@ -280,7 +268,7 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
             "outlier-layer",
             accused,
             what="its RMS" if is_wide else "the median of its peers",
-            limit=_WIDE_E4M3 if is_wide else _OUTLIER,
+            limit=limits.WIDE_E4M3 if is_wide else limits.OUTLIER,
             steps=len(steps),
             what_if=what_if(worst),
         )
@@ -301,10 +289,10 @@ def _outliers(step: MeasuredRecord, tensor: str) -> Iterator[tuple[bool, Accused
         for row in peers:
             amax = row.amax or 0.0
             narrow = row.scaling in _ONE_SCALE and row.format == "e4m3"
-            if len(known) > _LEAST_PEERS and amax >= _OUTLIER * least:
+            if len(known) > limits.LEAST_PEERS and amax >= limits.OUTLIER * least:
                 usual = median(known[layer] for layer in known if layer != row.layer)
-                if amax >= _OUTLIER * usual:
+                if amax >= limits.OUTLIER * usual:
                     yield False, Accused(amax / usual, step.step, row)
                     continue
-            if narrow and row.rms and amax >= _WIDE_E4M3 * row.rms:
+            if narrow and row.rms and amax >= limits.WIDE_E4M3 * row.rms:
                 yield True, Accused(amax / row.rms, step.step, row)
