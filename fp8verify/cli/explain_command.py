@@ -168,7 +168,7 @@ def _cause_as_text(found: Cause) -> str:
     row = found.failure
     lines = [
         printable(found.text),
-        f"  cause:    {'' if found.is_certain else 'if FP8 code raised it: '}{row.cause}",
+        f"  a cause:  {'' if found.is_certain else 'if FP8 code raised it: '}{row.cause}",
         f"  next:     {row.remedy}",
         f"  evidence: {row.evidence}",
         *(

@@ -104,7 +104,7 @@ def _notes(logs: Iterable[Path]) -> Iterator[str]:
             row = cause.failure
             doctor = f" (doctor: {row.check})" if row.check else ""
             place = f"the run failed, {log.name} line {cause.line}"
-            yield f"{place}: {row.cause}. {row.remedy}{doctor}"
+            yield f"{place}; a known cause: {row.cause}. {row.remedy}{doctor}"
 
 
 @cache

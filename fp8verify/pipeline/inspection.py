@@ -275,8 +275,8 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
     end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)
     known = causes(end)
     notes += [
-        f"{path.name} ends with an error (“{cause.text[:120]}”): {cause.failure.cause}. "
-        f"{cause.failure.remedy}"
+        f"{path.name} ends with an error (“{cause.text[:120]}”); a known cause: "
+        f"{cause.failure.cause}. {cause.failure.remedy}"
         for cause in known
     ]
     error = last_error([path])

@@ -7,6 +7,7 @@ frameworks parse them (tomllib, json, PyYAML).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,13 +40,21 @@ _KINDS = {
 
 
 class Document(NamedTuple):
-    """A file as read: its kind, values by dotted key, their lines, and its text."""
+    """A file as read: its kind, values by dotted key, their lines, and its text.
+
+    Attributes:
+        elsewhere: what may add settings to those of the file, such as the file that it extends;
+            while there is something, a key that is not given may be set.
+        branches: the keys that only a branch of a script gives, with a number for each branch.
+    """
 
     path: str
     kind: str
     values: dict[str, Any]
     lines: dict[str, int]
     text: str = ""
+    elsewhere: str = ""
+    branches: Mapping[str, int] = {}
 
 
 def kind_of(path: str) -> str | None:
@@ -63,7 +72,7 @@ def read_document(path: str) -> Document:
     kind = kind_of(path) or "yaml"
     text = _text(path)
     try:
-        values, lines = _READERS[kind](text)
+        values, lines, *more = _READERS[kind](text)
     except ImportError as error:
         raise UsageError(
             f"{path} is a launch script, and {error.name} is not installed, which reads it.",
@@ -78,7 +87,19 @@ def read_document(path: str) -> Document:
     for key in values:  # what has no line of its own is in that of its table
         if line := lines.get(key.rpartition(".")[0]):
             lines.setdefault(key, line)
-    return Document(path, kind, values, lines, text)
+    return Document(path, kind, values, lines, text, *(more or [inherited(values)]))
+
+
+# Keys by which configurations name those that they extend: of Hydra, mmengine, Primus and others.
+_EXTENDS = re.compile(
+    r"(?:.*\.)?(?:defaults|_base_|base_config|extends|includes?|inherits?|parent_config)"
+)
+
+
+def inherited(values: Mapping[str, Any]) -> str:
+    """Return the key by which a configuration extends another, "" if it has none."""
+    found = (key for key, value in values.items() if _EXTENDS.fullmatch(key) and value)
+    return next(found, "")
 
 
 def _text(path: str) -> str:
@@ -203,7 +224,7 @@ def _bare(key: str) -> str:
     return "".join(char for char in key if char not in "\"' ")
 
 
-_READERS: Mapping[str, Callable[[str], tuple[dict[str, Any], dict[str, int]]]] = {
+_READERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
     "yaml": _yaml,
     "toml": _toml,
     "json": _json,

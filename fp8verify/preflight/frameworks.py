@@ -12,7 +12,7 @@ from typing import Any
 from fp8verify.preflight.conditions import MISSING, all_hold, is_on, name_of, value_of
 from fp8verify.preflight.documents import Document
 from fp8verify.preflight.spelling import is_path_slip
-from fp8verify.preflight.tables import table
+from fp8verify.preflight.tables import known_keys, table
 from fp8verify.preflight.training import (
     Ask,
     Config,
@@ -69,6 +69,13 @@ def framework_of(config: Config) -> Row:
 
 
 def _fits(row: Row, document: Document, given: Values) -> bool:
+    if document.kind in ("shell", "arguments"):
+        if "launcher" in row and not re.search(row["launcher"], document.text):
+            return False
+    elif "" in row.get("closed", ()):  # most keys of a file that shares some are another's
+        names = {key for key in document.values if "." not in key}
+        if 2 * len(known_keys(row)[""] & names) < len(names):
+            return False
     if any(all_hold(tests, given) for tests in row.get("signs", ())):
         return True
     marks = sum(mark in given for mark in row.get("marks", ()))
@@ -122,15 +129,21 @@ def _config(framework: str, row: Row, document: Document, names: Mapping[str, st
         kind=document.kind,
         values=document.values,
         lines=document.lines,
+        elsewhere=document.elsewhere,
         given=given,
         origins=origins,
-        ask=_ask(row, given),
-        compile=_switch(row.get("compile", ()), given, row.get("compile_default")),
+        branches={names[key]: branch for key, branch in document.branches.items()},
+        ask=_ask(row, given, may_default=not document.elsewhere),
+        compile=_switch(
+            row.get("compile", ()),
+            given,
+            None if document.elsewhere else row.get("compile_default"),
+        ),
         checkpointing=_switch(row.get("checkpointing", ()), given, None),
         tensor_parallel=shards,
         deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),
-        layers=tuple(_layers(row["sizes"], given, shards)) if "sizes" in row else (),
-        tokens=_tokens(row, given),
+        layers=tuple(_layers(row["sizes"], given, shards)) if _is_sized(row, given) else (),
+        tokens=_tokens(row, given, may_default=not document.elsewhere),
     )
 
 
@@ -143,37 +156,44 @@ def _switch(keys: Sequence[str], given: Values, default: bool | None) -> bool | 
     return default
 
 
-def _ask(row: Row, given: Values) -> Ask | None:
+def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
     """Return the request of the first row of `asks` that applies; None if it has no format."""
     for asks in row.get("asks", ()):
         if all_hold(asks["when"], given):
-            recipe = _text(asks.get("recipe", ""), given)
+            recipe = _text(asks.get("recipe", ""), given, may_default=may_default)
             fmt = asks.get("format", "")
             fmt = _FORMATS.get(recipe, fmt) if fmt == "fp8" else fmt
-            backend = _BACKENDS.get(_text(asks.get("backend", ""), given))
+            backend = _BACKENDS.get(_text(asks.get("backend", ""), given, may_default=may_default))
             wanted = asks.get("key") or next(iter(asks["when"]))
             key = name_of(wanted, given) or wanted
             return Ask(fmt, recipe or None, backend, key) if fmt else None
     return None
 
 
-def _text(wanted: str, given: Values) -> str:
-    """Return a word, or for "@key|default" the value of a key."""
+def _text(wanted: str, given: Values, *, may_default: bool) -> str:
+    """Return a word, or for "@key|default" the value of a key; "" if it is set elsewhere."""
     if not wanted.startswith("@"):
         return wanted
     key, _, default = wanted[1:].partition("|")
     value = value_of(key, given)
-    return word(value) or default if value is not MISSING else default
+    said = word(value) if value is not MISSING else ""
+    return said.partition("$")[0] if said else default * may_default
 
 
-def _tokens(row: Row, given: Values) -> int | None:
+def _tokens(row: Row, given: Values, *, may_default: bool) -> int | None:
     found = 1
     for key, default in row.get("tokens", ()):
-        number = whole(given.get(key, default or None))
+        number = whole(given.get(key, default if may_default else None))
         if number is None:
             return None
         found *= number
     return found if row.get("tokens") else None
+
+
+def _is_sized(row: Row, given: Values) -> bool:
+    """Whether a model's layers follow from its sizes."""
+    keys = (value_of(key, given) for key in row.get("unsized", ()))
+    return "sizes" in row and not any(map(is_on, keys))
 
 
 def _layers(sizes: Row, given: Values, shards: int) -> Iterator[LayerSize]:
@@ -189,8 +209,9 @@ def _layers(sizes: Row, given: Values, shards: int) -> Iterator[LayerSize]:
     hidden = number("hidden") or _hidden(sizes, given, dim)
     gated = is_on(given.get(sizes["gated"], MISSING)) if "gated" in sizes else True
     layers = llama_layers(
-        dim, hidden, count, heads, number("kv_heads") or heads, gated=gated, shards=shards
-    )
+        dim, hidden, count, heads, number("kv_heads") or heads, number("head_dim"),
+        gated=gated, shards=shards,
+    )  # fmt: skip
     experts, frequency = number("experts"), number("frequency") or 1
     if experts:
         width = number("expert_hidden") or hidden

@@ -76,7 +76,9 @@ def read_launch(
     for document in [*documents, *([line] if words else [])]:
         if document.kind == "toml":
             document = document._replace(values={**document.values, **overrides})
-        config = recognize(document)
+        if not document.elsewhere:
+            document = document._replace(elsewhere=", ".join(f for _, f in _config_files(document)))
+        config = recognise(document)
         if config is not None:
             found.append(config)
             variables |= {  # that a launch script sets
@@ -103,8 +105,6 @@ def read_launch(
 def _missing(documents: Sequence[Document]) -> Iterator[Missing]:
     """Yield the configurations that launch scripts and the command name, and that are not here."""
     for document in documents:
-        if document.kind not in ("shell", "arguments"):
-            continue
         for key, file in _config_files(document):
             if not (Path(file).is_file() or "$" in file):
                 line = document.lines.get(key)
@@ -113,8 +113,10 @@ def _missing(documents: Sequence[Document]) -> Iterator[Missing]:
 
 def _config_files(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a launch that name a configuration file, with the file."""
-    for key, value in document.values.items():
-        if _CONFIG_FILE.fullmatch(key) and kind_of(str(value)) in ("yaml", "toml", "json"):
+    is_launch = document.kind in ("shell", "arguments")
+    for key, value in document.values.items() if is_launch else ():
+        is_file = kind_of(str(value)) in ("yaml", "toml", "json") or str(value).startswith("$")
+        if _CONFIG_FILE.fullmatch(key) and is_file:
             beside = Path(document.path).parent / str(value)
             is_beside = document.kind == "shell" and beside.is_file()
             yield key, str(beside) if is_beside else str(value)

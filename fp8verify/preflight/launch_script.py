@@ -17,24 +17,31 @@ _VARIABLE = re.compile(
     r"\$(?:(?P<name>[A-Za-z_]\w*)"
     r"|\{(?P<braced>[A-Za-z_]\w*)(?::?(?P<sign>[-=+])(?P<word>(?:[^{}]|\$\{[^{}]*\})*))?\})"
 )
-_ARRAY = re.compile(r"\$\{\w+\[[@*]\]\}")
+# A word that is nothing but a variable: $ARGS, ${ARGS}, ${ARGS[@]}, $@, ${@:2}.
+_WHOLE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*|[@*])(?:\[[@*]\]|:\d+)?\}?")
+_HOLDS_ARGUMENTS = re.compile(r"[@*]|.*(?:ARG|OPT|FLAG|EXTRA|OVERRIDE)", re.IGNORECASE)
+_BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
 _SHELLS = re.compile(r"^\s*(?:ba|z|k)?sh\b|^\s*(?:srun|sbatch|ssh)\b|>\s*\S+\.(?:sh|sbatch|slurm)")
 
 
-def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int]]:
+def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int], str, dict[str, int]]:
     """Return arguments by name and their lines; variables are those that it assigns plainly.
 
     The words of arrays are read where the array is assigned. A here-document is data, unless a
-    shell reads it.
+    shell reads it. Third come the words that hold arguments and are set elsewhere, then the
+    arguments that only a branch of the script has, with where it begins. A value in which branches
+    differ is "$".
 
     Raises:
         ImportError: tree-sitter or its grammar of bash is not installed.
     """
     script = _Script()
     script.read(text, 0, 0)
-    values = {key: value for key, value in script.values.items() if value is not None}
-    values.update((f"ENV_VARS.{name}", value) for name, value in script.variables.items())
-    return values, script.lines
+    set_here = {*script.variables, *script.arrays}
+    unset = [word for word, name in script.expanded.items() if name not in set_here]
+    variables = {f"ENV_VARS.{name}": value for name, value in script.variables.items()}
+    branches = {key: branch for key, branch in script.branches.items() if branch}
+    return {**script.values, **variables}, script.lines, ", ".join(unset[:3]), branches
 
 
 def _tree(text: str) -> Any:
@@ -50,31 +57,37 @@ class _Script:
         self.variables: dict[str, str] = {}
         self.values: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
+        self.arrays: set[str] = set()
+        self.expanded: dict[str, str] = {}  # the names of variables by the words that they are
+        self.branches: dict[str, int] = {}  # of arguments, by where they begin; 0 is outside
         self._room = MAX_GROWTH
 
     def read(self, text: str, first_line: int, shells: int) -> None:
         """Read a text whose first line is that of the script after `first_line`."""
-        stack = [(_tree(text), 0)]
+        stack = [(_tree(text), 0, 0)]
         while stack:
-            node, depth = stack.pop()
+            node, depth, branch = stack.pop()
             if node.type == "variable_assignment":
                 self._assign(node)
             if node.type in ("command", "array", "variable_assignment", "ERROR"):
-                self._words(node, first_line)
+                self._words(node, first_line, branch)
             if node.type == "redirected_statement" and shells < MAX_SHELLS:
                 self._here_document(node, first_line, shells + 1)
             if depth < MAX_DEPTH and node.type not in ("heredoc_body", "string", "raw_string"):
-                stack += [(child, depth + 1) for child in reversed(node.children)]
+                branch = node.start_byte + 1 if node.type in _BRANCHES else branch
+                stack += [(child, depth + 1, branch) for child in reversed(node.children)]
 
     def _assign(self, node: Any) -> None:
         name = node.child_by_field_name("name")
         value = node.child_by_field_name("value")
         is_array = value is not None and value.type == "array"
+        if is_array and name is not None:
+            self.arrays.add(_text(name))
         if name is not None and name.type == "variable_name" and not is_array:
             text = self._resolved(_unquoted(value)) if value is not None else ""
             self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
 
-    def _words(self, node: Any, first_line: int) -> None:
+    def _words(self, node: Any, first_line: int, branch: int) -> None:
         """Read the words of a command or an array, or of a string that holds arguments."""
         words: list[tuple[str, int]] = []
         for child in node.named_children:
@@ -83,11 +96,26 @@ class _Script:
             for number, line in enumerate(_unquoted(child).splitlines()):
                 parts = self._resolved(line.replace("\\", " ")).replace('"', " ").split()
                 row = first_line + child.start_point[0] + number + 1
-                words += [(part.strip("'"), row) for part in parts if not _ARRAY.fullmatch(part)]
-        for key, value, place in _arguments([word for word, _ in words]):
+                words += [(part.strip("'"), row) for part in parts]
+        plain = self._without_variables(words)
+        for key, value, place in _arguments([word for word, _ in plain]):
             # Branches of a script may differ: which of them runs is not known.
-            self.values[key] = value if self.values.get(key, value) == value else None
-            self.lines.setdefault(key, words[place][1])
+            self.values[key] = value if self.values.get(key, value) == value else "$"
+            self.lines.setdefault(key, plain[place][1])
+            self.branches[key] = branch and self.branches.get(key, branch)
+
+    def _without_variables(self, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return words without variables that hold arguments, which are kept in `expanded`."""
+        plain: list[tuple[str, int]] = []
+        for word, row in words:
+            found = _WHOLE.fullmatch(word)
+            after_value = bool(plain) and not plain[-1][0].startswith("--")
+            has_flag = any(other.startswith("--") for other, _ in plain)
+            if found and (_HOLDS_ARGUMENTS.match(found["name"]) or (has_flag and after_value)):
+                self.expanded.setdefault(word, found["name"])
+            elif not (found and "[" in word):
+                plain.append((word, row))
+        return plain
 
     def _here_document(self, node: Any, first_line: int, shells: int) -> None:
         if not _SHELLS.search(_text(node).partition("\n")[0]):

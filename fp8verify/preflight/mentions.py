@@ -13,7 +13,7 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.training import Values, truth
 from fp8verify.text import abridged
 
-_FP8 = re.compile(r"fp8|float8|nvfp4|fp4_", re.IGNORECASE)
+_FP8 = re.compile(r"fp8|float8|nvfp4|fp4_|e4m3|e5m2|mxfp", re.IGNORECASE)
 # Names, places and remarks: what they are called says nothing about precision.
 _LABELS = re.compile(
     r"(?:^|[._-])(?:\w*dir|\w*folder|\w*path(?<!name_or_path)|config_?file|url|image|project|group"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +18,30 @@ def table(name: str) -> dict[str, Any]:
     """Return a table of data/ as TOML reads it."""
     file = resources.files("fp8verify.preflight") / "data" / f"{name}.toml"
     return parse_toml(file.read_text(encoding="utf-8"))
+
+
+@cache
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the keys of each framework by section, as scripts/doctor_schemas.py wrote them."""
+    file = resources.files("fp8verify.preflight") / "data" / "schemas.json"
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+@cache
+def _schema(name: str) -> dict[str, frozenset[str]]:
+    sections = schemas().get(name, {}).get("sections", {})
+    return {section: frozenset(names) for section, names in sections.items()}
+
+
+def known_keys(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the keys of a framework by section, as far as they are known."""
+    known = dict(_schema(row.get("schema", "")))
+    under = row.get("under", "")
+    if under:
+        known = {f"{under}.{name}" if name else under: keys for name, keys in known.items()}
+    for section, names in row.get("fields", {}).items():
+        known[section] = known.get(section, frozenset()) | frozenset(names)
+    return known
 
 
 class Rule(NamedTuple):

@@ -67,8 +67,10 @@ class Config(NamedTuple):
         kind: kind of the document.
         values: its values by dotted key.
         lines: the lines of the keys, 1-based.
+        elsewhere: what may add settings, as in `Document`.
         given: its values, and the framework's defaults, by the names that the rules use.
         origins: the keys of `values` by these names.
+        branches: those of these names that only a branch of a script gives, as in `Document`.
         ask: the low precision that it requests.
         compile: whether the model is compiled; None if not given.
         checkpointing: whether activations are recomputed in the backward pass; None if not given.
@@ -83,8 +85,10 @@ class Config(NamedTuple):
     kind: str
     values: Values
     lines: Mapping[str, int]
+    elsewhere: str
     given: Values
     origins: Mapping[str, str]
+    branches: Mapping[str, int]
     ask: Ask | None = None
     compile: bool | None = None
     checkpointing: bool | None = None
@@ -130,17 +134,19 @@ def llama_layers(
     layers: int,
     heads: int | None = None,
     kv_heads: int | None = None,
+    head_dim: int | None = None,
     *,
     gated: bool = True,
     shards: int = 1,
 ) -> tuple[LayerSize, ...]:
     """Return the linear layers of a decoder of these sizes, as split over `shards` GPUs."""
-    kv = dim if not (heads and kv_heads) else dim // heads * kv_heads
+    head = head_dim or dim // (heads or 1)
+    q, kv = (head * heads, head * kv_heads) if heads and kv_heads else (dim, dim)
     inner, gates = hidden // shards, 2 if gated else 1
     return (
-        LayerSize("attention q", dim // shards, dim, layers),
+        LayerSize("attention q", q // shards, dim, layers),
         LayerSize("attention k, v", max(1, kv // shards), dim, 2 * layers),
-        LayerSize("attention o", dim, dim // shards, layers),
+        LayerSize("attention o", dim, q // shards, layers),
         LayerSize("feed-forward in", inner, dim, gates * layers),
         LayerSize("feed-forward out", dim, inner, layers),
     )

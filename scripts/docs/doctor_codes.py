@@ -173,7 +173,7 @@ def _word(status: str) -> str:
 
 def _message(row: Failure) -> str:
     message = row.seen[0].split(" ⏎ ")[-1]
-    return f"At run time this fails with\n\n{_fenced(message)}\n\nbecause {row.cause}."
+    return f"At run time this fails with\n\n{_fenced(message)}\n\nA known cause: {row.cause}."
 
 
 def _fenced(text: str, kind: str = "text") -> str:

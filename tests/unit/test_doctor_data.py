@@ -8,8 +8,7 @@ import pytest
 
 from fp8verify.logs.failures import failures
 from fp8verify.preflight.frameworks import frameworks
-from fp8verify.preflight.rules.keys import schemas
-from fp8verify.preflight.tables import codes, rules
+from fp8verify.preflight.tables import codes, rules, schemas
 from scripts.docs.doctor_codes import FOLDER, code_pages, examples
 from scripts.truth_of_captures import ROOT
 

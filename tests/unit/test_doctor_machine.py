@@ -12,7 +12,7 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status, report_of
 from fp8verify.preflight.dry_start import DryModel
 from fp8verify.preflight.gpus import FORMATS, Gpu, parse, trains_in
-from fp8verify.preflight.installed import built_for, find_interpreter, parse_scan
+from fp8verify.preflight.installed import Interpreter, built_for, find_interpreter, parse_scan
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import rules
 from tests import doctor_files as files
@@ -111,7 +111,12 @@ def test_the_library_that_is_asked_for_must_be_there(
 ) -> None:
     path = write(tmp_path, "a.yaml", text)
     versions = {name: version for name, version in GOOD.items() if name != package}
-    assert complaints(facts_of(path, versions=versions))[code].status is Status.FAIL
+    facts = facts_of(path, versions=versions)
+    assert complaints(facts)[code].status is Status.WARN  # it may not be the Python that trains
+    named = facts.installed._replace(
+        interpreter=Interpreter("python", "of the command", named=True)
+    )
+    assert complaints(facts._replace(installed=named))[code].status is Status.FAIL
     assert code not in complaints(facts_of(path, versions={**GOOD, package: "9"}))
     assert code not in complaints(facts_of(path, versions={}))  # not the training's Python
 
@@ -145,8 +150,6 @@ BAD: list[tuple[str, dict[str, Any], str | None, dict[str, Any]]] = [
      {"versions": {**NIGHTLY, "torchao_inductor_patch": "1"}}),
     ("pytorch#192707", {**torch("2.10.0+cu130"), "gpus": [RTX6000_PRO]}, ROWWISE,
      torch("2.11.0+cu130")),
-    ("ao#2904", {**torch("2.9.0.dev20250827+cu129"), "gpus": [B200]}, ROWWISE,
-     torch("2.9.0+cu129")),
     ("TE#1190", te("1.10.0"), RECOMPUTES, good()),
     ("torchtitan#1056", good(torchtitan="0.0.2"), ROWWISE_CHECKPOINTED, good(torchtitan="0.1.0")),
     ("TE#1047", te("1.7.0"), files.MEGATRON_SH, good()),
@@ -183,7 +186,8 @@ def test_each_known_bad_combination_is_told_and_its_repair_is_not(
 
     def told(machine: dict[str, Any]) -> list[Check]:
         checks = judge(facts_of(*config, **machine))
-        return [c for c in checks if c.message in {rule.message for rule in known}]
+        messages = tuple(rule.message for rule in known)
+        return [c for c in checks if c.message.startswith(messages)]
 
     (check,) = told(machine)
     assert check.status in {rule.status for rule in known}

@@ -109,7 +109,8 @@ def test_the_example_of_a_rule_is_told_by_its_code(
     rule, (name, old, new) = RULES[plain], change
     assert old in SOUND[name]
     path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
-    gpus = [] if rule.where.get("capability") is False else [H100]
+    tests = rule.where.get("capability", [])
+    gpus = [] if tests is False or (isinstance(tests, list) and False in tests) else [H100]
     found = [c for c in judge(facts_of(path, gpus=gpus)) if c.code == rule.code]
     assert {c.status for c in found if rule.remedy == c.hint} == {rule.status}
     assert {check.file for check in found} == {path}
@@ -419,3 +420,51 @@ def test_configurations_of_public_issues(tmp_path: Path, thread: str) -> None:
     expected = {"skipped"} if unseen else {"warn", "fail"}
     assert report.status in expected or not issue.get("dies", True)
     assert report.status != "ok" or "fp8-asked" not in found
+
+
+# Evidence that says what a version does: its source, a measurement, or a version with the repair.
+SURE = re.compile(
+    r" [0-9a-f]{7}\b|\w\.(?:py|cpp|md)\b|transformers [\d.]|measured|README|fixed: \w+ [\d.]"
+)
+SEEN = re.compile(r"\b(?:has|have|had|may|some versions|runs with it|by its name|not checked)\b")
+
+
+def test_what_was_only_seen_is_not_said_of_every_version() -> None:
+    for rule in (one for found in rules().values() for one in found):
+        if rule.status != "note" and not SURE.search(rule.evidence):
+            assert SEEN.search(rule.message), rule.message
+
+
+# A file that takes settings from elsewhere, and whether a row that needs a key's absence is said.
+ABSENT = [
+    ("run.sh", "python pretrain_gpt.py {} --fp8-format hybrid --train-iters 9 {}", "--seed 1",
+     "$MORE_ARGS", "fp8-without-bf16"),
+    ("run.sh", "python pretrain_gpt.py {} --fp8-format hybrid --train-iters 9 {}", "--seed 1",
+     '"$@"', "fp8-without-bf16"),
+    ("run.sh", "python pretrain_gpt.py {} --fp8-format hybrid --train-iters 9 {}", "--seed 1",
+     "--config-file more.yaml", "fp8-without-bf16"),
+    ("tune.yaml", SOUND["torchtune.yaml"].replace("enable_fp8_training: True", "{}") + "{}\n", "",
+     "defaults: [base]", "config-section-inert"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "plain", "more", "code"), ABSENT)
+def test_what_is_not_in_a_file_may_be_set_elsewhere(
+    tmp_path: Path, name: str, text: str, plain: str, more: str, code: str
+) -> None:
+    sizes = "--num-layers 8 --hidden-size 4096 --num-attention-heads 32" if name == "run.sh" else ""
+    path = write(tmp_path, name, text.format(sizes, plain))
+    assert code in complaints(facts_of(path))
+    path = write(tmp_path, name, text.format(sizes, more))
+    facts = facts_of(path)
+    assert code not in complaints(facts)
+    assert report_of(judge(facts)).conclusion not in ("OK", "NO FP8 REQUESTED")
+
+
+def test_branches_of_a_script_are_not_mixed(tmp_path: Path) -> None:
+    branches = "if [ $A ]; then ARGS+=(--fp4-format e2m1)\nelse ARGS+=(--fp8-format hybrid)\nfi\n"
+    rest = "python pretrain_gpt.py ${ARGS[@]} --bf16 --num-layers 8 --hidden-size 4096\n"
+    facts = facts_of(write(tmp_path, "run.sh", f"ARGS=()\n{branches}{rest}"), gpus=[B200])
+    assert complaints(facts) == {}
+    asked = [check.message for check in judge(facts) if check.code == "fp8-asked"]
+    assert asked == ["Megatron-LM: requests NVFP4 (te) in a branch of the script"]

@@ -49,5 +49,7 @@ def test_only_a_run_that_failed_has_notes(tmp_path: Path) -> None:
     assert failure_notes([log], 0) == ()
     assert failure_notes([tmp_path / "gone"], 1) == ()
     (note,) = failure_notes([log], 1)
-    assert note.startswith("the run failed, log.txt line 2: KempnerForge does not support")
+    assert note.startswith(
+        "the run failed, log.txt line 2; a known cause: KempnerForge does not support"
+    )
     assert note.endswith("(doctor: fp8-with-tensor-parallel)")

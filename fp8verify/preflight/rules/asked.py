@@ -12,7 +12,7 @@ from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks import framework_of
 from fp8verify.preflight.gpus import FORMATS, trains_in
 from fp8verify.preflight.mentions import Mention, mentions, mentions_of_values, told
-from fp8verify.preflight.rules.keys import known_keys
+from fp8verify.preflight.tables import known_keys
 from fp8verify.preflight.training import Ask, Config
 from fp8verify.text import listed
 
@@ -41,7 +41,8 @@ def _of_a_config(config: Config) -> Check:
     ask, row = config.ask, framework_of(config)
     if ask is not None:
         line = config.lines.get(config.origins.get(ask.key, ask.key))
-        message = f"{config.framework}: requests {_described(ask)}"
+        where = " in a branch of the script" if ask.key in config.branches else ""
+        message = f"{config.framework}: requests {_described(ask)}{where}"
         return _check("fp8-asked", Status.OK, message, config.path, line)
     found = list(mentions_of_values(config.values, config.lines))
     if "unread" in row:
@@ -55,7 +56,10 @@ def _of_a_config(config: Config) -> Check:
         return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(unknown))
     generation = [one for one in found if one.of_generation]
     more = f"; FP8 for generation only ({told(generation)})" if generation else ""
-    message = f"{config.framework}: does not request FP8 for training{more}"
+    rest = f"; {config.elsewhere} may add to it" if config.elsewhere else ""
+    message = f"{config.framework}: no line requests FP8 for training{more}{rest}"
+    if rest:
+        return _check("fp8-mentioned", Status.SKIPPED, f"{message}: not checked", config.path, None)
     return _check("fp8-not-asked", Status.NOTE, message, config.path, _first(generation))
 
 
@@ -69,7 +73,7 @@ def _is_known(mention: Mention, config: Config) -> bool:
     asks = (key for one in row.get("asks", ()) for key in one["when"])
     read = [part for keys in (*row.get("values", ()), *asks) for part in keys.split("|")]
     if any(fnmatchcase(given, part) for part in read) or given in row.get("alias", {}).values():
-        return "${" not in value  # which the launch resolves
+        return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
     in_key = next(mentions_of_values({key: True}, {}), None) is not None
     return in_key and bool({name, plain} & known_keys(row).get(section, frozenset()))
@@ -94,6 +98,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     return _check(code, Status.SKIPPED, message, document.path, line)
 
 
+_LIBRARIES = "Transformer Engine or torchao"
 _NAMED_FORMATS = {"mxfp8": re.compile(r"mxfp8|mx_fp8|MXFP8"), "nvfp4": re.compile(r"nvfp4|NVFP4")}
 
 
@@ -104,9 +109,10 @@ def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> 
         without = [gpu.name for gpu in facts.gpus.found if trains_in(gpu, fmt) is False]
         if found and without:
             names, wanted = listed(list(dict.fromkeys(without))), FORMATS[fmt]
-            message = f"{told(found)}: {names} does not train in {wanted.name}, which needs "
+            message = f"{told(found)}: {names} cannot train in {wanted.name} with {_LIBRARIES}"
+            message += f", which need {wanted.needs}"
             place = document.path, _first(found)
-            yield _check("no-fp8-units", Status.WARN, message + wanted.needs, *place)
+            yield _check("no-fp8-units", Status.WARN, message, *place)
 
 
 def _first(found: Sequence[Mention]) -> int | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks import framework_of
 from fp8verify.preflight.spelling import nearest_name
+from fp8verify.preflight.tables import known_keys, schemas
 from fp8verify.preflight.training import Config, truth
 from fp8verify.text import counted
 
@@ -24,13 +23,6 @@ _FLAG = "flag"
 _IGNORES = "ignores it"
 # Values of which later versions may have more.
 _GROWS = re.compile(r"recipe|format|quantization|converters|algo")
-
-
-@cache
-def schemas() -> dict[str, dict[str, Any]]:
-    """Return the keys of each framework by section, as scripts/doctor_schemas.py wrote them."""
-    file = resources.files("fp8verify.preflight") / "data" / "schemas.json"
-    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def unknown_keys(facts: Facts) -> Iterator[Check]:
@@ -83,23 +75,6 @@ def _effect(section: str, row: Mapping[str, Any]) -> str:
     return raises if section in row.get("raises_in", (section,)) else _IGNORES
 
 
-@cache
-def _schema(name: str) -> dict[str, frozenset[str]]:
-    sections = schemas().get(name, {}).get("sections", {})
-    return {section: frozenset(names) for section, names in sections.items()}
-
-
-def known_keys(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the keys of a framework by section, as far as they are known."""
-    known = dict(_schema(row.get("schema", "")))
-    under = row.get("under", "")
-    if under:
-        known = {f"{under}.{name}" if name else under: keys for name, keys in known.items()}
-    for section, names in row.get("fields", {}).items():
-        known[section] = known.get(section, frozenset()) | frozenset(names)
-    return known
-
-
 def _is_strange(key: str, name: str, names: frozenset[str], config: Config) -> bool:
     if key.startswith("ENV_VARS.") or name.startswith(("_", "x-")) or not names:
         return False
@@ -113,7 +88,7 @@ def _is_strange(key: str, name: str, names: frozenset[str], config: Config) -> b
 
 @cache
 def _launcher_names() -> frozenset[str]:
-    return _schema("accelerate launch").get("", frozenset())
+    return known_keys({"schema": "accelerate launch"}).get("", frozenset())
 
 
 def _speaks(name: str, row: Mapping[str, Any]) -> bool:
@@ -128,7 +103,7 @@ def _misspelled(config: Config, row: Mapping[str, Any], key: str, near: str) -> 
     return Check(
         code="config-key-unknown",
         status=Status.FAIL if effect != _IGNORES else Status.WARN,
-        message=f"{config.framework} has no key {name}, and {effect}",
+        message=f"{_as_read(config, row)} has no key {name}, and {effect}",
         hint=f"Did you mean {near.replace('_', '-') if dashed else near}?",
         source=_source(row),
         file=config.path,
@@ -138,6 +113,12 @@ def _misspelled(config: Config, row: Mapping[str, Any], key: str, near: str) -> 
 
 def _source(row: Mapping[str, Any]) -> str:
     return schemas().get(row.get("schema", ""), {}).get("source", "") or str(row["evidence"])
+
+
+def _as_read(config: Config, row: Mapping[str, Any]) -> str:
+    """Return a framework with its version of which the keys and values are known."""
+    version = re.search(r" ([0-9a-f]{7,}|\d+(?:\.\d+)+)\b", _source(row))
+    return f"{config.framework} {version[1]}" if version else config.framework
 
 
 def unknown_values(facts: Facts) -> Iterator[Check]:
@@ -163,7 +144,7 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
                 if (near or not _GROWS.search(name)) and not tolerated
                 else Status.WARN,
                 message=f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is not one of "
-                f"{', '.join(filter(None, words))}: {config.framework} {effect}",
+                f"{', '.join(filter(None, words))}: {_as_read(config, row)} {effect}",
                 hint=f"Did you mean {near!r}?" if near else "",
                 source=str(row["evidence"]),
                 file=config.path,

@@ -42,8 +42,9 @@ def _units(found: tuple[Gpu, ...], fmt: str) -> Check:
         return Check(
             code="no-fp8-units",
             status=Status.FAIL,
-            message=f"{_count(without)} of {len(found)} GPUs cannot multiply "
-            f"{FORMATS[fmt].name}, which needs {FORMATS[fmt].needs}",
+            message=f"{_count(without)} of {len(found)} GPUs cannot train in "
+            f"{FORMATS[fmt].name} with Transformer Engine or torchao, which need "
+            f"{FORMATS[fmt].needs}",
             hint=f"Train in BF16 there, or on another GPU: {_FALLBACKS}.",
             source=source,
         )
@@ -117,7 +118,7 @@ def libraries(facts: Facts) -> Iterator[Check]:
         if name not in facts.versions:
             yield Check(
                 code=f"{backend}-not-installed",
-                status=Status.FAIL,
+                status=Status.FAIL if facts.installed.interpreter.named else Status.WARN,
                 message=f"{path} requests FP8 by {label}, and {_python(facts)} does not have it",
                 hint=f"pip install {install}, or choose another backend.",
                 source="package metadata of that Python",

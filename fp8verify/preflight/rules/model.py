@@ -29,7 +29,7 @@ def model(facts: Facts) -> Iterator[Check]:
         yield Check(
             code="known-failure",
             status=Status.FAIL,
-            message=f"the dry start failed: {cause.cause}",
+            message=f"the dry start failed; a known cause: {cause.cause}",
             hint=cause.remedy,
             source=cause.evidence,
         )

@@ -43,9 +43,9 @@ def rows(facts: Facts) -> Iterator[Check]:
                 yield from _of_texts(rule, facts, machine)
             elif group != "machine":
                 for subject in subjects:
-                    yield from _checks(rule, subject)
+                    yield from _checks(rule, subject, facts)
             elif any(_is_about(rule, one) for one in [*configs, Subject(machine, None)]):
-                yield rule.check(rule.message, None, None)
+                yield rule.check(rule.message + _here(rule, facts), None, None)
 
 
 def _of_texts(rule: Rule, facts: Facts, machine: Mapping[str, Any]) -> Iterator[Check]:
@@ -111,17 +111,38 @@ def _is_about(rule: Rule, subject: Subject) -> bool:
     return True
 
 
-def _checks(rule: Rule, subject: Subject) -> Iterator[Check]:
+def _checks(rule: Rule, subject: Subject, facts: Facts) -> Iterator[Check]:
     config, ask = subject.config, subject.ask
     if config is None or not _is_about(rule, subject):
         return
     for when in rule.when if isinstance(rule.when, list) else [rule.when]:
-        if all_hold(when, config.given):
+        if all_hold(when, config.given) and _is_known(rule, when, config):
             first = next(iter(when), "") or (ask.key if ask else "")
             name = name_of(rule.where.get("key", first), config.given) or ""
             line = config.lines.get(config.origins.get(name, name))
             message = _message(rule, config, {**subject.facts, "key": spelled(first, config)})
-            yield rule.check(message, config.path, line)
+            yield rule.check(message + _here(rule, facts), config.path, line)
+
+
+def _here(rule: Rule, facts: Facts) -> str:
+    """Return the versions that a row rests on, as they are here."""
+    versions = {**facts.versions, **built_for(facts.versions)}
+    told = [
+        f"{name} {versions[name]}" for name in rule.where.get("versions", ()) if name in versions
+    ]
+    return f" (here: {', '.join(told)})" if told else ""
+
+
+def _is_known(rule: Rule, when: Mapping[str, Any], config: Config) -> bool:
+    """Whether a row rests on what the file says.
+
+    It does not on a key that may be set elsewhere, nor on two keys in different branches.
+    """
+    names = [name_of(key, config.given) for key in when if key]
+    if config.ask is not None and {"asks", "recipe", "backend"} & {*rule.where}:
+        names.append(name_of(config.ask.key, config.given))
+    branches = {config.branches[name] for name in names if name and name in config.branches}
+    return len(branches) < 2 and not (config.elsewhere and None in names)
 
 
 _PART = re.compile(r"<(=|@|)([^<>]+)>")
