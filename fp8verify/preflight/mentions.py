@@ -13,13 +13,15 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.training import Values, truth
 from fp8verify.text import abridged
 
-_FP8 = re.compile(r"fp8|float8|nvfp4|fp4_|e4m3|e5m2|mxfp", re.IGNORECASE)
+_FP8 = re.compile(r"fp8|float8|nvfp4|fp4[_-]|e4m3|e5m2|mxfp", re.IGNORECASE)
 # Names, places and remarks: what they are called says nothing about precision.
 _LABELS = re.compile(
     r"(?:^|[._-])(?:\w*dir|\w*folder|\w*path(?<!name_or_path)|config_?file|url|image|project|group"
     r"|tags?|notes?|description|comment|(?:(?:run|exp|experiment|project|job|wandb)_)?name(?<!recipe_name)(?<!model_name))$",
     re.IGNORECASE,
 )
+# What asks for FP8 in code and does not name it: Lightning's precisions, an import.
+_IN_CODE = re.compile(r"""["'](?:8-mixed|transformer-engine\S{0,20})["']|\btransformer_engine\b""")
 _GENERATION = re.compile(
     r"rollout|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
 )
@@ -40,7 +42,7 @@ def mentions(document: Document) -> Iterator[Mention]:
         yield from mentions_of_values(document.values, document.lines)
         return
     for number, line in enumerate(code_lines(document.text), start=1):
-        if _FP8.search(line):
+        if _FP8.search(line) or _IN_CODE.search(line):
             yield Mention(number, line.strip(), _GENERATION.search(line) is not None)
 
 
@@ -50,9 +52,19 @@ def mentions_of_values(values: Values, lines: Mapping[str, int]) -> Iterator[Men
         if value == {} or truth(value) is False or value in (None, "", "null"):
             continue
         said = isinstance(value, (str, list)) and _FP8.search(str(value))
-        if _FP8.search(key) or (said and not _LABELS.search(key)):
+        if (
+            _FP8.search(key)
+            or re.search(r"(?:^|\.)fp4$", key)
+            or (said and not _LABELS.search(key))
+        ):
             of_generation = _GENERATION.search(key) is not None
             yield Mention(lines.get(key), f"{key}: {value}", of_generation)
+
+
+def spoken(found: Iterable[Mention]) -> str:
+    """Return which of the formats mentions name: FP4 if none of them is about FP8."""
+    fp4 = re.compile("fp4", re.IGNORECASE)
+    return "FP4" if all(fp4.search(row.text) for row in found) else "FP8"
 
 
 def told(found: Iterable[Mention]) -> str:

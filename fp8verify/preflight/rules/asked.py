@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from fp8verify.preflight.checks import Check, Status
@@ -11,7 +11,7 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.facts import Facts
 from fp8verify.preflight.frameworks import framework_of
 from fp8verify.preflight.gpus import FORMATS, trains_in
-from fp8verify.preflight.mentions import Mention, mentions, mentions_of_values, told
+from fp8verify.preflight.mentions import Mention, mentions, mentions_of_values, spoken, told
 from fp8verify.preflight.tables import known_keys
 from fp8verify.preflight.training import Ask, Config
 from fp8verify.text import listed
@@ -46,12 +46,12 @@ def _of_a_config(config: Config) -> Check:
         return _check("fp8-asked", Status.OK, message, config.path, line)
     found = list(mentions_of_values(config.values, config.lines))
     if "unread" in row:
-        says = f"mentions FP8 ({told(found)}); " if found else ""
+        says = f"mentions {spoken(found)} ({told(found)}); " if found else ""
         message = f"{config.framework}: {says}{row['unread']}: not checked"
         return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(found))
     unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
     if unknown:
-        where = f"mentions FP8 where no rule reads it ({told(unknown)})"
+        where = f"mentions {spoken(unknown)} where no rule reads it ({told(unknown)})"
         message = f"{config.framework}: {where}: not checked"
         return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(unknown))
     generation = [one for one in found if one.of_generation]
@@ -70,20 +70,26 @@ def _is_known(mention: Mention, config: Config) -> bool:
     section, _, name = key.rpartition(".")
     plain = name.removeprefix("--").replace("-", "_")
     given = next((given for given, origin in config.origins.items() if origin == key), key)
-    asks = (key for one in row.get("asks", ()) for key in one["when"])
-    read = [part for keys in (*row.get("values", ()), *asks) for part in keys.split("|")]
-    if any(fnmatchcase(given, part) for part in read) or given in row.get("alias", {}).values():
+    asks = [[*one["when"]] for one in row.get("asks", ()) if "format" in one]
+    if _is_one_of(given, (keys[0] for keys in asks)):  # a request, of which no row knows the value
+        return False
+    read = (*row.get("values", ()), *(key for keys in asks for key in keys[1:]))
+    if _is_one_of(given, read) or given in row.get("alias", {}).values():
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
     in_key = next(mentions_of_values({key: True}, {}), None) is not None
     return in_key and bool({name, plain} & known_keys(row).get(section, frozenset()))
 
 
+def _is_one_of(name: str, keys: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, part) for key in keys for part in key.split("|"))
+
+
 def _unread(document: Document, found: Sequence[Mention]) -> Check:
     """Return what is said of a file that no rule reads."""
     line = _first(found)
     if document.kind == "python":
-        says = f"mentions FP8 ({told(found)})" if found else "no line mentions FP8"
+        says = f"mentions {spoken(found)} ({told(found)})" if found else "no line mentions FP8"
         message = f"{says}; not checked further: {_START}"
         return _check("fp8-mentioned", Status.SKIPPED, message, document.path, line)
     what = "a command" if document.kind == "arguments" else "a config"
@@ -94,7 +100,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         code = "fp8-mentioned"
         message = f"FP8 for generation only ({told(found)}), which says nothing of training; {rest}"
     else:
-        code, message = "fp8-mentioned", f"mentions FP8 ({told(found)}); {rest}"
+        code, message = "fp8-mentioned", f"mentions {spoken(found)} ({told(found)}); {rest}"
     return _check(code, Status.SKIPPED, message, document.path, line)
 
 
