@@ -70,7 +70,7 @@ MACHINES: list[tuple[dict[str, Any], str, str]] = [
     ({"gpus": [H100]}, MXFP8, "fail no-fp8-units"),
     ({"gpus": []}, "", "fail no-gpu"),
     ({"gpus": [], "require_gpu": False}, "", ""),
-    ({"versions": {**GOOD, "torchao": "0.8.0"}}, files.TORCHTITAN_TOML, "fail torchao-too-old"),
+    ({"versions": {**GOOD, "torchao": "0.8.0"}}, ROWWISE, "fail torchao-too-old"),
     ({"versions": {**GOOD, "torchao": "0.9.0"}}, files.TORCHTITAN_TOML, ""),
     ({"versions": {"torch": "not a version", "torchao": "?"}}, "", ""),
 ]
