@@ -78,7 +78,7 @@ def read_launch(
             document = document._replace(values={**document.values, **overrides})
         if not document.elsewhere:
             document = document._replace(elsewhere=", ".join(f for _, f in _config_files(document)))
-        config = recognise(document)
+        config = recognize(document)
         if config is not None:
             found.append(config)
             variables |= {  # that a launch script sets

@@ -259,7 +259,7 @@ UNREAD = [
     ("train.py", '"""Trains in FP8."""\npass\n', "fp8-mentioned", "no line mentions FP8"),
     ("rl.yaml", "rollout: {quantization: fp8}\n", "fp8-mentioned", "FP8 for generation only"),
     ("own.yaml", "\nquantization: fp8\n", "fp8-mentioned", "mentions FP8 (line 2: quanti"),
-    ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognised", "is not recognised: not"),
+    ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognized", "is not recognized: not"),
     ("m.yml", "base_config: base.yml\nquantization: fp8\n", "fp8-mentioned", "MaxText: mentions"),
     ("sft.yaml", f"{files.TRL}\nload_in_fp8: true\n", "fp8-mentioned", "where no rule reads it"),
     ("go.sh", "accelerate launch --config_file /no/fp8.yaml train.py\n", "config-not-found",

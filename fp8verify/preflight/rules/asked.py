@@ -92,7 +92,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         says = f"mentions {spoken(found)} ({told(found)})" if found else "no line mentions FP8"
         message = f"{says}; not checked further: {_START}"
         return _check("fp8-mentioned", Status.SKIPPED, message, document.path, line)
-    rest = "its framework is not recognised: not checked"
+    rest = "its framework is not recognized: not checked"
     if not found:
         code, message = "config-not-recognized", rest
     elif all(one.of_generation for one in found):
