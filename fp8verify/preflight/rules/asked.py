@@ -16,7 +16,7 @@ from fp8verify.preflight.tables import known_keys
 from fp8verify.preflight.training import Ask, Config
 from fp8verify.text import listed
 
-_START = "what a script does is told by `doctor -- COMMAND` or by `run`"
+_START = "`doctor -- COMMAND` and `run` show what a script does"
 
 
 def asked(facts: Facts) -> Iterator[Check]:
