@@ -47,7 +47,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All checks, the gravest first, and what they come to.
+    """All checks, most severe first, and what they come to.
 
     Attributes:
         status: fail or warn if there is a fault, ok if all was checked, note if no FP8 is
@@ -92,7 +92,7 @@ _UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found
 
 
 def report_of(checks: Iterable[Check]) -> DoctorReport:
-    """Join checks to a report, each fact once, the gravest first."""
+    """Join checks to a report, each fact once, most severe first."""
     ordered = sorted(dict.fromkeys(checks), key=lambda check: _GRAVITY.index(check.status))
     status, conclusion = _concluded(ordered)
     return DoctorReport(status=status, conclusion=conclusion, checks=tuple(ordered))

@@ -112,7 +112,7 @@ class Page(NamedTuple):
         exit: the exit code and why, for the last line.
         proof: the table that shows what the sentence says, None if none is needed.
         sources: what log, model and kernels say.
-        findings: what the reader should know, the gravest first, with the ranks that it is about;
+        findings: what the reader should know, most severe first, with the ranks that it is about;
             one whose message is the sentence has none of its own.
         cause: code of the finding that the sentence is about, None if it is about none.
         fix: what to do about the verdict where no error or warning says it.

@@ -95,7 +95,7 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
 
 
 def place_of(found: Finding) -> tuple[int, int]:
-    """Return where a finding stands in a report: the gravest first, else as in the table."""
+    """Return where a finding stands in a report: most severe first, else as in the table."""
     cases = findings_table()[found.code].values()
     place = min((case.place for case in cases if case.severity is found.severity), default=0)
     return list(Severity).index(found.severity), place

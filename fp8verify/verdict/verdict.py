@@ -31,7 +31,7 @@ EXIT_CODES: dict[Verdict, int] = {
     Verdict.EMULATED: 1,
     Verdict.INCONCLUSIVE: 3,
 }
-# The gravest first.
+# Most severe first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
 
 

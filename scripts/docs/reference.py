@@ -137,9 +137,20 @@ def python() -> str:
 
 def _public(name: str) -> str:
     value = getattr(fp8verify, name)
-    documented = python_inspect.cleandoc(value.__doc__ or "")
+    documented = _with_types(value, python_inspect.cleandoc(value.__doc__ or ""))
     parts = [f"## {name}", f"```python\n{_signature(name, value)}\n```"]
     return "\n\n".join([*parts, f"```text\n{documented}\n```"])
+
+
+def _with_types(value: object, documented: str) -> str:
+    """Add the type of each attribute of a class to its description."""
+    text, head, attributes = documented.partition("Attributes:")
+    types = getattr(value, "__annotations__", {})
+    return f"{text}{head}" + re.sub(
+        r"(?m)^    (\w+):",
+        lambda found: f"    {found[1]} ({types[found[1]]}):" if found[1] in types else found[0],
+        attributes,
+    )
 
 
 def _signature(name: str, value: object) -> str:

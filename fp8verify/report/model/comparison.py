@@ -370,7 +370,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTable(OneTable, frozen=True, kw_only=True):
-    """Runs in the order in which they were given; the exit code is the gravest of theirs.
+    """Runs in the order in which they were given; the exit code is the worst of theirs.
 
     Attributes:
         schema_version: version of this document's schema.

@@ -76,7 +76,7 @@ RUN_RULES: Final[tuple[RunRule, ...]] = (
 
 
 def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
-    """Return what the evidence of one rank shows, the gravest first."""
+    """Return what the evidence of one rank shows, most severe first."""
     found = (finding for rule in RANK_RULES for finding in rule(rank, promises))
     about = (replace(one, ranks=rank.numbers, per_rank=True) for one in found)
     return sorted(about, key=place_of)
@@ -85,7 +85,7 @@ def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
 def join_findings(
     ranks: Sequence[RankEvidence], found: Sequence[Sequence[Finding]], promises: Promises
 ) -> tuple[Finding, ...]:
-    """Return all findings on a run, the gravest first.
+    """Return all findings on a run, most severe first.
 
     Args:
         ranks: the evidence of all ranks.
