@@ -151,8 +151,8 @@ def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
         kind = kinds.kinds[number]
         if number not in shapes:
             shapes[number] = gemm_shape(kind.op)
-        autograd = (columns.call[place], columns.makes[place], columns.node[place])
-        found.append(Gemm(place, columns.step[place], number, kind, shapes[number], *autograd))
+        site = trace.sites[columns.site[place]]
+        found.append(Gemm(place, columns.step[place], number, kind, shapes[number], *site))
     return found
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from fp8verify.text import clean
 from fp8verify.trace.columns import Columns, Inputs
 from fp8verify.trace.contexts import LAYER_PREFIX
+from fp8verify.trace.tables import Site
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,8 +40,8 @@ class Autograd:
         self._ops, self._parent, self._numbered = columns.ops, parent, numbered
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
 
-    def pair(self, sources: Sequence[int]) -> tuple[array[int], array[int], array[int]]:
-        """Return for each kernel its call, the node that this makes, and the node that it is in.
+    def sites(self, sources: Sequence[int]) -> tuple[list[Site], array[int]]:
+        """Return the places in the graph, and for each kernel the number of its own.
 
         A call is the row of the outermost operator with its number; -1 is for none. Of the calls
         that have the number of one node, which one made it is open: frozen layers make none.
@@ -48,18 +49,17 @@ class Autograd:
         Args:
             sources: for each kernel the innermost operator with a number around it, or -1.
         """
-        found = {-1: (-1, -1)}
+        calls, nodes = {-1: -1}, {-1: -1}
         for source in set(sources) - {-1}:
             call = -1 if self.is_node(source) else self._outermost(source)
             node = source if call < 0 else self._around(call)
             while node >= 0 and not self.is_node(node):
                 node = self._around(node)
-            found[source] = call, node
-        made = self._numbers(found.values())
-        rows = {source: (call, made[call], made[node]) for source, (call, node) in found.items()}
-        columns = zip(*map(rows.__getitem__, sources), strict=True) if sources else ((), (), ())
-        calls, makes, nodes = (array("i", column) for column in columns)
-        return calls, makes, nodes
+            calls[source], nodes[source] = call, node
+        numbers = self._numbers(set(calls.values()) - {-1}, set(nodes.values()) - {-1})
+        sites = [Site(call, numbers[call], numbers[nodes[s]]) for s, call in calls.items()]
+        places = {source: place for place, source in enumerate(calls)}
+        return sites, array("i", list(map(places.__getitem__, sources)))
 
     def is_node(self, row: int) -> bool:
         """Whether autograd runs a node there."""
@@ -105,23 +105,19 @@ class Autograd:
             row, outer = outer, self._around(outer)
         return row
 
-    def _numbers(self, found: Iterable[tuple[int, int]]) -> dict[int, int]:
+    def _numbers(self, calls: set[int], nodes: set[int]) -> dict[int, int]:
         """Return by the rows of calls and nodes a number that only those of one node share.
 
         Recordings that were joined use the numbers of autograd again.
         """
-        ops, calls, nodes = self._ops, set[int](), set[int]()
-        for call, node in found:
-            calls.add(call)
-            nodes.add(node)
-        by_number: dict[int, list[int]] = defaultdict(list)
-        for call in calls - {-1}:
+        ops, by_number = self._ops, defaultdict[int, list[int]](list)
+        for call in calls:
             by_number[ops.sequence[call]].append(call)
-        threads = self.forward_threads(nodes - {-1}, by_number)
+        threads = self.forward_threads(nodes, by_number)
         alike: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-        for call in calls - {-1}:
+        for call in calls:
             alike[ops.sequence[call], ops.thread[call]].append(call)
-        for node in nodes - {-1}:
+        for node in nodes:
             alike[ops.sequence[node], threads.get(self.forward_id(node))].append(node)
         numbers, last = {-1: -1}, -1
         for rows in alike.values():

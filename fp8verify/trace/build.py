@@ -109,9 +109,8 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
     contexts = Contexts(columns, parent)
     kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
     autograd = Autograd(columns, parent, contexts.numbered)
-    kernels.call, kernels.makes, kernels.node = autograd.pair(
-        [contexts.numbered[row] if row >= 0 else -1 for row in op_rows]
-    )
+    numbered = contexts.numbered
+    trace.sites, kernels.site = autograd.sites([numbered[r] if r >= 0 else -1 for r in op_rows])
     rows = zip(op_rows, launch_rows, strict=True)
     kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)

@@ -6,7 +6,7 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from itertools import compress, count, islice
+from itertools import compress, count, groupby, islice
 from operator import eq
 from typing import TYPE_CHECKING
 
@@ -79,23 +79,23 @@ class Contexts:
         return number
 
     def _link_of(self, row: int) -> int:
-        links, parent = self._link_of_row, self._parent
+        links, parent, numbered = self._link_of_row, self._parent, self.numbered
         path = []
         while row >= 0 and links[row] == _UNKNOWN:
             path.append(row)
             row = parent[row]
-        link, numbered = (links[row], self.numbered[row]) if row >= 0 else (-1, -1)
-        names, inputs, memo = self._ops.name, self._ops.inputs, self._link_memo
-        while path:
-            inner = path.pop()
-            if self._ops.sequence[inner] >= 0:
-                numbered = inner
-            self.numbered[inner] = numbered
+        link, source = (links[row], numbered[row]) if row >= 0 else (-1, -1)
+        names, inputs, sequence = self._ops.name, self._ops.inputs, self._ops.sequence
+        memo = self._link_memo
+        for inner in reversed(path):
+            if sequence[inner] >= 0:
+                source = inner
+            numbered[inner] = source
             key = (names[inner], inputs[inner], link)
-            found = memo.get(key)
-            if found is None:
-                found = memo[key] = self._link(*key)
-            link = links[inner] = found
+            known = memo.get(key)
+            if known is None:
+                known = memo[key] = self._link(*key)
+            link = links[inner] = known
         return link
 
     def _link(self, name_number: int, inputs: int, outer: int) -> int:
@@ -160,9 +160,10 @@ def nest(
     for launch in sorted(launches, key=lambda row: (calls.start[row], row)):
         instants[calls.thread[launch]].append(launch)
     members = {one: array("i") for one in {*threads, *instants}}
-    for row, thread in enumerate(ops.thread):
+    # Profilers write the operators of a thread one after another.
+    for thread, rows_of_thread in groupby(range(len(ops.thread)), ops.thread.__getitem__):
         if thread in members:
-            members[thread].append(row)
+            members[thread].extend(rows_of_thread)
     parent, enclosing = array("i", [-1]) * len(ops.name), dict[int, int]()
     for thread, rows in members.items():
         times = [calls.start[launch] for launch in instants[thread]]

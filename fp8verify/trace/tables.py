@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
@@ -31,8 +31,7 @@ class Kernels(Struct):
     `stream` are -1 if not recorded, `launch` holds `Launch` values. `layer` indexes
     `Trace.layers` and is empty unless layers were requested. `launch_ns` and `thread` say when
     and on which CPU thread a kernel was launched, -1 if unknown; empty unless requested.
-    `call` is that of the operator that launched it, `makes` the node of autograd that such calls
-    made, and `node` that it ran in.
+    `site` indexes `Trace.sites`.
     """
 
     name: array[int] = field(default_factory=lambda: array("i"))
@@ -47,12 +46,24 @@ class Kernels(Struct):
     layer: array[int] = field(default_factory=lambda: array("i"))
     launch_ns: array[int] = field(default_factory=lambda: array("q"))
     thread: array[int] = field(default_factory=lambda: array("q"))
-    call: array[int] = field(default_factory=lambda: array("i"))
-    makes: array[int] = field(default_factory=lambda: array("i"))
-    node: array[int] = field(default_factory=lambda: array("i"))
+    site: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+class Site(NamedTuple):
+    """Where in autograd's graph a kernel was launched; -1 for none.
+
+    Attributes:
+        call: the call of the operator, which is that of all its kernels.
+        makes: the node that such calls made.
+        node: the node that it ran in.
+    """
+
+    call: int = -1
+    makes: int = -1
+    node: int = -1
 
 
 class Step(Struct, frozen=True):
@@ -127,6 +138,7 @@ class Trace(Struct):
     record_shapes: bool = False
     names: list[str] = field(default_factory=list)
     ops: list[OpContext] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
     kernels: Kernels = field(default_factory=Kernels)
     collectives: list[Collective] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)
