@@ -7,12 +7,14 @@ BF16: each statement takes back what contradicts it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.logs.promises import LayerPromise, PhasePromise
 from fp8verify.report.model.parts import Claim, Mention
+
+if TYPE_CHECKING:  # a report without a log needs none of its patterns
+    from fp8verify.logs.promises import LayerPromise, PhasePromise
 
 CONFIGURATION = "configuration"
 

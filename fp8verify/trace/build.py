@@ -142,7 +142,7 @@ def _rows_by_number(
         if counts(row, found[numbers[row]]):
             found[numbers[row]] = row
     found[-1] = -1
-    return array("i", map(found.__getitem__, wanted))
+    return array("i", list(map(found.__getitem__, wanted)))
 
 
 def _bounded_names(columns: Columns, health: Health) -> list[str]:

@@ -68,7 +68,8 @@ class Contexts:
 
     def of(self, row: int) -> int:
         """Return the index into `ops` of the context of operator `row`."""
-        key = (self._link_of(row), self._ops.inputs[row])
+        link = self._link_of_row[row]
+        key = (self._link_of(row) if link == _UNKNOWN else link, self._ops.inputs[row])
         number = self._numbers.get(key)
         if number is None:
             # Inputs that differ only in the thread of the forward pass make equal contexts.
@@ -220,7 +221,7 @@ def link_parents(
     # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
     # ends are kept. If none is open, -1 is a range without end.
     inner, until = -1, _FOREVER
-    ends: list[float] = []
+    ends: list[int] = []
     found: list[int] = []
     waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
@@ -244,4 +245,4 @@ def link_parents(
     return found
 
 
-_FOREVER = float("inf")
+_FOREVER = 1 << 64  # a whole number: comparing it with a float takes longer

@@ -276,7 +276,8 @@ class Document:
         """Read whole events, halving a block until damage is alone; return where reading ended."""
         data = self._buffer.data
         start = skip_space(data, start, end)
-        if start >= end or sink.block(b"[%b]" % data[start:end]):
+        # Joined from a view: a block is copied once.
+        if start >= end or sink.block(b"".join((b"[", memoryview(data)[start:end], b"]"))):
             return end
         repaired = _repaired(data[start:end])
         if repaired != data[start:end]:
