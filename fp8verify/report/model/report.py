@@ -115,12 +115,11 @@ class OneTable(Rendered, frozen=True, kw_only=True):
 
 # What each verdict means: the documentation's tables say it in these words.
 MEANINGS: Mapping[Verdict, str] = {
-    Verdict.ACTIVE: "every rank, step, layer and GEMM pass that should run in FP8 did. If it is "
-    "unknown what should run in FP8: FP8 ran in every step, forward and backward, for at least "
-    "`--min-share` of GEMM time (default 50%)",
-    Verdict.PARTIAL: "FP8 GEMMs ran, but some rank, step, micro-batch or GEMM pass (fprop, dgrad, "
-    "wgrad) that should run in FP8 did not, or the FP8 share is below the expected or the "
-    "minimum share",
+    Verdict.ACTIVE: "FP8 ran wherever it should. If the intended layers are unknown: in every "
+    "step, forward and backward, for at least half of GEMM time (`--min-share`)",
+    Verdict.PARTIAL: "FP8 ran, but not everywhere: a rank, step, micro-batch, layer or GEMM pass "
+    "(fprop, dgrad, wgrad) that should run in FP8 did not, or the FP8 share is below the expected "
+    "or the minimum share",
     Verdict.INACTIVE: "no FP8 GEMM ran, and neither the log nor the model claimed FP8",
     Verdict.CONTRADICTED: "the log or the model says FP8, but no GEMM kernel ran in FP8",
     Verdict.EMULATED: "tensors were rounded to FP8, but every GEMM ran in high precision",
