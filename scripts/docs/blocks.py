@@ -4,8 +4,9 @@
 ```console                 block below print
 $ fp8verify inspect traces/fp8_compiled
 ```
-                           (`…` alone on a line leaves lines out: as many stay before and after
-                           it as there are)
+                           (`…` alone on a line leaves lines out: as many stay before the first
+                           and after the last one as there are; what is between two is found by
+                           its first two words)
 
 <!-- test: PATH::NAME -->   commands that the test runs: it takes the fixture `shown` of
                            tests/conftest.py, which fails the test that left one out
@@ -69,9 +70,13 @@ def _by_command(block: str) -> list[list[str]]:
 def _excerpt(old: list[str], new: list[str]) -> list[str]:
     if OMITTED not in old:
         return new
-    before = old.index(OMITTED)
-    after = len(old) - before - 1
-    return [*new[:before], OMITTED, *new[len(new) - after :]]
+    first, *parts, last = ("\n".join(old) + "\n").split(f"{OMITTED}\n")
+    shown = new[: first.count("\n")]
+    for part in parts:
+        words = part.split()[:2]
+        begin = next((at for at, line in enumerate(new) if line.split()[:2] == words), len(new))
+        shown += [OMITTED, *new[begin : begin + part.count("\n")]]
+    return [*shown, OMITTED, *new[len(new) - last.count("\n") :]]
 
 
 def rewritten(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
