@@ -82,16 +82,15 @@ class Observer:
 
     Args:
         config: the boot folder's `config.json`.
-        work: reads a number that grows with every forward pass; see `Clock`.
 
     Attributes:
         armed: False after any error, and when the process is ending.
     """
 
-    def __init__(self, config: Config, work: Callable[[], int]) -> None:
+    def __init__(self, config: Config) -> None:
         self.armed = True
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
-        self.clock = Clock(work())
+        self.clock = Clock(_work())
         others = (self.clock, self.arbiter, self._live_optimizers)
         self.recorder: WindowManager
         if config["live"] is None:
@@ -100,7 +99,6 @@ class Observer:
             from .windows.repeating import RepeatingWindows
 
             self.recorder = RepeatingWindows(config, config["live"], *others)
-        self._work = work
         self._lock = threading.RLock()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False
@@ -111,7 +109,7 @@ class Observer:
     @fail_safe
     def optimizer_enters(self) -> None:
         """Note that an optimizer's step begins."""
-        self.clock.enter(self._work())
+        self.clock.enter(_work())
 
     @fail_safe
     def optimizer_leaves(self, optimizer: Any, in_backward: bool) -> None:
@@ -126,7 +124,7 @@ class Observer:
         rates = [group.get("lr") for group in groups_of(optimizer)]
         idle = bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
         name = type(optimizer).__name__
-        if not self.clock.leave(key, name, self._work(), idle=idle, setup=setup):
+        if not self.clock.leave(key, name, _work(), idle=idle, setup=setup):
             return
         if not in_backward:
             self._ticked()
@@ -162,20 +160,20 @@ class Observer:
     def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
         """Note that a CUDA graph with a step of these optimizers is about to run."""
         self._catch_up()
-        if self.clock.replayed(optimizers, self._work()):
+        if self.clock.replayed(optimizers, _work()):
             self._postponed = True
 
     @fail_safe
     def scaler_updates(self, scaler: Any) -> None:
         """Note that a GradScaler's update begins."""
         remember(scaler)
-        if self.clock.scaler_updated(self._work()):
+        if self.clock.scaler_updated(_work()):
             self._ticked()
 
     @fail_safe
     def announced(self, number: int | None = None) -> None:
         """Take `fp8verify.step()`; `number` is what the script calls the step."""
-        is_new = self.clock.announce(self._work())
+        is_new = self.clock.announce(_work())
         counters.announce(number, is_new=is_new)
         if is_new:
             self._ticked()
@@ -279,8 +277,8 @@ class Observer:
                 continue
             self._remember(key, optimizer)
             self.clock.note(COMPILED_STEPS)
-            self.clock.enter(self._work())
-            if self.clock.leave(key, type(optimizer).__name__, self._work()):
+            self.clock.enter(_work())
+            if self.clock.leave(key, type(optimizer).__name__, _work()):
                 self._ticked()
 
     def _observe_backward(self) -> None:
@@ -333,13 +331,13 @@ def install(config: Config) -> Observer:
     debug.open(config)
     precision.declare(config["modules"])
     counters.use(config["counters"])
-    observer = _installed = Observer(config, _work)
+    observer = _installed = Observer(config)
     # They stay, and do nothing without an observer: torch calls them in a loop over a dictionary,
     # which may not change in it, and compiled code has guards on them.
     if not _hooked:
         _hooked = True
-        register(register_optimizer_step_pre_hook, _before_step())
-        register(register_optimizer_step_post_hook, _after_step())
+        register(register_optimizer_step_pre_hook, _step_hook(lambda _: _tell("optimizer_enters")))
+        register(register_optimizer_step_post_hook, _step_hook(_has_stepped))
         layers.registrations.begin()
     _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
@@ -412,37 +410,25 @@ def _is_traced() -> None:
 _is_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-# A pre hook that returns a tuple would replace the arguments of step(): both return None.
-def _before_step() -> Callable[..., None]:
-    is_traced, enters = _is_traced, hidden(lambda: _tell("optimizer_enters"))
+# A pre hook that returns a tuple would replace the arguments of step(): it returns None.
+def _step_hook(call: Callable[[Any], None]) -> Callable[..., None]:
+    is_traced, call = _is_traced, hidden(call)
 
-    def fp8verify_before_step(*_: Any) -> None:
+    def fp8verify_step(optimizer: Any, *_: Any) -> None:
         if torch.compiler.is_compiling():
             is_traced()
         else:
-            enters()
+            call(optimizer)
 
-    invisible(fp8verify_before_step)
-    return fp8verify_before_step
+    invisible(fp8verify_step)
+    return fp8verify_step
 
 
-def _after_step() -> Callable[..., None]:
-    def has_stepped(optimizer: Any) -> None:
-        if captures_graph():  # the step is being recorded into a CUDA graph, not executed
-            _captured[id(optimizer)] = type(optimizer).__name__
-        else:
-            _tell("optimizer_leaves", optimizer, on_autograd_thread())
-
-    is_traced, has_stepped = _is_traced, hidden(has_stepped)
-
-    def fp8verify_after_step(optimizer: Any, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            is_traced()
-        else:
-            has_stepped(optimizer)
-
-    invisible(fp8verify_after_step)
-    return fp8verify_after_step
+def _has_stepped(optimizer: Any) -> None:
+    if captures_graph():  # the step is being recorded into a CUDA graph, not executed
+        _captured[id(optimizer)] = type(optimizer).__name__
+    else:
+        _tell("optimizer_leaves", optimizer, on_autograd_thread())
 
 
 def _observe_graphs(observer: Observer) -> None:

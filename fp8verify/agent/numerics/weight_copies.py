@@ -44,7 +44,7 @@ class Copy(NamedTuple):
 
     Attributes:
         kind: the class of its tensor.
-        data: its bytes, in the shape of its weight or, if `transposed`, of its transpose.
+        data: its bytes, as a matrix like its weight.
         inverse: the factor of all values; None for scales by row or block and for unknown scales:
             then the scales that fit best are used.
     """
@@ -52,21 +52,17 @@ class Copy(NamedTuple):
     kind: str
     format: Format
     data: Tensor
-    transposed: bool
     inverse: Tensor | None
 
 
 class Sample(NamedTuple):
-    """Values of a copy and its master at the same places; `inverse` is None if not known.
+    """A copy of which `data` are some values, and those of its master at the same places.
 
     Attributes:
         certain: whether the framework itself names it the copy of this weight.
     """
 
-    kind: str
-    format: Format
-    data: Tensor
-    inverse: Tensor | None
+    copy: Copy
     master: Tensor
     certain: bool
 
@@ -82,7 +78,9 @@ def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any])
             copy = copy_of(tensor) if len(samples) < MOST_COPIES else None
             master = copy and _master_of(parameter, states, tensor is parameter)
             if copy and master is not None and copy.data.numel() == master.numel():
-                samples[f"{name}{part}"] = _sample(copy, master, certain)
+                values = _segments(master.reshape(copy.data.shape))
+                sample = copy._replace(data=_segments(copy.data))
+                samples[f"{name}{part}"] = Sample(sample, values, certain)
     return samples
 
 
@@ -108,7 +106,7 @@ def copy_of(tensor: Any) -> Copy | None:
     tensor = local(tensor)
     kind = type(tensor).__name__
     if type(tensor) in (Tensor, torch.nn.Parameter) and header(tensor, "dtype") in FORMATS:
-        return Copy(kind, FORMATS[tensor.dtype], tensor.detach().view(torch.uint8), False, None)
+        return Copy(kind, FORMATS[tensor.dtype], _matrix(tensor.detach()), None)
     # transformer_engine/pytorch/tensor: data are bytes, `_scale_inv` is multiplied by.
     held = (stored(tensor, name) for name in ("_rowwise_data", "_data", "qdata"))
     data: Any = next((found for found in held if has_values(found)), None)
@@ -126,9 +124,13 @@ def copy_of(tensor: Any) -> Copy | None:
     inverse, scale = stored(tensor, "_scale_inv"), stored(tensor, "_scale")
     if inverse is None and has_values(scale):  # torchao/float8: Float8TrainingTensor
         inverse = scale.float().reciprocal()
-    if not has_values(inverse) or inverse.numel() != 1:
-        inverse = None
-    return Copy(kind, known, data.view(torch.uint8), transposed, inverse)
+    whole = has_values(inverse) and inverse.numel() == 1
+    matrix = _matrix(data).t() if transposed else _matrix(data)
+    return Copy(kind, known, matrix, inverse.float().reshape(1).clone() if whole else None)
+
+
+def _matrix(data: Tensor) -> Tensor:
+    return data.view(torch.uint8).reshape(-1, data.shape[-1])
 
 
 def _name_of(dtype: Any) -> str:
@@ -148,20 +150,6 @@ def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | Non
         if measurable(found) and found.numel() == prod(shape_of(local(parameter))):
             return found.detach()
     return None
-
-
-def _sample(copy: Copy, master: Tensor, certain: bool) -> Sample:
-    data = copy.data.reshape(-1, copy.data.shape[-1])
-    matrix = data.t() if copy.transposed else data
-    inverse = copy.inverse
-    return Sample(
-        copy.kind,
-        copy.format,
-        _segments(matrix),
-        None if inverse is None else inverse.float().reshape(1).clone(),
-        _segments(master.reshape(matrix.shape)),
-        certain,
-    )
 
 
 def _segments(matrix: Tensor) -> Tensor:
@@ -191,9 +179,9 @@ def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
     groups: defaultdict[Any, list[str]] = defaultdict(list)
     for layer, now in after.items():
         earlier = before.get(layer)
-        if earlier is not None and earlier.data.shape == now.data.shape:
-            key = (now.format, now.data.shape, now.inverse is None)
-            groups[key].append(layer)
+        copy = now.copy
+        if earlier is not None and earlier.copy.data.shape == copy.data.shape:
+            groups[copy.format, copy.data.shape, copy.inverse is None].append(layer)
     parts = [
         layers[first : first + TOGETHER]
         for layers in groups.values()
@@ -203,19 +191,18 @@ def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
     for layers in parts:
         samples = [after[layer] for layer in layers]
         figures = _figures([before[layer] for layer in layers], samples).tolist()
-        for layer, one, found in zip(layers, samples, figures, strict=True):
-            unchanged, moved, off_before, off, likeness = found
+        for layer, sample, (unchanged, *shares, likeness) in zip(
+            layers, samples, figures, strict=True
+        ):
+            kind, form, data, _ = sample.copy
+            known = {"layer": layer, "kind": kind, "format": form.name, "sampled": data.numel()}
+            seen = dict(zip(("moved", "off_before", "off"), shares, strict=True))
             records.append(
                 {
-                    "layer": layer,
-                    "kind": one.kind,
-                    "format": one.format.name,
-                    "sampled": one.data.numel(),
+                    **known,
                     "unchanged": unchanged == 1,
-                    "moved": moved,
-                    "off_before": off_before,
-                    "off": off,
-                    "likeness": _likeness(likeness, one),
+                    **seen,
+                    "likeness": _likeness(likeness, sample),
                 }
             )
     return records
@@ -237,12 +224,12 @@ def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
 
     On the CPU: the samples are a few KB per layer.
     """
-    form = now[0].format
-    data, old = (torch.stack([s.data.cpu() for s in some]) for some in (now, then))
+    form = now[0].copy.format
+    data, old = (torch.stack([s.copy.data.cpu() for s in some]) for some in (now, then))
     master, earlier = (torch.stack([s.master.cpu().float() for s in some]) for some in (now, then))
     values = data.view(form.dtype).float()
-    known = [s.inverse for s in now if s.inverse is not None]
-    inverse = torch.stack([one.cpu() for one in known]) if known else _fitted(values, master)
+    known = [s.copy.inverse.cpu() for s in now if s.copy.inverse is not None]
+    inverse = torch.stack(known) if known else _fitted(values, master)
     inverse_before = inverse if known else _fitted(values, earlier)
     likeness = torch.nn.functional.cosine_similarity(
         (values * inverse).double(), master.double(), dim=1
