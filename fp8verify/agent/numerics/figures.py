@@ -172,22 +172,21 @@ def _noise(done: Quantized) -> Tensor:
 
 
 class Measurements:
-    """All tensors of a step. Nothing waits for a GPU until `records`."""
+    """All tensors of a step. Nothing waits for a GPU until `records`.
+
+    Attributes:
+        is_full: whether there was no room for a tensor.
+    """
 
     def __init__(self) -> None:
+        self.is_full = False
         self._rows: dict[tuple[str, str], Row] = {}  # in the order in which they were met
         self._lines: defaultdict[torch.device, list[tuple[Row, Tensor]]] = defaultdict(list)
         self._calls = 0
 
     def add(
-        self,
-        layer: str,
-        tensor: str,
-        x: Tensor,
-        cast: Cast | None,
-        *,
-        as_type: torch.dtype | None = None,
-    ) -> bool:
+        self, layer: str, tensor: str, x: Tensor, cast: Cast | None, as_type: Any = None
+    ) -> None:
         """Measure a tensor under a cast, or only its values if the cast is not known.
 
         Args:
@@ -195,32 +194,25 @@ class Measurements:
             tensor: input, weight or grad_output.
             x: the tensor, which is only read.
             cast: the layer's cast.
-            as_type: the type to which the layer converts it first.
-
-        Returns:
-            Whether there was room for it.
+            as_type: the type to which the layer converts it first; None for its own.
         """
         width = x.shape[-1] if x.dim() else 1
         height = x.numel() // width
         replayed = cast if cast is None or can_block((height, width), cast.scaling) else None
         row = self._row(layer, tensor, "values" if replayed is None else "replay", cast)
-        if row is None:
-            return False
-        row.rows += height
-        row.elements += x.numel()
-        if replayed is not None and replayed.scaling == MXFP8:
-            row.blocks += x.numel() // BLOCKS[MXFP8][1]
-        self._lines[x.device].append((row, measure(x, replayed, as_type)))
-        return True
+        if row is not None:
+            row.rows += height
+            row.elements += x.numel()
+            if replayed is not None and replayed.scaling == MXFP8:
+                row.blocks += x.numel() // BLOCKS[MXFP8][1]
+            self._lines[x.device].append((row, measure(x, replayed, as_type)))
 
-    def add_bytes(self, layer: str, tensor: str, data: Tensor, cast: Cast) -> bool:
+    def add_bytes(self, layer: str, tensor: str, data: Tensor, cast: Cast) -> None:
         """Count the bytes of an FP8 tensor whose values were not seen."""
         row = self._row(layer, tensor, "bytes", cast)
-        if row is None:
-            return False
-        row.elements += data.numel()
-        self._lines[data.device].append((row, measure_bytes(data, cast.format)))
-        return True
+        if row is not None:
+            row.elements += data.numel()
+            self._lines[data.device].append((row, measure_bytes(data, cast.format)))
 
     def records(self) -> list[dict[str, Any]]:
         """Copy all figures to the host and return the rows; waits for the devices."""
@@ -239,8 +231,8 @@ class Measurements:
     def _row(self, layer: str, tensor: str, source: str, cast: Cast | None) -> Row | None:
         """Return the row of a tensor for one more call; None if there is no room."""
         key = (layer, tensor)
-        full = key not in self._rows and len(self._rows) >= MOST_ROWS
-        if full or self._calls >= MOST_CALLS:
+        if (len(self._rows) >= MOST_ROWS and key not in self._rows) or self._calls >= MOST_CALLS:
+            self.is_full = True
             return None
         self._calls += 1
         row = self._rows.setdefault(key, Row(source))

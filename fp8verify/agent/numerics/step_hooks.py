@@ -69,32 +69,35 @@ def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
     return Cast(FORMATS[values.dtype], TENSORWISE, scale=scale.reshape(()))
 
 
+def _before_calls(module: Any, name: str, seen: Callable[..., object]) -> Callable[[], None]:
+    """Give `seen` the arguments of each call of a function; returns what undoes it."""
+
+    def wrap(original: Any) -> Any:
+        def fp8verify_call(*args: Any, **kwargs: Any) -> Any:
+            seen(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return fp8verify_call
+
+    return replaced(module, name, wrap)
+
+
 def watch_products(seen: Callable[..., None]) -> Callable[[], None]:
     """Give `seen` the `OPERANDS` of each call of `torch._scaled_mm`; returns what undoes it."""
 
-    def wrap(original: Any) -> Any:
-        def fp8verify_scaled_mm(*args: Any, **kwargs: Any) -> Any:
-            seen(*args[:4], *map(kwargs.get, OPERANDS[len(args) :]))
-            return original(*args, **kwargs)
+    def product(*args: Any, **kwargs: Any) -> None:
+        seen(*args[:4], *map(kwargs.get, OPERANDS[len(args) :]))
 
-        return fp8verify_scaled_mm
-
-    return replaced(torch, "_scaled_mm", wrap)
+    return _before_calls(torch, "_scaled_mm", product)
 
 
 def watch_clipping(calls: list[tuple[Any, Any]]) -> list[Callable[[], None]]:
     """Note the limit and the norm of each clipping of gradients; returns what undoes it."""
 
-    def wrap(original: Any) -> Any:
-        def fp8verify_clip(
-            parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            calls.append((max_norm, total_norm))
-            return original(parameters, max_norm, total_norm, *args, **kwargs)
+    def clips(parameters: Any, max_norm: Any, total_norm: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001
+        calls.append((max_norm, total_norm))
 
-        return fp8verify_clip
-
-    return [replaced(module, name, wrap) for module, name in CLIPPING if hasattr(module, name)]
+    return [_before_calls(*place, clips) for place in CLIPPING if hasattr(*place)]
 
 
 def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
@@ -207,11 +210,11 @@ class NumericsHooks:
             "rows": rows,
             "recomputed_high": list(self.recomputed_high),
             "gradient": gradient,
-            "notes": list(self.notes(measured=bool(rows))),
+            "notes": list(self.notes(rows)),
         }
 
-    def notes(self, *, measured: bool = True) -> Iterator[str]:
-        """Yield notes on layers that were not measured."""
+    def notes(self, rows: Sequence[object]) -> Iterator[str]:
+        """Yield notes on layers that were not measured, beside those of the rows."""
         missed = self._expected - self._seen
         if missed:
             yield (
@@ -225,8 +228,10 @@ class NumericsHooks:
             )
         for recipe, layers in self._unknown.items():
             yield f"the casts of {recipe} are not measured: {_layers(layers)}, {_named(layers)}"
+        if self.measured.is_full:
+            yield "more layers, or passes of layers, than there is room for"
         yield from dict.fromkeys(self.unseen)
-        if not (measured or missed or self._empty or self._unknown or self.unseen):
+        if not (rows or missed or self._empty or self._unknown or self.unseen):
             yield (
                 f"no FP8 cast was seen: none of {_layers(self._hooked)} is of a class whose casts "
                 "are known and in FP8, or called torch._scaled_mm"
@@ -280,7 +285,7 @@ class NumericsHooks:
 
     def _bytes(self, run: Pass, data: Tensor) -> None:
         cast = (_casts(run.module) or {}).get(INPUT, Cast(E4M3, TENSORWISE))
-        self._note(self.measured.add_bytes(run.name, INPUT, data, cast))
+        self.measured.add_bytes(run.name, INPUT, data, cast)
 
     def _after(self, name: str, module: Any, _: Any, kwargs: Any, out: Any) -> None:
         passes = self._passes[threading.get_ident()]
@@ -292,7 +297,9 @@ class NumericsHooks:
         run = passes.pop()
         run.close()
         if run.awaits_input:  # given by name, which torch's global hooks show afterwards only
-            self._add_input(name, module, plain(first_tensor((), kwargs)), run.casts or {})
+            self._add_input(
+                name, module, plain(first_tensor(list(kwargs.values()))), run.casts or {}
+            )
         in_fp8 = runs_fp8(module)
         if in_fp8 and not run.is_recompute:
             self._first_was_fp8.add(name)
@@ -312,11 +319,11 @@ class NumericsHooks:
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         self._flush_gradient()
-        casts, found = _casts(module), plain(gradient)
+        casts, values = _casts(module), plain(gradient)
         if casts is None:
-            self._gradient = (name, found)  # until its product comes
+            self._gradient = (name, values)  # until its product comes
         elif GRAD_OUTPUT in casts:
-            self._add(name, GRAD_OUTPUT, found, casts[GRAD_OUTPUT])
+            self._add(name, GRAD_OUTPUT, values, casts[GRAD_OUTPUT])
 
     def _flush_gradient(self) -> None:
         """Measure a gradient by its values, if its cast was not seen."""
@@ -345,23 +352,12 @@ class NumericsHooks:
             self._add(run.name, INPUT, x, cast_of_operand(a, scale_a))
             self._add(run.name, WEIGHT, weight, cast_of_operand(b, scale_b))
 
-    def _add(
-        self,
-        layer: str,
-        tensor: str,
-        x: Any,
-        cast: Cast | None,
-        as_type: torch.dtype | None = None,
-    ) -> None:
+    def _add(self, layer: str, tensor: str, x: Any, cast: Cast | None, as_type: Any = None) -> None:
         if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
             if x.dtype in FORMATS or x.dtype == torch.uint8:
-                self._note(self.measured.add_bytes(layer, tensor, x, cast))
+                self.measured.add_bytes(layer, tensor, x, cast)
         elif measurable(x):
-            self._note(self.measured.add(layer, tensor, x, cast, as_type=as_type))
-
-    def _note(self, measured: bool) -> None:
-        if not measured:
-            self.unseen.append("more layers, or passes of layers, than there is room for")
+            self.measured.add(layer, tensor, x, cast, as_type)
 
 
 def _casts(module: Any) -> Casts | None:
@@ -381,11 +377,10 @@ def _same_rows(x: Any, flat: Tensor) -> bool:
     return bool(measurable(x) and x.shape[-1] == flat.shape[-1] and x.numel() == flat.numel())
 
 
-def first_tensor(args: Any, kwargs: dict[str, Any] | None = None) -> Any:
+def first_tensor(args: Any) -> Any:
     """Return the first tensor of a call's arguments, or of what it returned."""
-    candidates = list(args) if isinstance(args, (tuple, list)) else [args]
-    candidates += list((kwargs or {}).values())
-    return next((found for found in candidates if is_a(found, Tensor)), None)
+    candidates = args if isinstance(args, (tuple, list)) else [args]
+    return next((value for value in candidates if is_a(value, Tensor)), None)
 
 
 def _layers(names: Iterable[str], kind: str = "") -> str:
