@@ -87,11 +87,10 @@ def make_capture_folder(
     try:
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         notes = check_capture(folder)
-        # A claim in the making is hidden.
-        if not all(entry.name.startswith(".claim-") for entry in folder.iterdir()):
-            return _join(folder, job, once=once)._replace(notes=notes)
         started = time.time()
-        if not shared or job is None or _claim(folder, job, started):
+        # A claim in the making is hidden.
+        is_new = all(entry.name.startswith(".claim-") for entry in folder.iterdir())
+        if is_new and (job is None or not shared or _claim(folder, job, started)):
             return CaptureFolder(folder, started=started, existed=existed, notes=notes)
         return _join(folder, job, once=once)._replace(notes=notes)
     except OSError as error:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import Any
 
 STDOUT, STDERR = 1, 2
 DRAIN_S = 1.0  # for children of the script that print without a pause
@@ -323,25 +324,30 @@ class Relay:
                 self._standby.kill()
 
     def _start_standby(self) -> None:
-        import subprocess  # which a standby seldom needs
-
-        self._standby = None
         ends = [stream for stream in self._streams if stream.is_open]
-        if not ends:
-            return
         words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, str(self._log), self._boot]
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_STANDBY)
-        try:
-            with suppress(OSError):  # no process is left
-                self._standby = subprocess.Popen(  # noqa: S603 - our own Python
-                    [*words, *(f"{stream.read_end}:{stream.target}" for stream in ends)],
-                    stdin=subprocess.PIPE,
-                    pass_fds=[self._log, *(stream.read_end for stream in ends)],
-                    cwd="/",
-                    start_new_session=True,  # Ctrl-C, Ctrl-Z and a hang-up are not for it
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        words += [f"{stream.read_end}:{stream.target}" for stream in ends]
+        # In a session of its own: Ctrl-C, Ctrl-Z and a hang-up are not for it.
+        how = {"pass_fds": [self._log, *(s.read_end for s in ends)], "start_new_session": True}
+        self._standby = start_helper(words, NOT_FOR_STANDBY, **how) if ends else None
+
+
+def start_helper(
+    words: Sequence[str], blocked: Sequence[signal.Signals], **how: Any
+) -> subprocess.Popen[bytes] | None:
+    """Start a process in which some signals stay pending, and which knows by its stdin that we end.
+
+    None if no process can be started.
+    """
+    import subprocess  # which a standby seldom needs
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        return subprocess.Popen(words, stdin=subprocess.PIPE, cwd="/", **how)  # noqa: S603 - ours
+    except OSError:
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
 
+from fp8verify.record.output import start_helper
+
 FORWARDED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT,
     signal.SIGALRM, signal.SIGXCPU,
@@ -38,23 +40,11 @@ class Witness:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._words = [sys.executable, "-I", "-S", "-c", "import os; os.read(0, 1)", *command]
-        self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
     def _start(self) -> None:
-        self._process = None
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        try:
-            with suppress(OSError):  # no process is left
-                self._process = subprocess.Popen(  # noqa: S603 - our own Python
-                    self._words,
-                    stdin=subprocess.PIPE,  # it ends when we do, however that is
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = start_helper(self._words, FORWARDED, **quiet)
 
     def has_got(self, number: int) -> bool:
         """Whether the signal was for all; without a witness what a terminal sends is."""
