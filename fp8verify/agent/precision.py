@@ -388,25 +388,23 @@ _MX_EXPERTS = Known(lambda _: _all_legs("mxfp8", "mxfp8"), lambda _: _mx_casts(N
 
 MODULES = {
     # torchao/float8/float8_linear.py
-    ("torchao", "Float8Linear"): _FLOAT8_LINEAR,
-    ("torchao", "Float8LinearNoCompile"): _FLOAT8_LINEAR,
+    "torchao.Float8Linear": _FLOAT8_LINEAR,
+    "torchao.Float8LinearNoCompile": _FLOAT8_LINEAR,
     # torchao/prototype/moe_training/mxfp8_linear.py (0.18); prototype/mx_formats before
-    ("torchao", "MXFP8Linear"): _MX,
-    ("torchao", "MXLinear"): _MX,
+    "torchao.MXFP8Linear": _MX,
+    "torchao.MXLinear": _MX,
     # torchao/prototype/moe_training/nvfp4_training/nvfp4_training.py
-    ("torchao", "NVFP4Linear"): Known(
+    "torchao.NVFP4Linear": Known(
         lambda module: _all_legs("nvfp4", "nvfp4", emulated=_emulates(module))
     ),
     # torchao/quantization/qat/linear.py, prototype/qat/mx.py and nvfp4.py
-    ("torchao", "FakeQuantizedLinear"): Known(_fake_quantized),
-    ("torchao", "MXFakeQuantizedLinear"): Known(_fake_quantized),
-    ("torchao", "NVFP4FakeQuantizedLinear"): Known(_fake_quantized),
+    "torchao.FakeQuantizedLinear": Known(_fake_quantized),
+    "torchao.MXFakeQuantizedLinear": Known(_fake_quantized),
+    "torchao.NVFP4FakeQuantizedLinear": Known(_fake_quantized),
     # torchao/prototype/blockwise_fp8_training/linear.py
-    ("torchao", "Float8BlockwiseLinear"): Known(_blockwise, _blockwise_casts),
+    "torchao.Float8BlockwiseLinear": Known(_blockwise, _blockwise_casts),
     # transformer_engine/pytorch/module/base.py, base of all its linears
-    ("transformer_engine", "TransformerEngineBaseModule"): Known(
-        _te_module, transformer_engine_casts
-    ),
+    "transformer_engine.TransformerEngineBaseModule": Known(_te_module, transformer_engine_casts),
 }
 # Tensors that take over `linear` and `_grouped_mm`: torchao/prototype/moe_training/tensor.py,
 # ScaledGroupedMMTensor up to 0.15.
@@ -458,34 +456,25 @@ def casts_of(module: Any, weight: Any) -> Casts | None:
 
 # What the files of frameworks and the user's settings say of classes that need not be read, by
 # package or module and class.
-_declared: dict[str, str] = {}
+_declared: dict[str, Known] = {}
 
 
 def declare(classes: dict[str, str]) -> None:
     """Take what classes compute from the agent's configuration."""
     _declared.clear()
-    _declared.update(classes)
-
-
-def _said(cls: type) -> Known | None:
-    places = cls.__module__, cls.__module__.partition(".")[0]
-    named = (_declared.get(f"{place}.{cls.__name__}") for place in places)
-    state = next(filter(None, named), None)
-    if state is None:
-        return None
-    promise = HIGH_PRECISION if state == HIGH else _all_legs(state, f"{state}, as declared")
-    return Known(lambda _: promise)
+    for name, state in classes.items():
+        promise = HIGH_PRECISION if state == HIGH else _all_legs(state, f"{state}, as declared")
+        _declared[name] = Known(lambda _, promise=promise: promise)  # type: ignore[misc]
 
 
 def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
     """Return the row of a module or of its weight, which of both it is of, and the class's name."""
-    for cls in type(module).__mro__ if _declared else ():
-        if (said := _said(cls)) is not None:
-            return said, module, cls.__name__
     for cls in type(module).__mro__:
-        found = MODULES.get((cls.__module__.split(".")[0], cls.__name__))
-        if found is not None:
-            return found, module, cls.__name__
+        package = cls.__module__.partition(".")[0]
+        for name in (f"{cls.__module__}.{cls.__name__}", f"{package}.{cls.__name__}"):
+            row = _declared.get(name) or MODULES.get(name)
+            if row is not None:
+                return row, module, cls.__name__
     name = tensor_class(weight) or ""
     if name in WEIGHTS:
         return WEIGHTS[name], local(weight), name
