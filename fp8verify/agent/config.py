@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 
 class Live(TypedDict):
@@ -30,23 +30,12 @@ class Ranks(TypedDict):
     auto: bool
 
 
-class Counter(TypedDict):
-    """A framework's step counter; see `StepCounter`."""
-
-    shown: str
-    cls: str
-    method: str
-    path: str
-    owner: str
-    early: bool
-
-
 class Config(TypedDict):
     """The boot folder's `config.json`, as `agent_config` of the runner returns it.
 
     The settings are those of `RunSettings`. `boot` is the boot folder, `agent` the archive with the
     agent, `guest` what this node calls itself in a capture that another one made, `started` when
-    the run began; `modules` and `counters` are what is known of frameworks.
+    the run began; `modules` and `counters` (of `StepCounter`) are what is known of frameworks.
     """
 
     version: str
@@ -70,4 +59,4 @@ class Config(TypedDict):
     max_trace_mb: int
     max_window_seconds: float
     modules: dict[str, str]
-    counters: Sequence[Counter]
+    counters: Sequence[dict[str, Any]]

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from .config import Counter
 from .observe import observe
 
 
@@ -79,7 +78,7 @@ class FrameworkCounters:
         self._owners: dict[StepCounter, weakref.ref[Any]] = {}
         self._announced: int | None = None  # by the script, of the last complete step
 
-    def use(self, rows: Iterable[Counter]) -> None:
+    def use(self, rows: Iterable[dict[str, Any]]) -> None:
         """Take the counters of the configuration; a framework that drives another comes first."""
         self._known = tuple(StepCounter(**row) for row in rows)
 

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler as autograd_profiler
 
-from ..observe import ObservedFunction, observe
+from ..observe import ObservedFunction, observe, replaced
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
@@ -80,25 +80,21 @@ class ProfilerArbiter:
         self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
         self._on: set[str] = set()  # what the script has begun otherwise, and not ended
         self._leave_behind: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Watch the script's profilers and observers."""
         observe(autograd_profiler.profile, "_prepare_trace", self._preparing)
-        watched = [(BEGINS, self._begins), (ENDS, self._ends)]
         for module in filter(None, map(sys.modules.get, PLACES)):
-            for names, listener in watched:
+            for names, listener in ((BEGINS, self._begins), (ENDS, self._ends)):
                 for name in names.keys() & vars(module).keys():
-                    known = vars(module)[name]
-                    original = known.function if _is_ours(known) else known
-                    ours = ObservedFunction(original, partial(listener, names[name]))
-                    setattr(module, name, ours)
+                    ours = partial(ObservedFunction, listener=partial(listener, names[name]))
+                    self._undo.append(replaced(module, name, ours))
 
     def uninstall(self) -> None:
         """Put back what `install` has replaced."""
-        for module in filter(None, map(sys.modules.get, PLACES)):
-            for name in (BEGINS.keys() | ENDS.keys()) & vars(module).keys():
-                if _is_ours(vars(module)[name]):
-                    setattr(module, name, vars(module)[name].function)
+        while self._undo:
+            self._undo.pop()()
 
     def forked(self, end: Callable[[], None], *, recording: bool) -> None:
         """Record nothing in a forked child, whose Kineto has lost its threads.
@@ -156,10 +152,6 @@ class ProfilerArbiter:
     def _ends(self, kind: str) -> None:
         if not getattr(self._calls, "ours", False):
             self._on.discard(kind)
-
-
-def _is_ours(found: Any) -> bool:
-    return type(found) is ObservedFunction
 
 
 @contextmanager
