@@ -36,7 +36,6 @@ from .observe import (
     observe_function,
     register,
     unobserve_all,
-    unobserve_function,
     without_modes,
 )
 from .process import captures_graph, find_instances, on_autograd_thread
@@ -230,9 +229,7 @@ class Observer:
 
     def unobserve(self) -> None:
         """Take away what may be taken away in a hook."""
-        unobserve_function(torch.autograd, "backward")
         unobserve_all()
-        self.arbiter.uninstall()
         counters.forget()
 
     def after_fork(self) -> None:

@@ -201,6 +201,9 @@ def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
     return fp8verify_has_any_global_hook
 
 
+_replaced: list[Callable[[], None]] = []  # what undoes each
+
+
 def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
     """Replace a function of a module; what is returned undoes it, unless the script has since."""
     original = getattr(module, name)
@@ -209,8 +212,11 @@ def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[],
     def undo() -> None:
         if getattr(module, name) is ours:
             setattr(module, name, original)
+        if undo in _replaced:
+            _replaced.remove(undo)
 
     setattr(module, name, ours)
+    _replaced.append(undo)
     return undo
 
 
@@ -314,9 +320,12 @@ def unobserve(owner: type, name: str) -> None:
 
 
 def unobserve_all() -> None:
-    """Undo every `observe`."""
+    """Undo every `observe`, `replaced` and `observe_function`."""
     for owner, name in list(_observed):
         unobserve(owner, name)
+    for undo in _replaced[::-1]:
+        undo()
+    _replaced.clear()
 
 
 def observe_function(module: ModuleType, name: str, listener: Callable[[], None]) -> None:
@@ -338,6 +347,7 @@ def observe_function(module: ModuleType, name: str, listener: Callable[[], None]
         vars(found)[name] = value
 
     invisible(look_up)
+    _replaced.append(functools.partial(unobserve_function, module, name))
     module.__class__ = type(kind.__name__, (kind,), {name: property(look_up, replace)})
 
 

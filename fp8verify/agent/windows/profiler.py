@@ -80,7 +80,6 @@ class ProfilerArbiter:
         self._foreign: weakref.WeakSet[Any] = weakref.WeakSet()
         self._on: set[str] = set()  # what the script has begun otherwise, and not ended
         self._leave_behind: Callable[[], None] | None = None
-        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Watch the script's profilers and observers."""
@@ -89,12 +88,7 @@ class ProfilerArbiter:
             for names, listener in ((BEGINS, self._begins), (ENDS, self._ends)):
                 for name in names.keys() & vars(module).keys():
                     ours = partial(ObservedFunction, listener=partial(listener, names[name]))
-                    self._undo.append(replaced(module, name, ours))
-
-    def uninstall(self) -> None:
-        """Put back what `install` has replaced."""
-        while self._undo:
-            self._undo.pop()()
+                    replaced(module, name, ours)
 
     def forked(self, end: Callable[[], None], *, recording: bool) -> None:
         """Record nothing in a forked child, whose Kineto has lost its threads.
