@@ -62,9 +62,9 @@ LIBRARIES = ("torchao", "transformer_engine", "accelerate", "torchtitan", "kempn
 def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Describe every linear-like module below the roots that own parameters of `optimizers`."""
     layers = trained_layers(optimizers, anew=True)
-    found = [(layer.root, record) for layer in layers for record in _records_of(layer)]
-    names = distinct_names([(root, record["fqn"]) for root, record in found])
-    return [{**record, "fqn": name} for name, (_, record) in zip(names, found, strict=True)]
+    records = [(layer.root, record) for layer in layers for record in _records_of(layer)]
+    names = distinct_names([(root, record["fqn"]) for root, record in records])
+    return [{**record, "fqn": name} for name, (_, record) in zip(names, records, strict=True)]
 
 
 def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
@@ -146,19 +146,19 @@ class Kept(NamedTuple):
 
 def stored_in_fp8(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Return a record for each type of weights and of optimizer states that are kept in FP8."""
-    found: Counter[tuple[str, str]] = Counter()
+    tensors: Counter[tuple[str, str]] = Counter()
     elements: Counter[tuple[str, str]] = Counter()
     for module in known_modules():
-        for kept in _weights_in_fp8(module):
-            key = ("weights", kept.dtype)
-            found[key] += _multiplies(module)
-            elements[key] += kept.elements
-    for kept in _states_in_fp8(optimizers):
-        key = ("optimizer", kept.dtype)
-        found[key] += 1
-        elements[key] += kept.elements
+        for part in _weights_in_fp8(module):
+            key = ("weights", part.dtype)
+            tensors[key] += _multiplies(module)
+            elements[key] += part.elements
+    for part in _states_in_fp8(optimizers):
+        key = ("optimizer", part.dtype)
+        tensors[key] += 1
+        elements[key] += part.elements
     return [
-        {"what": what, "dtype": dtype, "count": found[what, dtype], "elements": total}
+        {"what": what, "dtype": dtype, "count": tensors[what, dtype], "elements": total}
         for (what, dtype), total in elements.items()
     ]
 
@@ -178,17 +178,17 @@ def kept_in_fp8(tensor: Any, depth: int = DEPTH) -> Kept | None:
         name = "float8_e5m2" if "E5M2" in str(of_engine) else "float8_e4m3fn"
         return Kept(name, prod(shape_of(tensor)))
     inner = (kept_in_fp8(value, depth - 1) for value in list(fields(tensor).values()))
-    return next((kept for kept in inner if kept is not None), None)
+    return next((part for part in inner if part is not None), None)
 
 
 def _weights_in_fp8(module: Any) -> Iterator[Kept]:
     """Yield the FP8 matrices of a module that keeps them in no other type."""
     buffers = items_of(stored(module, "_buffers")).values()
-    own = [*parameters_of(module).values(), *buffers, *list(fields(module).values())]
-    matrices = {id(one): one for one in own if is_a(one, Tensor) and len(shape_of(one)) > 1}
-    found = {key: kept_in_fp8(one) for key, one in matrices.items()}
-    wide = {prod(shape_of(one)) for key, one in matrices.items() if found[key] is None}
-    yield from (kept for kept in found.values() if kept is not None and kept.elements not in wide)
+    values = [*parameters_of(module).values(), *buffers, *list(fields(module).values())]
+    matrices = {id(v): v for v in values if is_a(v, Tensor) and len(shape_of(v)) > 1}
+    in_fp8 = {key: kept_in_fp8(matrix) for key, matrix in matrices.items()}
+    wide = {prod(shape_of(matrix)) for key, matrix in matrices.items() if in_fp8[key] is None}
+    yield from (part for part in in_fp8.values() if part is not None and part.elements not in wide)
 
 
 def _multiplies(module: Any) -> bool:
@@ -200,9 +200,9 @@ def _states_in_fp8(optimizers: Iterable[Any]) -> Iterator[Kept]:
     for optimizer in optimizers:
         for _, state in pairs_of(stored(optimizer, "state")):
             for value in items_of(state).values():
-                kept = kept_in_fp8(value)
-                if kept is not None:
-                    yield kept
+                part = kept_in_fp8(value)
+                if part is not None:
+                    yield part
 
 
 # --- a dry start ---

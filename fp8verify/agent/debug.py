@@ -68,8 +68,8 @@ debug = DebugLog()
 
 def describe(error: BaseException) -> str:
     """Return an error's class, its message and the agent's line that met it."""
-    place = "outside of fp8verify"
+    where = "outside of fp8verify"
     for frame in traceback.extract_tb(error.__traceback__):
         if Path(frame.filename).is_relative_to(AGENT):
-            place = f"{Path(frame.filename).relative_to(AGENT)}:{frame.lineno}"
-    return f"{type(error).__name__}: {error} ({place})"
+            where = f"{Path(frame.filename).relative_to(AGENT)}:{frame.lineno}"
+    return f"{type(error).__name__}: {error} ({where})"

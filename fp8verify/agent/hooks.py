@@ -303,11 +303,11 @@ def _version(optimizer: Any) -> int:
 
     Fused kernels do not raise the versions of the parameters, but of the state's `step`.
     """
-    state = {id(key): items_of(kept) for key, kept in pairs_of(stored(optimizer, "state"))}
+    state = {id(key): items_of(values) for key, values in pairs_of(stored(optimizer, "state"))}
     total = 0
     for key, parameter in islice(trained_by([optimizer]).items(), MAX_VERSIONS):
-        for one in (parameter, state.get(key, {}).get("step")):
-            total += header(one, "_version") if is_a(one, torch.Tensor) else 0
+        for tensor in (parameter, state.get(key, {}).get("step")):
+            total += header(tensor, "_version") if is_a(tensor, torch.Tensor) else 0
     return total
 
 

@@ -141,11 +141,11 @@ class ModuleList(Instrument):
     def _list(self) -> None:
         if self._windows > 1 and self.context.config["live"] and self._modules:
             return
-        found = take_census(self.context.optimizers())
-        self._modules = found or self._modules  # the model may be gone by now
+        modules = take_census(self.context.optimizers())
+        self._modules = modules or self._modules  # the model may be gone by now
         self._storage = stored_in_fp8(self.context.optimizers()) or self._storage
         self._listed = bool(self._modules) or can_look()
-        debug.event(f"{len(found)} linear modules found")
+        debug.event(f"{len(modules)} linear modules found")
 
     def end(self) -> dict[str, Any]:
         """List them as the window leaves them."""
@@ -185,8 +185,8 @@ class FrameworkNumbers(Instrument):
     def end(self) -> dict[str, Any]:
         """Return the window's `FrameworkSteps`, by the first counter that moved, if any did."""
         self._reads = False
-        known = [one for one in self._last if one in self._first]
-        moved = [one for one in known if self._last[one] > self._before.get(one, self._first[one])]
+        known = [c for c in self._last if c in self._first]
+        moved = [c for c in known if self._last[c] > self._before.get(c, self._first[c])]
         counter = next(iter((*moved, *known)), None)
         if counter is None:
             return {"framework": None}
@@ -342,10 +342,10 @@ def _why_not() -> str | None:
     asked = next((name for name in VARIABLES if os.environ.get(name)), None)
     if asked is not None:
         return f"{asked} is set, so the log is the script's own; give its file to inspect too"
-    found = loaded()
-    if not found:
+    libraries = loaded()
+    if not libraries:
         return "this process has not loaded the library (hipBLASLt: set HIPBLASLT_LOG_MASK=2)"
-    return f"this process has loaded {len(found)} copies of it" if found[1:] else None
+    return f"this process has loaded {len(libraries)} copies of it" if libraries[1:] else None
 
 
 def loaded() -> list[str]:

@@ -108,18 +108,18 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     parameters = trained_by(optimizers)
     made_for = (registrations.changes, frozenset(parameters))
     if made_for == _last[0] and (not anew or (parameters and registrations.changes is not None)):
-        kept = [Layer(root(), name, module(), linear) for root, name, module, linear in _last[1]]
-        if all(layer.root is not None and layer.module is not None for layer in kept):
-            return kept
+        cached = [Layer(root(), name, module(), linear) for root, name, module, linear in _last[1]]
+        if all(layer.root is not None and layer.module is not None for layer in cached):
+            return cached
     # Two roots may have the same modules: a model, and a list of parts of it for the optimizer.
     unique: dict[int, Layer] = {}
     for layer in (layer for root in _trained_roots(parameters) for layer in _below(root)):
         unique.setdefault(id(layer.module), layer)
-    found = list(unique.values())
+    fresh = list(unique.values())
     references = [(weakref.ref(root), name, weakref.ref(module), linear)
-                  for root, name, module, linear in found]  # fmt: skip
+                  for root, name, module, linear in fresh]  # fmt: skip
     _last = ((registrations.changes, made_for[1]), references)
-    return found
+    return fresh
 
 
 def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
@@ -135,10 +135,10 @@ def expert_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
     return [(layer.name, layer.module) for layer in layers if not layer.is_linear]
 
 
-def distinct_names(found: list[tuple[nn.Module, str]]) -> list[str]:
+def distinct_names(layers: list[tuple[nn.Module, str]]) -> list[str]:
     """Return names, prefixed with the model's class if two models (a GAN's) share names."""
-    uses = Counter(name for _, name in found)
-    return [f"{class_name(root)}.{name}" if uses[name] > 1 else name for root, name in found]
+    uses = Counter(name for _, name in layers)
+    return [f"{class_name(root)}.{name}" if uses[name] > 1 else name for root, name in layers]
 
 
 def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
@@ -148,25 +148,25 @@ def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
     if owned and owned <= {id(p) for root in known for p in all_parameters(root)}:
         return known
     # A search holds the script up, and is made once: later modules come by the hook.
-    searched = (_searched.get(key, lambda: None)() is found for key, found in parameters.items())
+    searched = (_searched.get(key, lambda: None)() is p for key, p in parameters.items())
     if parameters and all(searched):
         return known
     roots = _roots_owning(owned, all_modules())
     for root in roots:
         _modules.update({id(module): module for _, module in walk(root)})
-    _searched.update({key: weakref.ref(found) for key, found in parameters.items()})
+    _searched.update({key: weakref.ref(parameter) for key, parameter in parameters.items()})
     return roots
 
 
-def _roots_owning(owned: set[int], found: Iterable[nn.Module]) -> list[nn.Module]:
-    modules = {id(module): module for module in found}
+def _roots_owning(owned: set[int], candidates: Iterable[nn.Module]) -> list[nn.Module]:
+    modules = {id(module): module for module in candidates}
     children = {id(child) for module in modules.values() for child in children_of(module).values()}
     roots = {key: list(all_parameters(module)) for key, module in modules.items()
              if key not in children}  # fmt: skip
-    trained = [key for key, own in roots.items() if any(id(p) in owned for p in own)]
+    trained = [key for key, parameters in roots.items() if any(id(p) in owned for p in parameters)]
     # Sharded optimizers (ZeRO) step flat copies, which no module owns.
     trained = trained or [
-        k for k, own in roots.items() if any(header(p, "requires_grad") for p in own)
+        k for k, parameters in roots.items() if any(header(p, "requires_grad") for p in parameters)
     ]
     return [modules[key] for key in trained]
 
@@ -199,8 +199,8 @@ def _is_linear(module: nn.Module) -> bool:
     """Whether a module is linear itself, and no wrapper of linear ones, such as LoRA's."""
     if not is_linear_class(module):
         return False
-    own = any(len(shape_of(p)) > 1 for p in parameters_of(module).values())
-    if own or "parametrizations" in children_of(module):
+    has_matrix = any(len(shape_of(p)) > 1 for p in parameters_of(module).values())
+    if has_matrix or "parametrizations" in children_of(module):
         return True
     return not any(is_linear_class(m) for _, m in walk(module) if m is not module)
 
@@ -232,8 +232,9 @@ def weight_of(module: nn.Module) -> Any:
     if is_a(weight, Tensor):
         return weight
     computed = children_of(stored(module, "parametrizations")).values()
-    own = [*parameters_of(module).values(), *(p for one in computed for p in all_parameters(one))]
-    matrices = [p for p in own if len(shape_of(p)) > 1]
+    originals = (p for parametrization in computed for p in all_parameters(parametrization))
+    parameters = [*parameters_of(module).values(), *originals]
+    matrices = [p for p in parameters if len(shape_of(p)) > 1]
     # Of weight_norm's two originals one has a single column.
     largest = max(matrices, key=lambda p: prod(shape_of(p)), default=None)
     return next(all_parameters(module), None) if largest is None else largest

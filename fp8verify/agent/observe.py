@@ -143,8 +143,8 @@ def on_calls(
         before: called with the name, the module and the arguments.
         after: called with these, the keyword arguments and what was returned, after an error too.
     """
-    found = [(vars(module).get("_forward_hooks"), name) for name, module in modules]
-    names = {id(key): name for key, name in found if key is not None}
+    hooks = [(vars(module).get("_forward_hooks"), name) for name, module in modules]
+    names = {id(key): name for key, name in hooks if key is not None}
 
     def report(to: Callable[..., None], module: Any, *seen: Any) -> None:
         if to is after and len(seen) == 2:  # torch gives no keyword arguments after an error
@@ -173,7 +173,7 @@ def on_calls(
         undo()
         if end in _ends:
             _ends.remove(end)
-        found.clear()  # until then no other dictionary has the number of one of these
+        hooks.clear()  # until then no other dictionary has the number of one of these
 
     _ends.append(end)
     if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
@@ -339,12 +339,12 @@ def observe_function(module: ModuleType, name: str, listener: Callable[[], None]
 
     listener = hidden(listener)
 
-    def look_up(found: Any) -> Any:
+    def look_up(module: Any) -> Any:
         listener()
-        return vars(found)[name]
+        return vars(module)[name]
 
-    def replace(found: Any, value: Any) -> None:
-        vars(found)[name] = value
+    def replace(module: Any, value: Any) -> None:
+        vars(module)[name] = value
 
     invisible(look_up)
     _replaced.append(functools.partial(unobserve_function, module, name))

@@ -114,11 +114,12 @@ def _cast_words(cast: Any) -> str:
 def _float8_linear_casts(module: Any) -> Casts:
     config, casts = required(module, "config"), {}
     for tensor in TENSORS:
-        found = required(config, f"cast_config_{tensor}")
-        if _choice(found, "scaling_type") == "dynamic":
+        cast_config = required(config, f"cast_config_{tensor}")
+        if _choice(cast_config, "scaling_type") == "dynamic":
+            rows = _choice(cast_config, "scaling_granularity") == "axiswise"
             casts[tensor] = Cast(
-                FORMATS[required(found, "target_dtype")],
-                ROWWISE if _choice(found, "scaling_granularity") == "axiswise" else TENSORWISE,
+                FORMATS[required(cast_config, "target_dtype")],
+                ROWWISE if rows else TENSORWISE,
                 power_of_2=required(config, "round_scales_to_power_of_2") is True,
             )
     return casts
@@ -238,8 +239,8 @@ def formats_of(recipe: Any) -> tuple[Format, Format]:
 
 
 def _format_name(recipe: Any) -> str | None:
-    found = stored(recipe, "fp8_format")
-    name = stored(found, "_name_") or stored(found, "name")
+    fp8_format = stored(recipe, "fp8_format")
+    name = stored(fp8_format, "_name_") or stored(fp8_format, "name")
     return name if is_a(name, str) else None
 
 
@@ -265,8 +266,8 @@ def _high_legs(recipe: Any) -> set[str]:
     if stored(recipe, "backward_override") is not None:
         return {"dgrad", "wgrad"}
     # Before 2.10 (fprop, dgrad, wgrad); Megatron-LM's --no-fp8-wgrad sets the last one.
-    found = stored(recipe, "override_linear_precision")
-    override = tuple.__iter__(found) if is_a(found, tuple) else ()
+    setting = stored(recipe, "override_linear_precision")
+    override = tuple.__iter__(setting) if is_a(setting, tuple) else ()
     return {leg for leg, high in zip(LEGS, override) if high}  # noqa: B905 - a newer one may be longer
 
 
@@ -315,15 +316,15 @@ def transformer_engine_casts(module: Any) -> Casts:
 def _delayed_casts(recipe: Any, meta: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
     scale, gradient = (stored(meta.get(f"scaling_{p}"), "scale") for p in ("fwd", "bwd"))
-    found: Casts = {}
+    casts: Casts = {}
     if has_values(scale) and scale.numel() >= 2:
-        found[INPUT] = Cast(forward, DELAYED, scale=scale[0])
-        found[WEIGHT] = Cast(forward, DELAYED, scale=scale[1])
+        casts[INPUT] = Cast(forward, DELAYED, scale=scale[0])
+        casts[WEIGHT] = Cast(forward, DELAYED, scale=scale[1])
     if has_values(gradient) and gradient.numel():
         # Of two GEMMs the gradient of the output belongs to the second.
-        place = 2 if gradient.numel() >= 4 else 0
-        found[GRAD_OUTPUT] = Cast(backward, DELAYED, scale=gradient[place])
-    return found
+        last = 2 if gradient.numel() >= 4 else 0
+        casts[GRAD_OUTPUT] = Cast(backward, DELAYED, scale=gradient[last])
+    return casts
 
 
 def _block_of(recipe: Any, tensor: str) -> str:
@@ -338,11 +339,11 @@ def _computed_casts(recipe: Any, _: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
     casts = {}
     for tensor, (setting, *_rest) in _SETTINGS.items():
-        own = stored(recipe, f"fp8_quant_{setting}")
+        settings = stored(recipe, f"fp8_quant_{setting}")
         casts[tensor] = Cast(
             backward if tensor == GRAD_OUTPUT else forward,
             _block_of(recipe, tensor) if blocks else TENSORWISE,
-            power_of_2=bool(stored(own, "power_2_scale", blocks)),
+            power_of_2=bool(stored(settings, "power_2_scale", blocks)),
             double=False,
         )
     return casts
@@ -496,5 +497,5 @@ def is_plain(module: Any, weight: Any) -> bool:
         return False
     if not is_a(module, nn.Linear):
         return weight is not None and len(shape_of(weight)) == 3
-    own = "forward" in fields(module) or of_class(type(module), "forward") is not nn.Linear.forward
-    return not own and stored(module, "weight") is weight
+    forward = fields(module).get("forward") or of_class(type(module), "forward")
+    return forward is nn.Linear.forward and stored(module, "weight") is weight

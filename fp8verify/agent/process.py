@@ -85,16 +85,16 @@ LIBRARIES = (
 @cache
 def versions() -> dict[str, str]:
     """Return versions by name, without importing; libraries that are not installed are left out."""
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions_by_name = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda is not None:
-        found["cuda"] = torch.version.cuda
+        versions_by_name["cuda"] = torch.version.cuda
     for library in LIBRARIES:
         known = getattr(sys.modules.get(library), "__version__", None)
         try:
-            found[library] = known if isinstance(known, str) else version(library)
+            versions_by_name[library] = known if isinstance(known, str) else version(library)
         except (PackageNotFoundError, OSError, ValueError):
             continue
-    return found
+    return versions_by_name
 
 
 CONVERSIONS = "torchao.float8.float8_linear_utils"
@@ -138,5 +138,5 @@ def find_instances(wanted: Callable[[type], bool], *, patient: bool = False) -> 
     # type(), not isinstance(): a lazy proxy would be woken by being asked for its __class__.
     # By id: a metaclass may define `__eq__` and `__hash__`.
     kinds = dict(zip(map(id, map(type, objects)), map(type, objects), strict=True))
-    found = {key for key, kind in kinds.items() if wanted(kind)}
-    return list(compress(objects, map(found.__contains__, map(id, map(type, objects)))))
+    wanted_kinds = {key for key, kind in kinds.items() if wanted(kind)}
+    return list(compress(objects, map(wanted_kinds.__contains__, map(id, map(type, objects)))))

@@ -29,8 +29,8 @@ def fields(thing: Any) -> dict[str, Any]:
     for cls in type(thing).__mro__:
         slot: Any = vars(cls).get("__dict__")
         if type(slot) in (GetSetDescriptorType, MemberDescriptorType):
-            found: dict[str, Any] = slot.__get__(thing)
-            return found
+            attributes: dict[str, Any] = slot.__get__(thing)
+            return attributes
     return {}
 
 
@@ -41,13 +41,13 @@ def of_class(cls: type, name: str) -> Any:
 
 def stored(thing: Any, name: str, default: Any = None) -> Any:
     """Return an attribute if it is stored: by the object, in a slot, or as a plain class value."""
-    own = fields(thing)
-    if name in own:
-        return own[name]
+    attributes = fields(thing)
+    if name in attributes:
+        return attributes[name]
     for kind in ("_parameters", "_buffers", "_modules") if is_a(thing, nn.Module) else ():
-        found = items_of(own.get(kind)).get(name)
-        if found is not None:
-            return found
+        member = items_of(attributes.get(kind)).get(name)
+        if member is not None:
+            return member
     value = of_class(type(thing), name)
     if type(value) is MemberDescriptorType:
         try:
@@ -64,10 +64,10 @@ def required(thing: Any, name: str) -> Any:
     Raises:
         AttributeError: it is not.
     """
-    found = stored(thing, name, MISSING)
-    if found is MISSING:
+    value = stored(thing, name, MISSING)
+    if value is MISSING:
         raise AttributeError(name)
-    return found
+    return value
 
 
 def pairs_of(mapping: Any) -> list[tuple[Any, Any]]:
@@ -83,14 +83,14 @@ def items_of(mapping: Any) -> dict[str, Any]:
 
 def parameters_of(module: Any) -> dict[str, Any]:
     """Return a module's own parameters by name."""
-    found = items_of(stored(module, "_parameters"))
-    return {name: parameter for name, parameter in found.items() if is_a(parameter, Tensor)}
+    parameters = items_of(stored(module, "_parameters"))
+    return {name: parameter for name, parameter in parameters.items() if is_a(parameter, Tensor)}
 
 
 def children_of(module: Any) -> dict[str, Any]:
     """Return a module's own children by name."""
-    found = items_of(stored(module, "_modules"))
-    return {name: child for name, child in found.items() if is_a(child, nn.Module)}
+    children = items_of(stored(module, "_modules"))
+    return {name: child for name, child in children.items() if is_a(child, nn.Module)}
 
 
 def walk(root: Any) -> Iterator[tuple[str, Any]]:
@@ -115,14 +115,15 @@ def all_parameters(root: Any) -> Iterator[Any]:
 
 def groups_of(optimizer: Any) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer; none if it computes them."""
-    found: Any = stored(optimizer, "param_groups")
-    return [items_of(group) for group in found] if type(found) in (list, tuple) else []
+    groups: Any = stored(optimizer, "param_groups")
+    return [items_of(group) for group in groups] if type(groups) in (list, tuple) else []
 
 
 def trained_by(optimizers: Any) -> dict[int, Any]:
     """Return the parameters of optimizers by id."""
-    kept: list[Any] = [group.get("params") for found in optimizers for group in groups_of(found)]
-    return {id(one): one for some in kept if type(some) in (list, tuple) for one in some}
+    groups = [group for optimizer in optimizers for group in groups_of(optimizer)]
+    lists: list[Any] = [group.get("params") for group in groups]
+    return {id(p): p for some in lists if type(some) in (list, tuple) for p in some}
 
 
 def header(tensor: Any, name: str) -> Any:
@@ -138,8 +139,8 @@ def shape_of(tensor: Any) -> tuple[int, ...]:
 
 def has_values(tensor: Any) -> bool:
     """Whether a tensor's values are its own: operators on it run no Python code."""
-    own = of_class(type(tensor), "__torch_dispatch__")
-    return is_a(tensor, Tensor) and own is vars(Tensor)["__torch_dispatch__"]
+    dispatch = of_class(type(tensor), "__torch_dispatch__")
+    return is_a(tensor, Tensor) and dispatch is vars(Tensor)["__torch_dispatch__"]
 
 
 @contextmanager

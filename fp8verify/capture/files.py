@@ -65,8 +65,8 @@ def find_logs(capture: Path) -> list[Path]:
 
 def find_metas(folder: Path) -> list[Path]:
     """Return the meta files of a capture, first those of each rank's first process."""
-    found = folder.glob(METAS) if folder.is_dir() else ()
-    return sorted(found, key=lambda path: path.name.removesuffix(META_SUFFIX))
+    paths = folder.glob(METAS) if folder.is_dir() else ()
+    return sorted(paths, key=lambda path: path.name.removesuffix(META_SUFFIX))
 
 
 def read_meta(path: Path) -> RankMeta:
@@ -118,10 +118,10 @@ def read_ranks(folder: Path) -> dict[int, RankMeta]:
     for path in find_metas(folder):
         meta = read_meta(path)
         records.setdefault(meta.rank, []).append(meta)
-    joined = {rank: reduce(_join, found) for rank, found in records.items()}
-    for rank, found in records.items():
-        if len(found) > 1:
-            told = f"{len(found)} processes of this rank were recorded; their windows are together"
+    joined = {rank: reduce(_join, metas) for rank, metas in records.items()}
+    for rank, metas in records.items():
+        if len(metas) > 1:
+            told = f"{len(metas)} processes of this rank were recorded; their windows are together"
             joined[rank] = replace(joined[rank], notes=(told, *joined[rank].notes))
     return joined
 
@@ -133,7 +133,7 @@ def _join(first: RankMeta, second: RankMeta) -> RankMeta:
         windows=tuple(dict.fromkeys((*first.windows, *second.windows))),
         steps_seen=max(first.steps_seen, second.steps_seen),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-        modules=tuple({encode(one): one for one in first.modules + second.modules}.values()),
+        modules=tuple({encode(m): m for m in first.modules + second.modules}.values()),
         api_calls=tuple(dict.fromkeys((*first.api_calls, *second.api_calls))),
         naming=first.naming or second.naming,
         versions={**second.versions, **first.versions},
@@ -147,14 +147,14 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
     Raises:
         InputError: a file cannot be read.
     """
-    found: dict[int, RankNumerics] = {}
+    numerics: dict[int, RankNumerics] = {}
     paths = folder.glob(NUMERICS) if folder.is_dir() else ()
     for path in sorted(paths, key=lambda path: path.name.removesuffix(NUMERICS_SUFFIX)):
         record = _read(path, NumericsRecord, "has no numerics")
         series = path.with_name(path.name.removesuffix(NUMERICS_SUFFIX) + SERIES_SUFFIX)
         lines = tuple(_series(series)) if series.is_file() else ()
-        found.setdefault(record.rank, RankNumerics(record=record, series=lines))
-    return found
+        numerics.setdefault(record.rank, RankNumerics(record=record, series=lines))
+    return numerics
 
 
 def _series(path: Path) -> Iterator[MeasuredRecord]:
@@ -244,8 +244,8 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
         names, states = tuple(name for name, _ in by_name), tuple(state for _, state in by_name)
         alike.setdefault(names, {}).setdefault(states, []).append(rank)
     remarks = []
-    for found in alike.values():
-        (usual, _), *others = sorted(found.items(), key=lambda row: -len(row[1]))
+    for ranks_by_states in alike.values():
+        (usual, _), *others = sorted(ranks_by_states.items(), key=lambda row: -len(row[1]))
         for states, ranks in others:
             unprofiled = [rank for rank in ranks if rank not in profiled]
             differ = sum(state != common for state, common in zip(states, usual, strict=True))
@@ -259,7 +259,7 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
 
 def missed_window(meta: RankMeta) -> WindowRecord | None:
     """Return the first window that left no trace."""
-    return next((one for one in meta.windows if one.trace is None), None)
+    return next((window for window in meta.windows if window.trace is None), None)
 
 
 # --- processes that were not observed ---
@@ -282,8 +282,8 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
             file.write(text)
     more = "run with --debug for the traceback" if debug_folder is None else f"see {DEBUG_LOG}"
     frames = OUR_FRAME.findall(text)
-    place = ":".join(frames[-1]) if frames else "outside of fp8verify"
-    return (f"the agent could not start: {lines[-1][:300]} ({place}); {more}",)
+    where = ":".join(frames[-1]) if frames else "outside of fp8verify"
+    return (f"the agent could not start: {lines[-1][:300]} ({where}); {more}",)
 
 
 def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:

@@ -80,10 +80,10 @@ def script_name(words: Sequence[str]) -> str:
 
     The letters are those that any file system takes.
     """
-    kept = [word for word in words if word != "--"]
-    at = script_place(kept)
-    name = os.path.basename(kept[at]) if at < len(kept) else ""  # noqa: PTH119 - pathlib is slow
-    is_module = at > 0 and kept[at - 1] == "-m"
+    command = [word for word in words if word != "--"]
+    at = script_place(command)
+    name = os.path.basename(command[at]) if at < len(command) else ""  # noqa: PTH119 - pathlib is slow
+    is_module = at > 0 and command[at - 1] == "-m"
     name = name.rpartition(".")[2] if is_module else name.removesuffix(".py")
     return re.sub(r"[^A-Za-z0-9._-]", "-", name).strip(".-")[:MOST_LETTERS]
 
@@ -131,10 +131,10 @@ def choose_python(wanted: str | None, environment: Mapping[str, str]) -> Python:
     if wanted is not None:
         from shutil import which
 
-        found = which(wanted, path=environment.get("PATH"))
-        if found is None:
+        program = which(wanted, path=environment.get("PATH"))
+        if program is None:
             raise InputError(f"There is no program {wanted}.", "Give --python the path of one.")
-        return Python(found)
+        return Python(program)
     if find_spec("torch") is not None:
         return Python(sys.executable)
     active = (python for python in active_pythons(environment) if _has_torch(python.program))
@@ -150,9 +150,9 @@ def active_pythons(environment: Mapping[str, str]) -> Iterator[Python]:
         if program.exists():
             yield Python(str(program), f"of {variable}")
     for name in ("python", "python3"):
-        found = which(name, path=environment.get("PATH"))
-        if found is not None:
-            yield Python(found, "on the PATH")
+        on_path = which(name, path=environment.get("PATH"))
+        if on_path is not None:
+            yield Python(on_path, "on the PATH")
 
 
 def _has_torch(program: str) -> bool:
@@ -170,15 +170,15 @@ def _has_torch(program: str) -> bool:
 
 def leave_switches() -> None:
     """Start this process again without them, if the environment has any."""
-    found = {name: os.environ[name] for name in SWITCHES if os.environ.get(name)}
-    if found:
-        others = {name: value for name, value in os.environ.items() if name not in found}
+    switches = {name: os.environ[name] for name in SWITCHES if os.environ.get(name)}
+    if switches:
+        others = {name: value for name, value in os.environ.items() if name not in switches}
         words = [sys.executable, *sys.orig_argv[1:]]
-        os.execve(sys.executable, words, {**others, KEPT: json.dumps(found)})  # noqa: S606
+        os.execve(sys.executable, words, {**others, KEPT: json.dumps(switches)})  # noqa: S606
 
 
 def with_switches(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment as it was given to us."""
-    found = dict(environment)
-    kept = json.loads(found.pop(KEPT, "{}"))
-    return {**found, **{name: kept[name] for name in SWITCHES if name in kept}}
+    variables = dict(environment)
+    switches = json.loads(variables.pop(KEPT, "{}"))
+    return {**variables, **{name: switches[name] for name in SWITCHES if name in switches}}

@@ -79,8 +79,8 @@ def make_capture_folder(
     shared = job is not None and (once or wanted is not None)
     if wanted is None:
         time_and_process = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-        own = f"{script}-{time_and_process}" if script else time_and_process
-        label = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:128] if job and once else own
+        unique = f"{script}-{time_and_process}" if script else time_and_process
+        label = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:128] if job and once else unique
         wanted = Path(f"{CAPTURE}{label}")
     folder = wanted.absolute()
     existed = folder.exists()
@@ -107,10 +107,10 @@ def check_name(folder: Path) -> None:
         UsageError: it is one.
     """
     name = str(folder.absolute())
-    found = re.search(UNUSABLE, name)
-    if found is None:
+    match = re.search(UNUSABLE, name)
+    if match is None:
         return
-    wrong = found[0]
+    wrong = match[0]
     why = "cannot be in PYTHONPATH" if wrong == os.pathsep else "cannot hold a trace"
     shown = name if wrong.isprintable() else ascii(name)
     raise UsageError(

@@ -122,20 +122,20 @@ class Judge:
             return {"error": "no process that reads windows can be started"}
         answer, _ = process.communicate(json.dumps(request))
         try:
-            found: dict[str, Any] = json.loads(answer)
+            result: dict[str, Any] = json.loads(answer)
         except ValueError:  # somebody killed it
             return {"error": "the process that reads windows died"}
-        return found
+        return result
 
 
 def _start_process() -> subprocess.Popen[str]:
     """Start one without what attaches us to the script, and without its GPUs."""
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [entry for entry in path if entry and not Path(entry).name.startswith(".boot-")]
+    entries = [entry for entry in path if entry and not Path(entry).name.startswith(".boot-")]
     return subprocess.Popen(
         [sys.executable, "-m", "fp8verify.record.judge"],
         cwd=PACKAGE,  # where `-m` finds us, and not what the script calls like our modules
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(kept), "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entries), "CUDA_VISIBLE_DEVICES": ""},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -192,9 +192,9 @@ class History:
         is_worse, changed = gravity > self._gravest, before != metrics["verdict"]
         if is_worse or (changed and self._kept < MAX_KEPT):
             self._kept += 1
-            kept = self._keep(judged.folder)
+            folder = self._keep(judged.folder)
             if is_worse:
-                self._gravest, self.worst = gravity, kept
+                self._gravest, self.worst = gravity, folder
         else:
             shutil.rmtree(judged.folder, ignore_errors=True)
         for sink in self._sinks:
@@ -220,9 +220,9 @@ class History:
         try:
             call()
         except Exception as error:
-            said = f"{what}: {type(error).__name__}: {error}"[:300]
-            if said not in self.errors:
-                self.errors.append(said)
+            message = f"{what}: {type(error).__name__}: {error}"[:300]
+            if message not in self.errors:
+                self.errors.append(message)
 
 
 def is_closed(folder: Path, ranks: RankSelection) -> bool:
@@ -264,11 +264,11 @@ def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
 
 def metas_of(capture: Path) -> list[RankMeta]:
     """Return the records of the ranks that have one."""
-    found = []
+    metas = []
     for path in find_metas(capture):
         with suppress(InputError):  # claimed, and not written yet
-            found.append(read_meta(path))
-    return found
+            metas.append(read_meta(path))
+    return metas
 
 
 def keep_report(folder: Path, text: str) -> None:

@@ -96,8 +96,8 @@ class LineAssembler:
     def _wanted(self, lines: bytes) -> bytes:
         if not self._leaves_out or self._leaves_out not in lines:
             return lines
-        kept = (x for x in lines.splitlines(keepends=True) if not x.startswith(self._leaves_out))
-        return b"".join(kept)
+        wanted = (x for x in lines.splitlines(keepends=True) if not x.startswith(self._leaves_out))
+        return b"".join(wanted)
 
     def flush(self) -> None:
         """Write what is left of an unfinished line."""

@@ -122,11 +122,11 @@ def _is_given(descriptor: int) -> bool:
 def _open_file(target: int) -> int | None:
     """Open a regular file for reading, at the place where its next byte is written; else None."""
     try:
-        found = os.fstat(target)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(target)
+        if not stat.S_ISREG(status.st_mode):
             return None
         appends = fcntl.fcntl(target, fcntl.F_GETFL) & os.O_APPEND
-        written = found.st_size if appends else os.lseek(target, 0, os.SEEK_CUR)
+        written = status.st_size if appends else os.lseek(target, 0, os.SEEK_CUR)
         descriptor = os.open(f"/proc/self/fd/{target}", os.O_RDONLY)
     except OSError:  # it may not be read, or there is no /proc
         return None
@@ -152,11 +152,11 @@ def _pipe_like(target: int) -> tuple[int, int]:
 
 def _copy_window_size(source: int, target: int) -> bool:
     with suppress(OSError):
-        wanted, found = (
+        wanted, current = (
             fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8)) for terminal in (source, target)
         )
         fcntl.ioctl(target, termios.TIOCSWINSZ, wanted)
-        return wanted != found
+        return wanted != current
     return False
 
 
@@ -195,7 +195,7 @@ class Stream(threading.Thread):
         either.register(self._leave, 0)
         deadline = None
         while self.is_open:
-            if deadline is None and any(found == self._leave for found, _ in either.poll()):
+            if deadline is None and any(ready == self._leave for ready, _ in either.poll()):
                 deadline = time.monotonic() + DRAIN_S
             if deadline is not None and (time.monotonic() > deadline or self._is_empty()):
                 break
@@ -356,11 +356,11 @@ def main() -> None:
     has_ended = os.read(0, 1) == ENDED
     if has_ended:  # what comes after the end of the script is not logged
         os.dup2(os.open(os.devnull, os.O_WRONLY), int(log))
-    kept = BoundedLog(int(log))
+    bounded = BoundedLog(int(log))
     ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]
-    relay = Relay(kept, boot, ends)
+    relay = Relay(bounded, boot, ends)
     relay.join()
-    kept.close()
+    bounded.close()
     relay.finish()
     if not has_ended:
         import shutil  # seldom needed: the runner was killed and could not

@@ -96,9 +96,9 @@ class WindowReports(Watcher):
                     return  # the run may go on for days
         judge.stop()
 
-    def _say(self, capture: Path, found: Judged) -> None:
-        if self._prints and found.metrics is not None and not self.over.is_set():
-            verdict, reason = found.metrics["verdict"], found.metrics["reason"]
+    def _say(self, capture: Path, judged: Judged) -> None:
+        if self._prints and judged.metrics is not None and not self.over.is_set():
+            verdict, reason = judged.metrics["verdict"], judged.metrics["reason"]
             say(f"{verdict} so far: {reason}; {capture / 'report.json'}")
 
 

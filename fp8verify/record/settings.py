@@ -225,13 +225,13 @@ def parse_windows(text: str) -> tuple[Window, ...]:
 
 
 def _parse_window(part: str, text: str) -> Window:
-    found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    if match is None:
         raise UsageError(
             f"{text[:80]!r} does not name steps.",
             "Give the first and last step, such as 10-12, or several windows: 10-12,500-502.",
         )
-    first, last = int(found[1]), int(found[2] or found[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     if first < 1:
         raise UsageError(f"{part} begins before the first step.", "Steps are counted from 1.")
     if last < first:

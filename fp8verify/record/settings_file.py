@@ -46,13 +46,13 @@ def find_settings(folder: Path) -> SettingsFile:
         InputError: the file cannot be read, or is not TOML.
     """
     notes: list[str] = []
-    for place in _places(folder.absolute()):
+    for directory in _places(folder.absolute()):
         for name in (OWN_FILE, PROJECT_FILE):
-            path = place / name
-            found = _read_trusted(path, notes)
-            if found is None:
+            path = directory / name
+            content = _read_trusted(path, notes)
+            if content is None:
                 continue
-            data, is_shared = found
+            data, is_shared = content
             table = _table(path, data)
             if table is None:
                 continue
@@ -71,11 +71,11 @@ def _places(folder: Path) -> Iterator[Path]:
         owner, home = folder.stat().st_uid, Path.home()
     except (OSError, RuntimeError):
         return
-    for place in (folder, *folder.parents):
-        if place.stat().st_uid != owner and not is_trusted(place):
+    for directory in (folder, *folder.parents):
+        if directory.stat().st_uid != owner and not is_trusted(directory):
             return
-        yield place
-        if place == home or (place / ".git").exists():
+        yield directory
+        if directory == home or (directory / ".git").exists():
             return
 
 

@@ -12,10 +12,10 @@ from fp8verify.errors import InputError
 TRUST = "FP8VERIFY_TRUST"  # folders, as in PATH, that are trusted whoever may write there
 
 
-def is_trusted(place: Path) -> bool:
+def is_trusted(folder: Path) -> bool:
     """Return whether FP8VERIFY_TRUST names a folder, or one above it."""
     trusted = [entry for entry in os.environ.get(TRUST, "").split(os.pathsep) if entry]
-    return any(place.resolve().is_relative_to(Path(entry).resolve()) for entry in trusted)
+    return any(folder.resolve().is_relative_to(Path(entry).resolve()) for entry in trusted)
 
 
 def why_distrusted(path: Path, descriptor: int) -> str | None:
@@ -56,10 +56,10 @@ def check_capture(folder: Path) -> tuple[str, ...]:
             f"The capture folder {folder} is not used: {why}.",
             f"Name a folder of your own with --trace-dir, or trust it: {TRUST}={folder}",
         )
-    shared = [place for place in (folder, folder.parent) if _is_shared(place.stat())]
+    shared = [directory for directory in (folder, folder.parent) if _is_shared(directory.stat())]
     return tuple(
-        f"{place} may be written by other users: they could exchange the files of a run"
-        for place in shared[:1]
+        f"{directory} may be written by other users: they could exchange the files of a run"
+        for directory in shared[:1]
     )
 
 

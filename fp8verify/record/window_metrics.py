@@ -76,7 +76,7 @@ def scalars_of(report: Report) -> dict[str, float]:
     """Return the scalars that a report gives, by name."""
     norms = [n.norm for rank in report.ranks if rank.numerics for n in rank.numerics.gradients[-1:]]
     overheads = [rank.tax.share_of_gpu_time for rank in report.ranks if rank.tax is not None]
-    found = {
+    scalars = {
         "fp8/active": float(report.verdict is Verdict.ACTIVE),
         "fp8/share_of_gemm_time": report.gemm.fp8_share_of_time,
         "fp8/low_precision_share_of_gemm_time": report.gemm.low_precision_share_of_time,
@@ -92,7 +92,7 @@ def scalars_of(report: Report) -> dict[str, float]:
         # The newest norm of the first rank that has one.
         GRAD_NORM: next((norm for norm in norms if norm is not None), None),
     }
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in scalars.items() if value is not None}
 
 
 def _low_share(report: Report, leg: Leg) -> float | None:
@@ -114,8 +114,8 @@ def _step_time(report: Report) -> float | None:
 
 def _measured(report: Report) -> list[TrendPoint]:
     """Return the newest measured step of each rank that has one."""
-    found = [rank.numerics.trend for rank in report.ranks if rank.numerics is not None]
-    return [trend[-1] for trend in found if trend]
+    trends = [rank.numerics.trend for rank in report.ranks if rank.numerics is not None]
+    return [trend[-1] for trend in trends if trend]
 
 
 def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], float]) -> float | None:
@@ -124,8 +124,8 @@ def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], floa
     of = OF_TENSORS.get(name)
     if not values and of is not None and of.column in ("scale", "amax"):
         rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
-        found = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
-        values = [float(value) for value in found if value is not None]
+        figures = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
+        values = [float(value) for value in figures if value is not None]
     return worst(values) if values else None
 
 

@@ -124,8 +124,8 @@ class Numerics(Instrument):
         return [*linear_modules(optimizers), *expert_modules(optimizers)]
 
     def _gradient_now(self) -> list[dict[str, Any]]:
-        found = gradient_norm(self.context.optimizers())
-        return [] if found is None else [{"step": self._now, **found}]
+        gradient = gradient_norm(self.context.optimizers())
+        return [] if gradient is None else [{"step": self._now, **gradient}]
 
     def _look_at_copies(self) -> list[dict[str, Any]]:
         """Sample the FP8 copies of weights; return how they changed since the moment before."""
@@ -135,12 +135,12 @@ class Numerics(Instrument):
         before, self._copies = self._copies, None
         try:
             self._copies = sample_copies(self._modules(), self.context.optimizers())
-            found = compare(before, self._copies) if before else []
+            records = compare(before, self._copies) if before else []
         except Exception as error:  # a tensor class that is not what its names say
             debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
-            found = []
+            records = []
         self._copies_ms += (time.perf_counter() - began) * 1e3
-        return found
+        return records
 
     def _follow_copies(self) -> None:
         """Compare once more, one step after a window.
@@ -149,10 +149,10 @@ class Numerics(Instrument):
         optimizer that refreshes FP8 parameters, from the master as it is now.
         """
         self._follows = False
-        found = self._look_at_copies() if self._copies else []
+        weights = self._look_at_copies() if self._copies else []
         self._copies = None
-        if found:
-            self._windows[-1] |= {"weights": found, "weights_ms": round(self._copies_ms, 3)}
+        if weights:
+            self._windows[-1] |= {"weights": weights, "weights_ms": round(self._copies_ms, 3)}
             self._write()
 
     def _plan(self, step: int) -> None:

@@ -76,10 +76,10 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
     height = max(1, PART // (x.shape[-1] * whole)) * whole
     for first in range(0, len(x), height):
         rows = slice(first, first + height)
-        own = cast
+        cast_of_part = cast
         if cast is not None and cast.scale is not None and cast.scale.numel() > 1:
-            own = cast._replace(scale=cast.scale.reshape(-1, 1)[rows])
-        part = _measure_part(x[rows].to(x_type).to(torch.float32), own, amax, maxima[rows])
+            cast_of_part = cast._replace(scale=cast.scale.reshape(-1, 1)[rows])
+        part = _measure_part(x[rows].to(x_type).to(torch.float32), cast_of_part, amax, maxima[rows])
         total["scale"] = part.pop("scale", amax.new_zeros(()))
         for name, value in part.items():
             total[name] = total[name] + value if name in total else value
@@ -105,8 +105,8 @@ def _line(figures: Figures) -> Tensor:
     some = next(iter(figures.values()))
     nothing = some.new_zeros((), dtype=torch.float64)
     unknown = nothing + float("nan")
-    found = [figures.get(name, unknown if name in WHAT_IF else nothing) for name in COLUMNS]
-    return torch.stack([one.double() for one in found])
+    columns = [figures.get(name, unknown if name in WHAT_IF else nothing) for name in COLUMNS]
+    return torch.stack([column.double() for column in columns])
 
 
 def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) -> Figures:
@@ -118,52 +118,52 @@ def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) ->
         amax: of the whole tensor.
         maxima: of each of these rows, (rows, 1).
     """
-    kept, nan = torch.count_nonzero(x), torch.count_nonzero(x != x)
-    found: Figures = {
-        "zeros": x.numel() - kept,
+    nonzero, nan = torch.count_nonzero(x), torch.count_nonzero(x != x)
+    figures: Figures = {
+        "zeros": x.numel() - nonzero,
         "nan": nan,
         "inf": x.numel() - nan - torch.count_nonzero(x.abs() < float("inf")),
         # In float64: squares of gradients leave the range of float32.
         "signal": torch.linalg.vector_norm(x, dtype=torch.float64).square(),
     }
     if cast is not None:
-        found |= _under(x, cast, maxima if cast.scaling == ROWWISE else amax, kept)
+        figures |= _under(x, cast, maxima if cast.scaling == ROWWISE else amax, nonzero)
     for name, other in WHAT_IF.items():
         if not can_block(x.shape, other.scaling):
             continue
         if cast is not None and cast.scale is None and other == cast._replace(double=other.double):
-            found[name] = found["noise"]
+            figures[name] = figures["noise"]
         else:
             of = maxima if other.scaling == ROWWISE else amax
-            found[name] = _noise(quantize(x, other, of))
-    return found
+            figures[name] = _noise(quantize(x, other, of))
+    return figures
 
 
 def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
     done = quantize(x, cast, amax)
     magnitudes = done.values.to(torch.float32).abs_()
-    kept = torch.count_nonzero(magnitudes)
-    found: Figures = {
+    left = torch.count_nonzero(magnitudes)
+    figures: Figures = {
         "noise": _noise(done),
-        "flushed": nonzero - kept,
-        "subnormal": kept - torch.count_nonzero(magnitudes >= cast.format.smallest_normal),
+        "flushed": nonzero - left,
+        "subnormal": left - torch.count_nonzero(magnitudes >= cast.format.smallest_normal),
     }
     if cast.scale is not None or cast.scaling == MXFP8:  # others fit the largest value
-        found["saturated"] = torch.count_nonzero(done.scaled.abs() > cast.format.clipped)
+        figures["saturated"] = torch.count_nonzero(done.scaled.abs() > cast.format.clipped)
     if cast.scaling in (TENSORWISE, DELAYED):
-        found["scale"] = done.scale.amax()
+        figures["scale"] = done.scale.amax()
     if cast.scaling == MXFP8:
         # Blocks more than half of whose values are the largest: arXiv 2506.20752.
         at_top = (magnitudes == cast.format.largest).sum(dim=(-3, -1))
-        found["top_blocks"] = torch.count_nonzero(at_top > magnitudes.shape[-1] / 2)
-    return found
+        figures["top_blocks"] = torch.count_nonzero(at_top > magnitudes.shape[-1] / 2)
+    return figures
 
 
 def _noise(done: Quantized) -> Tensor:
     """Return the squares of what the cast lost; what shares a scale is divided by it once."""
     lost = done.values.to(torch.float32).sub_(done.scaled)
     scale = done.scale.reshape((1,) * (lost.dim() - done.scale.dim()) + done.scale.shape)
-    shared = [place for place in range(lost.dim()) if scale.shape[place] == 1]
+    shared = [dimension for dimension in range(lost.dim()) if scale.shape[dimension] == 1]
     norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True, dtype=torch.float64)
     return norm.div_(scale).square_().sum()
 
@@ -269,18 +269,18 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """Return all figures; unknown and impossible ones are None."""
-        found, elements = self.figures, self.elements or 1
+        sums, elements = self.figures, self.elements or 1
         replayed, values = self.source == "replay", self.source != "bytes"
         # An infinite scale makes NaN of zeros.
-        finite = not (found["nan"] or found["inf"])
+        finite = not (sums["nan"] or sums["inf"])
         known = {
             "zeros": finite,
             "flushed": replayed and finite,
             "saturated": self.source != "values" and finite,
             "subnormal": replayed and finite,
         }
-        mean, signal = found["signal"] / elements, found["signal"]
-        what_if = {name: decibels(signal, found[name]) for name in WHAT_IF if values}
+        mean, signal = sums["signal"] / elements, sums["signal"]
+        what_if = {name: decibels(signal, sums[name]) for name in WHAT_IF if values}
         return {
             "source": self.source,
             "format": self.format,
@@ -288,16 +288,16 @@ class Row:
             "calls": self.calls,
             "elements": self.elements,
             "sampled": self.elements,
-            "amax": _finite(found["amax"]) if values else None,
+            "amax": _finite(sums["amax"]) if values else None,
             "rms": math.sqrt(mean) if values and math.isfinite(mean) else None,
-            "scale": _finite(found["scale"]) or None,
-            **{name: found[name] / elements if told else None for name, told in known.items()},
-            "nan": found["nan"] / elements,
-            "inf": found["inf"] / elements,
-            "rows_not_finite": int(found["rows_not_finite"]),
-            "zero_rows": found["zero_rows"] / self.rows if self.rows else None,
-            "sqnr_db": decibels(signal, found["noise"]) if replayed else None,
-            "top_blocks": found["top_blocks"] / self.blocks if self.blocks else None,
+            "scale": _finite(sums["scale"]) or None,
+            **{name: sums[name] / elements if told else None for name, told in known.items()},
+            "nan": sums["nan"] / elements,
+            "inf": sums["inf"] / elements,
+            "rows_not_finite": int(sums["rows_not_finite"]),
+            "zero_rows": sums["zero_rows"] / self.rows if self.rows else None,
+            "sqnr_db": decibels(signal, sums["noise"]) if replayed else None,
+            "top_blocks": sums["top_blocks"] / self.blocks if self.blocks else None,
             "what_if": {name: db for name, db in what_if.items() if db is not None},
         }
 
@@ -305,7 +305,7 @@ class Row:
 def shortened(value: Any) -> Any:
     """Return figures of rows with five digits, for the lines of a long run."""
     if isinstance(value, dict):
-        return {name: shortened(one) for name, one in value.items()}
+        return {name: shortened(inner) for name, inner in value.items()}
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 

@@ -102,13 +102,13 @@ class KeptScales:
         self.recipes: list[dict[str, Any]] = []
         self.groups: list[list[int]] = []
         self.slots: dict[tuple[str, str, int], dict[str, Any]] = {}
-        found = [one for name, module in modules for one in self._read(name, module)]
-        if not found:
+        matrices = [pair for name, module in modules for pair in self._read(name, module)]
+        if not matrices:
             return
         # One copy to the host for all.
-        flat = [matrix.reshape(-1).to(found[0][1].device) for _, matrix in found]
+        flat = [matrix.reshape(-1).to(matrices[0][1].device) for _, matrix in matrices]
         numbers = iter(torch.cat(flat).tolist())
-        for slots, matrix in found:
+        for slots, matrix in matrices:
             rows = [[next(numbers) for _ in slots] for _ in range(len(matrix))]
             columns = zip(*rows, strict=True)
             for slot, (scale, largest, staged, *amax) in zip(slots, columns, strict=True):
@@ -129,16 +129,16 @@ class KeptScales:
             "tensor_parallel": self._group(stored(module, "tp_group")),
         }
         formats = formats_of(meta["recipe"])
-        for (direction, tensors), found in zip(TENSORS.items(), formats, strict=True):
+        for (direction, tensors), form in zip(TENSORS.items(), formats, strict=True):
             state = meta.get(direction)
             scale, history = stored(state, "scale"), stored(state, "amax_history")
             if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
                 continue
             slots = []
-            for place in range(len(scale)):
-                gemm, which = divmod(place, len(tensors))
+            for index in range(len(scale)):
+                gemm, which = divmod(index, len(tensors))
                 slot = {**shared, "tensor": tensors[which], "gemm": gemm,
-                        "format": found.name, "largest": found.largest}  # fmt: skip
+                        "format": form.name, "largest": form.largest}  # fmt: skip
                 self.slots[name, tensors[which], gemm] = slot
                 slots.append(slot)
             recorded = history.detach()[1:]
@@ -155,10 +155,10 @@ class KeptScales:
             return -1
 
 
-def _place(known: list[Any], one: Any) -> int:
-    if one not in known:
-        known.append(one)
-    return known.index(one)
+def _place(known: list[Any], value: Any) -> int:
+    if value not in known:
+        known.append(value)
+    return known.index(value)
 
 
 def _fit(scale: Any, history: Any) -> bool:

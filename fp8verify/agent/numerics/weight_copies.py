@@ -70,8 +70,8 @@ class Sample(NamedTuple):
 def sample_copies(modules: Iterable[tuple[str, Any]], optimizers: Iterable[Any]) -> Samples:
     """Return the samples of this moment."""
     # By id: a tensor class may define `__hash__`.
-    kept = [pairs_of(stored(optimizer, "state")) for optimizer in optimizers]
-    states = [{id(key): state for key, state in some} for some in kept]
+    pairs = [pairs_of(stored(optimizer, "state")) for optimizer in optimizers]
+    states = [{id(key): state for key, state in of_one} for of_one in pairs]
     samples: Samples = {}
     for name, module in modules:
         for part, tensor, parameter, certain in _kept_by(module):
@@ -109,7 +109,7 @@ def copy_of(tensor: Any) -> Copy | None:
         return Copy(kind, FORMATS[tensor.dtype], _matrix(tensor.detach()), None)
     # transformer_engine/pytorch/tensor: data are bytes, `_scale_inv` is multiplied by.
     held = (stored(tensor, name) for name in ("_rowwise_data", "_data", "qdata"))
-    data: Any = next((found for found in held if has_values(found)), None)
+    data: Any = next((candidate for candidate in held if has_values(candidate)), None)
     transposed = data is None and not stored(tensor, "_transpose_invalid", True)
     if transposed:
         data = stored(tensor, "_transpose")
@@ -117,8 +117,8 @@ def copy_of(tensor: Any) -> Copy | None:
         return None
     # On AMD GPUs before MI350 the same names stand for other bytes.
     dtype = "" if torch.version.hip else stored(tensor, "_fp8_dtype", "")
-    kept = _name_of(dtype)
-    known = E5M2 if "E5M2" in kept else E4M3 if "E4M3" in kept else FORMATS.get(data.dtype)
+    name = _name_of(dtype)
+    known = E5M2 if "E5M2" in name else E4M3 if "E4M3" in name else FORMATS.get(data.dtype)
     if known is None or data.element_size() != 1:
         return None
     inverse, scale = stored(tensor, "_scale_inv"), stored(tensor, "_scale")
@@ -142,13 +142,13 @@ def _master_of(parameter: Any, states: list[Any], is_copy: bool) -> Tensor | Non
     """Return the values in high precision that a copy is cast from; None if they are not here."""
     candidates = [stored(parameter, "main_param")]  # megatron/core/optimizer
     for state in states:
-        kept = items_of(state.get(id(parameter)))
-        candidates += [v for k, v in kept.items() if is_a(k, str) and "master" in k]
+        values = items_of(state.get(id(parameter)))
+        candidates += [v for k, v in values.items() if is_a(k, str) and "master" in k]
     if not is_copy:
         candidates.append(plain(parameter))
-    for found in map(local, candidates):
-        if measurable(found) and found.numel() == prod(shape_of(local(parameter))):
-            return found.detach()
+    for candidate in map(local, candidates):
+        if measurable(candidate) and candidate.numel() == prod(shape_of(local(parameter))):
+            return candidate.detach()
     return None
 
 
