@@ -14,7 +14,6 @@ from fp8verify.analysis.gemms import GemmRow, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.numerics import numerics_report
-from fp8verify.analysis.promises import Promises, unplaced_ns
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
     clock_report,
@@ -39,6 +38,8 @@ from fp8verify.report.model.parts import (
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import LEGS, Leg, Verdict
 from fp8verify.text import patterns
+from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.findings.recorded import unplaced_ns
 from fp8verify.verdict.judge import Assessment, Judgement
 from fp8verify.version import __version__
 

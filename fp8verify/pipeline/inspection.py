@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import TraceEvidence, gather
-from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import NO_LOSSES, NO_META, NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.capture.files import (
     blas_logs,
@@ -37,6 +36,7 @@ from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
 from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
+from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.judge import assess, judge
 from fp8verify.verdict.policy import Policy
 

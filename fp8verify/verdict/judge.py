@@ -9,13 +9,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import GemmRow, micros
-from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Finding, Proof, ProofRow
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Precision, Severity, Verdict
 from fp8verify.thresholds import SHOWN_ROWS
+from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.parts import Parts, name_value
 from fp8verify.verdict.findings.recorded import other_runs

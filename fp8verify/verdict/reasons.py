@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.legs import layout_leg
-from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import missed_window
 from fp8verify.capture.schema import StorageRecord
 from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
 from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
+from fp8verify.verdict.expected import CONVERTED, Promises
 
 
 def undecidable(rank: RankEvidence) -> str | None:

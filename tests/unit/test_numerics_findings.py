@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.numerics import numerics_report, scalars_of
-from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import NO_LOSSES, RankEvidence, Recorded
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import (
@@ -33,6 +32,7 @@ from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity
 from fp8verify.trace import Trace
+from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings import join_findings, rank_findings
 
 # These facts have numbers and no kernels.

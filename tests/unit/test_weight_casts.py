@@ -9,13 +9,13 @@ import pytest
 
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.payoff import WeightCasts, _weight_size, weight_casts
-from fp8verify.analysis.promises import collect_promises
 from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import OpContext
 from fp8verify.trace.readers import read_trace
+from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import FP8_KERNEL, TraceBuilder
 

@@ -7,13 +7,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.numerics import recipes_of, recomputed_high
-from fp8verify.analysis.promises import HIGH_PRECISION, TRAVELS_IN_FP8, Promises, format_name
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import counted, listed, shorten
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN
+from fp8verify.verdict.expected import HIGH_PRECISION, TRAVELS_IN_FP8, Promises, format_name
 from fp8verify.verdict.findings_table import finding
 
 _FOUR_BITS = frozenset({"nvfp4", "mxfp4", "fp4"})

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.gemms import name_conflicts
 from fp8verify.analysis.gpus import peak_of, runs_elsewhere
-from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
@@ -16,6 +15,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
+from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import (
     cause_without_fp8,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, of_flops, patterns
 from fp8verify.thresholds import LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
+from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import cause_without_fp8
 

@@ -13,14 +13,13 @@ from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
-from fp8verify.analysis.promises import CONVERTED, Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, low_precision_name
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
+from fp8verify.verdict.expected import CONVERTED, Promises, Stated
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, Tally, add_up
-from fp8verify.verdict.stated import Stated
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from fp8verify.analysis.promises import (
-    CONVERTED,
-    Promises,
-    lacks_operators,
-    passes_are_proved,
-    unplaced_ns,
-)
+from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import Leg, low_precision_count, low_precision_name
+from fp8verify.terms import LEGS, Leg, Precision, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
-from fp8verify.thresholds import ANOTHER_RUN_NS, NEGLIGIBLE, SHOWN_NUMBERS, USUAL_SHARE
+from fp8verify.thresholds import ANOTHER_RUN_NS, HALF, NEGLIGIBLE, SHOWN_NUMBERS, USUAL_SHARE
+from fp8verify.verdict.expected import CONVERTED, HIGH_PRECISION, Promises
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import without_kernels
 
@@ -138,6 +134,78 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 
 # ---- operators
+#
+# Sources without operators: an operator shows the owner and the leg of a GEMM. Without it, a GEMM
+# in high precision may belong to a layer, to attention, or to the optimizer (Muon), and FP8 GEMMs
+# may belong to forward passes only. Kernel names still prove:
+#
+# - a backward pass ran, if a kernel is named for one, for an optimizer's step, or has E5M2
+#   operands: recipes keep gradients in it, activations and weights in E4M3 (arXiv:2209.05433,
+#   section 3);
+# - dgrad and wgrad ran in FP8 as often as fprop, if there are two FP8 GEMMs with gradients for
+#   each FP8 GEMM with two E4M3 operands. Recomputed forward passes are among the latter, so they
+#   can hide the proof but not fake it;
+# - no GEMM in high precision belongs to a converted layer, if the layers that were left out, and
+#   the legs that the recipe keeps in high precision, explain all of them;
+# - no leg is hidden in a hundredth of GEMM time: hiding half a leg takes a sixth of equal work.
+
+
+def lacks_operators(rank: RankEvidence) -> bool:
+    """Whether it is not known what launched most of the GEMMs, or for which pass."""
+    rows = rank.trace.trained
+    total = sum(row.time_ns for row in rows)
+    unknown = (row for row in rows if row.kind.op is None or row.leg is Leg.UNKNOWN)
+    return sum(row.time_ns for row in unknown) > HALF * total
+
+
+def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether all passes of the FP8 layers ran in FP8, except those that the recipe leaves out."""
+    rows = rank.trace.trained
+    low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
+    gradients = sum(row.calls for row in low if has_gradient(row.kind))
+    forward = sum(row.calls for row in low) - gradients
+    of_all = 0 < 2 * forward <= gradients  # dgrad and wgrad for each
+    high_ns = sum(row.time_ns for row in rows if not row.precision.is_low)
+    little = high_ns <= NEGLIGIBLE * rank.linear.total_ns
+    # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
+    high = sum(row.calls for row in rows if row.kind.multiplies and not row.precision.is_low)
+    few = high < rank.trace.seen_nodes
+    return of_all or little or few or high_is_explained(rank, promises)
+
+
+def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether excluded layers and high-precision passes explain all other GEMMs."""
+    products = [row for row in rank.trace.trained if row.kind.multiplies]
+    low = sum(row.calls for row in products if row.precision.is_low)
+    high = sum(row.calls for row in products) - low
+    kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
+    left, converted = _layers(rank.modules)
+    fp8_legs = len(LEGS) - kept
+    return high * fp8_legs * converted <= low * (kept * converted + len(LEGS) * left)
+
+
+def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
+    """Return the time of GEMMs in high precision that may not belong to a layer."""
+    if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
+        return 0
+    high = (row for row in rank.trace.trained if not row.precision.is_low and row.kind.op is None)
+    return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
+
+
+def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
+    """Return how many layers were left out of the conversion, and how many were converted.
+
+    (0, 1) if that cannot be counted: without a module list, with experts, which run any number of
+    GEMMs, and with layers whose passes differ, such as frozen ones.
+    """
+    plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
+    counts: Counter[str] = Counter()
+    for module in modules:
+        counts[module.state] += max(1, len(module.sizes))
+    left = counts.pop(HIGH_PRECISION, 0)
+    if not plain or not counts or not counts.keys() <= CONVERTED:
+        return 0, 1
+    return left, counts.total()
 
 
 def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:

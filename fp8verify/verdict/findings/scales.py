@@ -21,11 +21,11 @@ from fp8verify.analysis.numerics import (
     steps_of,
     windows_of,
 )
-from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern
+from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
 from fp8verify.verdict.findings_table import finding
 

@@ -16,11 +16,11 @@ from msgspec.structs import asdict
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.numerics import steps_of
-from fp8verify.analysis.promises import Promises
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
+from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding
 
 _ONE_SCALE = ("tensorwise", "delayed")

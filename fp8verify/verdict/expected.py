@@ -1,0 +1,309 @@
+"""What was to run in low precision: what log, configuration and module list state of a run.
+
+Of a cell of the grid the first that applies holds: a phase of the log, a leg that the recipe
+keeps in high precision, a pin, the module list. Modules of one size share the GEMMs of that size;
+where these did not all run equally often, as under LayerDrop, what is expected is a range, and what
+ran counts within it. The expected share of GEMM FLOPs is known only if these cover (nearly) all
+work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from fp8verify.analysis.gemms import known_flops
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.layers import sizes_of
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.logs.promises import LayerPromise, PhasePromise
+from fp8verify.logs.statements import LogReading
+from fp8verify.report.model.diagnosis import ExpectedReport
+from fp8verify.report.model.parts import Claim, Mention
+from fp8verify.terms import LEGS, Leg, Role
+from fp8verify.text import patterns
+from fp8verify.thresholds import NEGLIGIBLE
+from fp8verify.verdict.grid import Cell, Grid, Tally
+
+# torch prints it when an API is called, whatever comes of the call.
+API_USAGE = "PYTORCH_API_USAGE"
+HIGH_PRECISION = "high_precision"
+# States of modules that are to compute in low precision, and of those that only imitate it.
+CONVERTED = frozenset({"fp8", "fp4"})
+EMULATED = frozenset({"fp8_emulated", "fp4_emulated"})
+# What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
+TRAVELS_IN_FP8 = {
+    "WeightWithDynamicFloat8CastTensor",
+    "WeightWithDelayedFloat8CastTensor",
+    "WeightWithStaticFloat8CastTensor",
+}
+
+
+class Promises(NamedTuple):
+    """The claims of the log, and the modules that were converted on any rank.
+
+    Attributes:
+        claims: the log's claims.
+        converted: modules that should compute in low precision.
+        emulated: modules that only emulate it.
+        formats: by pass, the format or "high_precision" that the modules promise, or the log if no
+            module does; empty if it is open.
+        layers: the log's statements on single layers, including pins to high precision.
+        phases: the log's statements on ranges of steps, if its own lines count them as the traces.
+        mention: the first line of the log that names FP8 and claims nothing.
+        listed: how many ranks left a module list.
+    """
+
+    claims: tuple[Claim, ...]
+    converted: tuple[ModuleRecord, ...]
+    emulated: tuple[ModuleRecord, ...]
+    formats: dict[str, frozenset[str]]
+    layers: tuple[LayerPromise, ...] = ()
+    phases: tuple[PhasePromise, ...] = ()
+    mention: Mention | None = None
+    listed: int = 0
+
+    def pin(self, module: str) -> LayerPromise | None:
+        """Return the log's line that pins a module to high precision, None if there is none."""
+        about = [promise for promise in self.layers if promise.covers(module)]
+        return about[-1] if about and about[-1].is_pin else None
+
+    def phase_of(self, step: int) -> str | None:
+        """Return the format that the log promises for a step, None if there is no promise."""
+        found = next((phase.format for phase in self.phases if phase.covers(step)), None)
+        later = any((phase.first_step or 0) > step for phase in self.phases)
+        return HIGH_PRECISION if found is None and later else found
+
+    @property
+    def said(self) -> list[Claim]:
+        """The claims that FP8 is on: lines of a framework, then calls of an API."""
+        said = [claim for claim in self.claims if claim.says == "fp8"]
+        return sorted(said, key=lambda one: not one.line or one.text.startswith(API_USAGE))
+
+    @property
+    def claim(self) -> Claim | None:
+        """The first claim that FP8 is on."""
+        return next(iter(self.said), None)
+
+    @property
+    def fallback(self) -> Claim | None:
+        """The first log line that says FP8 is off or fell back."""
+        return next((claim for claim in self.claims if claim.says == "not_fp8"), None)
+
+    @property
+    def any(self) -> bool:
+        """Whether the log or the model says FP8 or FP4."""
+        return self.claim is not None or bool(self.converted) or bool(self.emulated)
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """The recipes named by the log, lower case."""
+        return tuple(claim.recipe.lower() for claim in self.said if claim.recipe)
+
+    @property
+    def all_gather(self) -> Claim | None:
+        """The claim that FSDP gathers FP8 weights."""
+        return next((claim for claim in self.said if claim.all_gather), None)
+
+    @property
+    def logged(self) -> dict[str, frozenset[str]]:
+        """The formats that log lines name, for single passes or else for all; empty for none."""
+        return _of_claims(self.claims)
+
+    @property
+    def name(self) -> str:
+        """How a sentence names what was promised: "NVFP4", or "FP8" if no format is known."""
+        low = {found for formats in self.formats.values() for found in formats} - {HIGH_PRECISION}
+        return " and ".join(format_name(found) for found in sorted(low)) or "FP8"
+
+    def leaves_high(self, leg: str) -> bool:
+        """Whether the recipe itself keeps a pass in high precision, as rowwise_with_gw_hp wgrad."""
+        if leg == "wgrad" and any("gw_hp" in recipe for recipe in self.recipes):
+            return True
+        return self.formats.get(leg) == frozenset({HIGH_PRECISION})
+
+
+def format_name(found: str) -> str:
+    """Return a format as a sentence names it."""
+    names = {"fp8_block": "block-scaled FP8", HIGH_PRECISION: "high precision"}
+    return names.get(found, found.upper())
+
+
+def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promises:
+    """Join what the logs promise with the modules that any rank's module list found converted."""
+    modules = [module for rank in ranks for module in rank.modules]
+    converted = tuple(module for module in modules if module.state in CONVERTED)
+    emulated = tuple(module for module in modules if module.state in EMULATED)
+    steps = [step.number for rank in ranks for step in rank.trace.steps]
+    claims = said.claims_at(min(steps, default=None))
+    return Promises(
+        tuple(claims),
+        converted,
+        emulated,
+        _of_modules(converted or emulated) or _of_claims(claims),
+        said.layers_for(claims),
+        tuple(said.phases) if _counts_alike(ranks, steps) else (),
+        said.mention,
+    )
+
+
+def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
+    """Whether the log's own lines count steps as the traces do: its phases hold for them."""
+    losses = ranks[0].recorded.losses
+    if losses.counted or not losses.points:
+        return False
+    logged = sorted(losses.points)
+    between = max((later - one for one, later in pairwise(logged)), default=1)
+    return any(logged[0] - between < step < logged[-1] + between for step in steps)
+
+
+def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
+    """Return what modules promise of each pass; nothing if some of them leave it open."""
+    found = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
+    return {
+        leg: frozenset(name for name in names if name is not None)
+        for leg, names in found.items()
+        if names and None not in names
+    }
+
+
+def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
+    """Return the formats that log lines name, for single passes or else for all."""
+    said = [claim for claim in claims if claim.says == "fp8" and claim.format is not None]
+    return {
+        leg.value: frozenset(claim.legs.get(leg.value, claim.format or "") for claim in said)
+        for leg in LEGS
+        if said
+    }
+
+
+# ---- the share of a cell
+
+_LEGS_OF = {Leg.BACKWARD: (Leg.DGRAD, Leg.WGRAD), Leg.RECOMPUTE: (Leg.FPROP,)}
+# The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
+_OPEN_STATES = frozenset({"unknown", "fp8_module_off"})
+
+
+class Stated:
+    """What is stated of each cell of a run."""
+
+    def __init__(self, ranks: Sequence[RankEvidence], promises: Promises) -> None:
+        """Sort the modules of each rank by name and by size."""
+        self._ranks, self._promises = ranks, promises
+        by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
+        if not any(_transfers(rank) for rank in ranks):
+            by_rank = _with_conversions_of_any(by_rank)
+        self._by_name = [{module.fqn: module for module in modules} for modules in by_rank]
+        self._by_size = [_sizes(modules) for modules in by_rank]
+
+    def __call__(self, cell: Cell, ran: Tally) -> float | None:
+        """Return the share of a cell that is to run in low precision, None if nothing states it."""
+        rank, promises = self._ranks[cell.rank], self._promises
+        step = rank.trace.steps[cell.step].number if cell.step >= 0 else None
+        if step is not None and promises.phase_of(step) == HIGH_PRECISION:
+            return 0.0
+        if any(promises.leaves_high(leg.value) for leg in _LEGS_OF.get(cell.leg, (cell.leg,))):
+            return 0.0
+        if isinstance(cell.layer, str):
+            module = self._by_name[cell.rank].get(cell.layer)
+            modules = [] if module is None else [module]
+        else:
+            modules = self._by_size[cell.rank].get(cell.layer, [])
+        if not modules:
+            pinned = ran.calls <= self._pinned_blocks and not (rank.modules or ran.low_calls)
+            return 0.0 if pinned else None
+        # What a module that the log pins is to do is known, whatever its state was.
+        open_ones = (m for m in modules if m.state in _OPEN_STATES)
+        if any(promises.pin(module.fqn) is None for module in open_ones):
+            return None
+        low = sum(self.is_low(module, cell.leg) for module in modules)
+        if cell.layer == EXPERTS:
+            is_open = 0 < low < len(modules) or (not low and self._has_low_experts)
+            return None if is_open else low / len(modules)
+        return _share(ran, low, len(modules))
+
+    def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
+        """Whether a module was to compute a GEMM in low precision, and the log does not pin it."""
+        promises = self._promises
+        if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
+            return False
+        return not any(
+            module.format_of(one.value) == HIGH_PRECISION or promises.leaves_high(one.value)
+            for one in _LEGS_OF.get(leg, (leg,))
+        )
+
+    @cached_property
+    def _has_low_experts(self) -> bool:
+        """Whether experts ran in low precision: their weights do not show what multiplies them."""
+        return any(
+            row.precision.is_low and row.kind.classification.role is Role.GROUPED_GEMM
+            for rank in self._ranks
+            for row in rank.trace.trained
+        )
+
+    @cached_property
+    def _pinned_blocks(self) -> int:
+        """How many blocks the log keeps in high precision, of those that no module list names."""
+        pins = (pin for pin in self._promises.layers if pin.is_pin and pin.match == "blocks")
+        return sum(len(pin.names) for pin in pins)
+
+    def report(self, grid: Grid, place: int) -> ExpectedReport | None:
+        """Return what was to run in low precision on a rank; None if the cells do not show it."""
+        rank, promises = self._ranks[place], self._promises
+        cells = [cell for cell in grid.cells if cell.rank == place]
+        known = [cell for cell in cells if cell in grid.stated]
+        modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
+        if not modules or not promises.any or any(m.state == "unknown" for m in modules):
+            return None
+        if (
+            known_flops(rank.linear) is None
+            or sum(grid.cells[c].total for c in known) < 1 - NEGLIGIBLE
+        ):
+            return None
+        left = [m for m in modules if not any(self.is_low(m, leg) for leg in LEGS)]
+        high = any(promises.phase_of(step.number) == HIGH_PRECISION for step in rank.trace.steps)
+        return ExpectedReport(
+            share_of_flops=round(sum(grid.stated[c] * grid.cells[c].total for c in known), 6),
+            measured_share_of_flops=round(sum(grid.cells[cell].low for cell in cells), 6),
+            left_out=tuple(patterns(module.fqn for module in left)),
+            stated=high or (bool(left) and all(promises.pin(module.fqn) for module in left)),
+        )
+
+
+def _transfers(rank: RankEvidence) -> bool:
+    """Whether a rank is a stage of a pipeline, whose module names are its own."""
+    return any("sendrecv" in total.name.lower() for total in rank.trace.collectives)
+
+
+def _with_conversions_of_any(
+    by_rank: Sequence[Sequence[ModuleRecord]],
+) -> list[Sequence[ModuleRecord]]:
+    """Return the modules of ranks that have the same names as converted where any rank did."""
+    names = {frozenset(module.fqn for module in modules) for modules in by_rank if modules}
+    if len(names) != 1:
+        return list(by_rank)
+    known = {m.fqn: m for modules in by_rank for m in modules if m.state in CONVERTED}
+    return [[known.get(module.fqn, module) for module in modules] for modules in by_rank]
+
+
+def _sizes(modules: Sequence[ModuleRecord]) -> dict[object, list[ModuleRecord]]:
+    found: dict[object, list[ModuleRecord]] = defaultdict(list)
+    for module in modules:
+        if module.kind == "experts":
+            found[EXPERTS].append(module)
+        for size in sizes_of(module):
+            found[size.n, size.k].append(module)
+    return found
+
+
+def _share(ran: Tally, low: int, count: int) -> float:
+    """Return the share of some modules of all of a size; within a range what ran counts."""
+    if not ran.calls % count or low in (0, count):
+        return low / count
+    repeats = -(-ran.calls // count)
+    least = max(0, ran.calls - repeats * (count - low))
+    return max(least, min(ran.low_calls, repeats * low)) / ran.calls
