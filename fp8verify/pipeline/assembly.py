@@ -13,13 +13,13 @@ from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import GemmShape, Kind
-from fp8verify.analysis.numerics import numerics_report
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
     clock_report,
     environment,
     memory_report,
     modules_report,
+    numerics_report,
     steps_outside,
 )
 from fp8verify.report.model.diagnosis import (

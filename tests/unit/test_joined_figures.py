@@ -9,7 +9,7 @@ import pytest
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
-from fp8verify.analysis.numerics import scalars_of
+from fp8verify.analysis.recorded import scalars_of
 from fp8verify.capture.schema import MeasuredRecord, TensorRecord
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import Leg

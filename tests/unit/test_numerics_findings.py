@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.numerics import numerics_report, scalars_of
 from fp8verify.analysis.rank import NO_LOSSES, RankEvidence, Recorded
+from fp8verify.analysis.recorded import numerics_report, scalars_of
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import (
     GradientRecord,

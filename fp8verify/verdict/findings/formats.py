@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.communication import shards_gradients, weight_gathers
-from fp8verify.analysis.numerics import recipes_of, recomputed_high
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.recorded import recipes_of, recomputed_high
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import counted, listed, shorten

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.numerics import (
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.recorded import (
     Kept,
     gradients_of,
     kept_scales,
@@ -21,7 +22,6 @@ from fp8verify.analysis.numerics import (
     steps_of,
     windows_of,
 )
-from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed, pattern

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.numerics import steps_of
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.recorded import steps_of
 from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord, WeightCopyRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
