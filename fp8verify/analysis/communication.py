@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec.structs import asdict
 
 from fp8verify.analysis.gemms import micros, rounded
 from fp8verify.analysis.timeline import Timeline
 from fp8verify.report.model.diagnosis import CollectiveRow, CommunicationReport, WeightGather
-from fp8verify.terms import Role
+from fp8verify.terms import Collective, Role
 from fp8verify.thresholds import FEW_ELEMENTS, LEAST_FP8_BYTES, MOST_FP8_BYTES
 from fp8verify.trace import Trace
 
@@ -28,19 +29,12 @@ _GATHERS = ("allgather", "_allgather_base", "all_gather")
 _SCATTERS = ("reduce_scatter", "_reduce_scatter_base", "reducescatter")
 
 
-class CollectiveTotal(NamedTuple):
+class CollectiveTotal(Collective, frozen=True, kw_only=True):
     """All collectives of one kind on a rank; `in_elements` and `out_elements` are per call.
 
-    Attributes:
-        name: NCCL's name, or the kernel's if there is no record; then the sizes are 0.
-        dtype: NCCL's name of the element type, "" if not recorded.
+    Without a record the name is the kernel's, the type is "" and the sizes are 0.
     """
 
-    name: str
-    dtype: str
-    in_elements: int
-    out_elements: int
-    group_size: int
     calls: int
     time_ns: int
 
@@ -68,15 +62,13 @@ def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTo
             total = totals[collective, name]
             total[0] += 1
             total[1] += columns.duration_ns[place]
+    unknown = Collective(name="", dtype="", in_elements=0, out_elements=0, group_size=0)
     found = []
     for (number, name), (calls, time_ns) in totals.items():
+        fields = asdict(trace.collectives[number] if number >= 0 else unknown)
         if number < 0:
-            key = (trace.names[name].partition("(")[0][:80], "", 0, 0, 0)
-        else:
-            moved = trace.collectives[number]
-            sizes = (moved.in_elements, moved.out_elements, moved.group_size)
-            key = (moved.name, moved.dtype, *sizes)
-        found.append(CollectiveTotal(*key, calls, time_ns))
+            fields["name"] = trace.names[name].partition("(")[0][:80]
+        found.append(CollectiveTotal(**fields, calls=calls, time_ns=time_ns))
     return tuple(found)
 
 

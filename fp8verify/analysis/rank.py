@@ -71,22 +71,13 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         return join_by_size(self.trace.trained, self.modules if self.recorded.observed else None)
 
     @cached_property
-    def _gain(self) -> tuple[PayoffReport | None, TaxReport | None]:
+    def gain(self) -> tuple[PayoffReport | None, TaxReport | None]:
+        """What FP8 can gain, None if no GEMM ran, and what it costs, None for nothing."""
         if self.trace.in_flops:
             return None, None
         times = self.recorded.meta.steps_outside
         step_ns = times.median_ns if times is not None else None
         return payoff(self.trace, self.gpu_time, step_ns, casts=self.ran_or_cast_low)
-
-    @property
-    def payoff(self) -> PayoffReport | None:
-        """What FP8 can gain, None if no GEMM ran."""
-        return self._gain[0]
-
-    @property
-    def tax(self) -> TaxReport | None:
-        """What FP8 costs in addition to its GEMMs, None for nothing."""
-        return self._gain[1]
 
     @property
     def ran_or_cast_low(self) -> bool:

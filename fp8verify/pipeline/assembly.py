@@ -89,7 +89,7 @@ def assemble(
 
 
 def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -> RankReport:
-    trace = rank.trace
+    trace, (payoff, tax) = rank.trace, rank.gain
     return RankReport(
         rank=trace.rank,
         source=trace.source,
@@ -104,8 +104,8 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         timelines=rank.trace.buckets,
         kernels=_kernel_rows(trace, timed=not trace.in_flops),
         communication=communication_report(rank.trace.collectives, rank.trace.timeline),
-        tax=rank.tax,
-        payoff=rank.payoff,
+        tax=tax,
+        payoff=payoff,
         layers=_layers_report(rank),
         named_layers=_named_layers_report(rank),
         modules=modules_report(rank),

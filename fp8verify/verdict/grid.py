@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
@@ -64,13 +64,7 @@ class Tally(NamedTuple):
 
     def minus(self, other: Tally) -> Tally:
         """Return what other cells leave of these."""
-        return Tally(
-            self.low - other.low,
-            self.high - other.high,
-            self.unknown - other.unknown,
-            self.calls - other.calls,
-            self.low_calls - other.low_calls,
-        )
+        return Tally(*map(sub, self, other))
 
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
@@ -276,14 +270,8 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
         lacking = [max(0, forward.calls - ran.calls) for ran in both]
         for leg, ran, lacks in zip((Leg.DGRAD, Leg.WGRAD), both, lacking, strict=True):
             part = lacks / sum(lacking) if any(lacking) else 0.5
-            low, high, unknown, calls, low_calls = cells[cell]
-            more = Tally(
-                part * low,
-                part * high,
-                part * unknown,
-                round(part * calls),
-                round(part * low_calls),
-            )
+            low, high, unknown, calls, low_calls = (part * amount for amount in cells[cell])
+            more = Tally(low, high, unknown, round(calls), round(low_calls))
             found[cell._replace(leg=leg)] = add_up([ran, more])
     return found
 

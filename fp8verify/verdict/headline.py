@@ -4,29 +4,105 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Proof, ProofRow
 from fp8verify.report.model.report import RankReport
-from fp8verify.report.tables import about
-from fp8verify.terms import LEGS, Precision, low_precision_count, low_precision_name
-from fp8verify.text import Measure, counted, enumerated, in_sentences, join_windows, show_window
+from fp8verify.report.tables import about, layer_gemms
+from fp8verify.terms import (
+    BACKWARD_LEGS,
+    LEGS,
+    VAGUE_LEGS,
+    Precision,
+    low_precision_count,
+    low_precision_name,
+    low_precision_share,
+)
+from fp8verify.text import (
+    MEASURES,
+    counted,
+    enumerated,
+    in_sentences,
+    join_windows,
+    label_of_rank,
+    show_window,
+)
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
+from fp8verify.verdict.policy import Policy
 
 
-class RankSummary(Protocol):
-    """What sentences take of a rank: see `fp8verify.verdict.verdict.RankSummary`."""
+class RankSummary:
+    """What the verdict on one rank depends on, apart from the share that is required.
 
-    rank: RankReport
-    label: str
-    kernels: dict[str, int]
-    low_kernels: int
-    measure: Measure
-    high_us: float
-    share: float
-    share_of_all: float | None
-    cut_steps: int
+    Attributes:
+        rank: its report; the verdict in it is believed only if it is settled.
+        measure: in what the work of its kernels is measured.
+        label: what the rank is called.
+        time: µs in GEMMs of layers by precision class.
+        kernels: launches of GEMMs of layers by precision class.
+        low_kernels: those in FP8 or FP4.
+        high_us: µs of what ran in no low precision.
+        share: share of the time of the layers' GEMMs in FP8 or FP4.
+        share_of_all: the same of all GEMMs, None if all are of layers that train.
+        opaque_us: µs in unrecognized kernels; 0 for little.
+        cut_steps: steps that a damaged trace does not show whole.
+        is_cut: whether they are half of all steps or more.
+        trains: whether a GEMM is of a backward pass, or may be.
+    """
+
+    def __init__(self, rank: RankReport, measure: str) -> None:
+        """Subtract from all GEMMs those that the verdict is not about."""
+        layers = layer_gemms(rank)
+        self.rank = rank
+        self.measure = MEASURES[measure]
+        self.label = label_of_rank(rank.rank, rank.source)
+        self.time, self.kernels = layers.time_us, layers.kernels
+        self.total = sum(self.time.values())
+        self.low_kernels = low_precision_count(self.kernels)
+        self.share = round(low_precision_share(self.time) or 0.0, 6)
+        self.high_us = self.total * (1 - self.share)
+        others = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
+        self.share_of_all = None
+        if any(sum(time_us.values()) for time_us in others):
+            self.share_of_all = low_precision_share(rank.gemm.time_us)
+        is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
+        self.opaque_us = 0.0 if is_little else rank.opaque_us
+        self.cut_steps = sum(not step.whole for step in rank.steps)
+        self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
+        self.trains = any(row.leg in (*BACKWARD_LEGS, *VAGUE_LEGS) for row in rank.legs)
+
+    def bounds(self) -> tuple[float, float]:
+        """Return the share if all that is not known is in high precision, and if it is in low."""
+        low, whole = self.share * self.total, self.total + self.opaque_us
+        hidden = self.time[Precision.UNKNOWN.value] + self.opaque_us
+        layers = whole - self.rank.unplaced_us
+        return low / (whole or 1), round((low + hidden) / layers, 6) if layers > 0 else 1.0
+
+    def expectation(self, policy: Policy) -> ExpectedReport | None:
+        """Return what was to run in low precision, if the rank is judged by it."""
+        expected = self.rank.expected
+        if expected is None or policy.min_share is not None:
+            return None
+        return expected if expected.decides or policy.expected else None
+
+    def falls_short(self, policy: Policy) -> bool:
+        """Whether less ran in low precision than was expected, or required, or else than half."""
+        expected = self.expectation(policy)
+        return not expected.is_met if expected is not None else self.share < policy.share
+
+    def doubts(self) -> list[str]:
+        """Say what of the rank is not known."""
+        unknown = self.time[Precision.UNKNOWN.value] / (self.total or 1)
+        times = self.opaque_us / (self.total or 1)
+        said = {
+            f"kernels of unknown precision took {unknown:.0%} of it": unknown,
+            f"unrecognized kernels took {times:.2g} times as long as all GEMMs": times,
+            "the others may be the optimizer's or attention's (the trace has no operators)": (
+                self.rank.unplaced_us
+            ),
+            "the trace is cut off": self.is_cut,
+        }
+        return [doubt for doubt, holds in said.items() if holds]
 
 
 def active(summary: RankSummary, expected: ExpectedReport | None) -> str:

@@ -21,12 +21,12 @@ from fp8verify.verdict.findings.parts import Parts, name_value
 from fp8verify.verdict.findings.recorded import other_runs
 from fp8verify.verdict.findings_table import place_of
 from fp8verify.verdict.grid import COORDINATES, VALUE_OF, Cell
+from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.policy import Policy
 from fp8verify.verdict.reasons import cause_without_fp8, logged_cause, ran_high, undecidable
 from fp8verify.verdict.verdict import (
     WITHOUT_FP8,
     Opinion,
-    RankSummary,
     judge_rank,
     judge_run,
     outcome,

@@ -19,7 +19,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.expected import Promises
-from fp8verify.verdict.findings import formats, kernels, layers, recorded, scales, speed, tensors
+from fp8verify.verdict.findings import kernels, layers, recorded, scales, speed, tensors
 from fp8verify.verdict.findings_table import place_of
 
 RankRule: TypeAlias = Callable[[RankEvidence, Promises], Iterator[Finding]]
@@ -27,11 +27,11 @@ RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Promises], Iterator[Findi
 
 # Of findings of one code, those of the first rule stand first.
 RANK_RULES: Final[tuple[RankRule, ...]] = (
-    formats.recomputed_outside_fp8,
-    formats.other_than_promised,
-    formats.recipe_mismatch,
-    formats.all_gather_not_fp8,
-    formats.mxfp8_e5m2_gradients,
+    layers.recomputed_outside_fp8,
+    layers.other_than_promised,
+    layers.recipe_mismatch,
+    layers.all_gather_not_fp8,
+    layers.mxfp8_e5m2_gradients,
     kernels.emulated_or_contradicted,
     kernels.stored_only,
     kernels.no_fp8_units,

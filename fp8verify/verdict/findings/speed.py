@@ -25,7 +25,7 @@ def payoff_remedy(case: str) -> str:
 
 def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
-    figures, overhead, health = rank.payoff, rank.tax, rank.trace.health
+    (figures, overhead), health = rank.gain, rank.trace.health
     if figures is None or not rank.ran_low:
         return
     # Otherwise pauses in the trace are lost kernels or broken clocks.
