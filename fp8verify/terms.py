@@ -110,7 +110,8 @@ class Leg(str, Enum):
 
 # Those of a linear layer, and those that may hide any of its backward pass.
 LEGS = (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
-BACKWARD_LEGS = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)
+GRADIENT_LEGS = (Leg.DGRAD, Leg.WGRAD)
+BACKWARD_LEGS = (*GRADIENT_LEGS, Leg.BACKWARD)
 VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
 CERTAIN_LEGS = (*LEGS, Leg.RECOMPUTE)
 

@@ -19,7 +19,6 @@ from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
 TRANSFORMER_ENGINE = "transformer_engine"
-_BACKWARD = (Leg.DGRAD, Leg.WGRAD)
 # What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
 # common/recipe/__init__.py, the recipe that the module ran under.
 _RECIPES = (

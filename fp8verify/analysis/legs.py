@@ -30,7 +30,7 @@ from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient, optimizer_products
 from fp8verify.kernels.operators import COUNTED, OPERATORS, Part, find, function_of
 from fp8verify.kernels.symbol import split
-from fp8verify.terms import Leg, OpContext, Role
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
 
 # TN is that of a forward pass, and of dgrad where the weight is stored transposed.
@@ -38,8 +38,6 @@ _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
 _LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
-_GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
-_BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)
 _Size: TypeAlias = "tuple[int, int, int]"
 
 
@@ -113,7 +111,7 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
     """
     if shape is not None:
         recomputes = _COMPILED in map(function_of, kind.around) and not has_gradient(kind)
-        possible = (*_GRADIENTS, Leg.RECOMPUTE) if recomputes else _GRADIENTS
+        possible = (*GRADIENT_LEGS, Leg.RECOMPUTE) if recomputes else GRADIENT_LEGS
         legs = [leg for leg in possible if _expected(forward, shape, leg)]
         if len(legs) == 1:
             return legs[0]
@@ -146,7 +144,7 @@ def _settle_by_count(
     alternating: set[GemmShape] = set()
     for shape, members in undecided.items():
         total = sum(products[number] for number in members)
-        dgrad, wgrad = (_expected(forward, shape, leg) - taken[shape, leg] for leg in _GRADIENTS)
+        dgrad, wgrad = (_expected(forward, shape, leg) - taken[shape, leg] for leg in GRADIENT_LEGS)
         if dgrad == wgrad and total == dgrad + wgrad:
             alternating.add(shape)
         elif min(dgrad, wgrad) <= 0 < total <= max(dgrad, wgrad):
@@ -160,7 +158,7 @@ def doubt(gemms: Sequence[Gemm]) -> None:
     for gemm in gemms:
         if gemm.leg is Leg.FPROP and has_gradient(gemm.kind):
             gemm.leg = Leg.BACKWARD
-    if not any(gemm.leg in _BACKWARD for gemm in gemms):
+    if not any(gemm.leg in BACKWARD_LEGS for gemm in gemms):
         for gemm in gemms:
             gemm.leg = Leg.UNKNOWN
 

@@ -29,13 +29,11 @@ from typing import Final, TypeAlias
 from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds
 from fp8verify.analysis.layer_functions import gradient
 from fp8verify.analysis.purpose import is_update, multiplies_square
-from fp8verify.terms import VAGUE_LEGS, Leg
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg
 from fp8verify.trace import Trace
 
-_GRADIENTS: Final = (Leg.DGRAD, Leg.WGRAD)
 # The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
 _GRAPH: Final = "CompiledFunction"
-BACKWARD: Final = (*_GRADIENTS, Leg.BACKWARD)
 _Size: TypeAlias = "tuple[int, int, int]"
 
 
@@ -58,7 +56,7 @@ class _Waiting:
         before = _half(taken)
         # Of two gradients that may be either, one is dgrad and one wgrad.
         is_certain = gemm.leg is not Leg.BACKWARD and size != ANY_SIZE
-        legs = (gemm.leg,) if is_certain else _GRADIENTS
+        legs = (gemm.leg,) if is_certain else GRADIENT_LEGS
         for leg in legs:
             taken[leg] += 2 // len(legs)
         if _half(taken) > before:
@@ -109,7 +107,7 @@ def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
         whole: whether the window holds whole steps.
     """
     products = [gemm for gemm in gemms if gemm.kind.multiplies]
-    if not any(gemm.leg in BACKWARD and gemm.kind.op for gemm in gemms):
+    if not any(gemm.leg in BACKWARD_LEGS and gemm.kind.op for gemm in gemms):
         return  # no backward pass is known: all may train
     calls: dict[int, list[Gemm]] = {}
     by_node: dict[int, _Waiting] = {}
@@ -120,7 +118,7 @@ def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
         outer = by_node.get(gemm.node)
         if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
             (outer or of_all).recompute(gemm)
-        elif gemm.leg in BACKWARD:
+        elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = (outer or of_all).take(gemm)
             gradients[gemm.node].append(gemm)
             for forward in () if outer is None else _whole_layer(calls[gemm.node]):
@@ -134,7 +132,7 @@ def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
         if gemm.leg is Leg.FPROP:
             of_all.add(gemm)
     _settle_by_node(calls, gradients)
-    last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD), default=0)
+    last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0)
     for gemm in () if whole else products[last:]:
         gemm.trained |= gemm.leg is Leg.FPROP
 
@@ -148,7 +146,7 @@ def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm
     whole = sum(len(found) == 2 * len(forward) for forward, found in known)
     first = sum(len(found) == 2 * len(forward) - 1 for forward, found in known)
     for forward, found in known:
-        legs = list(_GRADIENTS) * len(forward)
+        legs = list(GRADIENT_LEGS) * len(forward)
         if len(found) == len(legs) - 1 and first < whole:
             del legs[-2]
         if len(found) == len(legs) and len(forward) <= 2:
@@ -156,7 +154,7 @@ def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm
                 gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
         sizes = {gemm.shape for gemm in forward}
         for gemm in found if len(sizes) == 1 else ():
-            if gemm.shape is None and gemm.leg in _GRADIENTS:
+            if gemm.shape is None and gemm.leg in GRADIENT_LEGS:
                 gemm.shape = gradient(forward[0].shape, gemm.leg)
 
 
@@ -166,7 +164,7 @@ def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> N
     turned: set[int] = set()
     chain: set[int] = set()
     for place, gemm in enumerate(gemms):
-        if gemm.leg in BACKWARD:
+        if gemm.leg in BACKWARD_LEGS:
             turned.add(gemm.step)
         elif gemm.step in turned and gemm.number not in surely_forward and gemm.size not in sizes:
             high = gemm.leg is Leg.FPROP and not gemm.kind.classification.precision.is_low
@@ -223,7 +221,7 @@ def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Ge
     open_: dict[int, list[Gemm]] = {}
     turned: set[int] = set()
     for gemm in gemms:
-        if gemm.leg in BACKWARD:
+        if gemm.leg in BACKWARD_LEGS:
             turned.add(gemm.step)
         if id(gemm) not in wanted:
             continue

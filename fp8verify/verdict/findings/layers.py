@@ -16,7 +16,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import recipes_of, recomputed_high
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Claim, Finding
-from fp8verify.terms import LEGS, Leg, Precision, Role
+from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
 from fp8verify.verdict.expected import HIGH_PRECISION, TRAVELS_IN_FP8, Promises, format_name
@@ -26,7 +26,6 @@ from fp8verify.verdict.reasons import cause_without_fp8
 _UNKNOWN = Precision.UNKNOWN
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
-_BACKWARD = (Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD)
 
 
 def _names(modules: Iterable[ModuleRecord]) -> str:
@@ -63,7 +62,7 @@ def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
         return 0, 0, which
     wanted = calls // (claim.total or 1) * claim.converted
     low = sum(row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low)
-    high = [row for row in rows if row.leg in _BACKWARD and not row.precision.is_low]
+    high = [row for row in rows if row.leg in BACKWARD_LEGS and not row.precision.is_low]
     # The layers that were left out run two GEMMs of the backward pass each.
     explained = sum(row.calls for row in high) <= 2 * (calls - wanted)
     return 0 if explained else max(0, wanted - low), wanted, which
