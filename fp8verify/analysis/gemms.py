@@ -1,4 +1,4 @@
-"""From the kernels of one rank to its GEMMs: role, precision, pass, step and FLOPs of each."""
+"""From the kernels of one rank to its GEMMs: role, precision, leg, step and FLOPs of each."""
 
 from __future__ import annotations
 

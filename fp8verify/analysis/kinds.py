@@ -84,7 +84,7 @@ def _template(dims: tuple[Shape, ...], product: Product) -> GemmShape | None:
 
 
 def layer_sizes(leg: Leg, shape: Shape) -> tuple[tuple[int, int], ...]:
-    """Return (outputs, inputs) that the layer of a GEMM of a pass may have.
+    """Return (outputs, inputs) that the layer of a GEMM of a leg may have.
 
     wgrad gives the weight's size or its transpose. `shape` is (batch, m, n, k).
     """
@@ -132,7 +132,7 @@ class Gemm(Struct):
         number: the place of its kind in `Kinds.kinds`.
         kind: that kind.
         shape: None if the record does not say it.
-        leg: its pass.
+        leg: which of its layer's GEMMs it is.
         call: that of the operator that launched it, -1 if autograd numbers none.
         makes: the node of autograd that its call made, or -1.
         node: the node that it ran in, or -1.

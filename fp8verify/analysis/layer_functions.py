@@ -78,7 +78,7 @@ class _Function:
 
 
 def deal(gemms: Sequence[Gemm]) -> None:
-    """Assign shapes to launches of layer functions, in order, and passes to backward ones."""
+    """Assign shapes to launches of layer functions, in order, and legs to backward ones."""
     sites = {gemm.number: _site(gemm.kind) for gemm in {g.number: g for g in gemms}.values()}
     whole = _whole(gemms, sites)
     functions: defaultdict[str, _Function] = defaultdict(_Function)

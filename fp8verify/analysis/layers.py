@@ -67,7 +67,7 @@ class LayerClass(NamedTuple):
         )
 
     @property
-    def passes(self) -> int | None:
+    def runs(self) -> int | None:
         """How often each module ran forward, if all ran equally often; None if not."""
         count = self.observed.get(Leg.FPROP, 0)
         if not self.modules or not count or count % len(self.modules):
@@ -75,11 +75,11 @@ class LayerClass(NamedTuple):
         return count // len(self.modules)
 
     def expected(self, leg: Leg) -> int | None:
-        """Number of GEMMs of a pass that the modules should have run; None if not known."""
-        if self.passes is None:
+        """Number of GEMMs of a leg that the modules should have run; None if not known."""
+        if self.runs is None:
             return None
         needed = [m for m in self.modules if leg is not Leg.WGRAD or not m.frozen]
-        return self.passes * len(needed)
+        return self.runs * len(needed)
 
     @property
     def never_in_fp8(self) -> bool:

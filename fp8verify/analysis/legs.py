@@ -42,7 +42,7 @@ _Size: TypeAlias = "tuple[int, int, int]"
 
 
 def place_gemms(gemms: Sequence[Gemm]) -> None:
-    """Give launches of one trace, in order, the pass and the shape that each computes."""
+    """Give launches of one trace, in order, the leg and the shape that each computes."""
     calls = Counter(gemm.number for gemm in gemms)
     kinds = {gemm.number: gemm.kind for gemm in gemms}
     shapes = {gemm.number: gemm.shape for gemm in gemms}
@@ -121,7 +121,7 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
 
 
 def layout_leg(kernel: str) -> Leg | None:
-    """Return the pass by the operand layout of a BLAS kernel: NN is dgrad, NT is wgrad."""
+    """Return the leg by the operand layout of a BLAS kernel: NN is dgrad, NT is wgrad."""
     match = _LAYOUT.search(kernel)
     return None if match is None else _LAYOUT_LEGS.get((match[1] or match[2]).upper())
 
@@ -132,7 +132,7 @@ def _settle_by_count(
     shapes: Mapping[int, GemmShape | None],
     forward: Counter[_Size],
 ) -> frozenset[GemmShape]:
-    """Settle shapes that lack only one pass; return shapes that lack two equally."""
+    """Settle shapes that lack only one leg; return shapes that lack two equally."""
     taken: Counter[tuple[GemmShape, Leg]] = Counter()
     undecided: dict[GemmShape, list[int]] = defaultdict(list)
     for number, leg in settled.items():
@@ -179,7 +179,7 @@ def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
 
 
 def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
-    """Give GEMMs outside of autograd's nodes the pass that their shapes prove."""
+    """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
     sure = Counter(shape[1:] for gemm, shape in shaped if gemm.number in surely_forward)
     outside = Counter(

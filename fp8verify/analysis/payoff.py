@@ -111,14 +111,14 @@ def payoff(
 
 
 def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
-    """Add up the kernels that a run in BF16 would not need, by purpose, operator and pass."""
+    """Add up the kernels that a run in BF16 would not need, by purpose, operator and leg."""
     totals: dict[tuple[str, str | None, Leg, bool], list[int]] = defaultdict(lambda: [0, 0])
     for total in others:
         purpose = purpose_of(total.kind)
         if purpose is not None:
             op = total.kind.op
             fused = total.kind.classification.library != "PyTorch"
-            row = totals[purpose, op.name if op else None, _pass_of(op), fused]
+            row = totals[purpose, op.name if op else None, _leg_of(op), fused]
             row[0] += total.calls
             row[1] += total.time_ns
     rows = [
@@ -128,8 +128,8 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
     return tuple(sorted(rows, key=lambda row: -row.time_us))
 
 
-def _pass_of(op: OpContext | None) -> Leg:
-    """Say in which pass it ran: a gradient's cast serves dgrad and wgrad both."""
+def _leg_of(op: OpContext | None) -> Leg:
+    """Say for which leg it ran: a gradient's cast serves dgrad and wgrad both."""
     if op is None or not op.backward:
         return Leg.FPROP if op is not None else Leg.UNKNOWN
     return Leg.RECOMPUTE if LAYER_FUNCTIONS.intersection(op.parents) else Leg.BACKWARD
@@ -179,34 +179,34 @@ class WeightCasts(NamedTuple):
     """The casts of weights of one rank.
 
     Attributes:
-        passes: forward and backward passes of a step: its micro-batches.
+        micro_batches: of a step, each a forward and a backward pass.
         casts: of one weight in a step, of the size that is cast most often.
         size: that size, (outputs, inputs).
         time_ns: of all casts of weights, with the kernels that compute their scales.
     """
 
-    passes: int
+    micro_batches: int
     casts: float
     size: Size
     time_ns: int
 
 
 def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> WeightCasts | None:
-    """Count the casts of weights; None if a step is one pass, or sizes are not recorded."""
-    passes, steps = _passes(trace), len(trace.steps)
+    """Count the casts of weights; None if a step is one micro-batch, or sizes are not recorded."""
+    micro_batches, steps = _micro_batches(trace), len(trace.steps)
     layers = _layers_by_size(trace, modules)
-    if passes < 2 or not steps or not layers:
+    if micro_batches < 2 or not steps or not layers:
         return None
     calls, times = _weight_casts(trace, layers)
     if not calls:
         return None
     often = {size: count / (steps * layers[size]) for size, count in calls.items()}
     most = max(often, key=often.__getitem__)
-    return WeightCasts(passes, often[most], most, round(sum(times.values())))
+    return WeightCasts(micro_batches, often[most], most, round(sum(times.values())))
 
 
-def _passes(trace: TraceEvidence) -> int:
-    """Return the least number of passes that a step has."""
+def _micro_batches(trace: TraceEvidence) -> int:
+    """Return the least number of micro-batches that a step has."""
     last: dict[int, int] = defaultdict(int)
     for row in trace.trained:
         last[row.step] = max(last[row.step], row.micro_batch + 1)

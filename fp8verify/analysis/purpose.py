@@ -1,4 +1,4 @@
-"""What a kernel is for: the model, an optimizer or FP8 itself, and which pass of a run.
+"""What a kernel is for: the model, an optimizer or FP8 itself, and which part of a run.
 
 torch.optim.Optimizer names a range "Optimizer.step#Muon.step" around every step; a script's own
 ranges prove nothing. A closure passed to it, as by Lightning, runs the model's forward pass inside

@@ -150,7 +150,7 @@ def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
 
 
 def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
-    """Cross GEMM time and launches by GEMM pass and precision, in the order of the passes."""
+    """Cross GEMM time and launches by leg and precision, in the order of the legs."""
     by_leg: dict[Leg, list[GemmRow]] = defaultdict(list)
     for row in rows:
         by_leg[row.leg].append(row)
@@ -168,7 +168,7 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
 
 
 def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
-    """Sum FP8 GEMM time by scaling, and say per pass whether fast accumulation was on."""
+    """Sum FP8 GEMM time by scaling, and say per leg whether fast accumulation was on."""
     time_ns: dict[str, int] = defaultdict(int)
     fast: dict[str, bool] = {}
     for row in rows:
@@ -237,8 +237,8 @@ def _layers_report(rank: RankEvidence) -> LayersReport | None:
                 modules=len(layer.modules),
                 converted=len(layer.converted),
                 names=tuple(patterns(module.fqn for module in layer.modules)),
-                passes=layer.passes,
-                passes_per_step=layer.passes / steps if layer.passes and steps else None,
+                passes=layer.runs,
+                passes_per_step=layer.runs / steps if layer.runs and steps else None,
                 observed={leg.value: count for leg, count in layer.observed.items()},
                 in_fp8={leg.value: count for leg, count in layer.in_fp8.items()},
                 expected={

@@ -50,7 +50,7 @@ class Promises(NamedTuple):
         claims: the log's claims.
         converted: modules that should compute in low precision.
         emulated: modules that only emulate it.
-        formats: by pass, the format or "high_precision" that the modules promise, or the log if no
+        formats: by leg, the format or "high_precision" that the modules promise, or the log if no
             module does; empty if it is open.
         layers: the log's statements on single layers, including pins to high precision.
         phases: the log's statements on ranges of steps, if its own lines count them as the traces.
@@ -111,7 +111,7 @@ class Promises(NamedTuple):
 
     @property
     def logged(self) -> dict[str, frozenset[str]]:
-        """The formats that log lines name, for single passes or else for all; empty for none."""
+        """The formats that log lines name, for single legs or else for all; empty for none."""
         return _of_claims(self.claims)
 
     @property
@@ -121,7 +121,7 @@ class Promises(NamedTuple):
         return " and ".join(format_name(found) for found in sorted(low)) or "FP8"
 
     def leaves_high(self, leg: str) -> bool:
-        """Whether the recipe itself keeps a pass in high precision, as rowwise_with_gw_hp wgrad."""
+        """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
         if leg == "wgrad" and any("gw_hp" in recipe for recipe in self.recipes):
             return True
         return self.formats.get(leg) == frozenset({HIGH_PRECISION})
@@ -162,7 +162,7 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
-    """Return what modules promise of each pass; nothing if some of them leave it open."""
+    """Return what modules promise of each leg; nothing if some of them leave it open."""
     found = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
     return {
         leg: frozenset(name for name in names if name is not None)
@@ -172,7 +172,7 @@ def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
 
 
 def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
-    """Return the formats that log lines name, for single passes or else for all."""
+    """Return the formats that log lines name, for single legs or else for all."""
     said = [claim for claim in claims if claim.says == "fp8" and claim.format is not None]
     return {
         leg.value: frozenset(claim.legs.get(leg.value, claim.format or "") for claim in said)

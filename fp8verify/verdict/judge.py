@@ -145,7 +145,7 @@ def _decider(findings: Sequence[Finding], verdict: Verdict) -> Finding | None:
 
 
 def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
-    """Say why the share is not all: passes or layers that were left out by design."""
+    """Say why the share is not all: legs or layers that were left out by design."""
     info = (found for found in findings if found.severity is Severity.INFO)
     by_design = (one.message for one in info if one.code in ("leg-not-fp8", "layer-not-fp8"))
     return logged_cause(promises) or next(by_design, None)

@@ -120,7 +120,7 @@ def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     return None, f"no trace was made{no_gpu}"
 
 
-# ---- layers left out, an autocast that does not reach, a pass
+# ---- layers left out, an autocast that does not reach
 
 # The autograd functions of Transformer Engine's layers, in the forward pass.
 _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})

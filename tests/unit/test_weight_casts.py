@@ -109,7 +109,7 @@ def test_casts_of_weights_are_counted(
 ) -> None:
     of = facts(tmp_path, passes, casts_in, engine=engine)
     counted = weight_casts(of.trace, of.modules)
-    assert (counted and (counted.passes, counted.casts, counted.size)) == (
+    assert (counted and (counted.micro_batches, counted.casts, counted.size)) == (
         None if casts is None else (passes, casts, (OUT, IN))
     )
     codes = [finding.code for finding in found(of)]

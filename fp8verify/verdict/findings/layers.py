@@ -80,9 +80,9 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     low = [n for n in pins if any(gemms.precision.is_low for gemms in named.get(n, ()))]
     for layer in rank.layers.classes if not named else ():
         here = [module.fqn for module in layer.modules if module.fqn in pins]
-        free = (layer.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
+        free = (layer.runs or 0) * sum(m.fqn not in pins for m in layer.converted)
         alone = len(here) == len(layer.modules) and any(layer.in_fp8.values())
-        if here and (alone or (layer.passes and layer.in_fp8.get(Leg.FPROP, 0) > free)):
+        if here and (alone or (layer.runs and layer.in_fp8.get(Leg.FPROP, 0) > free)):
             low += here
     if low:
         yield finding(
@@ -244,7 +244,7 @@ def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
 
 
 def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
-    """Say what was promised for each pass, or once for all."""
+    """Say what was promised for each leg, or once for all."""
     formats = {leg: " or ".join(map(format_name, sorted(one))) for leg, one in legs.items()}
     if len(legs) == len(LEGS) and len(set(formats.values())) == 1:
         return f"{formats[Leg.FPROP]} was requested"

@@ -151,15 +151,15 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 
 def lacks_operators(rank: RankEvidence) -> bool:
-    """Whether it is not known what launched most of the GEMMs, or for which pass."""
+    """Whether it is not known what launched most of the GEMMs, or for which leg."""
     rows = rank.trace.trained
     total = sum(row.time_ns for row in rows)
     unknown = (row for row in rows if row.kind.op is None or row.leg is Leg.UNKNOWN)
     return sum(row.time_ns for row in unknown) > HALF * total
 
 
-def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
-    """Whether all passes of the FP8 layers ran in FP8, except those that the recipe leaves out."""
+def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
     rows = rank.trace.trained
     low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
     gradients = sum(row.calls for row in low if has_gradient(row.kind))
@@ -174,7 +174,7 @@ def passes_are_proved(rank: RankEvidence, promises: Promises) -> bool:
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
-    """Whether excluded layers and high-precision passes explain all other GEMMs."""
+    """Whether excluded layers and high-precision legs explain all other GEMMs."""
     products = [row for row in rank.trace.trained if row.kind.multiplies]
     low = sum(row.calls for row in products if row.precision.is_low)
     high = sum(row.calls for row in products) - low
@@ -196,7 +196,7 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     """Return how many layers were left out of the conversion, and how many were converted.
 
     (0, 1) if that cannot be counted: without a module list, with experts, which run any number of
-    GEMMs, and with layers whose passes differ, such as frozen ones.
+    GEMMs, and with layers whose legs differ, such as frozen ones.
     """
     plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
     counts: Counter[str] = Counter()
@@ -209,7 +209,7 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
 
 
 def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """A trace without operators, whose kernels do not prove which pass or layer they are of."""
+    """A trace without operators, whose kernels do not prove which leg or layer they are of."""
     share = rank.linear.low_precision_share_of_time or 0
     if not rank.trace.trained or not lacks_operators(rank):
         return
@@ -220,7 +220,7 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     if not rank.trace.trains and hidden:
         what = f"{ran} nothing shows a backward pass in the window"
         yield finding("no-operators", "open", what=what)
-    elif rank.ran_low and not passes_are_proved(rank, promises):
+    elif rank.ran_low and not legs_are_proved(rank, promises):
         others = rank.linear.launches - low_precision_count(rank.linear.kernels)
         of = "are a pass of the same layers"
         what = f"{ran} it is unknown whether the other {others} ({high}) {of}"

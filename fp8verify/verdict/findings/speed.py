@@ -110,14 +110,14 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Weights that are cast in each micro-batch, though they change once a step."""
     found, gpu_ns = weight_casts(rank.trace, rank.modules), sum(rank.gpu_time.values())
-    if found is None or not gpu_ns or found.casts < found.passes:
+    if found is None or not gpu_ns or found.casts < found.micro_batches:
         return
-    share = found.time_ns * (1 - 1 / found.passes) / gpu_ns
+    share = found.time_ns * (1 - 1 / found.micro_batches) / gpu_ns
     if share >= limits.RECAST:
         yield finding(
             "weight-recast",
             casts=found.casts,
-            passes=found.passes,
+            micro_batches=found.micro_batches,
             size=" x ".join(map(str, found.size)),
             share=share,
             threshold=limits.RECAST,
