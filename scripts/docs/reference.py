@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from operator import itemgetter
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -232,12 +233,14 @@ def trace_speed() -> str:
     costs = {row[0]: row[1:] for row in rows}
     cpu, _, memory, *_ = costs["`fp8verify inspect`, one process"]
     times = {name: f"{float(costs[name][3]):.0f}" for name in _READERS}
-    return (
-        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory, "
-        + " and ".join(
-            f"{times[name]} times less CPU than {said}" for name, said in _READERS.items()
-        )
-        + " ([table](benchmarks/results/trace_speed.md))."
+    others = " and ".join(
+        f"{times[name]} times less CPU than {said}" for name, said in _READERS.items()
+    )
+    return fill(
+        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory, {others} "
+        "([table](benchmarks/results/trace_speed.md)).",
+        118,
+        break_on_hyphens=False,
     )
 
 
