@@ -280,3 +280,13 @@ def test_a_page_has_one_name_and_a_size_that_is_read() -> None:
 def _table_of_pages() -> str:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     return text.split("## Documentation\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page: str) -> None:
+    """Names in capitals stand for others: `fp8verify/frameworks/NAME.toml`. Schemas: the wheel's."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    folders = "fp8verify|tests|scripts|benchmarks|examples|docs|traces"
+    named = re.findall(rf"`((?:{folders})/[\w./-]+)`", text)
+    gone = [name for name in named if not (REPOSITORY / name).exists()]
+    assert [name for name in gone if not re.search(r"[A-Z]{4}|\.schema\.json$", name)] == []
