@@ -284,7 +284,7 @@ def _table_of_pages() -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_are_named_exist(page: str) -> None:
-    """Names in capitals stand for others: `fp8verify/frameworks/NAME.toml`. Schemas: the wheel's."""
+    """Names in capitals stand for others: `frameworks/NAME.toml`; schemas are the wheel's."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     folders = "fp8verify|tests|scripts|benchmarks|examples|docs|traces"
     named = re.findall(rf"`((?:{folders})/[\w./-]+)`", text)
