@@ -85,14 +85,20 @@ def codes() -> dict[str, tuple[str, str]]:
 
 
 def code_page(code: str) -> str:
-    """Return what `explain` says of a code: its meaning, and the rules that have it.
+    """Return what `explain` says of a code: its meaning, and the fix and source of its rules.
 
     Raises:
         KeyError: no check has this code.
     """
-    told = [rule for of_group in rules().values() for rule in of_group if rule.code == code]
-    said = [f"- {plain(rule)}  \n  → {rule.remedy}" for rule in told]
-    return "\n\n".join(filter(None, [*codes()[code], "\n".join(said)]))
+    of_code = [rule for of_group in rules().values() for rule in of_group if rule.code == code]
+    means, why = codes()[code]
+    sections = {
+        "What it means": means,
+        "Why it matters": why,
+        "Fix": "\n".join(f"- {plain(rule)}\n  → {rule.remedy}" for rule in of_code),
+        "Evidence": "\n".join(f"- {one}" for one in dict.fromkeys(r.evidence for r in of_code)),
+    }
+    return "\n\n".join(f"## {head}\n\n{text}" for head, text in sections.items() if text)
 
 
 def plain(rule: Rule) -> str:

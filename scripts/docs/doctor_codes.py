@@ -73,7 +73,7 @@ def _index() -> str:
         rows.append(f"| [`{code}`]({code}.md) | {', '.join(results)} | {whose} | {means} |")
     return (
         "# The doctor's codes\n\nWhat each check of [`fp8verify doctor`](../doctor.md) means. "
-        "`fp8verify explain CODE` prints the same.\n\n" + "\n".join(rows) + "\n"
+        "`fp8verify explain CODE` prints its page without the example.\n\n" + "\n".join(rows) + "\n"
     )
 
 
