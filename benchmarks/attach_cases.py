@@ -52,7 +52,6 @@ PAGE = ROOT / "benchmarks" / "results" / "attach.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"
 # What a watch says on standard error, by design: the run's verdict, where it changes.
 VERDICT = re.compile(r"^fp8verify: [A-Z]+ at step \d+.*\n", re.MULTILINE)
-BEGIN, END = "<!-- cases: begin -->\n", "<!-- cases: end -->\n"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
 
@@ -86,7 +85,7 @@ CASES = (
     Case("the same, compiled", (LOOPS / "nanogpt.py", "--compile")),
     Case("Muon, gc frozen", (LOOPS / "nanochat.py",)),
     Case("loader workers", (LOOPS / "mnist.py",)),
-    Case("spawned trainings, shared weights", (LOOPS / "hogwild.py",)),
+    Case("spawned runs, shared weights", (LOOPS / "hogwild.py",)),
     Case("DataParallel, meters", (LOOPS / "imagenet.py",)),
     Case("GAN, two optimizers", (LOOPS / "dcgan.py",)),
     Case("LBFGS closures", (LOOPS / "time_sequence.py",)),
@@ -96,7 +95,7 @@ CASES = (
     Case("own signals and profiler", (LOOPS / "kempnerforge.py",)),
     Case("own profiler, again and again", (LOOPS / "profiler_recipe.py",)),
     Case("optimizers in backward", (LOOPS / "step_in_backward.py",)),
-    Case("three trainings in one process", (LOOPS / "sweep.py",), "6-7"),
+    Case("three runs in one process", (LOOPS / "sweep.py",), "6-7"),
     Case("Fabric, measured FLOPs", (LOOPS / "litgpt.py",), needs="lightning"),
     Case("Lightning's Trainer", (LOOPS / "lightning_autoencoder.py",), needs="lightning"),
     Case("transformers' Trainer", (LOOPS / "run_clm.py",), needs="transformers"),
@@ -175,7 +174,7 @@ def main() -> int:
     parser.add_argument("--seeing", action="store_true", help="trainings that look at themselves")
     args = parser.parse_args()
     rows = [
-        "| training | written from | exit code | attached | differs | recorded |",
+        "| script | written from | exit code | attached | differs | recorded |",
         "|---|---|---|---|---|---|",
     ]
     differs = False
@@ -196,14 +195,20 @@ def main() -> int:
         differs |= bool(found)
         print(row, *found, sep="\n", flush=True)
     if args.write:
-        text = PAGE.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        date = f"Tried on {time.strftime('%Y-%m-%d')} with {versions()}.\n\n"
-        PAGE.write_text(
-            before + BEGIN + date + "\n".join(rows) + "\n" + END + after, encoding="utf-8"
-        )
+        write("seeing" if args.seeing else "cases", rows)
     return int(differs)
+
+
+def write(name: str, rows: list[str]) -> None:
+    """Put a table, with how many cases it has, between the marks of its name on the page."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    equal = sum(row.split(" | ")[4] == "none" for row in rows[2:])
+    date = time.strftime("%Y-%m-%d")
+    tried = f"{len(rows) - 2} cases were tried on {date}, and {equal} of them were equal."
+    text = "\n".join([tried, f"With {versions()}.", "", *rows])
+    PAGE.write_text(f"{before}{begin}{text}\n{end}{after}", encoding="utf-8")
 
 
 def versions() -> str:
