@@ -179,9 +179,10 @@ class Observer:
 
     @fail_safe
     def framework_begins(self) -> None:
-        """Note that a framework begins a step."""
-        if not self.clock.steps and not self.recorder.has_begun:
-            self.recorder.before_first_step()
+        """Open a window that begins with the first step of this run by the framework's numbers."""
+        begun = self.clock.steps or self.recorder.has_begun
+        if not begun and self.recorder.plan.place_due(0):
+            self.recorder.after(0)
 
     @fail_safe
     def look_for_frameworks(self) -> None:

@@ -39,7 +39,6 @@ class RankRecord:
     def __init__(
         self, config: Config, clock: Clock, plan: Plan, sections: Callable[[], dict[str, Any]]
     ) -> None:
-        self.rank, self.world_size = 0, 1
         self.sees_gpu: bool | None = None
         self._config = config
         self._clock = clock
@@ -53,13 +52,8 @@ class RankRecord:
     def files(self) -> RankFiles:
         """The rank's files in the capture folder, claimed by the first use."""
         if self._files is None:
-            self.rank, self.world_size = rank_and_world_size()
-            self._files = RankFiles(self._config, self.rank)
+            self._files = RankFiles(self._config, *rank_and_world_size())
         return self._files
-
-    def claim(self) -> None:
-        """Claim this rank's files in the capture folder; further calls do nothing."""
-        self._files = self.files
 
     def note(self, text: str) -> None:
         """Keep a remark for the reader of the report; repetitions and floods are dropped."""
@@ -113,8 +107,8 @@ class RankRecord:
         notes = [*self._notes, *self._plan.notes, *clock.notes, clock.note_on_others]
         return {
             "schema": SCHEMA,
-            "rank": self.rank,
-            "world_size": self.world_size,
+            "rank": self.files.rank,
+            "world_size": self.files.world_size,
             "window": self._plan.records(f"{seen} after step {clock.steps}"),
             "steps_seen": clock.steps,
             "ended": ended,
@@ -136,7 +130,8 @@ class RankRecord:
 class RankFiles:
     """The files of one rank in the capture folder, claimed so that no other process's are hit."""
 
-    def __init__(self, config: Config, rank: int) -> None:
+    def __init__(self, config: Config, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
         self.folder = Path(config["capture"])
         self._boot = Path(config["boot"])
         self._packs = not config["live"]  # a trace that is dropped soon is not worth packing

@@ -184,7 +184,7 @@ def test_what_is_left_out_had_not_begun() -> None:
 def test_each_window_has_a_file_of_its_own(tmp_path: Path) -> None:
     from fp8verify.agent.record import RankFiles
 
-    files = RankFiles(config(tmp_path), 3)
+    files = RankFiles(config(tmp_path), 3, 4)
     made = [files.trace_path(0), files.trace_path(1), files.layers_path(), files.series]
     assert [f"{path.relative_to(tmp_path)}" for path in made] == [
         *("rank3.json.gz", "rank3.w2.json.gz", "layers/rank3.json.gz", "rank3.numerics.jsonl")

@@ -20,8 +20,8 @@ def measured(
     """Train, and return the steps that were measured; none may be before the step `free`."""
     model = torch.nn.Linear(16, 16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    files = SimpleNamespace(write_numerics=lambda _: None, append_numerics=lambda _: None)
-    record = SimpleNamespace(rank=0, world_size=1, files=files)
+    write = {"write_numerics": lambda _: None, "append_numerics": lambda _: None}
+    record = SimpleNamespace(files=SimpleNamespace(rank=0, world_size=1, **write))
     config = {
         "numerics": True,
         "numerics_every": every,

@@ -156,13 +156,13 @@ class Numerics(Instrument):
             self._write()
 
     def _plan(self, step: int) -> None:
-        record, config = self.context.record(), self.context.config
-        if not is_selected(record.rank, config["ranks"]):
-            self._give_up(f"rank {record.rank} is not among the ranks to profile")
+        files, config = self.context.record().files, self.context.config
+        if not is_selected(files.rank, config["ranks"]):
+            self._give_up(f"rank {files.rank} is not among the ranks to profile")
             return
         self._next, self._reason = step, ENDED
         if compiles():
-            eager_mode.plan(step, config["boot"], record.rank, record.world_size)
+            eager_mode.plan(step, config["boot"], files.rank, files.world_size)
         self._write()
 
     def _start(self) -> None:
@@ -213,7 +213,7 @@ class Numerics(Instrument):
     def _write(self) -> None:
         """Write the file, if it has any content."""
         if self._windows or self._wanted or self._first or self._reason:
-            record = self.context.record()
+            files = self.context.record().files
             measured = {"measured": self._first, "reason": self._reason}
-            head = {"schema": SCHEMA, "rank": record.rank}
-            record.files.write_numerics({**head, "windows": self._windows, **measured})
+            head = {"schema": SCHEMA, "rank": files.rank}
+            files.write_numerics({**head, "windows": self._windows, **measured})

@@ -148,11 +148,6 @@ class WindowManager:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def before_first_step(self) -> None:
-        """Open a window that begins with the first step of this run by the framework's numbers."""
-        if self.plan.place_due(0):
-            self.after(0)
-
     def after(self, step: int) -> None:
         """Do what is due when `step` steps are complete; 0 is the earliest moment."""
         self.keep_limits(step)
@@ -188,13 +183,12 @@ class WindowManager:
         if self.plan.starts_at_once:
             self.record.note("step 1 includes set-up, compilation and autotuning")
         if not self._is_selected():
-            reason = f"rank {self.record.rank} is not among the ranks to profile"
+            reason = f"rank {self.record.files.rank} is not among the ranks to profile"
             self.record.leave_out("skipped", reason)
         self.record.write()
 
     def _is_selected(self) -> bool:
-        self.record.claim()  # which looks for the rank
-        return is_selected(self.record.rank, self._config["ranks"])
+        return is_selected(self.record.files.rank, self._config["ranks"])
 
     def _move_windows(self, step: int) -> None:
         """Move the windows that the script's profiler took behind it.
@@ -260,7 +254,7 @@ class WindowManager:
             self._instruments.call("begin")
         metadata = {
             "version": self._config["version"],
-            "rank": self.record.rank,
+            "rank": self.record.files.rank,
             "clock": self._clock.source,
             "window": [window["first"], window["last"]],
         }
@@ -277,7 +271,8 @@ class WindowManager:
             # Layers of compiled code are named in an eager step of its own, after the windows.
             step = self._clock.steps + STEPS_AFTER_WINDOW
             self.plan.name_layers(step)
-            eager_mode.plan(step, self._config["boot"], self.record.rank, self.record.world_size)
+            files = self.record.files
+            eager_mode.plan(step, self._config["boot"], files.rank, files.world_size)
             self.record.write()
 
     def _close(self, state: str, reason: str | None) -> None:

@@ -108,8 +108,7 @@ class RepeatingWindows(WindowManager):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         plan = Plan([(first, first + self._length - 1)])
         self._begin({**self._config, "capture": str(folder)}, plan)
-        self.record.claim()
-        return True
+        return self._is_selected()  # which claims its files
 
     def _is_behind(self) -> bool:
         folder = Path(self._config["capture"], LIVE)
