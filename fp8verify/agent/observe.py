@@ -220,7 +220,20 @@ def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[],
     return undo
 
 
-class ObservedFunction:
+class _Original:
+    """Stands in for a function, and is the function to whoever asks."""
+
+    function: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.function)
+
+
+class ObservedFunction(_Original):
     """A function that calls `listener()` before each call, and leaves no frame of ours in it.
 
     It is looked up by Python's own `()`, wherever the script has taken it from.
@@ -235,13 +248,6 @@ class ObservedFunction:
         """The function."""
         self.listener()
         return self.function
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.function, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self.function)
 
 
 _on_main_thread: list[Any] = []
@@ -260,7 +266,7 @@ def call_on_main_thread(function: Callable[[], object]) -> None:
     ctypes.pythonapi.Py_AddPendingCall(_on_main_thread[-1], None)
 
 
-class Observed:
+class Observed(_Original):
     """A method that calls `listener(instance)` whenever it is looked up on an instance.
 
     The lookup returns the original bound method. Unlike with a wrapper, an error inside it has the
@@ -269,33 +275,24 @@ class Observed:
     refuses a class whose `__init__` is not a function.
     """
 
-    method: Any = None
-
     def __init__(self, method: Any, listener: Callable[[Any], None]) -> None:
         functools.update_wrapper(self, method)
-        self.method = method
+        self.function = method
         self.listener = hidden(listener)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if torch.compiler.is_compiling():
-            return self.method.__get__(instance)
+            return self.function.__get__(instance)
         # Python 3.13's inspect.signature binds a class's own `__init__` to the class.
         if instance is not None and not isinstance(instance, type):
             self.listener(instance)
-        return self.method.__get__(instance, owner)
+        return self.function.__get__(instance, owner)
 
     invisible(__get__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method, for callers that found it in the class's dictionary."""
-        return self.method(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.method, name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return type(self.method)
+        return self.function(*args, **kwargs)
 
 
 _observed: set[tuple[type, str]] = set()
@@ -316,7 +313,7 @@ def unobserve(owner: type, name: str) -> None:
     _observed.discard((owner, name))
     method = owner.__dict__.get(name)
     if isinstance(method, Observed):
-        setattr(owner, name, method.method)
+        setattr(owner, name, method.function)
 
 
 def unobserve_all() -> None:

@@ -182,12 +182,26 @@ def called_apis(metas: dict[int, RankMeta]) -> list[str]:
 
 def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
     """Return the ranks of the traces that the records name, in the order of their windows."""
+    return {trace: rank for trace, rank, _ in _traced(metas)}
+
+
+def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
+    """Return the traces of windows in which the layers have names."""
+    return frozenset(trace for trace, _, window in _traced(metas) if window.layers)
+
+
+def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
+    """Return, by trace, the logs of the BLAS library that the run recorded."""
     return {
-        window.trace: rank
-        for rank, meta in metas.items()
-        for window in meta.windows
-        if window.trace is not None
+        trace: folder / window.blas_log
+        for trace, _, window in _traced(metas)
+        if window.blas_log and is_file_name(window.blas_log)
     }
+
+
+def _traced(metas: dict[int, RankMeta]) -> list[tuple[str, int, WindowRecord]]:
+    windows = [(rank, window) for rank, meta in metas.items() for window in meta.windows]
+    return [(window.trace, rank, window) for rank, window in windows if window.trace is not None]
 
 
 def remarks(metas: dict[int, RankMeta]) -> list[str]:
@@ -204,26 +218,6 @@ def remarks(metas: dict[int, RankMeta]) -> list[str]:
 
 def _first_of(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" + (f" and {len(ranks) - 1} more" if len(ranks) > 1 else "")
-
-
-def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
-    """Return the traces of windows in which the layers have names."""
-    return frozenset(
-        window.trace
-        for meta in metas.values()
-        for window in meta.windows
-        if window.trace is not None and window.layers
-    )
-
-
-def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
-    """Return, by trace, the logs of the BLAS library that the run recorded."""
-    windows = [window for meta in metas.values() for window in meta.windows]
-    return {
-        window.trace: folder / window.blas_log
-        for window in windows
-        if window.trace and window.blas_log and is_file_name(window.blas_log)
-    }
 
 
 def is_file_name(text: str) -> bool:
