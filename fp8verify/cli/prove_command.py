@@ -13,21 +13,19 @@ from fp8verify.errors import UsageError
 
 @click.command("prove", context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND …")
-@click.option(
-    "--launches",
+@valued(
+    "--launches N",
     default=20,
     show_default=True,
     type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Launches of GEMM-like kernels to measure.",
+    text="Launches of GEMM-like kernels to measure.",
 )
-@click.option(
-    "--skip",
+@valued(
+    "--skip N",
     default=0,
     show_default=True,
     type=click.IntRange(0, 10**9),
-    metavar="N",
-    help="Launches to skip first, such as the warm-up.",
+    text="Launches to skip first, such as the warm-up.",
 )
 @valued("--kernels REGEX", text="Measure the kernels whose names match; '' measures every kernel.")
 @form_option(("text", "json"), "Format of the result.", "text")

@@ -45,7 +45,7 @@ _GROUPS = {
     "Record": "module steps after_seconds ranks trace_dir layers blas_log numerics numerics_every",
     "Watch": "every window metrics on_change stop_on",
     "Report": "form output name verbose quiet",
-    "Gate": "min_share require_format strict exit_zero save_baseline baseline tolerance",
+    "Exit code": "min_share require_format strict exit_zero save_baseline baseline tolerance",
 }
 
 
