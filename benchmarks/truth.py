@@ -50,7 +50,7 @@ FELL_SHORT = "pass-without-fp8 step-without-fp8"
 # Which classes the evidence in a capture can decide, why not the others, and captures of runs
 # that really had this fault.
 CLASSES = {
-    "sound": (True, "", "the captures themselves"),
+    "correct": (True, "", "the captures themselves"),
     "one rank in BF16": (True, "", "ddp_one_rank_bf16"),
     "one step in BF16": (True, "", "fp8_one_step_bf16"),
     "one micro-batch of two in BF16": (True, "", "fp8_one_micro_batch_bf16"),
@@ -66,7 +66,7 @@ CLASSES = {
     "the layers of a size in BF16 on one rank": (True, "", "-"),
     "the layers of a size in BF16 in one micro-batch": (True, "", "-"),
     "one micro-batch in BF16, in a pipeline's order": (True, "", "-"),
-    "a pipeline's order of a sound run": (True, "", "-"),
+    "a pipeline's order of a correct run": (True, "", "-"),
     "ranks of two runs": (True, "", "-"),
     "empty filter, FP8 claimed": (
         True,
@@ -82,14 +82,14 @@ CLASSES = {
         "benchmarks/gpu/faults.py own-kernel-compiled",
     ),
     "BF16 under unknown names": (True, "", "benchmarks/gpu/faults.py own-kernel, own-op"),
-    "cut trace of a sound run": (True, "", "-"),
+    "cut trace of a correct run": (True, "", "-"),
     "stale weights": (
         False,
         "a trace holds no values: fp8verify run --numerics compares them",
         "benchmarks/gpu/weight_copies.py",
     ),
 }
-SOUND_CLASSES = ("sound", "cut trace of a sound run", "a pipeline's order of a sound run")
+SOUND_CLASSES = ("correct", "cut trace of a correct run", "a pipeline's order of a correct run")
 _LOW = re.compile(r"nvjet_sm90_q|fp8_gemm|scaled_mm|e4m3|F8", re.IGNORECASE)
 _NO_GEMM = re.compile(
     r"triton_(?:poi|red|per)_|.*prepare_grouped|\w{0,30}(?:quant|cast_|amax)", re.IGNORECASE
@@ -234,7 +234,7 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
         folder = root / name
         first = Capture(folder)
         gemms = first.gemms()
-        yield Case("sound", name, lambda to, folder=folder: Capture(folder).write(to))
+        yield Case("correct", name, lambda to, folder=folder: Capture(folder).write(to))
         for kind, label, chosen in _choices(gemms, census=bool(_converted(folder))):
             yield Case(kind, f"{name}: {label}", _edit(folder, chosen))
             if kind != "one layer in BF16":
@@ -242,7 +242,7 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
                 yield Case("a part in BF16 under unknown names", f"{name}: {label}", hidden)
         if len(first.documents) == 1:
             both = _edit(folder, lambda _: False, ranks=2)
-            yield Case("sound", f"{name}, as two ranks", both)
+            yield Case("correct", f"{name}, as two ranks", both)
         yield Case("one rank in BF16", name, _edit(folder, lambda _: True, 1, ranks=2))
         yield from _of_sizes(folder, gemms)
         if len(first.documents) == 1:
@@ -263,7 +263,7 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             number = rng.randrange(1 << 30)
             yield Case("names shuffled", f"{name}: {seed}", _shuffled(folder, number))
         for share in (0.5, 0.75, 0.95):
-            yield Case("cut trace of a sound run", f"{name}: {share}", _cut(folder, share))
+            yield Case("cut trace of a correct run", f"{name}: {share}", _cut(folder, share))
         for pin in _converted(folder)[:2]:
             line = f"[Override] mxfp8_linear: {pin} MXFP8Linear.Config -> Linear.Config"
             make = _edit(folder, lambda _: False, log=line)
@@ -301,7 +301,7 @@ def _micro_batches(folder: Path) -> Iterator[Case]:
         yield Case(kind, label, wrong, f"{FELL_SHORT} leg-not-fp8")
     for order in ("FFBB", "FFbb"):
         sound = _in_order(folder, order, lambda _: False)
-        yield Case("a pipeline's order of a sound run", order, sound)
+        yield Case("a pipeline's order of a correct run", order, sound)
     for number in (0, 1):
         wrong = _in_order(folder, "FFBB", lambda gemm, n=number: gemm.pass_number == n)
         yield Case("one micro-batch in BF16, in a pipeline's order", str(number), wrong, FELL_SHORT)
@@ -527,7 +527,7 @@ class Outcome(NamedTuple):
             return "no answer"
         if self.case.kind.startswith("a pipeline"):
             return "false reject" if self.codes & set(FELL_SHORT.split()) else "right"
-        if self.case.kind == "sound":
+        if self.case.kind == "correct":
             return "right" if self.verdict == "ACTIVE" and self.exit_code == 0 else "false reject"
         if self.case.kind.startswith("cut"):
             return "right" if self.verdict in ("ACTIVE", "PARTIAL") else "false reject"
@@ -569,7 +569,7 @@ def table(outcomes: list[Outcome]) -> str:
         "",
         (
             f"`benchmarks/truth.py`, {time.strftime('%Y-%m-%d')}: of {len(wrong)} faults that the "
-            f"evidence can decide {accepted} were taken for sound runs "
+            f"evidence can decide {accepted} were accepted as correct "
             f"(95% bound: {upper(accepted, len(wrong)):.1%})."
         ),
         "",

@@ -1,4 +1,4 @@
-"""What `run --numerics` finds and costs on a GPU: sound runs, injected faults, times, memory.
+"""What `run --numerics` finds and costs on a GPU: correct runs, injected faults, times, memory.
 
     python benchmarks/gpu/numerics.py [OUT]
 
@@ -391,7 +391,7 @@ def judged(case: Case, found: dict[str, Any]) -> list[str]:
 
 
 def unsound(found: dict[str, Any]) -> list[str]:
-    """Return the rows of a sound run whose SQNR is not as measured before."""
+    """Return the rows of a correct run whose SQNR is not as measured before."""
     expected = {"e4m3": 31.5, "e5m2": 25.5}
     rows = [row for row in found["numerics"]["rows"] if row["sqnr_db"] is not None]
     odd = [

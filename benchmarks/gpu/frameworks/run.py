@@ -208,7 +208,7 @@ def payoff_table(trainings: list[Training]) -> str:
         meta = sorted(training.out.glob("time.capture/rank0.meta.json"))
         found = json.loads(meta[0].read_text()).get("steps_outside") if meta else None
         steps[training.name] = found and found["median_ns"] / 1e6
-    lines = ["| training | ms a step | estimate | measured |", "|---|---|---|---|"]
+    lines = ["| run | ms a step | estimate | measured |", "|---|---|---|---|"]
     for training in trainings:
         report = training.out / "time.json"
         ranks = json.loads(report.read_text())["ranks"] if report.exists() else []
@@ -260,7 +260,7 @@ def table(trainings: list[Training]) -> str:
     """Return the results as a table in Markdown."""
     columns = ["plain", "run", "layers", "numerics", "every", "own", "auto", "loss gap"]
     lines = [
-        "| training | " + " | ".join(columns) + " |",
+        "| run | " + " | ".join(columns) + " |",
         "|" + "---|" * (len(columns) + 1),
         *(
             f"| {t.row['framework']} | "
