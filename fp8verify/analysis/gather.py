@@ -285,10 +285,8 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
     whole = {place for place, step in enumerate(trace.steps) if step.whole}
     if not whole:
         return trace
-    stays = not low.isdisjoint(whole)
-    return _with_kernels(
-        trace, [step in whole or (stays and step not in low) for step in trace.kernels.step]
-    )
+    stays = whole if low.isdisjoint(whole) else whole | set(trace.kernels.step) - low
+    return _with_kernels(trace, [step in stays for step in trace.kernels.step])
 
 
 def _with_kernels(trace: Trace, inside: Sequence[bool]) -> Trace:

@@ -15,7 +15,7 @@ from fp8verify.analysis.inputs import (
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
 from fp8verify.analysis.legs import doubt, owners_of, place_gemms, settle_by_shape, surely_forward
 from fp8verify.analysis.pairing import number_micro_batches, pair, settle_optimizer
-from fp8verify.analysis.purpose import purpose_of
+from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import (
     Leg,
@@ -195,12 +195,10 @@ def other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
 
 
 # What a kernel's time is shown under.
-_SHOWN_AS = {
-    Role.GROUPED_GEMM: "gemm",
-    Role.CAST_QUANTIZE: "quantize",
-    Role.AMAX_REDUCE: "quantize",
+GPU_TIME_KEYS: dict[Role, str] = {
+    role: "gemm" if role.is_gemm else "quantize" if role in QUANTIZING else role.value
+    for role in Role
 }
-GPU_TIME_KEYS: dict[Role, str] = {role: _SHOWN_AS.get(role, role.value) for role in Role}
 
 
 def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:

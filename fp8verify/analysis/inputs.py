@@ -402,10 +402,8 @@ def _precision_of(
 
 
 def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> bool:
-    return (
-        flops <= limits.MOST_RATE * rate * mean_ns
-        and limits.LEAST_RATE * rate * mean_ns <= most * flops
-    )
+    peak = rate * mean_ns
+    return limits.LEAST_RATE / most * peak <= flops <= limits.MOST_RATE * peak
 
 
 def _sound(op: OpContext) -> Iterator[tuple[str, Shape]]:

@@ -91,13 +91,10 @@ def layer_sizes(leg: Leg, shape: Shape) -> tuple[tuple[int, int], ...]:
     batch, m, n, k = shape
     if batch != 1:
         return ()
-    of_pass = {
-        Leg.FPROP: ((n, k),),
-        Leg.RECOMPUTE: ((n, k),),
-        Leg.DGRAD: ((k, n),),
-        Leg.WGRAD: ((m, n), (n, m)),
-    }
-    return of_pass.get(leg, ((k, n), (m, n), (n, m)))
+    if leg in (Leg.FPROP, Leg.RECOMPUTE):
+        return ((n, k),)
+    of_dgrad, of_wgrad = ((k, n),), ((m, n), (n, m))
+    return of_dgrad if leg is Leg.DGRAD else of_wgrad if leg is Leg.WGRAD else of_dgrad + of_wgrad
 
 
 class Kind(NamedTuple):
@@ -202,7 +199,6 @@ class Kinds:
         context = self._trace.ops[op] if op >= 0 else None
         found = classify(self._decoded[name], context)
         if inherited is not None:
-            found = replace(
-                found, precision=inherited, reason="part of the GEMM launched just before it"
-            )
+            why = "part of the GEMM launched just before it"
+            found = replace(found, precision=inherited, reason=why)
         return Kind(self._trace.names[name], context, found)

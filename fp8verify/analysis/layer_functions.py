@@ -33,9 +33,8 @@ class _Call(NamedTuple):
     @property
     def forward(self) -> list[_Work]:
         """Its own GEMMs."""
-        return [
-            (Leg.UNKNOWN, _part(shape, self.each)) for shape in self.gemms for _ in range(self.each)
-        ]
+        parts = (_part(shape, self.each) for shape in self.gemms)
+        return [(Leg.UNKNOWN, part) for part in parts for _ in range(self.each)]
 
     @property
     def backward(self) -> list[_Work]:

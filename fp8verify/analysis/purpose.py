@@ -120,11 +120,7 @@ _GATHER_OPS = _AMAX_OPS | _SCALE_OPS
 _CASTING = frozenset({Role.ELEMENTWISE, Role.REDUCTION, Role.OTHER})
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
 _LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
-_ROLES = {
-    Role.CAST_QUANTIZE: "cast",
-    Role.AMAX_REDUCE: "amax",
-    Role.TRANSPOSE: "transpose",
-}
+_ROLES = {Role.CAST_QUANTIZE: "cast", Role.AMAX_REDUCE: "amax", Role.TRANSPOSE: "transpose"}
 
 
 def of_the_model(op: OpContext | None) -> bool:

@@ -105,9 +105,8 @@ def _storage(rank: RankEvidence) -> Iterator[str]:
             yield f"{counted(found.count, 'linear layer')} with weights stored in {found.dtype}"
         elif found.what == "optimizer":
             yield f"optimizer states stored in {found.dtype}"
-    sent = {
-        (one.name, one.dtype) for one in rank.trace.collectives if one.dtype.startswith("Float8")
-    }
+    moved = {(total.name, total.dtype) for total in rank.trace.collectives}
+    sent = {(name, dtype) for name, dtype in moved if dtype.startswith("Float8")}
     yield from (f"{name} in {dtype.lower()}" for name, dtype in sorted(sent))
 
 

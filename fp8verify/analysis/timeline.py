@@ -80,18 +80,15 @@ def step_bounds(trace: Trace) -> StepBounds:
     """Return when the first kernel of each step began and its last one ended, in ns."""
     columns = trace.kernels
     first, last = [_NEVER] * len(trace.steps), [-_NEVER] * len(trace.steps)
-    for step, start, duration in zip(
-        columns.step, columns.start_ns, columns.duration_ns, strict=True
-    ):
+    launches = zip(columns.step, columns.start_ns, columns.duration_ns, strict=True)
+    for step, start, duration in launches:
         if step < 0:
             continue
         if start < first[step]:
             first[step] = start
         if start + duration > last[step]:
             last[step] = start + duration
-    return [
-        None if begin == _NEVER else (begin, end) for begin, end in zip(first, last, strict=True)
-    ]
+    return [None if own[0] == _NEVER else own for own in zip(first, last, strict=True)]
 
 
 def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
@@ -149,18 +146,15 @@ def bucket_times(
     times = [[0] * (BUCKETS + 1) for _ in range(4)]
     rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
     columns = trace.kernels
-    for number, start, duration in zip(
-        kinds.numbers, columns.start_ns, columns.duration_ns, strict=True
-    ):
+    launches = zip(kinds.numbers, columns.start_ns, columns.duration_ns, strict=True)
+    for number, start, duration in launches:
         row, (place, offset) = rows[number], divmod(start - begin, width)
         while offset + duration > width:  # cut at the ends of buckets
             row[place] += width - offset
             place, offset, duration = place + 1, 0, duration - (width - offset)
         row[place] += duration
     # A picture needs one decimal.
-    fp8, high, unknown, rest = (
-        tuple(round(time_ns / 1000, 1) for time_ns in row[:BUCKETS]) for row in times
-    )
+    fp8, high, unknown, rest = (tuple(round(ns / 1000, 1) for ns in row[:BUCKETS]) for row in times)
     return TimelineReport(
         bucket_us=width / 1000,
         fp8_us=fp8,

@@ -178,9 +178,8 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
         accumulates_fast = row.kind.classification.fast_accum
         if accumulates_fast is not None:
             fast[row.leg.value] = fast.get(row.leg.value, True) and accumulates_fast
-    return RecipeSeen(
-        time_us={name: micros(ns) for name, ns in sorted(time_ns.items())}, fast_accumulation=fast
-    )
+    time_us = {name: micros(ns) for name, ns in sorted(time_ns.items())}
+    return RecipeSeen(time_us=time_us, fast_accumulation=fast)
 
 
 def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:

@@ -248,9 +248,8 @@ def _name_from(naming: NamingStep) -> NamedLayers:
         return empty._replace(note=naming.reason)
     read = _read(naming.file)
     if isinstance(read, InputError):
-        return empty._replace(
-            note=f"the step that names them cannot be read: {read.fact.rstrip('.')}"
-        )
+        why = f"the step that names them cannot be read: {read.fact.rstrip('.')}"
+        return empty._replace(note=why)
     part = read[0]
     named = part.named or empty._replace(note=f"no GEMM ran in {naming.file.name}")
     note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")

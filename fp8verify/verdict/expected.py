@@ -259,10 +259,8 @@ class Stated:
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
         if not modules or not promises.any or any(m.state == "unknown" for m in modules):
             return None
-        if (
-            known_flops(rank.linear) is None
-            or sum(grid.cells[c].total for c in known) < 1 - NEGLIGIBLE
-        ):
+        covered = sum(grid.cells[cell].total for cell in known)
+        if known_flops(rank.linear) is None or covered < 1 - NEGLIGIBLE:
             return None
         left = [m for m in modules if not any(self.is_low(m, leg) for leg in LEGS)]
         high = any(promises.phase_of(step.number) == HIGH_PRECISION for step in rank.trace.steps)

@@ -88,9 +88,8 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
             fields = {**by_itself[code], **case}
             makes = fields.get("verdict") if severity is not Severity.INFO else None
             verdict = Verdict(makes) if makes else None
-            table[code][name] = Case(
-                severity, fields["message"], fields.get("hint", ""), verdict, place
-            )
+            message, hint = fields["message"], fields.get("hint", "")
+            table[code][name] = Case(severity, message, hint, verdict, place)
     return table
 
 

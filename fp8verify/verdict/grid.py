@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS
-from fp8verify.terms import Leg, Precision, Role
+from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Precision, Role
 from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
 
 # A layer: its name, (outputs, inputs), the experts of all layers, or None if it cannot be told.
@@ -261,14 +261,12 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
         if any_leg in cells:
             found[any_leg] = add_up([cells[any_leg], cells[cell]])
             continue
-        forward, *both = (
-            cells.get(cell._replace(leg=leg), Tally()) for leg in (Leg.FPROP, Leg.DGRAD, Leg.WGRAD)
-        )
+        forward, *both = (cells.get(cell._replace(leg=leg), Tally()) for leg in LEGS)
         if not any(ran.calls for ran in both):
             found[cell] = cells[cell]
             continue
         lacking = [max(0, forward.calls - ran.calls) for ran in both]
-        for leg, ran, lacks in zip((Leg.DGRAD, Leg.WGRAD), both, lacking, strict=True):
+        for leg, ran, lacks in zip(GRADIENT_LEGS, both, lacking, strict=True):
             part = lacks / sum(lacking) if any(lacking) else 0.5
             low, high, unknown, calls, low_calls = (part * amount for amount in cells[cell])
             more = Tally(low, high, unknown, round(calls), round(low_calls))

@@ -107,9 +107,8 @@ class RankSummary:
 
 def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what ran in low precision on a rank that is ACTIVE, and why not all."""
-    return "".join(
-        [ran(summary), in_steps([summary]), _by_design(summary, expected), apart(summary)]
-    )
+    why = _by_design(summary, expected)
+    return f"{ran(summary)}{in_steps([summary])}{why}{apart(summary)}"
 
 
 def too_few_whole(summary: RankSummary) -> str:
@@ -206,22 +205,16 @@ def apart(summary: RankSummary) -> str:
     rank = summary.rank
     total, measure = sum(rank.gemm.time_us.values()) or 1, summary.measure.name
     clauses = []
-    attention, untrained = (
-        sum(g.time_us.values()) for g in (rank.attention_gemm, rank.untrained_gemm)
-    )
+    attention = sum(rank.attention_gemm.time_us.values())
+    untrained = sum(rank.untrained_gemm.time_us.values())
     if attention >= NEGLIGIBLE * total:
-        formats = _formats(rank.attention_gemm.kernels)
-        clauses.append(
-            f"attention ran as {formats} GEMMs ({about(attention / total)} of GEMM {measure})"
-        )
+        kernels, share = rank.attention_gemm.kernels, about(attention / total)
+        formats = enumerated([name.upper() for name, count in kernels.items() if count])
+        clauses.append(f"attention ran as {formats} GEMMs ({share} of GEMM {measure})")
     if untrained >= NEGLIGIBLE * total:
         share = about(untrained / total)
         clauses.append(f"layers that only run forward ({share} of GEMM {measure}) do not count")
     return "".join(f"; {clause}" for clause in clauses)
-
-
-def _formats(kernels: Mapping[str, int]) -> str:
-    return enumerated([name.upper() for name, count in kernels.items() if count])
 
 
 # ---- what fell short, along the coordinate that decides
@@ -255,9 +248,8 @@ def _did(coordinate: str, rows: Sequence[ProofRow]) -> str:
     if coordinate == "micro-batch":
         return f"in the others {did}"
     comma = "," if did[0].isdigit() else ""
-    return (
-        f"{'on' if coordinate == 'rank' else 'in'} {_values([r.value for r in rows])}{comma} {did}"
-    )
+    where = f"{'on' if coordinate == 'rank' else 'in'} {_values([row.value for row in rows])}"
+    return f"{where}{comma} {did}"
 
 
 def _values(values: Sequence[str]) -> str:

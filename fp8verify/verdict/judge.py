@@ -169,9 +169,8 @@ def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises
     cause = cause_without_fp8(rank, promises)[1] if rank.has_fp8_units else ""
     because = f": {cause}" if cause else ""
     mention = f" (line {promises.mention.line} mentions it)" if promises.mention else ""
-    return Opinion(
-        Verdict.INACTIVE, f"{ran}, and no log line or module claims FP8{mention}{because}"
-    )
+    said = f"{ran}, and no log line or module claims FP8{mention}{because}"
+    return Opinion(Verdict.INACTIVE, said)
 
 
 # ---- the proof: the GEMMs of layers that train along the coordinate that decides

@@ -93,9 +93,8 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
         short, doubts = summary.share < policy.share, summary.doubts()
         is_cut = short and summary.is_cut and rank.shortfall is None
         if doubts and (least < policy.share <= most or is_cut):
-            return Opinion(
-                Verdict.INCONCLUSIVE, f"{headline.ran(summary)}, but {enumerated(doubts)}"
-            )
+            said = f"{headline.ran(summary)}, but {enumerated(doubts)}"
+            return Opinion(Verdict.INCONCLUSIVE, said)
         if short and (rank.shortfall is None or proof is None):
             asked = policy.min_share
             limit = "less than half" if asked is None else f"below --min-share {asked:.0%}"
@@ -113,9 +112,8 @@ def _short_of(expected: ExpectedReport, summary: RankSummary, proof: Proof | Non
     missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
     hidden = summary.time[Precision.UNKNOWN.value] + summary.opaque_us
     if shortfall is not None:
-        return Opinion(
-            Verdict.PARTIAL, headline.short(summary, proof, shortfall), summary.rank.cause
-        )
+        said = headline.short(summary, proof, shortfall)
+        return Opinion(Verdict.PARTIAL, said, summary.rank.cause)
     said = headline.missed(expected, summary)
     if hidden >= missing * summary.total or summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {enumerated(summary.doubts())}")

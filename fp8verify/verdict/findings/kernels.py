@@ -120,9 +120,8 @@ def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         )
     elif promises.any and not rank.has_fp8_units and rank.trace.trained:
         needs = _needs([name for names in promises.formats.values() for name in names])
-        yield finding(
-            "no-fp8-units", "promised", format=promises.name, gpu=rank.trace.gpu, needs=needs
-        )
+        gpu, promised = rank.trace.gpu, promises.name
+        yield finding("no-fp8-units", "promised", format=promised, gpu=gpu, needs=needs)
 
 
 def _needs(formats: Collection[str]) -> str:
@@ -204,9 +203,8 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
-    disputed, compared = name_conflicts(
-        [*rank.trace.gemms, *rank.trace.optimizer], rank.trace.others
-    )
+    trace = rank.trace
+    disputed, compared = name_conflicts([*trace.gemms, *trace.optimizer], trace.others)
     if disputed > MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return

@@ -309,10 +309,8 @@ class Parts:
         forward = {cell.layer for cell in cells if cell.leg is Leg.FPROP}
         loose = [c for c in cells if c.leg in VAGUE_LEGS and c.layer not in forward]
         missing = self._missing_gradients(cells)
-        return (
-            missing > limits.NEGLIGIBLE
-            and sum(cells[c].high for c in loose) > limits.HALF * missing
-        )
+        high = sum(cells[cell].high for cell in loose)
+        return missing > limits.NEGLIGIBLE and high > limits.HALF * missing
 
     def _missing_gradients(self, cells: Mapping[Cell, Tally]) -> float:
         """Return the work of gradients that layers in low precision have fewer of than others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
@@ -238,11 +239,8 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     """Return the ranks whose files are of another run than the rest, by world size and time."""
-    known = [
-        rank
-        for rank in ranks
-        if rank.trace.began_ns is not None or rank.trace.world_size is not None
-    ]
+    is_known = (rank.trace.began_ns or rank.trace.world_size for rank in ranks)
+    known = list(compress(ranks, is_known))
     current: list[RankEvidence] = []
     reached = 0
     for rank in sorted(known, key=lambda rank: rank.trace.began_ns or 0):

@@ -137,12 +137,8 @@ def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         histories[row.layer, row.tensor].append(row.amax or 0.0)
     for (layer, tensor), values in histories.items():
         up = sum(after >= before for before, after in pairwise(values))
-        rises = (
-            len(values) >= limits.LEAST_POINTS
-            and values[0] > 0
-            and up >= limits.RISING * (len(values) - 1)
-        )
-        if rises and values[-1] >= limits.GROWN * values[0]:
+        rises = values[0] > 0 and up >= limits.RISING * (len(values) - 1)
+        if rises and len(values) >= limits.LEAST_POINTS and values[-1] >= limits.GROWN * values[0]:
             row = TensorRecord(layer=layer, tensor=tensor, source="values")
             grown.append(Accused(values[-1] / values[0], late[-1].step, row))
     first = late[0].step if late else 0
@@ -210,9 +206,8 @@ def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
 
 
 def _is_stale(one: WeightCopyRecord) -> bool:
-    return (
-        one.unchanged and one.moved > 0 and _off(one) > limits.STALE and one.likeness >= limits.LIKE
-    )
+    is_copy = one.likeness >= limits.LIKE
+    return one.unchanged and one.moved > 0 and is_copy and _off(one) > limits.STALE
 
 
 def _off(one: WeightCopyRecord) -> float:

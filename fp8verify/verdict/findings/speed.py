@@ -47,9 +47,8 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         )
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         idle_ms = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
-        waits = (
-            f"idle for {idle_ms:.1f} ms of each {figures.step_us / 1e3:.1f} ms step (unprofiled)"
-        )
+        step_ms = figures.step_us / 1e3
+        waits = f"idle for {idle_ms:.1f} ms of each {step_ms:.1f} ms step (unprofiled)"
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
     # Steps outside the window tell more, without the profiler's waiting.
     if limits.WAITING <= pauses < limits.HALF:
