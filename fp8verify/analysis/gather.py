@@ -189,22 +189,29 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
 def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
     """Join the evidence of one rank's traces, in order: windows of a run, or runs after another.
 
-    The steps of a window are numbered after those of the windows before it.
+    The steps of a window are numbered after those of the windows before it, and so are the
+    micro-batches where it has no steps.
     """
     if len(parts) == 1:
         return parts[0]
     health = Health()
     others: dict[Kind, KindTotal] = {}
     numbered: list[TraceEvidence] = []
-    steps = 0
+    steps = micro_batches = 0
     for part in parts:
         health.add(part.health)
         gemms, optimizer = (
-            [row._replace(step=row.step + steps if row.step >= 0 else -1) for row in rows]
+            [
+                row._replace(step=row.step + steps)
+                if row.step >= 0
+                else row._replace(micro_batch=row.micro_batch + micro_batches)
+                for row in rows
+            ]
             for rows in (part.gemms, part.optimizer)
         )
         numbered.append(replace(part, gemms=gemms, optimizer=optimizer))
         steps += len(part.steps)
+        micro_batches = 1 + max((row.micro_batch for row in gemms), default=-1)
         for total in part.others:
             known = others.get(total.kind, KindTotal(total.kind, 0, 0))
             calls, time_ns = known.calls + total.calls, known.time_ns + total.time_ns

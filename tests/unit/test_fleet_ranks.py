@@ -156,6 +156,20 @@ def test_cycles_of_one_process_are_windows_of_one_rank(
     assert report.ranks[0].source == f"{names[1]}, {names[0]}"
 
 
+def test_recordings_without_steps_are_parts_of_their_own(tmp_path: Path) -> None:
+    for begin, fp8 in ((1000, True), (9000, False)):
+        build = TraceBuilder(rank=0)
+        for _ in range(4):
+            build.linear(64, 32, 16, fp8=fp8)
+        document = build.document()
+        for event in document["traceEvents"]:
+            event["ts"] += begin
+        (tmp_path / f"{begin}.json").write_text(json.dumps(document))
+    report = inspect(tmp_path)
+    assert [found.code for found in report.findings if found.verdict] == ["pass-without-fp8"]
+    assert "no FP8 GEMM ran in 4 of 8 micro-batches" in report.reason
+
+
 @pytest.mark.parametrize(
     ("begins", "processes", "names"),
     [
