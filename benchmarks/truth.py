@@ -15,6 +15,7 @@ user would run it.
 from __future__ import annotations
 
 import argparse
+import copy
 import gzip
 import json
 import random
@@ -47,6 +48,7 @@ SOUND = (
 # found where one of these findings is.
 ACCUMULATING = "fp8_megatron_first_last"
 FELL_SHORT = "pass-without-fp8 step-without-fp8"
+RECOMPUTED = "a recomputed forward pass in FP8"
 # Which classes the evidence in a capture can decide, why not the others, and captures of runs
 # that really had this fault.
 CLASSES = {
@@ -67,6 +69,9 @@ CLASSES = {
     "the layers of a size in BF16 in one micro-batch": (True, "", "-"),
     "one micro-batch in BF16, in a pipeline's order": (True, "", "-"),
     "a pipeline's order of a correct run": (True, "", "-"),
+    "the recomputed forward pass in BF16": (True, "", "benchmarks/gpu/faults.py recompute"),
+    RECOMPUTED: (True, "", "-"),
+    "parts below 1 % that add up": (True, "", "-"),
     "ranks of two runs": (True, "", "-"),
     "empty filter, FP8 claimed": (
         True,
@@ -89,7 +94,10 @@ CLASSES = {
         "benchmarks/gpu/weight_copies.py",
     ),
 }
-SOUND_CLASSES = ("correct", "cut trace of a correct run", "a pipeline's order of a correct run")
+SOUND_CLASSES = (
+    *("correct", "cut trace of a correct run", "a pipeline's order of a correct run"),
+    RECOMPUTED,
+)
 _LOW = re.compile(r"nvjet_sm90_q|fp8_gemm|scaled_mm|e4m3|F8", re.IGNORECASE)
 _NO_GEMM = re.compile(
     r"triton_(?:poi|red|per)_|.*prepare_grouped|\w{0,30}(?:quant|cast_|amax)", re.IGNORECASE
@@ -131,10 +139,7 @@ class Capture:
     def gemms(self, rank: int = 0) -> list[Gemm]:
         """Return the FP8 GEMMs of a rank in the order of their launches."""
         events = [e for e in list(self.documents.values())[rank]["traceEvents"] if "ts" in e]
-        launches = {
-            e["args"]["correlation"]: e for e in events
-            if e.get("cat") in _LAUNCHES and "correlation" in e.get("args", {})
-        }  # fmt: skip
+        launches = _launches(events)
         ops = {e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op"}
         steps = sorted(
             (e["ts"], e["ts"] + e["dur"]) for e in events
@@ -240,13 +245,10 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             if kind != "one layer in BF16":
                 hidden = _edit(folder, chosen, unknown=True)
                 yield Case("a part in BF16 under unknown names", f"{name}: {label}", hidden)
-        if len(first.documents) == 1:
-            both = _edit(folder, lambda _: False, ranks=2)
-            yield Case("correct", f"{name}, as two ranks", both)
         yield Case("one rank in BF16", name, _edit(folder, lambda _: True, 1, ranks=2))
         yield from _of_sizes(folder, gemms)
         if len(first.documents) == 1:
-            yield Case("ranks of two runs", name, _two_runs(folder), "rank-of-another-run")
+            yield from _of_one_rank(folder)
         yield Case(
             "empty filter, FP8 claimed", name,
             _edit(folder, lambda _: True, log="Applied Float8 training: recipe=TENSORWISE"),
@@ -272,8 +274,20 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
     yield from _micro_batches(root / ACCUMULATING)
 
 
+def _of_one_rank(folder: Path) -> Iterator[Case]:
+    """Yield what is made of a capture that has one rank."""
+    yield Case("correct", f"{folder.name}, as two ranks", _edit(folder, lambda _: False, ranks=2))
+    yield Case("ranks of two runs", folder.name, _two_runs(folder), "rank-of-another-run")
+    for kind, low in ((RECOMPUTED, True), ("the recomputed forward pass in BF16", False)):
+        yield Case(kind, folder.name, _recomputed(folder, low=low))
+
+
 def _of_sizes(folder: Path, gemms: list[Gemm]) -> Iterator[Case]:
     """Yield faults in the layers of one size, as far as their GEMMs record it."""
+    if _sizes(gemms):
+        label = f"{folder.name}, many steps"
+        yield Case("correct", label, _long_run(folder, every=0))
+        yield Case("parts below 1 % that add up", label, _long_run(folder, every=4))
     for size in _sizes(gemms):
         label = f"{folder.name}: {' x '.join(map(str, size))}"
         of_size = _of_size(gemms, size)
@@ -414,11 +428,7 @@ def _reorder(events: list[Event], order: str) -> None:
                 event["_shift"] = first - between if back else 0.0
     for event in timed:
         event["ts"] += event.pop("_shift", 0.0)
-    launches = {
-        e["args"]["correlation"]: e for e in timed
-        if e.get("cat") in _LAUNCHES and "correlation" in e.get("args", {})
-    }  # fmt: skip
-    _replay([event for event in timed if event.get("cat") == "kernel"], launches)
+    _replay([event for event in timed if event.get("cat") == "kernel"], _launches(timed))
 
 
 def _replay(kernels: list[Event], launches: dict[Any, Event]) -> None:
@@ -429,6 +439,138 @@ def _replay(kernels: list[Event], launches: dict[Any, Event]) -> None:
         stream = kernel["args"].get("stream")
         kernel["ts"] = max(launch + 5, free[stream])
         free[stream] = kernel["ts"] + kernel["dur"]
+
+
+def _recomputed(folder: Path, *, low: bool) -> Callable[[Path], Path]:
+    """Run the forward pass of each step again where the backward pass begins.
+
+    That is what `checkpoint(model, x, use_reentrant=False)` does: the first node that needs a saved
+    tensor runs all of it again, in the thread of autograd.
+    """
+
+    def make(to: Path) -> Path:
+        capture = Capture(folder)
+        (document,) = capture.documents.values()
+        gemms = capture.gemms()
+        for step in sorted({gemm.step for gemm in gemms if gemm.step >= 0}, reverse=True):
+            _run_again(document["traceEvents"], [gemm for gemm in gemms if gemm.step == step])
+        again = (one for one in capture.gemms() if one.kernel["args"]["correlation"] >= _COPIES)
+        in_bf16(() if low else (gemm._replace(backward=False) for gemm in again))
+        return capture.write(to)
+
+    return make
+
+
+_COPIES = 10_000_000  # the first correlation of copies of launches
+
+
+def _run_again(events: list[Event], gemms: list[Gemm]) -> None:
+    """Put a copy of a step's forward pass into the first node of its backward pass."""
+    launches = _launches(events)
+    ops = [event for event in events if event.get("cat") == "cpu_op"]
+
+    def around(gemm: Gemm) -> list[Event]:
+        launch = launches[gemm.kernel["args"]["correlation"]]
+        found = (op for op in ops if op["tid"] == launch["tid"] and _spans(op, launch["ts"]))
+        return sorted(found, key=lambda op: op["ts"])
+
+    forward = [gemm for gemm in gemms if not gemm.backward]
+    outer = around(forward[0])[0]
+    begin, last = outer["ts"], around(forward[-1])[0]
+    length = last["ts"] + last["dur"] - begin + 1
+    first = next(gemm for gemm in gemms if gemm.backward)
+    node = [op for op in around(first) if re.fullmatch(r"\w*Backward\d*", op["name"])][-1]
+    on_cpu = [
+        event for event in events
+        if event.get("cat") in ("cpu_op", *_LAUNCHES) and event["tid"] == outer["tid"]
+        and begin <= event["ts"] < begin + length
+    ]  # fmt: skip
+    numbers = {event["args"].get("correlation", -1) for event in on_cpu} - {-1}
+    on_gpu = [e for e in events if e.get("cat") in _ON_GPU and _number(e) in numbers]
+    copies = copy.deepcopy([*on_cpu, *on_gpu])
+    at = node["ts"] + 0.1
+    for event in (e for e in events if "ts" in e):
+        if event["ts"] > at:
+            event["ts"] += length
+        elif event.get("cat") not in _ON_GPU and _spans(event, at):
+            event["dur"] += length
+    for event in copies:
+        event["ts"] += at + 0.5 - begin
+        if event["cat"] not in _ON_GPU:
+            event["tid"] = node["tid"]
+        for key in _NUMBERS & event["args"].keys():
+            event["args"][key] += _COPIES
+    events += copies
+    _replay([event for event in events if event.get("cat") == "kernel"], _launches(events))
+
+
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_NUMBERS = {"External id", "correlation", "Sequence number"}
+
+
+def _number(event: Event) -> Any:
+    return event["args"].get("correlation")
+
+
+def _launches(events: Iterable[Event]) -> dict[Any, Event]:
+    """Return the launches by their correlation."""
+    return {
+        e["args"]["correlation"]: e for e in events
+        if e.get("cat") in _LAUNCHES and "correlation" in e.get("args", {})
+    }  # fmt: skip
+
+
+def _spans(event: Event, time: float) -> bool:
+    return "dur" in event and event["ts"] <= time <= event["ts"] + event["dur"]
+
+
+def _long_run(folder: Path, *, every: int) -> Callable[[Path], Path]:
+    """Repeat the steps up to 12 or more; run one size of layers forward in BF16 in some of them.
+
+    It is the size with the least time, below 1 % of all in a step. The module list says how many
+    steps there were, so that it stays behind.
+    """
+
+    def make(to: Path) -> Path:
+        capture = Capture(folder)
+        for document in capture.documents.values():
+            document.pop("fp8verify", None)
+            _repeat(document["traceEvents"])
+        gemms = capture.gemms()
+        time_of: dict[tuple[int, ...], float] = defaultdict(float)
+        for gemm in gemms:
+            if not gemm.backward and _size(gemm):
+                time_of[_size(gemm)] += gemm.kernel["dur"]
+        least = min(time_of, key=lambda size: time_of[size])
+        in_bf16(
+            gemm for gemm in gemms
+            if every and gemm.step % every == 1 and not gemm.backward and _size(gemm) == least
+        )  # fmt: skip
+        return capture.write(to, alone=True)
+
+    return make
+
+
+def _repeat(events: list[Event]) -> None:
+    """Add the whole recording again behind itself, with steps that are numbered on."""
+    timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
+    timed = [
+        event
+        for event in timed
+        if event.get("cat") in ("user_annotation", "cpu_op", *_LAUNCHES, *_ON_GPU)
+    ]
+    steps = len({e["name"] for e in timed if e["name"].startswith("ProfilerStep#")})
+    begin = min(event["ts"] for event in timed)
+    length = max(event["ts"] + event["dur"] for event in timed) - begin + 100
+    for turn in range(1, -(-12 // max(steps, 1))):
+        for event in copy.deepcopy(timed):
+            event["ts"] += turn * length
+            for key in _NUMBERS & event.get("args", {}).keys():
+                event["args"][key] += turn * _COPIES
+            name, _, number = event["name"].partition("#")
+            if name == "ProfilerStep":
+                event["name"] = f"{name}#{int(number) + turn * steps}"
+            events.append(event)
 
 
 def _layers(gemms: list[Gemm], places: set[int]) -> Chosen:
@@ -527,7 +669,7 @@ class Outcome(NamedTuple):
             return "no answer"
         if self.case.kind.startswith("a pipeline"):
             return "false reject" if self.codes & set(FELL_SHORT.split()) else "right"
-        if self.case.kind == "correct":
+        if self.case.kind in ("correct", RECOMPUTED):
             return "right" if self.verdict == "ACTIVE" and self.exit_code == 0 else "false reject"
         if self.case.kind.startswith("cut"):
             return "right" if self.verdict in ("ACTIVE", "PARTIAL") else "false reject"
@@ -600,11 +742,13 @@ def main() -> int:
     parser.add_argument("--cmd", default="fp8verify")
     parser.add_argument("--captures", type=Path, default=Path("traces"))
     parser.add_argument("--only", default="", help="classes with this in their name")
+    parser.add_argument("--every", type=int, default=1, help="of N cases take the first")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
     rng = random.Random(26)
     wanted = [case for case in cases(given.captures, rng) if given.only in case.kind]
+    wanted = wanted[:: given.every]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(given.jobs) as pool:
         places = (Path(scratch) / str(number) / "capture" for number in range(len(wanted)))
         command = shlex.split(given.cmd)
