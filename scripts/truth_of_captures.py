@@ -1,9 +1,10 @@
 """What each capture of traces/ must give, worked out without fp8verify: by construction.
 
     python -m scripts.truth_of_captures          # rewrites traces/*/expected.json
+    python -m scripts.truth_of_captures --check  # names those that would change, or are missing
 
 A workload decides which kernels are its GEMMs and in what they ran; a plain reading of the JSON
-(`json.load`, External id to operator) or of the SQLite file (the innermost NVTX range around the
+(External id to operator) or of the SQLite file (the innermost NVTX range around the
 launch) adds up their time. The file of a capture then holds its
 verdict and exit code, and for each rank the GEMM time in µs and the kernels of each precision.
 """
@@ -14,11 +15,14 @@ import gzip
 import json
 import re
 import sqlite3
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 ROOT = Path(__file__).parent.parent / "traces"
 
@@ -194,7 +198,6 @@ KNOWN: dict[str, Known] = {
 }
 
 # Those that Kineto recorded.
-KINETO = sorted(name for name in KNOWN if any((ROOT / name).glob("rank*.json.gz")))
 
 
 def expected(folder: Path) -> dict[str, Any]:
@@ -212,8 +215,7 @@ def expected(folder: Path) -> dict[str, Any]:
 
 
 def _rank(path: Path, rules: tuple[Rule, ...]) -> dict[str, Any]:
-    with gzip.open(path) as file:
-        events = json.load(file)["traceEvents"]
+    events = msgspec.json.decode(gzip.decompress(path.read_bytes()))["traceEvents"]
     ops = {
         event["args"]["External id"]: event["name"]
         for event in events
@@ -292,12 +294,18 @@ def _added_up(
     }
 
 
-def main() -> None:
-    """Rewrite the expectations of every capture."""
-    for folder in sorted(path for path in ROOT.iterdir() if path.is_dir()):
-        text = json.dumps(expected(folder), indent=2)
-        (folder / "expected.json").write_text(text + "\n")
+def main() -> int:
+    """Rewrite the expectations of every capture, or with --check name those that differ."""
+    check, status = "--check" in sys.argv, 0
+    for folder in sorted({*(ROOT / name for name in KNOWN), *filter(Path.is_dir, ROOT.iterdir())}):
+        file, text = folder / "expected.json", json.dumps(expected(folder), indent=2) + "\n"
+        if not check:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            sys.stdout.write(f"{folder.name}\n")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 import gzip
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from scripts.truth_of_captures import ROOT
+import msgspec
+
+from tests.captures import ROOT
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL
 
 Event = dict[str, Any]
@@ -26,8 +27,8 @@ class Capture:
     """One rank's trace of `traces/`, with the links that edits need."""
 
     def __init__(self, name: str) -> None:
-        with gzip.open(ROOT / name / "rank0.json.gz") as file:
-            self.document: dict[str, Any] = json.load(file)
+        data = gzip.decompress((ROOT / name / "rank0.json.gz").read_bytes())
+        self.document: dict[str, Any] = msgspec.json.decode(data)
         self.document.pop("fp8verify", None)
 
     @property
@@ -142,5 +143,5 @@ class Capture:
     def write(self, path: Path) -> Path:
         """Write the trace and return its path."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.document))
+        path.write_bytes(msgspec.json.encode(self.document))
         return path

@@ -24,9 +24,8 @@ from fp8verify.verdict.gates import (
     read_baseline,
     regressions,
 )
-from scripts.truth_of_captures import KNOWN, ROOT
+from tests.captures import CAPTURES, ROOT, report_of
 from tests.command_line import fp8verify
-from tests.golden.reports import report_of
 
 
 def _messages(report: Report, baseline: Baseline, tolerance: float = 0.02) -> list[str]:
@@ -42,7 +41,7 @@ def _with_layers(report: Report, states: dict[str, str]) -> Report:
     return replace(report, ranks=(replace(report.ranks[0], modules=modules),))
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("name", CAPTURES)
 def test_a_run_never_falls_below_itself(name: str) -> None:
     report = report_of(name)
     held = check_baseline(report, baseline_of(report), 0.0)

@@ -13,7 +13,7 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.terms import Precision, Severity, Verdict
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
 from tests.hand_built import codes
 

@@ -23,8 +23,7 @@ from fp8verify.analysis.kinds import gemm_shape
 from fp8verify.kernels import decode
 from fp8verify.kernels.operators import OPERATORS
 from fp8verify.terms import KernelName, OpContext
-from scripts.truth_of_captures import KNOWN, ROOT
-from tests.golden.reports import UPDATE, report_of
+from tests.captures import CAPTURES, ROOT, UPDATE, report_of
 from tests.unit.test_kernel_names import labelled_names
 from tests.unit.test_nvidia_spelling import spelled_names
 
@@ -109,7 +108,7 @@ def assert_golden(golden: Path, found: Lines) -> None:
     assert lines == golden.read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("name", [*sorted(KNOWN), NUMERICS.name, *PAIRS])
+@pytest.mark.parametrize("name", [*CAPTURES, NUMERICS.name, *PAIRS])
 def test_the_figures_are_the_golden_ones(name: str) -> None:
     assert_golden(HERE / "figures" / f"{name.replace(' ', '_against_')}.jsonl", found_of(name))
 

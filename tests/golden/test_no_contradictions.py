@@ -15,14 +15,13 @@ from fp8verify.report.model.report import RankReport
 from fp8verify.report.page import Grid
 from fp8verify.report.tables import layer_share
 from fp8verify.terms import Precision, Severity, Verdict
-from scripts.truth_of_captures import KNOWN
-from tests.golden.reports import report_of
+from tests.captures import CAPTURES, report_of
 
 WORDS = ("text", "html", "markdown", "github", "junit")
 ROUNDED_MS = 0.0051
 
 
-@pytest.fixture(params=sorted(KNOWN))
+@pytest.fixture(params=CAPTURES)
 def report(request: pytest.FixtureRequest) -> Report:
     return report_of(request.param)
 

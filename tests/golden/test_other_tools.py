@@ -14,8 +14,7 @@ from fp8verify.kernels import decode
 from fp8verify.report.model.report import RankReport
 from fp8verify.terms import Precision
 from fp8verify.trace import read_trace
-from scripts.truth_of_captures import KINETO, ROOT
-from tests.golden.reports import report_of
+from tests.captures import ROOT, report_of
 from tests.other_tools import WRITERS, Export, Recording, record, write_nsys
 
 # Every form of these: compiled, eager with two ranks, Transformer Engine, CUDA graphs, experts.
@@ -23,13 +22,12 @@ IN_EVERY_FORM = (
     *("fp8_compiled", "ddp_one_rank_bf16", "bf16_te_no_autocast", "fp8_te_backward_bf16"),
     *("fp8_cudagraphs", "fp8_experts", "fp8_muon", "bf16_filter_rejects_all"),
 )
-# Other tools lack input types, which name some of nanochat's casts.
-CAPTURES = sorted(set(KINETO) - {"fp8_nanochat"})
 # Which GEMMs are the layers' only operators tell, where names and counts do not.
 NEED_OPERATORS = {
     *("fp8_megatron_first_last", "fp8_muon", "fp8_unfused_attention"),
     *("fp8_one_step_bf16", "fp8_one_micro_batch_bf16"),
 }
+KERNELS_ALONE = sorted({*IN_EVERY_FORM, *NEED_OPERATORS, "fp8_emulated", "fp8_te_modules_block"})
 
 
 def recordings(name: str) -> list[Recording]:
@@ -75,7 +73,7 @@ def test_verdict_times_legs_and_steps_are_those_of_kineto(name: str, tmp_path: P
             assert times(one) == pytest.approx(times(other), abs=0.01)
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", KERNELS_ALONE)
 def test_kernels_alone_give_the_same_verdict_and_times(name: str, tmp_path: Path) -> None:
     known = report_of(name)
     bare = [Recording(kernels=one.kernels, gpu=one.gpu) for one in recordings(name)]

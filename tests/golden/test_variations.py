@@ -18,7 +18,7 @@ import pytest
 
 from fp8verify import Comparison, Policy, Report, compare, inspect
 from fp8verify.errors import InputError
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
 from tests.golden.test_figures import NUMERICS, assert_golden, figures
 from tests.hand_built import BF16, FP8

@@ -12,7 +12,7 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.annotate import annotate
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.command_line import fp8verify, refused
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.cli.group import COMMANDS
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.command_line import fp8verify
 from tests.shown import run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.command_line import fp8verify, refused
 from tests.shown import run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.capture.files import read_ranks
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.command_line import fp8verify
 from tests.shared_torch import python_with_torch
 

@@ -21,8 +21,7 @@ from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES, finding_pages
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
-from scripts.truth_of_captures import ROOT
-from tests.golden.reports import report_of
+from tests.captures import ROOT, report_of
 from tests.shown import OF_GITHUB, put, run
 
 REPOSITORY = ROOT.parent

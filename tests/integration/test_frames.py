@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.truth_of_captures import KNOWN, ROOT
-from tests.golden.reports import report_of
+from tests.captures import CAPTURES, ROOT, report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
 from fp8verify.report.model.diagnosis import TensorRow
@@ -18,7 +17,7 @@ from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.rows import Frames
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
+@pytest.mark.parametrize("name", CAPTURES)
 def test_frames_hold_what_the_report_holds(name: str) -> None:
     report = report_of(name)
     frames = report.to_pandas()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fp8verify import inspect
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 
 
 def test_the_breakdown_of_each_rank_is_in_the_report() -> None:

@@ -14,9 +14,8 @@ import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
 from fp8verify.report.tables import layer_groups
-from scripts.truth_of_captures import ROOT
 from tests.browser import browse, find_browser
-from tests.golden.reports import report_of
+from tests.captures import ROOT, report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="no Chromium here")

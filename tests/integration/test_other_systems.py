@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 
 # What macOS or Windows lack: modules, calls of `os`, and /proc.
 PRELUDE = """

@@ -9,7 +9,7 @@ import pytest
 from fp8verify import inspect
 from fp8verify.pytest_plugin import session_reports
 from fp8verify.verdict.gates import write_baseline
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.shared_torch import python_with_torch
 
 pytest_plugins = ["pytester"]

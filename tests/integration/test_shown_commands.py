@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.truth_of_captures import ROOT as TRACES
+from tests.captures import ROOT as TRACES
 from tests.fake_ncu import install, log_of
 from tests.other_tools import record, write_nsys, write_rocprof_csv
 from tests.shared_torch import python_with_torch

@@ -8,7 +8,7 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.report.forms import page_of
-from scripts.truth_of_captures import ROOT
+from tests.captures import CAPTURES, ROOT, report_of
 from tests.hand_built import TraceBuilder
 
 MEGATRON = """\
@@ -40,7 +40,7 @@ def fixes(report: Report) -> list[str]:
     ],
 )
 def test_the_page_begins_with_cause_and_remedy(capture: str, cause: str, advice: str) -> None:
-    report = inspect(ROOT / capture)
+    report = report_of(capture)
     assert cause in report.reason
     assert advice in fixes(report)[0]
 
@@ -52,9 +52,9 @@ def test_arguments_in_the_log_that_keep_layers_in_bf16_are_the_cause(tmp_path: P
     assert "Megatron-LM keeps blocks 0, 3 in high precision (log line 3)" in report.reason
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("*/expected.json")), ids=lambda p: p.parent.name)
-def test_every_verdict_but_a_clean_active_says_what_to_do(path: Path) -> None:
-    report = inspect(path.parent)
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_verdict_but_a_clean_active_says_what_to_do(name: str) -> None:
+    report = report_of(name)
     clean = report.verdict == "ACTIVE" and {f.severity for f in report.findings} <= {"info"}
     assert bool(fixes(report)) != clean
 

@@ -8,8 +8,8 @@ import pytest
 
 from fp8verify import Report, inspect
 from fp8verify.preflight.afterwards import explain_missing
-from scripts.truth_of_captures import ROOT
 from tests import doctor_files as files
+from tests.captures import ROOT
 from tests.doctor_files import write
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 

@@ -10,7 +10,7 @@ from fp8verify.logs.failures import failures
 from fp8verify.preflight.frameworks import frameworks
 from fp8verify.preflight.tables import codes, rules, schemas
 from scripts.docs.doctor_codes import FOLDER, code_pages, examples
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 
 PACKAGE = ROOT.parent / "fp8verify" / "preflight"
 RULES = [rule for of_group in rules().values() for rule in of_group]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fp8verify import Report, inspect
 from fp8verify.report.forms import brief, render
 from fp8verify.report.sentences import payoff
-from scripts.truth_of_captures import ROOT
+from tests.captures import ROOT
 from tests.hand_built import BF16, FP32, TraceBuilder
 from tests.unit.test_communication import GATHER, MB, SCATTER, collective
 from tests.unit.test_fp8_overhead import COPY, INSIDE

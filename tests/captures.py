@@ -1,13 +1,16 @@
-"""The reports of the captures that ship, each worked out once in a process of the tests."""
+"""The captures that ship, and their reports, each worked out once in a process of the tests."""
 
 from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 
 from fp8verify import Policy, Report, inspect
-from scripts.truth_of_captures import ROOT
 
+ROOT = Path(__file__).parents[1] / "traces"
+CAPTURES = sorted(path.parent.name for path in ROOT.glob("*/expected.json"))
+KINETO = [name for name in CAPTURES if any((ROOT / name).glob("rank*.json.gz"))]
 DEFAULT = Policy()
 UPDATE = bool(os.environ.get("FP8VERIFY_UPDATE_GOLDENS"))
 
