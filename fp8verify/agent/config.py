@@ -44,7 +44,7 @@ class Config(TypedDict):
     capture: str
     guest: str | None
     started: float
-    log: bool
+    capture_log: bool
     debug: bool
     windows: Sequence[Sequence[int]]
     global_windows: Sequence[Sequence[int]]

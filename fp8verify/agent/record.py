@@ -138,7 +138,7 @@ class RankFiles:
         self.stem = self._claim(rank, config["guest"])
         with suppress(OSError), (self._boot / "ranks").open("a", encoding="utf-8") as file:
             file.write(f"{rank}\n")
-        if config["log"]:
+        if config["capture_log"]:
             with suppress(OSError):
                 self._name_own_logs(rank)
 

@@ -42,7 +42,7 @@ SHELLS = {
     "fish": "set -gx --path --prepend PYTHONPATH {}",
     "none": "PYTHONPATH={}",
 }
-NOT_FOR_AGENT = {"trace_dir", "job", "python", "capture_log"}  # of the settings
+NOT_FOR_AGENT = {"trace_dir", "job", "python"}  # of the settings
 PATIENCE_S, POLL_S = 2.0, 0.01  # for the agent that another runner writes
 
 
@@ -147,7 +147,6 @@ def agent_config(
         "capture": str(capture.path),
         "guest": capture.secondary_node,
         "started": capture.started or time.time(),
-        "log": settings.capture_log,
         **for_agent(),
     }
 

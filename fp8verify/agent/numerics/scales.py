@@ -184,25 +184,19 @@ def describe_recipe(recipe: Any) -> dict[str, Any]:
     }
 
 
-def scale_records(before: KeptScales | None, after: KeptScales) -> dict[str, Any]:
+def scale_records(before: KeptScales, after: KeptScales) -> dict[str, Any]:
     """Return the records of the scales at the end of a window with those at its beginning."""
     records = []
     for key, now in after.slots.items():
-        then = before.slots.get(key) if before is not None else None
-        known = then or {"amax": []}
-        records.append(
-            {
-                **now,
-                "scale": repr(now["scale"]),
-                "scale_before": None if then is None else repr(then["scale"]),
-                "amax": [_magnitude(value) for value in now["amax"]],
-                "amax_before": _magnitude(known["amax"][-1]) if known["amax"] else None,
-                "staged": _magnitude(now["staged"]),
-                "staged_before": _magnitude(known.get("staged")),
-                "largest_amax": _magnitude(now["largest_amax"]),
-                "largest_amax_before": _magnitude(known.get("largest_amax")),
-            }
-        )
+        then = before.slots.get(key, {})
+        record = {**now, "amax": [_magnitude(value) for value in now["amax"]]}
+        record["amax_before"] = _magnitude(next(iter(then.get("amax", ())[-1:]), None))
+        for name in ("staged", "largest_amax"):
+            record[name] = _magnitude(now[name])
+            record[f"{name}_before"] = _magnitude(then.get(name))
+        record["scale"] = repr(now["scale"])
+        record["scale_before"] = repr(then["scale"]) if then else None
+        records.append(record)
     return {"recipes": after.recipes, "groups": after.groups, "slots": records}
 
 
