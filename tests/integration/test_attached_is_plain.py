@@ -99,10 +99,10 @@ def test_trainings_that_do_more_than_train(tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "options"),
     [
-        ("saves", ("--layers",)),
-        ("modes", ("--numerics",)),
-        ("forks", ()),
-        ("observes", ()),
+        ("saves", ("--steps", "3-4", "--layers")),
+        ("modes", ("--steps", "3-4", "--numerics")),
+        ("forks", ("--steps", "4")),  # before the window, while it warms up, in it and after it
+        ("observes", ("--steps", "3-4")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -114,7 +114,7 @@ def test_trainings_that_look_at_themselves(
         tmp_path,
         LOOPS / "seen.py",
         case,
-        options=("--steps", "3-4", *options),
+        options=options,
         python=python_with_torch(),
         witness=False,
     )
