@@ -12,10 +12,11 @@ import csv
 import json
 import re
 from array import array
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from fp8verify.errors import InputError
 from fp8verify.text import clean
@@ -53,11 +54,7 @@ _TIMES: Final = tuple(
     )
 )
 _CALLS: Final = (
-    "# of calls",
-    "number of calls",
-    "instances",
-    "calls",
-    "count",
+    *("# of calls", "number of calls", "instances", "calls", "count"),
     "kernel duration (us)_count",
 )
 _CPU: Final = ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total")
@@ -102,8 +99,21 @@ class _Sum(NamedTuple):
     cpu_ns: int = 0
 
 
-class _Columns(NamedTuple):
-    """Where a table has what; -1 for columns that it lacks."""
+class Table(Struct, kw_only=True):
+    """One table: in which columns it has what, -1 for those that it lacks, and sums by name.
+
+    Attributes:
+        tool: what printed it.
+        cells: takes a line apart.
+        unit: of times without their own.
+        metric: the places of a metric's name, unit and value in ncu's long form.
+        counters: places and headings of counters of tensor cores.
+        sums: by name.
+        on_cpu: those of rows with time on the CPU.
+        counted: the source type of a kernel's tensor operations, where counters are in the table.
+        total_ns: of all kernels, if the table says it.
+        unread: rows whose time or number of calls is none.
+    """
 
     tool: str
     cells: Callable[[str], Sequence[str]]
@@ -111,68 +121,57 @@ class _Columns(NamedTuple):
     name: int
     time: int
     unit: str
-    calls: int
-    cpu: int
-    share: int
-    metric: tuple[int, int, int] | None = None  # of ncu's long form: name, unit and value
+    calls: int = -1
+    cpu: int = -1
+    share: int = -1
+    metric: tuple[int, int, int] | None = None
     counters: tuple[tuple[int, str], ...] = ()
-
-
-class Table:
-    """The rows of one table, added up by name.
-
-    Attributes:
-        tool: what printed it.
-        sums: by name.
-        on_cpu: those of rows with time on the CPU.
-        counted: the source type of a kernel's tensor operations, where counters are in the table.
-        total_ns: of all kernels, if the table says it.
-    """
-
-    def __init__(self, columns: _Columns) -> None:
-        self.tool = columns.tool
-        self.sums: dict[str, _Sum] = defaultdict(_Sum)
-        self.on_cpu: dict[str, _Sum] = defaultdict(_Sum)
-        self.counted: dict[str, str] = {}
-        self.total_ns: int | None = None
-        self.shares = 0.0
-        self.columns = columns
+    sums: dict[str, _Sum] = field(default_factory=dict)
+    on_cpu: dict[str, _Sum] = field(default_factory=dict)
+    counted: dict[str, str] = field(default_factory=dict)
+    total_ns: int | None = None
+    shares: float = 0.0
+    unread: int = 0
 
     def add(self, cells: Sequence[str]) -> None:
         """Add a row; what has no name or no time is none."""
-        at = self.columns
-        if len(cells) == at.width + 1:  # pandas prints an index
+        if len(cells) == self.width + 1:  # pandas prints an index
             cells = cells[1:]
-        if len(cells) != at.width:
+        if len(cells) != self.width:
             return
-        name, time, unit = cells[at.name].strip(), cells[at.time].strip(), at.unit
-        if not name and (own := _TIME_UNIT.fullmatch(time)):  # ncu's units are below the headings
-            self.columns = at._replace(unit=own[1])
+        name, time = cells[self.name].strip(), cells[self.time].strip()
+        if not name and (unit := _TIME_UNIT.fullmatch(time)):  # ncu's are below the headings
+            self.unit = unit[1]
         self._count(name, cells)
-        if at.metric is not None:
-            metric, unit, time = (cells[place].strip() for place in at.metric)
-            time = f"{time} {unit}" if _is_time_of_ncu(metric) else ""
-            unit = at.unit
-        ns, calls = _nanoseconds(time, unit), _whole(cells[at.calls]) if at.calls >= 0 else 1
-        if name and ns is not None and calls is not None:
-            cpu = (_nanoseconds(cells[at.cpu], "u") or 0) if at.cpu >= 0 else 0
-            self._sum(name, _Sum(ns, calls, cpu))
-            self.shares += _number(cells[at.share]) or 0.0 if at.share >= 0 else 0.0
+        if self.metric is not None:
+            metric, unit_of_metric, _ = (cells[place].strip() for place in self.metric)
+            time = f"{time} {unit_of_metric}" if _is_time_of_ncu(metric) else ""
+        if not name or not time:
+            return
+        ns = _nanoseconds(time, self.unit)
+        calls = _whole(cells[self.calls]) if self.calls >= 0 else 1
+        if ns is None or calls is None:
+            self.unread += any(map(str.isdigit, time)) or time.lower() in ("nan", "inf", "-nan")
+            return
+        cpu_ns = (_nanoseconds(cells[self.cpu], "u") or 0) if self.cpu >= 0 else 0
+        self._sum(name, _Sum(ns, calls, cpu_ns))
+        self.shares += _number(cells[self.share]) or 0.0 if self.share >= 0 else 0.0
 
     def _count(self, name: str, cells: Sequence[str]) -> None:
         """Note the source type whose operations a counter of tensor cores has seen."""
-        counters = [(metric, cells[place]) for place, metric in self.columns.counters]
-        if self.columns.metric is not None:
-            counters.append((cells[self.columns.metric[0]], cells[self.columns.metric[2]]))
+        counters = [(metric, cells[place]) for place, metric in self.counters]
+        if self.metric is not None:
+            counters.append((cells[self.metric[0]], cells[self.metric[2]]))
         for metric, value in counters:
-            if (found := _COUNTED.search(metric[:200])) and (_number(value) or 0) > 0:
-                self.counted[name] = found[1]
+            if (counter := _COUNTED.search(metric[:200])) and (_number(value) or 0) > 0:
+                self.counted[name] = counter[1]
 
     def _sum(self, name: str, row: _Sum) -> None:
         rows = self.on_cpu if row.cpu_ns else self.sums
         if name not in rows and len(rows) >= _MOST_NAMES:
+            self.unread += 1
             return
-        before = rows[name]
+        before = rows.get(name, _Sum())
         if before.ns and self.tool == "key_averages()":
             # Without the CPU's columns the row of a compiled operator looks like its kernel's.
             rows[name] = max(before, row)
@@ -244,6 +243,7 @@ def read(source: Source, how: Reading) -> Trace:
     rows.launches(_launches(table.kernels))
     _add_counted(rows, table.counted)
     rows.fill(trace, table.tool, layers=how.layers)
+    trace.health.skipped_events += table.unread
     trace.seen = table.operators
     trace.remarks.append("the table does not say when kernels ran: idle time is unknown")
     if not table.is_whole and table.tool == "key_averages()":
@@ -292,16 +292,16 @@ def _tables(source: Source) -> Iterator[Table]:
     headings = _Headings()
     for raw in source.lines():
         line = raw.rstrip("\r\n")
-        columns = headings.take(line)
-        total = _TOTAL.search(line) if table is not None and columns is None else None
-        if table is not None and (columns is not None or total):
+        following = headings.take(line)
+        total = _TOTAL.search(line) if table is not None and following is None else None
+        if table is not None and (following is not None or total):
             table.total_ns = _nanoseconds(total[1], "u") if total else None
             yield table
             table = None
-        if columns is not None:
-            table = Table(columns)
+        if following is not None:
+            table = following
         elif table is not None and line and not _IS_RULED.fullmatch(line):
-            table.add(table.columns.cells(line))
+            table.add(table.cells(line))
     if table is not None:
         yield table
 
@@ -313,28 +313,23 @@ class _Headings:
         self._previous = ""
         self._spans: list[slice] = []
 
-    def take(self, line: str) -> _Columns | None:
-        """Return the columns that begin with this line, if a table of kernels does."""
+    def take(self, line: str) -> Table | None:
+        """Return the table that begins with this line, if one of kernels does."""
         previous, self._previous = self._previous, line
-        columns = None
+        table = None
         if rule := _RULE.search(line):
             self._spans = [slice(*one.span()) for one in _DASHES.finditer(line, rule.start())]
-            columns = _by_spans(previous, self._spans)
-        elif _has_hint(line):
-            columns = _by_spans(line, self._spans) if self._spans else None
-            columns = columns or _by_delimiter(line)
-        if columns is not None:
+            table = _by_spans(previous, self._spans)
+        elif any(word in line[:4096].lower() for word in _HINTS):
+            table = _by_spans(line, self._spans) if self._spans else None
+            table = table or _by_delimiter(line)
+        if table is not None:
             self._spans = []
-        return columns
+        return table
 
 
-def _has_hint(line: str) -> bool:
-    lower = line[:4096].lower()
-    return any(word in lower for word in _HINTS)
-
-
-def _by_spans(header: str, spans: Sequence[slice]) -> _Columns | None:
-    """Return the columns that a rule of dashes marks, None if it is another table."""
+def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
+    """Return the table whose columns a rule of dashes marks, None if it is another one."""
     # "CUDA time avg" is wider than its column, and moves what follows it in this line alone.
     names = _GAP.split(header[spans[0].start :].strip() if spans else "")
     if len(names) != len(spans):
@@ -344,17 +339,17 @@ def _by_spans(header: str, spans: Sequence[slice]) -> _Columns | None:
     def cells(line: str) -> list[str]:
         return [line[span].strip() for span in (*inner, slice(last.start, None))]
 
-    return _columns(names, cells)
+    return _table(names, cells)
 
 
-def _by_delimiter(header: str) -> _Columns | None:
-    """Return the columns of a line of headings between delimiters, or two spaces or more."""
+def _by_delimiter(header: str) -> Table | None:
+    """Return the table below headings between delimiters, or two spaces or more."""
     for sign in _DELIMITERS:
         if header.translate(_HEAVY).count(sign) >= 2:
-            found = _columns(_split(header, sign), partial(_split, sign=sign))
-            if found is not None:
-                return found
-    return _columns(_GAP.split(header.strip()), lambda line: _GAP.split(line.strip()))
+            table = _table(_split(header, sign), partial(_split, sign=sign))
+            if table is not None:
+                return table
+    return _table(_GAP.split(header.strip()), lambda line: _GAP.split(line.strip()))
 
 
 def _split(line: str, sign: str) -> list[str]:
@@ -367,8 +362,8 @@ def _split(line: str, sign: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _columns(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> _Columns | None:
-    """Return what the columns hold by their headings; None if it is no table of kernels."""
+def _table(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> Table | None:
+    """Return an empty table with these headings; None if it is not one of kernels."""
     if len(headings) > _MOST_COLUMNS:
         return None
     known = list(map(_heading, headings))
@@ -376,18 +371,26 @@ def _columns(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> 
     if name < 0 or len(known) < 2 or not _OTHERS.isdisjoint(known):
         return None
     metric, unit, value = (_place(known, (f"metric {text}",)) for text in ("name", "unit", "value"))
-    counters = tuple((at, text) for at, text in enumerate(known) if _COUNTED.search(text[:200]))
-    places = (name, _place(known, _CALLS), _place(known, _CPU), _place(known, _SHARES))
     if min(metric, unit, value) >= 0:
-        long = (metric, unit, value)
-        return _Columns("ncu", cells, len(known), name, value, "n", -1, -1, -1, long)
+        where = (metric, unit, value)
+        return Table(
+            tool="ncu", cells=cells, width=len(known), name=name, time=value, unit="n", metric=where
+        )
     for tool, pattern, usual in _TIMES:
         for time, text in enumerate(known):
             match = pattern.fullmatch(text)
             if match and time != name:
-                own = usual if not match.re.groups or match[1] is None else match[1]
-                return _Columns(
-                    tool, cells, len(known), name, time, own, *places[1:], None, counters
+                return Table(
+                    tool=tool,
+                    cells=cells,
+                    width=len(known),
+                    name=name,
+                    time=time,
+                    unit=usual if not match.re.groups or match[1] is None else match[1],
+                    calls=_place(known, _CALLS),
+                    cpu=_place(known, _CPU),
+                    share=_place(known, _SHARES),
+                    counters=tuple((n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])),
                 )
     return None
 
@@ -450,9 +453,8 @@ def _json_tables(source: Source) -> Iterator[Table]:
         rows = _rocprof_rows(found) if isinstance(found, dict) else found
         if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
             headings = list(dict.fromkeys(key for row in rows[:100] for key in row))
-            columns = _columns(headings, lambda _: ())
-            if columns is not None:
-                table = Table(columns)
+            table = _table(headings, lambda _: ())
+            if table is not None:
                 for row in rows:
                     table.add([str(row.get(key, "")) for key in headings])
                 yield table
