@@ -6,6 +6,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import UnsupportedOperation
 from typing import IO, Final, cast
 
@@ -18,6 +19,10 @@ from fp8verify.trace.tables import Trace
 
 _MOST_MEMBERS: Final = 4096
 _ZIP: Final = b"PK\x03\x04"
+_REFUSED = (
+    *(zipfile.BadZipFile, tarfile.TarError, NotImplementedError, EOFError, UnsupportedOperation),
+)
+_Members = dict[str, Callable[[], IO[bytes]]]
 
 
 def glance(source: Source) -> Glance:
@@ -26,8 +31,8 @@ def glance(source: Source) -> Glance:
     Raises:
         InputError: it cannot be read, or has none.
     """
-    with _opened(source) as (names, _):
-        parts = tuple(Part(number, clean(name)) for number, name in enumerate(names))
+    with _members(source) as members:
+        parts = tuple(Part(number, clean(name)) for number, name in enumerate(members))
     return Glance(is_trace=True, parts=parts)
 
 
@@ -37,37 +42,26 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: it cannot be read, or is not a trace.
     """
-    with _opened(source) as (names, open_member):
-        name = names[how.part or 0]
-        with open_member(name) as file:
-            return read_source(Source(file, source.name), how._replace(part=None))
+    with _members(source) as members, list(members.values())[how.part or 0]() as file:
+        return read_source(Source(file, source.name), how._replace(part=None))
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[tuple[list[str], Callable[[str], IO[bytes]]]]:
-    """Yield the names of the traces in an archive, and what opens one."""
+def _members(source: Source) -> Iterator[_Members]:
+    """Yield what opens the traces in an archive, by their names in order."""
     if source.path is None:
         raise InputError(f"{source.name} is an archive in a pipe.", "Write it into a file first.")
+    opened = _zip if source.head.startswith(_ZIP) else _tar
     try:
-        with open_binary(source.path) as file:
-            opened = _zip(file) if source.head.startswith(_ZIP) else _tar(file)
-            with opened as (names, open_member):
-                found = [name for name in names if name.endswith(suffixes())][:_MOST_MEMBERS]
-                if not found:
-                    raise InputError(
-                        f"{source.name} is an archive without a trace in it.",
-                        f"Traces end in {', '.join(suffixes())}; a checkpoint is an archive, too.",
-                    )
-                yield sorted(found, key=by_number), open_member
-    except (
-        *(
-            zipfile.BadZipFile,
-            tarfile.TarError,
-            NotImplementedError,
-            EOFError,
-            UnsupportedOperation,
-        ),
-    ) as error:
+        with open_binary(source.path) as file, opened(file) as members:
+            traces = [name for name in members if name.endswith(suffixes())][:_MOST_MEMBERS]
+            if not traces:
+                raise InputError(
+                    f"{source.name} is an archive without a trace in it.",
+                    f"Traces end in {', '.join(suffixes())}; a checkpoint is an archive, too.",
+                )
+            yield {name: members[name] for name in sorted(traces, key=by_number)}
+    except _REFUSED as error:
         raise InputError(
             f"{source.name} is an archive that cannot be read: {clean(str(error))[:120]}.",
             "Unpack it, and give the folder.",
@@ -75,29 +69,32 @@ def _opened(source: Source) -> Iterator[tuple[list[str], Callable[[str], IO[byte
 
 
 @contextmanager
-def _zip(file: IO[bytes]) -> Iterator[tuple[list[str], Callable[[str], IO[bytes]]]]:
+def _zip(file: IO[bytes]) -> Iterator[_Members]:
     with zipfile.ZipFile(file) as packed:
-        known = {info.filename: info for info in packed.infolist() if not info.is_dir()}
 
-        def open_member(name: str) -> IO[bytes]:
-            info = known[name]
+        def open_member(info: zipfile.ZipInfo) -> IO[bytes]:
             if info.file_size > max(RATIO_FREE, MAX_RATIO * info.compress_size):
                 raise zipfile.BadZipFile("a member expands as no trace does")
             if info.flag_bits & 1:
                 raise zipfile.BadZipFile("it is encrypted")
             return packed.open(info)
 
-        yield list(known), open_member
+        yield {i.filename: partial(open_member, i) for i in packed.infolist() if not i.is_dir()}
 
 
 @contextmanager
-def _tar(file: IO[bytes]) -> Iterator[tuple[list[str], Callable[[str], IO[bytes]]]]:
+def _tar(file: IO[bytes]) -> Iterator[_Members]:
     limit = max(RATIO_FREE, MAX_RATIO * file.seek(0, 2))
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:*") as tape:
-        known: dict[str, tarfile.TarInfo] = {}
+
+        def open_member(member: tarfile.TarInfo) -> IO[bytes]:
+            return cast("IO[bytes]", tape.extractfile(member))
+
+        members: _Members = {}
         for member in tape:
-            if member.offset_data + member.size > limit or len(known) > _MOST_MEMBERS:
+            if member.offset_data + member.size > limit or len(members) > _MOST_MEMBERS:
                 raise tarfile.ReadError("it expands as no trace does, or has too many members")
-            known |= {member.name: member} if member.isfile() else {}
-        yield list(known), lambda name: cast("IO[bytes]", tape.extractfile(known[name]))
+            if member.isfile():
+                members[member.name] = partial(open_member, member)
+        yield members

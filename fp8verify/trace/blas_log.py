@@ -36,6 +36,9 @@ _NUMBER: Final = re.compile(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
 _TYPE: Final = re.compile(r"\btype=(\w{1,24})")
 _TRANSPOSED: Final = re.compile(r"\btrans([ab])=(?:OP_)?T", 2)
 _SCALE: Final = re.compile(r"\b[ab]ScaleMode=(\w{1,60})", 2)
+# A line that is cut lacks the end of a part.
+_PARTS: Final = re.compile(r"\b(A|B|D|compute)[dD]esc=\[([^\]]*)\]")
+_HANDLES: Final = re.compile(r"\b[ABD]desc=(\S{1,40})")
 _TILE: Final = re.compile(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
 # Products that become rows of a trace one by one; more are summed by kind.
 _MAX_ROWS: Final = 200_000
@@ -103,13 +106,6 @@ class Product(NamedTuple):
     def flops(self) -> int:
         """2·batch·m·n·k."""
         return 2 * self.batch * self.m * self.n * self.k
-
-
-class _Matrix(NamedTuple):
-    type: str | None
-    rows: int
-    cols: int
-    batch: int
 
 
 class ProductLog:
@@ -187,7 +183,7 @@ class _ApiCalls:
         return self._call(line) if name.endswith("matmul") else None
 
     def _call(self, line: str) -> Product | None:
-        handles = tuple(_word(line, f"{at}desc=") for at in ("A", "B", "D", "compute"))
+        handles = tuple(_HANDLES.findall(line))
         if self._queried is not None:
             product: Product | None = self._queried
         elif len(self._layouts) >= 3:
@@ -321,56 +317,42 @@ def _period(order: array[int]) -> int:
 # ---- the parts of a line
 
 
-def _part(line: str, key: str) -> str | None:
-    """Return what is in the brackets behind a key, None if it is not there or does not end."""
-    start = line.find(f"{key}[")
-    end = line.find("]", start)
-    return None if start < 0 or end < 0 else line[start + len(key) + 1 : end]
-
-
-def _word(line: str, key: str) -> str:
-    return line.partition(key)[2].partition(" ")[0][:40]
-
-
 def _described(line: str, library: str) -> Product | None:
     """Return the product that a line describes, None if it does not, or ends early."""
-    a, b, d, compute = (
-        _part(line, "Adesc="), _part(line, "Bdesc="), _part(line, "Ddesc="),
-        _part(line, "computeDesc="),
-    )  # fmt: skip
-    if a is None or b is None or d is None or compute is None:
+    parts: dict[str, str] = dict(_PARTS.findall(line))
+    if not parts.keys() >= {"A", "B", "D", "compute"}:
         return None
     # The pointers to scales differ from call to call, and are the only thing that does.
-    compute = " ".join(word for word in compute.split(" ") if "Pointer=" not in word)
-    return _product(a, b, d, compute, _part(line, "algo=") or "", library)
+    compute = " ".join(word for word in parts["compute"].split(" ") if "Pointer=" not in word)
+    algo = _TILE.search(line)
+    return _product(parts["A"], parts["B"], parts["D"], compute, algo[1] if algo else "", library)
 
 
-def _matrix(text: str) -> _Matrix:
-    found = {name.lower().replace("_", ""): int(value) for name, value in _NUMBER.findall(text)}
+def _matrix(text: str) -> tuple[str | None, int, int, int]:
+    """Return type, rows, columns and batch of a matrix, 0 for a size that is not said."""
+    sizes = {name.lower().replace("_", ""): int(value) for name, value in _NUMBER.findall(text)}
     kind = _TYPE.search(text)
-    rows, cols = found.get("rows", 0), found.get("cols", 0)
-    return _Matrix(
-        _element_of(kind[1]) if kind else None, rows, cols, max(1, found.get("batchcount", 1))
-    )
+    batch = max(1, sizes.get("batchcount", 1))
+    return _element_of(kind[1]) if kind else None, sizes.get("rows", 0), sizes.get("cols", 0), batch
 
 
 @lru_cache(_MOST_KINDS)
 def _product(
-    a_text: str, b_text: str, d_text: str, compute: str, algo: str, library: str
+    a_text: str, b_text: str, d_text: str, compute: str, tile: str, library: str
 ) -> Product | None:
     """Return the product of A, B and D as BLAS has them; None if a size is missing."""
-    a, b, d = map(_matrix, (a_text, b_text, d_text))
+    a, a_rows, a_columns, _ = _matrix(a_text)
+    b, *_ = _matrix(b_text)
+    d, rows, columns, batch = _matrix(d_text)
     transposed = {side.lower() for side in _TRANSPOSED.findall(compute)}
-    inner = {a.rows} if "a" in transposed else {a.cols}
+    inner = {a_rows} if "a" in transposed else {a_columns}
     if not compute:  # layouts alone: K is the side of A that D does not have
-        inner = {a.rows, a.cols} - {d.rows} or {d.rows}
-    if not (d.rows and d.cols and len(inner) == 1):
+        inner = {a_rows, a_columns} - {rows} or {rows}
+    if not (rows and columns and len(inner) == 1):
         return None
-    scale, tile = _SCALE.search(compute), _TILE.search(algo)
-    name = _name(library, (a.type, b.type, d.type), compute, scale[1] if scale else "")
-    return Product(
-        name, b.type, a.type, d.batch, d.cols, d.rows, inner.pop(), tile[1] if tile else ""
-    )
+    scale = _SCALE.search(compute)
+    name = _name(library, (a, b, d), compute, scale[1] if scale else "")
+    return Product(name, b, a, batch, columns, rows, inner.pop(), tile)
 
 
 @lru_cache(_MOST_KINDS)

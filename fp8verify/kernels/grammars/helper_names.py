@@ -6,7 +6,6 @@ in FP8: its precision is the format that it writes or reads.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -54,10 +53,8 @@ _SETUP: Final = frozenset(
     {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
      "metadata", "problem", "sizes", "finalize"}
 )  # fmt: skip
-_LOW: Final = re.compile(
-    r"(?:__nv_|te_hip_|__hip_)?fp(?:8|4)(?:x[24])?_e\dm\d(?:_fnuz)?|Float(?:8|4)_e\dm\d\w*|"
-    r"float_e\dm\d_t|b?f8_(?:fnuz_|ocp_)?t|__nv_fp8_interpretation_t"
-)
+# The C++ types of FP8 and FP4.
+_LOW: Final = {name: element for name, element in CPP.items() if element_class(element).is_low}
 
 
 def decode(symbol: Symbol) -> KernelName | None:
@@ -103,7 +100,7 @@ def _role(words: frozenset[str]) -> Role | None:
 def _refined(symbol: Symbol, role: Role, words: frozenset[str]) -> Role:
     """Correct a role by the types: what is called quant, but writes no low precision, is not."""
     if role is Role.CAST_QUANTIZE and words & {"norm", "rmsnorm", "layernorm"}:
-        low = any(_LOW.fullmatch(name) for name in symbol.identifiers) or any(map(is_low, words))
+        low = not _LOW.keys().isdisjoint(symbol.identifiers) or any(map(is_low, words))
         return role if low else Role.REDUCTION
     if role is Role.REDUCTION and "AbsMaxOp" in symbol.identifiers:
         return Role.AMAX_REDUCE
@@ -152,5 +149,4 @@ def _format(symbol: Symbol, role: Role) -> tuple[Precision, str | None]:
 
 def _element(symbol: Symbol) -> str | None:
     """Return the first FP8 or FP4 element type among the template arguments and parameters."""
-    found = (CPP.get(name) for name in symbol.identifiers if _LOW.fullmatch(name))
-    return next((name for name in found if name), None)
+    return next((_LOW[name] for name in symbol.identifiers if name in _LOW), None)
