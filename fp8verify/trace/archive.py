@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +15,7 @@ from typing import IO, Final, cast
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.places import by_number, open_binary
-from fp8verify.trace.readers import read_source, suffixes
+from fp8verify.trace.readers import OURS, glance_source, read_source, suffixes
 from fp8verify.trace.source import MAX_RATIO, RATIO_FREE, Glance, Part, Reading, Source
 from fp8verify.trace.tables import Trace
 
@@ -21,8 +23,10 @@ _MOST_MEMBERS: Final = 4096
 _ZIP: Final = b"PK\x03\x04"
 _REFUSED = (
     *(zipfile.BadZipFile, tarfile.TarError, NotImplementedError, EOFError, UnsupportedOperation),
+    *(zlib.error, struct.error, UnicodeDecodeError),
 )
-_Members = dict[str, Callable[[], IO[bytes]]]
+_Open = Callable[[], IO[bytes]]
+_Members = dict[str, _Open]
 
 
 def glance(source: Source) -> Glance:
@@ -32,8 +36,21 @@ def glance(source: Source) -> Glance:
         InputError: it cannot be read, or has none.
     """
     with _members(source) as members:
-        parts = tuple(Part(number, clean(name)) for number, name in enumerate(members))
-    return Glance(is_trace=True, parts=parts)
+        parts = [Part(number, clean(name)) for number, name in enumerate(members)]
+        opened = zip(parts, members.values(), strict=True)
+        traces = [part for part, open_member in opened if _may_be_trace(part.label, open_member)]
+    # What is wrong with all of them is told when they are read.
+    return Glance(is_trace=True, parts=tuple(traces or parts))
+
+
+def _may_be_trace(name: str, open_member: _Open) -> bool:
+    """Whether a member is a trace, or damaged and called like a rank's."""
+    with open_member() as file:
+        try:
+            seen = glance_source(Source(file, name))
+        except InputError:
+            seen = Glance(is_damaged=True)
+    return seen.is_trace or (seen.is_damaged and "rank" in name)
 
 
 def read(source: Source, how: Reading) -> Trace:
@@ -54,13 +71,14 @@ def _members(source: Source) -> Iterator[_Members]:
     opened = _zip if source.head.startswith(_ZIP) else _tar
     try:
         with open_binary(source.path) as file, opened(file) as members:
-            traces = [name for name in members if name.endswith(suffixes())][:_MOST_MEMBERS]
+            named = (name for name in members if name.endswith(suffixes()))
+            traces = [name for name in named if not OURS.search(name.rpartition("/")[2])]
             if not traces:
                 raise InputError(
                     f"{source.name} is an archive without a trace in it.",
                     f"Traces end in {', '.join(suffixes())}; a checkpoint is an archive, too.",
                 )
-            yield {name: members[name] for name in sorted(traces, key=by_number)}
+            yield {name: members[name] for name in sorted(traces, key=by_number)[:_MOST_MEMBERS]}
     except _REFUSED as error:
         raise InputError(
             f"{source.name} is an archive that cannot be read: {clean(str(error))[:120]}.",
@@ -71,15 +89,20 @@ def _members(source: Source) -> Iterator[_Members]:
 @contextmanager
 def _zip(file: IO[bytes]) -> Iterator[_Members]:
     with zipfile.ZipFile(file) as packed:
+        members = [info for info in packed.infolist() if not info.is_dir()]
+        size = file.seek(0, 2)
+        # Members may share their bytes.
+        if sum(info.file_size for info in members) > max(RATIO_FREE, MAX_RATIO * size):
+            raise zipfile.BadZipFile("it expands as no trace does")
 
         def open_member(info: zipfile.ZipInfo) -> IO[bytes]:
-            if info.file_size > max(RATIO_FREE, MAX_RATIO * info.compress_size):
-                raise zipfile.BadZipFile("a member expands as no trace does")
             if info.flag_bits & 1:
                 raise zipfile.BadZipFile("it is encrypted")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile("its members are neither stored nor deflated")
             return packed.open(info)
 
-        yield {i.filename: partial(open_member, i) for i in packed.infolist() if not i.is_dir()}
+        yield {info.filename: partial(open_member, info) for info in members}
 
 
 @contextmanager

@@ -44,6 +44,7 @@ _TILE: Final = re.compile(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
 _MAX_ROWS: Final = 200_000
 _MOST_KINDS: Final = 1 << 14
 _FLOPS_PER_NS: Final = 10**6
+_MOST_FLOPS: Final = 1 << 54  # of one product; a GPU would take ten seconds for it
 _FLOPS: Final = "a BLAS log has no times: all shares are of FLOPs"
 _SEQUENCE: Final = (
     "its steps are the shortest sequence of products that repeats: a step, or a micro-batch"
@@ -352,7 +353,7 @@ def _product(
         return None
     scale = _SCALE.search(compute)
     name = _name(library, (a, b, d), compute, scale[1] if scale else "")
-    return Product(name, b, a, batch, columns, rows, inner.pop(), tile)
+    return _possible(Product(name, b, a, batch, columns, rows, inner.pop(), tile))
 
 
 @lru_cache(_MOST_KINDS)
@@ -369,7 +370,11 @@ def _bench_product(text: str) -> Product | None:
     batch, rows, cols, k = map(int, sizes)
     scale = "VEC32_UE8M0" if given.get("--scaleA") == given.get("--scaleB") == "3" else ""
     name = _name("hipBLASLt", (a, b, d), given.get("--compute_type", ""), scale)
-    return Product(name, b, a, batch, cols, rows, k)
+    return _possible(Product(name, b, a, batch, cols, rows, k))
+
+
+def _possible(product: Product) -> Product | None:
+    return product if product.flops <= _MOST_FLOPS else None
 
 
 def _element_of(text: str) -> str | None:

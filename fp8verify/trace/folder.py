@@ -15,13 +15,11 @@ from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.places import by_number, expand, is_pipe, is_remote, reading
-from fp8verify.trace.readers import glance_at, suffixes
+from fp8verify.trace.readers import OURS, glance_at, suffixes
 from fp8verify.trace.source import Glance
 
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _PROBES_AT_ONCE = 16
-# JSON files of a capture that are not traces; a hidden file is still being written.
-_OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
 # The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"
 
@@ -194,7 +192,7 @@ def _probe(path: Path) -> Glance:
 def _candidates_in(path: Path) -> list[Path]:
     """Return the files of a path; of a folder without any those of its direct subfolders."""
     if path.is_file():
-        return [] if _OURS.search(path.name) else [path]
+        return [] if OURS.search(path.name) else [path]
     if is_pipe(path):
         raise InputError(
             f"{path} is a pipe, which can be read only once. Pass it alone.",
@@ -232,6 +230,6 @@ def _trace_files(folder: Path) -> list[Path]:
     found = (
         entry
         for entry in folder.iterdir()
-        if entry.name.endswith(suffixes()) and not _OURS.search(entry.name) and entry.is_file()
+        if entry.name.endswith(suffixes()) and not OURS.search(entry.name) and entry.is_file()
     )
     return sorted(found, key=lambda path: by_number(path.name))

@@ -72,7 +72,8 @@ _IS_RULED: Final = re.compile(r"[\s|:+=\u2500-\u257f-]*")
 _TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
 _TIME_UNIT: Final = re.compile(_UNIT)
 _AMOUNT: Final = re.compile(
-    rf"(\d[\d,]{{0,20}}(?:\.\d{{0,12}})?(?:e[+-]?\d{{1,2}})?) ?(?:{_UNIT})?"
+    r"((?:\d{1,3}(?:,\d{3}){1,6}|\d{1,21})(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?)"
+    rf" ?(?:{_UNIT})?"
 )
 _COUNTED: Final = re.compile(
     r"ops_path_tensor_(?:op_\w+?_)?src_([a-z0-9]+(?:_fp\d)*?)(?:_dst|_sp|\.)"
@@ -133,12 +134,12 @@ class Table(Struct, kw_only=True):
     shares: float = 0.0
     unread: int = 0
 
-    def add(self, cells: Sequence[str]) -> None:
-        """Add a row; what has no name or no time is none."""
+    def add(self, cells: Sequence[str]) -> bool:
+        """Add a row; what has no name or no time is none. Return whether it has all cells."""
         if len(cells) == self.width + 1:  # pandas prints an index
             cells = cells[1:]
         if len(cells) != self.width:
-            return
+            return False
         name, time = cells[self.name].strip(), cells[self.time].strip()
         if not name and (unit := _TIME_UNIT.fullmatch(time)):  # ncu's are below the headings
             self.unit = unit[1]
@@ -147,15 +148,16 @@ class Table(Struct, kw_only=True):
             metric, unit_of_metric, _ = (cells[place].strip() for place in self.metric)
             time = f"{time} {unit_of_metric}" if _is_time_of_ncu(metric) else ""
         if not name or not time:
-            return
+            return True
         ns = _nanoseconds(time, self.unit)
         calls = _whole(cells[self.calls]) if self.calls >= 0 else 1
         if ns is None or calls is None:
             self.unread += any(map(str.isdigit, time)) or time.lower() in ("nan", "inf", "-nan")
-            return
+            return True
         cpu_ns = (_nanoseconds(cells[self.cpu], "u") or 0) if self.cpu >= 0 else 0
         self._sum(name, _Sum(ns, calls, cpu_ns))
         self.shares += _number(cells[self.share]) or 0.0 if self.share >= 0 else 0.0
+        return True
 
     def _count(self, name: str, cells: Sequence[str]) -> None:
         """Note the source type whose operations a counter of tensor cores has seen."""
@@ -244,6 +246,7 @@ def read(source: Source, how: Reading) -> Trace:
     _add_counted(rows, table.counted)
     rows.fill(trace, table.tool, layers=how.layers)
     trace.health.skipped_events += table.unread
+    trace.health.truncated = source.damage is not None
     trace.seen = table.operators
     trace.remarks.append("the table does not say when kernels ran: idle time is unknown")
     if not table.is_whole and table.tool == "key_averages()":
@@ -301,7 +304,8 @@ def _tables(source: Source) -> Iterator[Table]:
         if following is not None:
             table = following
         elif table is not None and line and not _IS_RULED.fullmatch(line):
-            table.add(table.cells(line))
+            is_whole = table.add(table.cells(line))
+            table.unread += not (is_whole or raw.endswith("\n"))  # cut within its last line
     if table is not None:
         yield table
 
@@ -401,7 +405,8 @@ def _heading(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return text.strip().replace("\u00b5", "u").replace("\u03bc", "u")
+    # In Latin-1 the sign of micro is no UTF-8.
+    return text.strip().translate(dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u"))
 
 
 def _place(known: Sequence[str], wanted: Iterable[str]) -> int:

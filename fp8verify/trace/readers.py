@@ -29,6 +29,8 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 _SQLITE_SUFFIXES = (".sqlite", ".sqlite.gz", ".sqlite.zst")
 _ROCPROF_SUFFIXES = ("_kernel_trace.csv", "_kernel_trace.csv.gz")
 _ROCPROF_COLUMNS = (b"kernel_name", b"start_timestamp", b"end_timestamp")
+# JSON files of a capture that are not traces; a hidden file is still being written.
+OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
 _BLAS_LINES = (b"[cublasLt][", b"[HIPBLASLT][", b"hipblaslt-bench -")
 
 
@@ -179,6 +181,15 @@ def read_source(source: Source, how: Reading) -> Trace:
         InputError: it cannot be read, or is not a trace.
     """
     return _format_of(source).reader.read(source, how)
+
+
+def glance_source(source: Source) -> Glance:
+    """Return what the start of a file shows, as `glance_at` does.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return _format_of(source).reader.glance(source)
 
 
 def read_products(path: Path) -> list[tuple[int, Product]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -109,7 +111,11 @@ class Source:
             )
         self._file.put_back(first)
         self.is_packed = first.startswith((GZIP_MAGIC, ZSTD_MAGIC))
-        self._pieces = self._unpacked(first)
+        pieces = self._unpacked(first)
+        start = next(pieces, b"")
+        is_utf16 = start.startswith((BOM_UTF16_LE, BOM_UTF16_BE))  # as PowerShell redirects text
+        whole = chain([start], pieces)
+        self._pieces = _from_utf16(whole) if is_utf16 else whole
         self.head = b""
         while len(self.head) < _HEAD_SIZE and (piece := next(self._pieces, b"")):
             self.head += piece
@@ -194,6 +200,13 @@ class Source:
                 f"{self.name} consists of {members} gzip members with hardly a byte in each.",
                 "This is not how traces are packed: unpack it yourself if you trust it.",
             )
+
+
+def _from_utf16(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the text of pieces of UTF-16 as UTF-8."""
+    decoder = getincrementaldecoder("utf-16")("replace")
+    for piece in pieces:
+        yield decoder.decode(piece).encode("utf-8", "replace")
 
 
 class _Counted:

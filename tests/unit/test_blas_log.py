@@ -124,6 +124,18 @@ def joined(folder: Path, kernels: dict[str, tuple[str, ...]], *lines: str) -> Re
 NEW = "nvjet_sm130_zzfoo_128x128_x"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        line(E4M3, E4M3, 10**10 - 1, 10**10 - 1, 10**10 - 1),
+        f"hipblaslt-bench -m {10**10 - 1} -n {10**10 - 1} -k 9 --a_type f8_r --b_type f8_r\n",
+    ],
+)
+def test_impossible_sizes_are_damage(text: str, tmp_path: Path) -> None:
+    health = read_trace(written(tmp_path, line(E4M3, E4M3, M, N, K), text)).health
+    assert (health.kernels, health.truncated) == (1, True)
+
+
 def test_the_library_vouches_for_its_kernels_and_settles_unknown_names(tmp_path: Path) -> None:
     cutlass = "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<X> >(X)"
     kernels = {FP8_KERNEL: (FP8, FP8), cutlass: (FP8, FP8), NEW: ()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 from pathlib import Path
 
@@ -221,3 +223,30 @@ def test_names_that_are_cut_say_which_argument_to_use(tmp_path: Path) -> None:
 def test_a_table_without_kernels_says_how_to_print_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no row of a GPU kernel"):
         read(tmp_path, delimited(",", NSYS, ("100.0", "60000", "3", "cudaLaunchKernel")))
+
+
+SUMMARY = "Time (%),Total Time (ns),Instances,Name\n"
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "-600", "0,6", "600.000.000", "9" * 40])
+def test_a_row_whose_time_is_no_number_is_counted_as_unread(time: str, tmp_path: Path) -> None:
+    trace = read(tmp_path, f'{SUMMARY}60,"{time}",6,{FP8}\n40,400,4,{BF16_KERNEL}\n')
+    assert (trace.names, trace.health.skipped_events) == ([BF16_KERNEL], 1)
+
+
+def test_a_table_may_be_cut_within_its_last_row_or_its_packed_bytes(tmp_path: Path) -> None:
+    text = f"{SUMMARY}100,600,6,{FP8}\n"
+    assert read(tmp_path, text[:-1]).health.complete
+    assert not read(tmp_path, f"{text}40,4").health.complete
+    path = tmp_path / "sum.csv.gz"
+    names = (hashlib.sha256(bytes([n])).hexdigest() for n in range(200))
+    path.write_bytes(gzip.compress((text + "".join(f"0,1,1,{n}\n" for n in names)).encode())[:-20])
+    assert read_trace(path).health.truncated
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "latin-1"])
+def test_encodings_of_windows(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "sum.csv"
+    text = f"Kernel name,Kernel duration (\N{MICRO SIGN}s)_sum,UID\r\n{FP8},600,1\r\n"
+    path.write_bytes(text.encode(encoding))
+    assert list(read_trace(path).kernels.duration_ns) == [600_000]

@@ -53,6 +53,37 @@ def test_an_archive_of_traces_is_read_by_rank(kind: str, tmp_path: Path) -> None
     assert inspect(path).gemm.kernels["fp8"] == 2
 
 
+def test_an_archive_of_a_capture_has_no_more_ranks_than_traces(tmp_path: Path) -> None:
+    trace = TraceBuilder().launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8))
+    with zipfile.ZipFile(tmp_path / "run.zip", "w") as packed:
+        packed.write(trace.write(tmp_path / "rank0.json"), "run/rank0.json")
+        packed.writestr("run/rank0.meta.json", "{}")
+        packed.writestr("run/tokenizer.json", '{"model": 1}')
+    assert [file.rank for file in find_traces(tmp_path / "run.zip")] == [0]
+
+
+def damaged_zip(what: str, path: Path) -> None:
+    method = zipfile.ZIP_LZMA if what == "lzma" else zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(path, "w", method) as packed:
+        for rank in range(4):
+            packed.writestr(f"rank{rank}.json", " " * (20 << 20) if what == "bombs" else "[]" * 99)
+    data = bytearray(path.read_bytes())
+    if what == "deflate":
+        data[40:50] = b"\xff" * 10
+    elif what == "name":
+        at = data.index(b"PK\x01\x02")
+        data[at + 9] |= 8
+        data[at + 46 : at + 48] = b"\xff\xfe"
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["deflate", "name", "lzma", "bombs"])
+def test_hostile_archives_end_in_two_lines(what: str, tmp_path: Path) -> None:
+    damaged_zip(what, tmp_path / "run.zip")
+    with pytest.raises(InputError, match="archive that cannot be read"):
+        inspect(tmp_path / "run.zip")
+
+
 SNAPSHOT = b"\x80\x04\x95" + bytes(8) + b"}\x94(\x8c\x08segments\x94]\x94u."
 
 
