@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fp8verify.report.model.comparison import Comparison, RunTable
-from fp8verify.report.model.report import Report
+from fp8verify.report.model.report import Judged, Report
 
 # The documents that have a schema, by the name of its file.
 DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
@@ -30,12 +30,13 @@ DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
 def schema(document: str = "report") -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a document.
 
-    Properties are described by the "Attributes" of their struct's docstring.
+    Properties are described by the "Attributes" of their struct's docstring, or of `Judged`.
     """
     kind, title = DOCUMENTS[document]
     found = msgspec.json.schema(kind)
     for definition in found["$defs"].values():
         summary, described = _parted(definition.get("description", ""))
+        described = _parted(Judged.__doc__ or "")[1] | described
         definition["description"] = summary
         for name, entry in definition.get("properties", {}).items():
             if name in described:

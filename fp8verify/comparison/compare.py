@@ -47,7 +47,6 @@ from fp8verify.report.model.comparison import (
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
 from fp8verify.report.sentences import payoff, steps_shown
-from fp8verify.report.tables import layer_share, lowest_share, precision_rows
 from fp8verify.terms import Severity
 from fp8verify.text import counted
 from fp8verify.trace.places import place, reading
@@ -396,9 +395,9 @@ def _row(report: Report, name: str) -> RunRow:
         gpu=report.environment.gpu,
         ranks=len(report.ranks),
         steps=steps_shown(report).removeprefix("steps ").removeprefix("step "),
-        fp8_share_of_time=layer_share(report),
-        lowest_rank_share=lowest_share(report),
-        precisions=tuple(row.precision for row in precision_rows(report)),
+        fp8_share_of_time=report.layer_share,
+        lowest_rank_share=report.lowest_share,
+        precisions=tuple(row.precision for row in report.layer_gemm.rows),
         scaling=tuple(report.recipe.time_us),
         step_us=profiled_step_us(rank) if rank else None,
         gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps_of(rank), 3)

@@ -24,7 +24,7 @@ from fp8verify.report.model.comparison import (
 from fp8verify.report.model.diagnosis import MemoryReport
 from fp8verify.report.model.parts import KernelRow, StepStatistics
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.report.tables import layer_share, layer_us, precisions
+from fp8verify.report.tables import layer_us, precisions
 from fp8verify.terms import CERTAIN_LEGS, Leg
 from fp8verify.text import join_windows
 
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
     @property
     def fp8_share(self) -> float:
         """FP8 share of the GEMM time of all compared ranks."""
-        return fmean(layer_share(rank) or 0.0 for rank in self.ranks)
+        return fmean(rank.layer_share or 0.0 for rank in self.ranks)
 
 
 def measure_runs(
@@ -373,8 +373,8 @@ def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:
             baseline_us=before,
             candidate_us=after,
             step_speedup=round(before / after, 4),
-            baseline_fp8_share=layer_share(old),
-            candidate_fp8_share=layer_share(new),
+            baseline_fp8_share=old.layer_share,
+            candidate_fp8_share=new.layer_share,
         )
         for old, new in pairs
         if len(baseline.ranks) > 1

@@ -22,7 +22,6 @@ from fp8verify.comparison.measure import (
 from fp8verify.report.model.comparison import Outcome
 from fp8verify.report.model.diagnosis import PayoffReport
 from fp8verify.report.model.parts import Finding, StepStatistics
-from fp8verify.report.tables import layer_share
 from fp8verify.thresholds import LONG_SERIES
 from fp8verify.verdict.findings.speed import cost_of_casts, gemms_are_small, payoff_remedy
 from fp8verify.verdict.findings_table import finding
@@ -216,7 +215,7 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
 def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
     """Say which ranks run less of their GEMM time in FP8 than in the baseline."""
     for old, new in zip(before.ranks, after.ranks, strict=False):
-        had, has = (layer_share(rank) or 0.0 for rank in (old, new))
+        had, has = (rank.layer_share or 0.0 for rank in (old, new))
         if len(before.ranks) > 1 and has < had - _FELL:
             yield (
                 f"rank {new.rank} runs {has:.0%} of its GEMM time in FP8, {had:.0%} in the baseline"

@@ -21,7 +21,7 @@ from fp8verify.errors import Fp8VerifyError
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight.dry_start import wait_and_end
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import layer_states, lowest_share, percent
+from fp8verify.report.tables import percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
 from fp8verify.verdict.gates import (
@@ -98,7 +98,7 @@ class SessionReports:
         item = self._current()
         if item is not None:
             item.stash.setdefault(_REPORTS, []).append(report)
-            share = f"{percent(lowest_share(report)):>6} of GEMM time in FP8"
+            share = f"{percent(report.lowest_share):>6} of GEMM time in FP8"
             ranks = f" ({len(report.ranks)} ranks)" if len(report.ranks) > 1 else ""
             line = f"{report.verdict.value:12} {share}, {report.name}{ranks}"
             item.user_properties.append(("fp8verify", printable(line)))
@@ -206,7 +206,7 @@ def unmet(report: Report, demands: Demands, min_share: float, baseline: str | No
 
 
 def _assert_layers_fp8(report: Report, pattern: str) -> None:
-    states = layer_states(report)
+    states = report.layer_states
     matching = {name: state for name, state in states.items() if fnmatchcase(name, pattern)}
     others = [f"{name} ({state})" for name, state in matching.items() if state != "fp8"]
     if not states:

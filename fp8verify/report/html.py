@@ -103,8 +103,6 @@ def _environment() -> Environment:
         "plain": printable,
         "name": _short,
         "prose": _prose,
-        "rank": tables.rank_label,
-        "share": tables.layer_share,
         "tone_of_run": _tone_of_run,
         "verdict_of": verdict_of,
         "kind": charts.kind_of,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as Xml
 
 from fp8verify.report.model.report import Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
-from fp8verify.report.tables import layer_share, percent, rank_label
+from fp8verify.report.tables import percent
 from fp8verify.terms import Severity, Verdict
 from fp8verify.text import printable
 
@@ -137,10 +137,10 @@ def write_junit(report: Report, page: Page) -> str:
     text = "\n".join([*told, page.exit])
     cases = [_case("run", report.verdict, head, text, failed=report.fails)]
     for rank in report.ranks if len(report.ranks) > 1 else ():
-        text = f"{percent(layer_share(rank))} of layers' GEMM time in FP8: {rank.source}"
+        text = f"{percent(rank.layer_share)} of layers' GEMM time in FP8: {rank.source}"
         failed = report.fails and rank.verdict is not Verdict.ACTIVE
         head = f"FP8 {rank.verdict.value}: {rank.reason}"
-        cases.append(_case(rank_label(rank), rank.verdict, head, text, failed=failed))
+        cases.append(_case(rank.label, rank.verdict, head, text, failed=failed))
     suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
     for kind, attribute in (("failure", "failures"), ("error", "errors")):
         suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))

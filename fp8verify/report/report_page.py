@@ -21,7 +21,7 @@ from fp8verify.report.model.parts import Finding, KernelRow, Proof, ProofRow, St
 from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
-from fp8verify.report.tables import figure, layer_share, millis, percent, rank_label
+from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
 from fp8verify.text import counted
 
@@ -270,12 +270,12 @@ def _in_flops(block: Grid | str) -> Grid | str:
 
 
 def _of_rank(report: Report, rank: RankReport) -> str:
-    return f" of {rank_label(rank)}" if len(report.ranks) > 1 else ""
+    return f" of {rank.label}" if len(report.ranks) > 1 else ""
 
 
 def _gemm_grid(report: Report) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
-    others = tables.other_gemms(report)
+    others = report.other_gemms
     what, share = ("<GEMM of layers", "of layers") if others else ("<GEMM time", "share")
     layers = [
         (
@@ -285,7 +285,7 @@ def _gemm_grid(report: Report) -> Grid:
             percent(row.share),
             _rate(row.tflops),
         )
-        for row in tables.precision_rows(report)
+        for row in report.layer_gemm.rows
     ]
     apart = [
         (f"({row.precision}, {purpose})", str(row.kernels), millis(row.time_us), "-", "-")
@@ -340,7 +340,7 @@ def _rank_grid(report: Report) -> Grid:
     cells: dict[str, Callable[[RankReport], str]] = {
         "<rank": lambda rank: figure(rank.rank, "d"),
         "<verdict": lambda rank: rank.verdict.value,
-        f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(layer_share(rank)),
+        f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(rank.layer_share),
         "GEMM ms": lambda rank: millis(sum(rank.gemm.time_us.values())),
         "<source": lambda rank: rank.source,
     }
@@ -445,7 +445,7 @@ def _step_grid(rank: RankReport) -> Grid:
         "FP8 of all GEMMs": lambda step: percent(step.gemm.fp8_share_of_time),
         "GEMM ms": lambda step: millis(sum(step.gemm.time_us.values())),
     }
-    return Grid(f"Steps of {rank_label(rank)}", *columns(rank.steps, cells), folded=True)
+    return Grid(f"Steps of {rank.label}", *columns(rank.steps, cells), folded=True)
 
 
 def _cost_grids(rank: RankReport) -> Iterator[Grid]:

@@ -16,7 +16,7 @@ from fp8verify.report.model.diagnosis import (
 from fp8verify.report.model.parts import Claim, ClockReport, ModulesReport
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.page import FAIR, GOOD, Note
-from fp8verify.report.tables import about, figure, layer_gemms, millis, rank_label
+from fp8verify.report.tables import about, figure, millis
 from fp8verify.terms import (
     Precision,
     Role,
@@ -95,7 +95,7 @@ def _model(report: Report) -> str:
 
 def _who(ranks: list[RankReport]) -> str:
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
-    return label_of_ranks(numbers) if len(numbers) == len(ranks) else rank_label(ranks[0])
+    return label_of_ranks(numbers) if len(numbers) == len(ranks) else ranks[0].label
 
 
 def _modules(rank: RankReport, modules: ModulesReport) -> str:
@@ -137,7 +137,7 @@ def _scaling(report: Report) -> str:
 
 
 def _kernels(report: Report) -> str:
-    gemms = layer_gemms(report)
+    gemms = report.layer_gemm
     kernels = sum(rank.health.kernels for rank in report.ranks)
     if not gemms.launches:
         return f"no linear-layer GEMM among {kernels} kernels" if kernels else "none in the trace"
@@ -240,7 +240,7 @@ def payoff_of(rank: RankReport, *, alone: bool = True) -> Payoff | None:
             "", None, text, f"16-bit GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
         )
     speedup = kernels if step is None else step
-    estimate = "estimate" if alone else f"estimate, worst: {rank_label(rank)}"
+    estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
     ratio = f"GPU kernels about {kernels:.2f}x BF16 ({estimate})"
     tone, detail = FAIR, _what_limits(rank, figures, figures.ceiling)
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
@@ -331,7 +331,7 @@ def _by_ranks(found: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterat
             ranks[line].append(rank)
     for (label, text), same in ranks.items():
         numbers = [rank.rank for rank in same if rank.rank is not None]
-        where = label_of_ranks(numbers) if len(numbers) == len(same) else rank_label(same[0])
+        where = label_of_ranks(numbers) if len(numbers) == len(same) else same[0].label
         yield Note(label, text if alone else f"{where}: {text}")
 
 

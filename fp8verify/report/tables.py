@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,97 +14,13 @@ from fp8verify.report.model.diagnosis import (
     NamedLayersReport,
     TensorRow,
 )
-from fp8verify.report.model.parts import Finding, GemmSummary, KernelRow
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.report.model.parts import Finding, KernelRow
+from fp8verify.report.model.report import Report
 from fp8verify.report.page import Grid, columns
-from fp8verify.terms import LEGS, Leg, Severity, low_precision_count, low_precision_share
-from fp8verify.text import indexed, label_of_rank, label_of_ranks, pattern, patterns, shorten
+from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
+from fp8verify.text import indexed, label_of_ranks, pattern, patterns, shorten
 
 DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
-
-
-class PrecisionRow(NamedTuple):
-    """GEMM time in µs of one precision class; `tflops` is None unless shapes cover all of it."""
-
-    precision: str
-    kernels: int
-    time_us: float
-    share: float
-    tflops: float | None
-
-
-def precision_rows(of: Report | RankReport) -> list[PrecisionRow]:
-    """Return the precision classes of the GEMMs of linear layers, the most time first.
-
-    Products of attention and the optimizer's GEMMs are `other_gemms`.
-    """
-    layers = layer_gemms(of)
-    return _rows(layers, sum(layers.time_us.values()))
-
-
-def layer_gemms(of: Report | RankReport) -> GemmSummary:
-    """Return the GEMMs of linear layers that train: time, launches and FLOPs by precision class."""
-    apart = (of.attention_gemm, of.untrained_gemm)
-    flops = of.gemm.flops if of.gemm.flops_coverage >= 1 else None
-    return replace(
-        of.gemm,
-        time_us=layer_times(of),
-        kernels=_less(of.gemm.kernels, *(gemm.kernels for gemm in apart)),
-        flops=flops and _less(flops, *(gemm.flops or {} for gemm in apart)),
-    )
-
-
-def other_gemms(of: Report | RankReport) -> list[tuple[str, PrecisionRow]]:
-    """Return the GEMMs that the verdict is not about, by what they are for."""
-    return [
-        (what, row)
-        for what, gemm in (
-            ("attention", of.attention_gemm),
-            ("forward only", of.untrained_gemm),
-            ("optimizer", of.optimizer_gemm),
-        )
-        for row in _rows(gemm, 0.0)
-    ]
-
-
-def layer_times(of: Report | RankReport) -> dict[str, float]:
-    """Return the µs of the GEMMs of linear layers, by precision class."""
-    return _less(of.gemm.time_us, of.attention_gemm.time_us, of.untrained_gemm.time_us)
-
-
-def layer_share(of: Report | RankReport) -> float | None:
-    """Return the share of layers' GEMM time in FP8 or FP4, as verdicts count; None without any."""
-    return low_precision_share(layer_times(of))
-
-
-def lowest_share(report: Report) -> float | None:
-    """Return the smallest FP8 share of GEMM time among the ranks, None if no GEMM ran."""
-    known = [share for rank in report.ranks if (share := layer_share(rank)) is not None]
-    return min(known) if known and len(known) == len(report.ranks) else None
-
-
-def layer_states(report: Report) -> dict[str, str]:
-    """Return the state of each linear layer by name; "fp8" only if it is that on every rank."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for rank in report.ranks:
-        for state, names in rank.modules.names.items() if rank.modules is not None else ():
-            for name in names:
-                found[name].add(state)
-    return {name: min(states - {"fp8"}, default="fp8") for name, states in found.items()}
-
-
-def _less(whole: Mapping[str, float], *parts: Mapping[str, float]) -> dict[str, float]:
-    return {name: value - sum(part.get(name, 0) for part in parts) for name, value in whole.items()}
-
-
-def _rows(gemm: GemmSummary, total: float) -> list[PrecisionRow]:
-    flops = gemm.flops if gemm.flops_coverage >= 1 else None
-    rows = []
-    for name, us in gemm.time_us.items():
-        if count := gemm.kernels.get(name, 0):
-            tflops = flops.get(name, 0.0) / us / 1e6 if flops is not None and us else None
-            rows.append(PrecisionRow(name, count, us, us / total if total else 0.0, tflops))
-    return sorted(rows, key=lambda row: -row.time_us)
 
 
 def merge_kernels(report: Report) -> list[KernelRow]:
@@ -171,11 +86,6 @@ def format_finding(finding: Finding, *, alone: bool) -> str:
     return f"{label_of_ranks(finding.ranks)}: {finding.message}"
 
 
-def rank_label(rank: RankReport) -> str:
-    """How a rank is called: by its number, else by its file."""
-    return label_of_rank(rank.rank, rank.source)
-
-
 def figure(value: float | None, form: str) -> str:
     """Return a figure in a format of Python's, or "-" if it is not known."""
     return "-" if value is None else format(value, form)
@@ -233,7 +143,7 @@ def layer_table(report: Report) -> Grid | None:
 
 def module_rows(report: Report) -> list[tuple[str, str]]:
     """Return the precision that each linear module is set for, and its name; FP8 last."""
-    states = layer_states(report)
+    states = report.layer_states
     kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
     return [
         (kind.replace("_", " "), name)

@@ -18,10 +18,6 @@ from fp8verify.report.model.parts import Finding, KernelRow
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import (
     format_finding,
-    layer_share,
-    layer_states,
-    layer_times,
-    lowest_share,
 )
 from fp8verify.terms import Leg, Precision, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
@@ -79,14 +75,14 @@ def baseline_of(report: Report) -> Baseline:
     legs = {leg.leg: fp8_share(leg.time_us) for leg in report.legs}
     return Baseline(
         fp8verify_baseline=SCHEMA,
-        fp8_share=layer_share(report),
-        lowest_rank_share=lowest_share(report) if len(report.ranks) > 1 else None,
+        fp8_share=report.layer_share,
+        lowest_rank_share=report.lowest_share if len(report.ranks) > 1 else None,
         legs={
             leg.value: round(share, 6)
             for leg, share in legs.items()
             if share is not None and leg not in (Leg.UNKNOWN, Leg.ATTENTION, Leg.OPTIMIZER)
         },
-        layers=layer_states(report),
+        layers=report.layer_states,
         share_of_expected=round(min(met), 6) if met else None,
     )
 
@@ -154,7 +150,7 @@ def check_format(report: Report, name: str, min_share: float, *, gate: bool = Tr
     """
     short = []
     for rank in report.ranks:
-        times = layer_times(rank)
+        times = rank.layer_gemm.time_us
         # Block scales are known from the kernels.
         blocks = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
         part = blocks if name == "fp8_block" else times[name]
@@ -306,7 +302,7 @@ def _check_words(what: str, words: Iterable[str], kind: type[Precision | Leg]) -
 
 
 def _message(report: Report, min_share: float) -> Iterator[str]:
-    share, alone = lowest_share(report), len(report.ranks) == 1
+    share, alone = report.lowest_share, len(report.ranks) == 1
     yield f"FP8 is {report.verdict.value}: {report.reason}"
     found = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
     yield f"share: {found}, {min_share:.1%} required"

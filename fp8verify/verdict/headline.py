@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Proof, ProofRow
 from fp8verify.report.model.report import RankReport
-from fp8verify.report.tables import about, layer_gemms
+from fp8verify.report.tables import about
 from fp8verify.terms import (
     BACKWARD_LEGS,
     LEGS,
@@ -52,7 +52,7 @@ class RankSummary:
 
     def __init__(self, rank: RankReport, measure: str) -> None:
         """Subtract from all GEMMs those that the verdict is not about."""
-        layers = layer_gemms(rank)
+        layers = rank.layer_gemm
         self.rank = rank
         self.measure = MEASURES[measure]
         self.label = label_of_rank(rank.rank, rank.source)

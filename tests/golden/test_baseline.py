@@ -13,7 +13,6 @@ from fp8verify import Report, inspect
 from fp8verify.errors import InputError
 from fp8verify.pytest_plugin.session_reports import Demands, unmet
 from fp8verify.report.model.parts import ModulesReport
-from fp8verify.report.tables import layer_states
 from fp8verify.terms import Severity
 from fp8verify.verdict.gates import (
     Baseline,
@@ -93,7 +92,7 @@ def test_a_module_that_is_called_module_keeps_its_name_in_every_place() -> None:
     states = {"encoder.module.0.up": "fp8", "encoder.module.1.up": "high_precision"}
     report = _with_layers(report_of("fp8_compiled"), states)
     assert baseline_of(report).layers == states
-    assert layer_states(report) == states
+    assert report.layer_states == states
     *_, complaint = unmet(report, Demands(layers=("encoder.module.*",)), 0.5, None)
     assert complaint.endswith("1 of 2 layers are not in FP8: encoder.module.1.up (high_precision)")
 

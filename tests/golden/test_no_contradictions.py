@@ -13,7 +13,6 @@ from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import page_of, render
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.page import Grid
-from fp8verify.report.tables import layer_share
 from fp8verify.terms import Precision, Severity, Verdict
 from tests.captures import CAPTURES, report_of
 
@@ -54,7 +53,7 @@ def test_the_headline_has_the_kernels_of_the_table_and_of_the_kernels_line(repor
         assert int(whole[1]) == total
     said = re.search(r"\((\d+(?:\.\d)?)% of (?:GEMM|their) time", report.reason)
     if said is not None and len(report.ranks) == 1:
-        assert float(said[1]) == pytest.approx(100 * (layer_share(report) or 0), abs=0.51)
+        assert float(said[1]) == pytest.approx(100 * (report.layer_share or 0), abs=0.51)
     counts = re.findall(r"[\w]+ (\d+)[,:]", page_of(report).sources[2].text)
     assert sum(map(int, counts)) == total
     shares = [float(row[3].rstrip("%")) for row in layers]
@@ -74,7 +73,7 @@ def test_gemm_time_is_the_same_in_every_table(report: Report) -> None:
 
 def test_ranks_agree_with_the_headline_and_with_the_sums(report: Report) -> None:
     least = re.search(r"has least, (\d+)% of its GEMM time", report.reason)
-    shares = [layer_share(rank) or 0.0 for rank in report.ranks]
+    shares = [rank.layer_share or 0.0 for rank in report.ranks]
     if least is not None:
         assert float(least[1]) == pytest.approx(100 * min(shares), abs=0.51)
     for name in report.gemm.time_us:

@@ -16,7 +16,7 @@ import pytest
 
 import fp8verify
 from fp8verify.report.forms import render, to_json
-from fp8verify.report.tables import merge_kernels, millis, percent, precision_rows
+from fp8verify.report.tables import merge_kernels, millis, percent
 from fp8verify.report.text import PLAIN_WIDTH
 from scripts.schemas import DOCUMENTS, schema
 from tests.captures import CAPTURES, report_of
@@ -83,7 +83,7 @@ def test_every_property_of_a_schema_is_described(document: str) -> None:
 def test_no_figure_is_lost_where_there_is_little_room(name: str, width: int) -> None:
     report = report_of(name)
     said = " ".join(report.to_text(width=width, verbose=True).split())
-    for row in precision_rows(report):
+    for row in report.layer_gemm.rows:
         assert millis(row.time_us) in said
         assert percent(row.share) in said
     for leg in report.legs:

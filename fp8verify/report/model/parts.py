@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
 import msgspec
 
-from fp8verify.terms import Leg, Precision, Role, Severity, Shape, Verdict
+from fp8verify.terms import (
+    Leg,
+    Precision,
+    Role,
+    Severity,
+    Shape,
+    Verdict,
+    fp8_share,
+    low_precision_share,
+)
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +43,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[str, ...] = ()
     per_rank: bool = False
     verdict: Verdict | None = None
+
+
+class PrecisionRow(NamedTuple):
+    """GEMM time in µs of one precision class; `tflops` is None unless shapes cover all of it."""
+
+    precision: str
+    kernels: int
+    time_us: float
+    share: float
+    tflops: float | None
 
 
 class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +88,41 @@ class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
     def launches(self) -> int:
         """How many there are."""
         return sum(self.kernels.values())
+
+    @property
+    def rows(self) -> list[PrecisionRow]:
+        """The precision classes that ran, the most time first."""
+        total = sum(self.time_us.values())
+        flops = self.flops if self.flops_coverage >= 1 else None
+        rows = [
+            PrecisionRow(
+                precision=name,
+                kernels=self.kernels[name],
+                time_us=us,
+                share=us / total if total else 0.0,
+                tflops=flops.get(name, 0.0) / us / 1e6 if flops is not None and us else None,
+            )
+            for name, us in self.time_us.items()
+            if self.kernels.get(name)
+        ]
+        return sorted(rows, key=lambda row: -row.time_us)
+
+    def less(self, *parts: GemmSummary) -> GemmSummary:
+        """Return the totals without some of the GEMMs."""
+        flops = self.flops if self.flops_coverage >= 1 else None
+        time_us = _less(self.time_us, *(part.time_us for part in parts))
+        return msgspec.structs.replace(
+            self,
+            time_us=time_us,
+            kernels=_less(self.kernels, *(part.kernels for part in parts)),
+            flops=flops and _less(flops, *(part.flops or {} for part in parts)),
+            fp8_share_of_time=fp8_share(time_us),
+            low_precision_share_of_time=low_precision_share(time_us),
+        )
+
+
+def _less(whole: Mapping[str, _Number], *parts: Mapping[str, _Number]) -> dict[str, _Number]:
+    return {name: value - sum(part.get(name, 0) for part in parts) for name, value in whole.items()}
 
 
 class LegRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,7 @@ from fp8verify.report.model.parts import (
     LibraryLogReport,
     Mention,
     ModulesReport,
+    PrecisionRow,
     Proof,
     RecipeSeen,
     StepReport,
@@ -36,6 +38,7 @@ from fp8verify.report.model.parts import (
     TimelineReport,
 )
 from fp8verify.terms import Verdict
+from fp8verify.text import label_of_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,29 +131,67 @@ MEANINGS: Mapping[Verdict, str] = {
 }
 
 
-class RankReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict and the figures of one rank.
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run and each of its ranks have: a verdict, and the GEMMs that it rests on.
 
     Attributes:
-        rank: its number, null where not known.
-        source: its trace files.
-        verdict: of this rank by itself.
+        verdict: the answer.
         reason: one sentence.
-        settled: whether the verdict is the same whatever share is required.
         cause: code of the finding that gives the reason, or whose shortfall would; else null.
-        shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
-        rest: cause of a share below 100%: layers or a pass in high precision; null where
-            unknown.
         gemm: the model's GEMMs, those of linear layers and unfused attention.
         attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
         untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
             evaluation), or that no operator shows to be the run's, outside of the verdict.
         optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
-        opaque_us: µs in unrecognized kernels.
         gpu_time_us: µs of all kernels by what they are for.
-        copy_time_us: µs of memory copies by kind.
-        legs: GEMM time by GEMM pass and precision class.
+        legs: GEMM time by leg and precision class.
         recipe: how the GEMMs were scaled.
+    """
+
+    verdict: Verdict
+    reason: str
+    gemm: GemmSummary
+    attention_gemm: GemmSummary
+    untrained_gemm: GemmSummary
+    optimizer_gemm: GemmSummary
+    gpu_time_us: dict[str, float]
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
+    cause: str | None = None
+
+    @property
+    def layer_gemm(self) -> GemmSummary:
+        """The GEMMs of linear layers that train, by which the verdict judges."""
+        return self.gemm.less(self.attention_gemm, self.untrained_gemm)
+
+    @property
+    def layer_share(self) -> float | None:
+        """The share of their time in FP8 or FP4; None without any."""
+        return self.layer_gemm.low_precision_share_of_time
+
+    @property
+    def other_gemms(self) -> list[tuple[str, PrecisionRow]]:
+        """The GEMMs that the verdict is not about, by what they are for."""
+        others = {
+            "attention": self.attention_gemm,
+            "forward only": self.untrained_gemm,
+            "optimizer": self.optimizer_gemm,
+        }
+        return [(what, row) for what, gemm in others.items() for row in gemm.rows]
+
+
+class RankReport(Judged, frozen=True, kw_only=True):
+    """The verdict and the figures of one rank.
+
+    Attributes:
+        rank: its number, null where not known.
+        source: its trace files.
+        settled: whether the verdict is the same whatever share is required.
+        shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
+        rest: cause of a share below 100%: layers or a pass in high precision; null where
+            unknown.
+        opaque_us: µs in unrecognized kernels.
+        copy_time_us: µs of memory copies by kind.
         steps: the training steps.
         steps_outside: wall time of the steps that were neither profiled nor measured; null where
             none were timed.
@@ -176,20 +217,11 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int | None
     source: str
-    verdict: Verdict
-    reason: str
     settled: bool
     shortfall: str | None
     rest: str | None
-    gemm: GemmSummary
-    attention_gemm: GemmSummary
-    untrained_gemm: GemmSummary
-    optimizer_gemm: GemmSummary
     opaque_us: float
-    gpu_time_us: dict[str, float]
     copy_time_us: dict[str, float]
-    legs: tuple[LegRow, ...]
-    recipe: RecipeSeen
     steps: tuple[StepReport, ...]
     timelines: tuple[TimelineReport, ...]
     kernels: tuple[KernelRow, ...]
@@ -207,8 +239,12 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     unplaced_us: float = 0.0
     judged: bool = True
     expected: ExpectedReport | None = None
-    cause: str | None = None
     steps_outside: StepStatistics | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called: by its number, else by its file."""
+        return label_of_rank(self.rank, self.source)
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,7 +296,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     versions: dict[str, str] = {}
 
 
-class Report(Rendered, frozen=True, kw_only=True):
+class Report(Rendered, Judged, frozen=True, kw_only=True):
     """The finished report: the one contract of every output, which can render itself.
 
     Attributes:
@@ -274,14 +310,6 @@ class Report(Rendered, frozen=True, kw_only=True):
         exit_reason: why the exit code is what it is, empty for a run that passes by its verdict.
         fails: whether the run fails what is asked of it; the exit code says so too, unless
             --exit-zero was given.
-        gemm: the model's GEMMs on all ranks, those of linear layers and unfused attention.
-        attention_gemm: those of `gemm` that are products of attention, outside of the verdict.
-        untrained_gemm: those of `gemm` of layers that only run forward (a teacher, a rollout, an
-            evaluation), or that no operator shows to be the run's, outside of the verdict.
-        optimizer_gemm: GEMMs of the optimizer's step, which are not in `gemm`.
-        gpu_time_us: µs of all kernels by what they are for.
-        legs: GEMM time by GEMM pass and precision class.
-        recipe: how the GEMMs were scaled.
         ranks: each rank.
         claims: what the log says of FP8.
         logs: names of the logs that were read.
@@ -298,17 +326,8 @@ class Report(Rendered, frozen=True, kw_only=True):
     schema_version: int
     name: str
     fp8verify_version: str
-    verdict: Verdict
-    reason: str
     exit_code: int
     fails: bool
-    gemm: GemmSummary
-    attention_gemm: GemmSummary
-    untrained_gemm: GemmSummary
-    optimizer_gemm: GemmSummary
-    gpu_time_us: dict[str, float]
-    legs: tuple[LegRow, ...]
-    recipe: RecipeSeen
     ranks: tuple[RankReport, ...]
     claims: tuple[Claim, ...]
     findings: tuple[Finding, ...]
@@ -319,9 +338,25 @@ class Report(Rendered, frozen=True, kw_only=True):
     breakdown: BreakdownReport | None = None
     proof: Proof | None = None
     exit_reason: str = ""
-    cause: str | None = None
     logs: tuple[str, ...] = ()
     measure: str = "time"
+
+    @property
+    def lowest_share(self) -> float | None:
+        """The smallest FP8 share of GEMM time among the ranks; None if any has no GEMM."""
+        shares = [rank.layer_share for rank in self.ranks]
+        known = [share for share in shares if share is not None]
+        return min(known) if known and len(known) == len(shares) else None
+
+    @property
+    def layer_states(self) -> dict[str, str]:
+        """The state of each linear layer by name; "fp8" only if it is that on every rank."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for rank in self.ranks:
+            for state, names in rank.modules.names.items() if rank.modules is not None else ():
+                for name in names:
+                    found[name].add(state)
+        return {name: min(states - {"fp8"}, default="fp8") for name, states in found.items()}
 
     def to_pandas(self) -> Frames:
         """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.report.rows`.
