@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from msgspec import convert, structs
+from msgspec import structs
 from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import rounded
@@ -31,7 +31,6 @@ from fp8verify.report.model.diagnosis import (
     MemoryReport,
     NumericsReport,
     ScaleRow,
-    TensorRow,
     TrendPoint,
 )
 from fp8verify.report.model.parts import ClockReport, ModulesReport, StepStatistics, WindowReport
@@ -363,6 +362,6 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     )
 
 
-def _tensor_row(row: TensorRecord) -> TensorRow:
+def _tensor_row(row: TensorRecord) -> TensorRecord:
     shares = {name: rounded(getattr(row, name)) for name in _SHARES}
-    return replace(convert(row, TensorRow, from_attributes=True), **shares)
+    return replace(row, **shares)

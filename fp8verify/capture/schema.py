@@ -271,13 +271,16 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
         format: "e4m3" or "e5m2", None if the cast is not known.
         scaling: "tensorwise", "rowwise", "delayed", "block_1x128", "block_128x128" or "mxfp8".
         calls: passes of the layer in the step that were added up.
-        sampled: number of elements that the shares refer to: all since 0.3.0.
+        elements: how many values it has, over all passes of the layer.
         amax: the largest magnitude, None if it is not finite.
+        rms: root mean square.
         scale: the factor of the values, if the whole tensor has one scale.
         zeros: zeros among the values, or among the bytes if source is "bytes".
         flushed: values that the cast made zero.
         saturated: values that the cast clipped.
         subnormal: values that the cast left with fewer bits.
+        nan: NaN among the values.
+        inf: infinities among the values.
         rows_not_finite: number of rows with a NaN or infinity.
         zero_rows: share of rows that are all zero.
         sqnr_db: signal to quantization noise.
@@ -292,7 +295,6 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     scaling: str | None = None
     calls: Count = 1
     elements: Count = 0
-    sampled: Count = 0
     amax: Positive | None = None
     rms: Positive | None = None
     scale: float | None = None

@@ -8,6 +8,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.report import tables
 from fp8verify.report.model.diagnosis import (
     CollectiveRow,
@@ -15,7 +16,6 @@ from fp8verify.report.model.diagnosis import (
     NamedLayersReport,
     NumericsReport,
     TaxReport,
-    TensorRow,
 )
 from fp8verify.report.model.parts import Finding, KernelRow, Proof, ProofRow, StepReport
 from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
@@ -396,7 +396,7 @@ def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str
     if not found.rows:
         return f"{title}: none measured, {found.reason or ''}"
     rows = found.rows if verbose else worst(found.rows)[:_TENSORS]
-    cells: dict[str, Callable[[TensorRow], str]] = {
+    cells: dict[str, Callable[[TensorRecord], str]] = {
         "SQNR dB": lambda row: "dead" if _is_dead(row) else figure(row.sqnr_db, ".1f"),
         "flushed": lambda row: figure(row.flushed, ".2%"),
         "clipped": lambda row: figure(row.saturated, ".2%"),
@@ -414,11 +414,11 @@ def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str
     )
 
 
-def _is_dead(row: TensorRow) -> bool:
+def _is_dead(row: TensorRecord) -> bool:
     return (row.flushed or 0.0) > tables.DEAD
 
 
-def worst(rows: Sequence[TensorRow]) -> list[TensorRow]:
+def worst(rows: Sequence[TensorRecord]) -> list[TensorRecord]:
     """Return rows by how much their casts lose, those with NaN first."""
     return sorted(
         rows,
@@ -426,7 +426,7 @@ def worst(rows: Sequence[TensorRow]) -> list[TensorRow]:
     )
 
 
-def _all_tensors(rows: Sequence[TensorRow]) -> str:
+def _all_tensors(rows: Sequence[TensorRecord]) -> str:
     parts = []
     for kind in dict.fromkeys(row.format for row in rows if row.format):
         figures = sorted(r.sqnr_db for r in rows if r.format == kind and r.sqnr_db is not None)

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.errors import requires
 from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
-from fp8verify.report.model.diagnosis import TensorRow
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import Frames, RankReport, Rendered, Report
 from fp8verify.text import printable
@@ -100,7 +100,7 @@ def _named_layers(rank: RankReport) -> Iterator[Row]:
                 yield row.layer, *own, named and named.source
 
 
-_TENSOR = [name for name in TensorRow.__struct_fields__ if name not in ("what_if", "error")]
+_TENSOR = [name for name in TensorRecord.__struct_fields__ if name != "what_if"]
 
 
 def _numerics(rank: RankReport) -> Iterator[Row]:

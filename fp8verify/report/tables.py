@@ -8,11 +8,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model.diagnosis import (
     LayerRow,
     NamedLayerRow,
     NamedLayersReport,
-    TensorRow,
 )
 from fp8verify.report.model.parts import Finding, KernelRow
 from fp8verify.report.model.report import Report
@@ -56,7 +56,7 @@ def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
     return round(sum(rate * us for rate, us in known) / time_us, 1)
 
 
-def amax_of(row: TensorRow) -> str:
+def amax_of(row: TensorRecord) -> str:
     """Return the largest magnitude of a tensor, or that it is not finite."""
     if row.nan or row.inf:
         return "NaN" if row.nan else "inf"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import StringIO
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fp8verify.report.model.parts import Finding
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
 from fp8verify.terms import Precision, Verdict
 from fp8verify.text import printable
@@ -127,6 +129,8 @@ class _Screen:
 
     def _fitting(self, rows: list[Note], room: int) -> list[Note]:
         """Return the rows for which there is room, as if the screen were of usual width."""
+        if self._page.reports:
+            rows = self._shortened(rows, self._page.reports[0], room)
         fitting = [row for row in rows if not self._rank(row)]
         for row in sorted(filter(self._rank, rows), key=self._rank):
             if row.label == "fix" and all(other.finding is not row.finding for other in fitting):
@@ -135,6 +139,25 @@ class _Screen:
             if self._height(wanted) <= room:
                 fitting = wanted
         return fitting
+
+    def _shortened(self, rows: list[Note], first: Finding, room: int) -> list[Note]:
+        """Return rows that fit: a first finding that the sentence has as a part only says its fix.
+
+        Where there is no room even for that, it refers to the sentence.
+        """
+        if first.message.casefold() not in self._page.sentence.casefold():
+            return rows
+        advice = Note.of(replace(first, message=""))._replace(finding=first)
+        for short in (advice, advice._replace(text="see the sentence above")):
+            needed = [row for row in rows if not self._rank(row) or row.finding is first]
+            if self._height(needed) <= room:
+                break
+            rows = [
+                short if row.finding is first else row
+                for row in rows
+                if row.finding is not first or row.label != "fix"
+            ]
+        return rows
 
     def _rank(self, row: Note) -> int:
         """Return the order in which rows get what room there is; those of 0 always do."""

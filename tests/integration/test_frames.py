@@ -12,7 +12,7 @@ import pytest
 from tests.captures import CAPTURES, ROOT, report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
-from fp8verify.report.model.diagnosis import TensorRow
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.rows import Frames
 
@@ -40,7 +40,7 @@ def test_layers_are_those_of_the_census() -> None:
 
 
 def test_every_column_is_documented() -> None:
-    described = " ".join(map(str, (Frames.__doc__, KernelRow.__doc__, TensorRow.__doc__)))
+    described = " ".join(map(str, (Frames.__doc__, KernelRow.__doc__, TensorRecord.__doc__)))
     for frame in report_of("fp8_compiled").to_pandas():
         assert [name for name in frame.columns if not re.search(rf"\b{name}\b", described)] == []
 

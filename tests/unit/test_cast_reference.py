@@ -190,7 +190,7 @@ def test_a_large_tensor_is_measured_whole_in_small_parts(
     what_if = parts.pop("what_if")
     assert what_if == pytest.approx(whole.pop("what_if"), abs=2e-3)
     assert parts == {key: pytest.approx(value) for key, value in whole.items()}
-    assert (parts["amax"], parts["sampled"]) == (x.abs().max(), x.numel())
+    assert (parts["amax"], parts["elements"]) == (x.abs().max(), x.numel())
     by_hand = float(x.double().square().mean().sqrt())
     assert parts["rms"] == pytest.approx(by_hand, rel=1e-6)
 
@@ -342,7 +342,7 @@ def test_one_nan_among_millions_of_bytes_is_found(place: int, transposed: bool) 
     (found,) = measured.records()
     assert found["nan"] == 1 / data.numel()
     assert found["inf"] == 0
-    assert found["sampled"] == data.numel()
+    assert found["elements"] == data.numel()
 
 
 @pytest.fixture(autouse=True)

@@ -502,7 +502,7 @@ def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> No
     [
         {"rows": [{"layer": "a", "tensor": "bias", "source": "replay"}]},
         {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "amax": -1.0}]},
-        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "sampled": -1}]},
+        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "elements": -1}]},
         {"slots": [{"scale": "one"}]},
         {"slots": [{"scale": "1e9999"}]},
         {"slots": [{"amax": [1e300]}]},

@@ -287,7 +287,6 @@ class Row:
             "scaling": self.scaling,
             "calls": self.calls,
             "elements": self.elements,
-            "sampled": self.elements,
             "amax": _finite(sums["amax"]) if values else None,
             "rms": math.sqrt(mean) if values and math.isfinite(mean) else None,
             "scale": _finite(sums["scale"]) or None,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fp8verify.capture.schema import GradientRecord, RecipeRecord
+from fp8verify.capture.schema import GradientRecord, RecipeRecord, TensorRecord
 from fp8verify.report.model.parts import LegRow
 from fp8verify.terms import Leg
 from fp8verify.thresholds import TOLERANCE
@@ -256,52 +256,6 @@ class NamedLayersReport(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None
 
 
-class TensorRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor of one FP8 layer in the measured step; shares are of its elements, 0 to 1.
-
-    Attributes:
-        layer: name in the model; of a module with two GEMMs with the weight's, as mlp.fc1.
-        tensor: input, weight or grad_output.
-        source: replay (the cast was repeated), bytes (FP8 bytes were seen) or values.
-        format: e4m3 or e5m2, null where the cast is not known.
-        scaling: tensorwise, rowwise, delayed, block_1x128, block_128x128 or mxfp8.
-        elements: how many values it has, over all passes of the layer.
-        sampled: of how many of them the shares, rms and dB are; amax and zero_rows are of all.
-        amax: the largest magnitude, null if it is not finite.
-        rms: root mean square.
-        zeros: share that is zero.
-        flushed: share that the cast makes zero.
-        saturated: share that the cast clips.
-        subnormal: share that the cast leaves with fewer bits.
-        nan: share of NaN.
-        inf: share of infinities.
-        zero_rows: share of rows that are all zero.
-        sqnr_db: signal over the noise of the cast in dB.
-        what_if: the same under other recipes.
-        error: by how much figures of a sample may be off, by name; empty if all was measured.
-    """
-
-    layer: str
-    tensor: str
-    source: str
-    format: str | None
-    scaling: str | None
-    elements: int = 0
-    sampled: int = 0
-    amax: float | None
-    rms: float | None
-    zeros: float | None
-    flushed: float | None
-    saturated: float | None
-    subnormal: float | None
-    nan: float
-    inf: float
-    zero_rows: float | None
-    sqnr_db: float | None
-    what_if: dict[str, float]
-    error: dict[str, float] = {}
-
-
 class ScaleRow(msgspec.Struct, frozen=True, kw_only=True):
     """A scale that Transformer Engine keeps from step to step.
 
@@ -355,7 +309,7 @@ class NumericsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int | None
     reason: str | None
-    rows: tuple[TensorRow, ...]
+    rows: tuple[TensorRecord, ...]
     recipes: tuple[RecipeRecord, ...]
     scales: tuple[ScaleRow, ...]
     loss_scales: tuple[float | None, ...] = ()

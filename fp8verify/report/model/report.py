@@ -62,7 +62,7 @@ class Frames(NamedTuple):
             of all launches; source: window, or step for an eager step, whose times are not the
             run's.
         numerics: tensors of FP8 layers: the columns are the attributes of
-            `fp8verify.report.model.diagnosis.TensorRow`.
+            `fp8verify.capture.schema.TensorRecord`.
         ranks: the ranks. source: file of the trace; verdict and reason: the rank's own;
             fp8_share_of_time: FP8 share of GEMM time, None without GEMMs; gemm_us: GEMM time in
             µs; gpu_us: time of all kernels in µs; kernels: how many kernels the trace holds.
