@@ -7,7 +7,7 @@ are one class, and so are all products of (tokens, K) by (K, N).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
@@ -15,7 +15,9 @@ from fp8verify.analysis.kinds import Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.kernels.operators import find, function_of
+from fp8verify.report.model.diagnosis import LayerRow
 from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Role
+from fp8verify.text import patterns
 from fp8verify.trace import Trace
 
 TRANSFORMER_ENGINE = "transformer_engine"
@@ -42,49 +44,19 @@ class Size(NamedTuple):
 
 
 class LayerClass(NamedTuple):
-    """All linears of one size, and the GEMMs of that size; counts by leg.
+    """All linears of one size, and the GEMMs of that size.
 
     Attributes:
+        row: what the report says of them.
         modules: modules of the module list, if there is one.
-        observed: GEMMs that ran.
-        in_fp8: GEMMs among these in FP8 or FP4.
+        converted: those that compute fprop in low precision, by the list.
         flops: of all GEMMs of this size.
     """
 
-    size: Size
+    row: LayerRow
     modules: tuple[ModuleRecord, ...]
-    observed: dict[Leg, int]
-    in_fp8: dict[Leg, int]
+    converted: tuple[ModuleRecord, ...]
     flops: int
-
-    @property
-    def converted(self) -> tuple[ModuleRecord, ...]:
-        """The modules that compute fprop in low precision, by the module list."""
-        return tuple(
-            module
-            for module in self.modules
-            if module.state in ("fp8", "fp4") and module.format_of("fprop") != "high_precision"
-        )
-
-    @property
-    def runs(self) -> int | None:
-        """How often each module ran forward, if all ran equally often; None if not."""
-        count = self.observed.get(Leg.FPROP, 0)
-        if not self.modules or not count or count % len(self.modules):
-            return None
-        return count // len(self.modules)
-
-    def expected(self, leg: Leg) -> int | None:
-        """Number of GEMMs of a leg that the modules should have run; None if not known."""
-        if self.runs is None:
-            return None
-        needed = [m for m in self.modules if leg is not Leg.WGRAD or not m.frozen]
-        return self.runs * len(needed)
-
-    @property
-    def never_in_fp8(self) -> bool:
-        """Whether GEMMs of this size ran, and none in FP8 or FP4."""
-        return sum(self.observed.values()) > 0 and not any(self.in_fp8.values())
 
 
 class Layers(NamedTuple):
@@ -110,51 +82,81 @@ class Layers(NamedTuple):
             if layer.modules
         )
 
-    def share(self, classes: Iterable[LayerClass]) -> float | None:
-        """FLOPs of some classes as a share of all GEMMs'; None if these are not known."""
-        part = sum(found.flops for found in classes)
-        return round(part / self.flops, 6) if self.flops else None
 
-
-def join_by_size(gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | None) -> Layers:
+def join_by_size(
+    gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | None, steps: int
+) -> Layers:
     """Join the modules of a rank's module list to its GEMMs by size.
 
     Args:
         gemms: GEMMs of the rank.
         modules: its module list; None if there is none: then the forward GEMMs give the sizes.
+        steps: of its windows.
     """
-    sizes_of_gemms, modules = modules is None, modules or ()
     by_size: dict[Size, list[ModuleRecord]] = defaultdict(list)
-    for module in modules:
+    for module in modules or ():
         for size in sizes_of(module):
             by_size[size].append(module)
     rows = [row for row in gemms if row.flops and _is_linear(row)]
     sizes = set(by_size)
-    if sizes_of_gemms:
+    if modules is None:
         forward = [row for row in rows if row.leg is Leg.FPROP]
         sizes = {Size(n, k, _library_of(row)) for row in forward for n, k in row.layer_sizes}
-    observed: dict[Size, Counter[Leg]] = defaultdict(Counter)
-    in_fp8: dict[Size, Counter[Leg]] = defaultdict(Counter)
-    flops: Counter[Size] = Counter()
+    of_size: dict[Size, list[GemmRow]] = defaultdict(list)
     for row in rows:
-        of_row = _size_of(row, sizes)
-        if of_row is not None:
-            observed[of_row][row.leg] += row.calls
-            flops[of_row] += row.flops or 0
-            if row.precision.is_low:
-                in_fp8[of_row][row.leg] += row.calls
-    found = [
-        LayerClass(size, tuple(by_size[size]), dict(legs), dict(in_fp8[size]), flops[size])
-        for size, legs in observed.items()
-    ]
-    found.sort(key=lambda layer: (-layer.flops, *layer.size[:2], layer.size.library or ""))
-    joined = {layer.size for layer in found}
+        size_of_row = _size_of(row, sizes)
+        if size_of_row is not None:
+            of_size[size_of_row].append(row)
+    whole = known_flops(gemm_totals(gemms))
+    classes = {
+        size: _class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size
+    }
+    order = sorted(classes, key=lambda size: (-classes[size].flops, *size[:2], size.library or ""))
+    of_modules = [(module, sizes_of(module)) for module in modules or ()]
     return Layers(
-        classes=tuple(found),
-        flops=known_flops(gemm_totals(gemms)),
-        apart=tuple(m for m in modules if sizes_of(m) and joined.isdisjoint(sizes_of(m))),
-        experts=tuple(module for module in modules if module.kind == "experts"),
+        classes=tuple(map(classes.__getitem__, order)),
+        flops=whole,
+        apart=tuple(m for m, own in of_modules if own and classes.keys().isdisjoint(own)),
+        experts=tuple(module for module in modules or () if module.kind == "experts"),
     )
+
+
+def _class_of(
+    size: Size,
+    modules: Sequence[ModuleRecord],
+    rows: Sequence[GemmRow],
+    whole: float | None,
+    steps: int,
+) -> LayerClass:
+    """Return the linears of a size; how often each ran is known if all ran equally often."""
+    converted = tuple(
+        module
+        for module in modules
+        if module.state in ("fp8", "fp4") and module.format_of("fprop") != "high_precision"
+    )
+    observed, in_fp8 = Counter[str](), Counter[str]()
+    for row in rows:
+        observed[row.leg.value] += row.calls
+        in_fp8[row.leg.value] += row.calls * row.precision.is_low
+    runs, rest = divmod(observed["fprop"], len(modules) or 1)
+    passes = runs if modules and runs and not rest else None
+    trained = sum(not module.frozen for module in modules)
+    needed = {"fprop": len(modules), "dgrad": len(modules), "wgrad": trained}
+    flops = sum(row.flops or 0 for row in rows)
+    row_of_report = LayerRow(
+        n=size.n,
+        k=size.k,
+        modules=len(modules),
+        converted=len(converted),
+        names=tuple(patterns(module.fqn for module in modules)),
+        passes=passes,
+        passes_per_step=passes / steps if passes and steps else None,
+        observed=dict(+observed),
+        in_fp8=dict(+in_fp8),
+        expected={leg: passes * count for leg, count in needed.items()} if passes else {},
+        share_of_flops=round(flops / whole, 6) if whole else None,
+    )
+    return LayerClass(row_of_report, tuple(modules), converted, flops)
 
 
 def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:

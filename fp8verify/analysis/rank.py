@@ -68,7 +68,8 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def layers(self) -> Layers:
         """Linear layers by size."""
-        return join_by_size(self.trace.trained, self.modules if self.recorded.observed else None)
+        modules = self.modules if self.recorded.observed else None
+        return join_by_size(self.trace.trained, modules, len(self.trace.steps))
 
     @cached_property
     def gain(self) -> tuple[PayoffReport | None, TaxReport | None]:

@@ -23,7 +23,6 @@ from fp8verify.analysis.recorded import (
     steps_outside,
 )
 from fp8verify.report.model.diagnosis import (
-    LayerRow,
     LayersReport,
     NamedLayerRow,
     NamedLayersReport,
@@ -36,7 +35,7 @@ from fp8verify.report.model.parts import (
     StepReport,
 )
 from fp8verify.report.model.report import RankReport, Report
-from fp8verify.terms import LEGS, Leg, Verdict
+from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.recorded import unplaced_ns
@@ -220,7 +219,7 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
 
 def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    found, steps = rank.layers, len(rank.trace.steps)
+    found = rank.layers
     if not (found.classes or found.apart or found.experts):
         return None
     note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
@@ -229,24 +228,7 @@ def _layers_report(rank: RankEvidence) -> LayersReport | None:
     elif not found.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
     return LayersReport(
-        rows=tuple(
-            LayerRow(
-                n=layer.size.n,
-                k=layer.size.k,
-                modules=len(layer.modules),
-                converted=len(layer.converted),
-                names=tuple(patterns(module.fqn for module in layer.modules)),
-                passes=layer.runs,
-                passes_per_step=layer.runs / steps if layer.runs and steps else None,
-                observed={leg.value: count for leg, count in layer.observed.items()},
-                in_fp8={leg.value: count for leg, count in layer.in_fp8.items()},
-                expected={
-                    leg.value: count for leg in LEGS if (count := layer.expected(leg)) is not None
-                },
-                share_of_flops=found.share([layer]),
-            )
-            for layer in found.classes
-        ),
+        rows=tuple(layer.row for layer in found.classes),
         not_joined=tuple(patterns(module.fqn for module in found.apart)),
         experts=tuple(patterns(module.fqn for module in found.experts)),
         note=note,

@@ -80,9 +80,9 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     low = [n for n in pins if any(gemms.precision.is_low for gemms in named.get(n, ()))]
     for layer in rank.layers.classes if not named else ():
         here = [module.fqn for module in layer.modules if module.fqn in pins]
-        free = (layer.runs or 0) * sum(m.fqn not in pins for m in layer.converted)
-        alone = len(here) == len(layer.modules) and any(layer.in_fp8.values())
-        if here and (alone or (layer.runs and layer.in_fp8.get(Leg.FPROP, 0) > free)):
+        free = (layer.row.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
+        alone = len(here) == len(layer.modules) and any(layer.row.in_fp8.values())
+        if here and (alone or (layer.row.passes and layer.row.in_fp8.get("fprop", 0) > free)):
             low += here
     if low:
         yield finding(
@@ -120,11 +120,12 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     rows = [row for row in rank.trace.trained if row.precision.is_low]
     low = {size for row in rows for size in row.layer_sizes}  # of any library
-    without = [layer for layer in rank.layers.classes if layer.never_in_fp8 and not layer.modules]
-    left = [layer for layer in without if layer.size[:2] not in low]
-    share = rank.layers.share(left)
-    if rows and (share or 0) >= LAYER_FLOPS and not promises.converted:
-        sizes = abridged([f"{layer.size.n}x{layer.size.k}" for layer in left], SHOWN)
+    classes, flops = rank.layers.classes, rank.layers.flops
+    without = [layer for layer in classes if not (any(layer.row.in_fp8.values()) or layer.modules)]
+    left = [layer for layer in without if (layer.row.n, layer.row.k) not in low]
+    share = sum(layer.flops for layer in left) / flops if flops else 0
+    if rows and share >= LAYER_FLOPS and not promises.converted:
+        sizes = abridged([f"{layer.row.n}x{layer.row.k}" for layer in left], SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
 
@@ -134,17 +135,17 @@ def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     It is named so, or is as wide as a vocabulary and runs less often than any other layer.
     """
     classes = rank.layers.classes if rank.ran_low else ()
-    wide = [layer for layer in classes if layer.size.n >= VOCABULARY]
+    wide = [layer for layer in classes if layer.row.n >= VOCABULARY]
     named = [x for x in wide if len(x.modules) == 1 and _HEAD.search(x.modules[0].fqn)]
-    runs = sorted(layer.observed.get(Leg.FPROP, 0) for layer in classes)
+    runs = sorted(layer.row.observed.get("fprop", 0) for layer in classes)
     least = runs[0] if len(runs) > 1 and runs[0] < runs[1] else -1
-    rarest = [x for x in wide if not x.modules and x.observed.get(Leg.FPROP, 0) == least]
+    rarest = [x for x in wide if not x.modules and x.row.observed.get("fprop", 0) == least]
     for head in (named or rarest)[:1]:
-        if len(classes) > 1 and any(head.in_fp8.values()):
+        if len(classes) > 1 and any(head.row.in_fp8.values()):
             yield finding(
                 "lm-head-fp8",
                 name=head.modules[0].fqn if head.modules else "the layer",
-                outputs=head.size.n,
+                outputs=head.row.n,
                 layers=[module.fqn for module in head.modules],
             )
 

@@ -381,9 +381,10 @@ def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
     """
     gemms, flops, tokens = 0, 0.0, 0.0
     for layer in layers.classes:
-        ran, calls = layer.observed.get(Leg.FPROP, 0), sum(layer.observed.values())
+        row, calls = layer.row, sum(layer.row.observed.values())
+        ran = row.observed.get("fprop", 0)
         lacking = max(0, steps * len(layer.converted) - ran) if ran else 0
-        tokens = max(tokens, layer.flops / (2 * layer.size.n * layer.size.k * calls))
+        tokens = max(tokens, layer.flops / (2 * row.n * row.k * calls))
         gemms, flops = gemms + lacking, flops + lacking * layer.flops / (ran or 1)
     apart = [size for m in layers.apart if m.state in CONVERTED for size in sizes_of(m)]
     sizes = [size for size in apart if 0 < size.n * size.k < _NO_WEIGHT]
