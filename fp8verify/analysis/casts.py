@@ -34,15 +34,15 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
     Casts for attention, collectives or FP8 GEMMs do not count, nor do weights that are only stored
     or rounded in FP8.
     """
-    casts = {n: cast for n, kind in enumerate(kinds.kinds) if (cast := _cast(kind)) is not None}
+    casts = {n: cast for n, kind in enumerate(kinds.rows) if (cast := _cast(kind)) is not None}
     if not casts:
         return 0
     of_layers = {g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
     columns, fed = trace.kernels, 0
     waiting: dict[int, list[_Cast]] = defaultdict(list)
     for place in sorted(range(len(columns)), key=columns.start_ns.__getitem__):
-        number, stream = kinds.numbers[place], columns.stream[place]
-        kind, cast = kinds.kinds[number], casts.get(number)
+        number, stream = kinds.ids[place], columns.stream[place]
+        kind, cast = kinds.rows[number], casts.get(number)
         role = kind.classification.role
         if cast is not None:
             parents = () if kind.op is None else kind.op.parents

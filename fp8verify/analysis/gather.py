@@ -176,9 +176,9 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
         fed=0 if any_low else fed_gemms(trace, kinds, gemms),
-        backward=runs_backward(kinds.kinds, gemms),
-        updates=any(map(is_update, kinds.kinds)) or any(map(is_of_optimizer, trace.seen)),
-        trains=any(map(proves_training, kinds.kinds)) or any(map(BACKWARD.search, trace.seen)),
+        backward=runs_backward(kinds.rows, gemms),
+        updates=any(map(is_update, kinds.rows)) or any(map(is_of_optimizer, trace.seen)),
+        trains=any(map(proves_training, kinds.rows)) or any(map(BACKWARD.search, trace.seen)),
         seen_nodes=sum(calls for name, calls in trace.seen.items() if is_node_of_gemms(name)),
         remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
         in_flops=trace.in_flops,
@@ -246,9 +246,9 @@ def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
     cut = [gemm for gemm in gemms if gemm.step >= 0 and not steps[gemm.step].whole]
     for gemm in gemms:
         if gemm.step >= 0 and steps[gemm.step].whole:
-            trains[gemm.number, gemm.shape] |= gemm.trained
+            trains[gemm.kind_id, gemm.shape] |= gemm.trained
     for gemm in cut:
-        gemm.trained = trains.get((gemm.number, gemm.shape), True)
+        gemm.trained = trains.get((gemm.kind_id, gemm.shape), True)
 
 
 def within_window(trace: Trace) -> Trace:
@@ -285,9 +285,9 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
     """
     low = {
         step
-        for number, step in zip(kinds.numbers, trace.kernels.step, strict=True)
-        if kinds.kinds[number].classification.role.is_gemm
-        and kinds.kinds[number].classification.precision.is_low
+        for number, step in zip(kinds.ids, trace.kernels.step, strict=True)
+        if kinds.rows[number].classification.role.is_gemm
+        and kinds.rows[number].classification.precision.is_low
     }
     whole = {place for place, step in enumerate(trace.steps) if step.whole}
     if not whole:

@@ -118,8 +118,8 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     others = owners_of(trace, kinds)
     of_layers = []
     for gemm in gemms:
-        if gemm.number in others:
-            gemm.leg = others[gemm.number]
+        if gemm.kind_id in others:
+            gemm.leg = others[gemm.kind_id]
         else:
             of_layers.append(gemm)
     place_gemms(of_layers)
@@ -136,19 +136,19 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
 def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return the launches; reductions of unknown type have the precision of the GEMM before."""
     columns = trace.kernels
-    is_gemm = [kind.classification.role.is_gemm for kind in kinds.kinds]
-    order = [place for place, number in enumerate(kinds.numbers) if is_gemm[number]]
+    is_gemm = [kind.classification.role.is_gemm for kind in kinds.rows]
+    order = [place for place, number in enumerate(kinds.ids) if is_gemm[number]]
     last: dict[int, Precision] = {}
     shapes: dict[int, GemmShape | None] = {}
     found = []
     for place in sorted(order, key=columns.start_ns.__getitem__):
-        number, stream = kinds.numbers[place], columns.stream[place]
-        precision = kinds.kinds[number].classification.precision
-        if kinds.kinds[number].multiplies:
+        number, stream = kinds.ids[place], columns.stream[place]
+        precision = kinds.rows[number].classification.precision
+        if kinds.rows[number].multiplies:
             last[stream] = precision
         elif precision is Precision.UNKNOWN and stream in last:
-            number = kinds.number(columns.name[place], columns.op[place], last[stream])
-        kind = kinds.kinds[number]
+            number = kinds.id_of(columns.name[place], columns.op[place], last[stream])
+        kind = kinds.rows[number]
         if number not in shapes:
             shapes[number] = gemm_shape(kind.op)
         site = trace.sites[columns.site[place]]
@@ -163,9 +163,9 @@ def gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
     kinds: dict[int, Kind] = {}
     columns, names = trace.kernels, [*trace.layers, ""]
     for gemm in gemms:
-        kinds[gemm.number], time_ns = gemm.kind, columns.duration_ns[gemm.place]
+        kinds[gemm.kind_id], time_ns = gemm.kind, columns.duration_ns[gemm.place]
         layer = names[columns.layer[gemm.place]] if columns.layer else None
-        key = (gemm.number, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.micro_batch, layer)
+        key = (gemm.kind_id, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.micro_batch, layer)
         total = totals[key]
         total[0] += 1
         total[1] += time_ns
@@ -184,13 +184,13 @@ def gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
 
 def other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
     """Sum the other kernels of a trace by kind."""
-    calls, times = Counter(kinds.numbers), Counter[int]()
-    for number, time_ns in zip(kinds.numbers, trace.kernels.duration_ns, strict=True):
+    calls, times = Counter(kinds.ids), Counter[int]()
+    for number, time_ns in zip(kinds.ids, trace.kernels.duration_ns, strict=True):
         times[number] += time_ns
     return [
-        KindTotal(kinds.kinds[number], count, times[number])
+        KindTotal(kinds.rows[number], count, times[number])
         for number, count in calls.items()
-        if not kinds.kinds[number].classification.role.is_gemm
+        if not kinds.rows[number].classification.role.is_gemm
     ]
 
 

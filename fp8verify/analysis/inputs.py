@@ -69,27 +69,25 @@ _HIGH_TYPES: Final = {"BFloat16": 2, "Half": 2, "float": 4}  # with their bytes
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
     for members in _by_fp8_operator(kinds):
-        found = [kinds.kinds[n].classification for n in members]
+        found = [kinds.rows[n].classification for n in members]
         products = [one for one in found if one.role.is_gemm and not one.split_k]
-        unknown = [n for n in members if _is_undecided(kinds.kinds[n].classification)]
+        unknown = [n for n in members if _is_undecided(kinds.rows[n].classification)]
         if unknown and all(one.precision is Precision.UNKNOWN for one in products):
             longest = max(kinds.mean_ns[n] for n in unknown)
             for number in unknown:
                 if kinds.mean_ns[number] >= limits.AS_LONG * longest:
-                    kinds.kinds[number] = _as_fp8(kinds.kinds[number])
-    casts = [kind for kind in kinds.kinds if _casts(kind)]
+                    kinds.rows[number] = _as_fp8(kinds.rows[number])
+    casts = [kind for kind in kinds.rows if _casts(kind)]
     casting = frozenset(name for kind in casts for name in kind.around)
     without_fp8 = _functions_without_fp8(trace, casting)
-    for number, kind in enumerate(kinds.kinds):
+    for number, kind in enumerate(kinds.rows):
         if kind.classification.role.is_gemm and kind.classification.precision.is_low:
             if _widens(kind):
-                kinds.kinds[number] = _as_high(kind, "its template widens FP8 before the product")
+                kinds.rows[number] = _as_high(kind, "its template widens FP8 before the product")
             elif why := _why_name_alone(kind, casting, any_cast=bool(casts)):
-                kinds.kinds[number] = _changed(
-                    kind, why, precision=Precision.UNKNOWN, source="none"
-                )
+                kinds.rows[number] = _changed(kind, why, precision=Precision.UNKNOWN, source="none")
         elif _is_undecided(kind.classification) and kind.op and kind.op.name in without_fp8:
-            kinds.kinds[number] = _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
+            kinds.rows[number] = _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
 
 
 def _changed(kind: Kind, why: str, **changes: Any) -> Kind:
@@ -178,7 +176,7 @@ def _as_high(kind: Kind, why: str) -> Kind:
 def _by_fp8_operator(kinds: Kinds) -> Iterator[list[int]]:
     """Yield the kinds of each operator that multiplies FP8 matrices."""
     groups: dict[OpContext, list[int]] = defaultdict(list)
-    for number, kind in enumerate(kinds.kinds):
+    for number, kind in enumerate(kinds.rows):
         if kind.op is not None and kind.op.types:
             groups[kind.op].append(number)
     for op, members in groups.items():
@@ -261,7 +259,7 @@ def settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
     if trace.gpu is None:
         return
     gpu = trace.gpu, trace.compute_capability
-    for number, kind in enumerate(kinds.kinds):
+    for number, kind in enumerate(kinds.rows):
         found = kind.classification
         if not (found.role.is_gemm and found.precision.is_low):
             continue
@@ -271,7 +269,7 @@ def settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
             why = f"it was not compiled for {trace.gpu}"
         else:
             continue
-        kinds.kinds[number] = _changed(
+        kinds.rows[number] = _changed(
             kind, why, precision=Precision.UNKNOWN, upcast_from=found.precision
         )
 
@@ -314,7 +312,7 @@ def settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     closure = runs_closure(trace.ops)
     numbers = [
         number
-        for number, kind in enumerate(kinds.kinds)
+        for number, kind in enumerate(kinds.rows)
         if _may_hide(kind) and (closure or not in_optimizer(kind.op))
     ]
     if not numbers:
@@ -323,15 +321,15 @@ def settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     rate = (peak_of(trace.gpu) or PEAKS["H100"]).bf16 * 1000  # FLOPs a ns
     functions = _taking_weights(kinds, numbers, rate)
     lacking = _lacking_gradients(kinds)
-    longest = max((means[n] for n, kind in enumerate(kinds.kinds) if _is_gemm(kind)), default=0.0)
+    longest = max((means[n] for n, kind in enumerate(kinds.rows) if _is_gemm(kind)), default=0.0)
     for number in numbers:
-        kind = kinds.kinds[number]
+        kind = kinds.rows[number]
         precision = _precision_of(kind, means[number], rate, functions, lacking)
         if precision is None and _is_longest(kind, means[number], longest):
             precision = Precision.UNKNOWN
         if precision is not None:
             known = precision is not Precision.UNKNOWN
-            kinds.kinds[number] = _changed(
+            kinds.rows[number] = _changed(
                 kind,
                 "but it ran as long as a product of what its function takes",
                 role=Role.GEMM if known else Role.OTHER,
@@ -364,11 +362,11 @@ def _key(name: str) -> str:
 
 def _taking_weights(kinds: Kinds, numbers: Iterable[int], rate: float) -> dict[str, _Function]:
     """Return the functions whose inputs are a product that a kernel of theirs may have computed."""
-    quantizing = [kind for kind in kinds.kinds if kind.classification.role in QUANTIZING]
+    quantizing = [kind for kind in kinds.rows if kind.classification.role in QUANTIZING]
     casting = {_key(name) for kind in quantizing for name in kind.around}
     found: dict[str, _Function] = {}
     for number in numbers:
-        kind, mean = kinds.kinds[number], kinds.mean_ns[number]
+        kind, mean = kinds.rows[number], kinds.mean_ns[number]
         op = kind.op
         if op is None or kind.classification.role in QUANTIZING:
             continue
@@ -433,7 +431,7 @@ def _lacking_gradients(kinds: Kinds) -> dict[str, set[float]]:
     """
     contracted: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)
     flops: dict[tuple[str, tuple[int, ...]], float] = {}
-    for kind in filter(_is_gemm, kinds.kinds):
+    for kind in filter(_is_gemm, kinds.rows):
         shape = gemm_shape(kind.op)
         if shape is None:
             continue

@@ -126,7 +126,7 @@ class Gemm(Struct):
     Attributes:
         place: its place among the kernels.
         step: its step, -1 for none.
-        number: the place of its kind in `Kinds.kinds`.
+        kind_id: the place of its kind in `Kinds.rows`.
         kind: that kind.
         shape: None if the record does not say it.
         leg: which of its layer's GEMMs it is.
@@ -140,7 +140,7 @@ class Gemm(Struct):
 
     place: int
     step: int
-    number: int
+    kind_id: int
     kind: Kind
     shape: GemmShape | None
     call: int
@@ -162,37 +162,37 @@ class Gemm(Struct):
 class Kinds:
     """The kinds of kernel of a trace; each distinct name is parsed once.
 
-    `numbers` has for each kernel, in the order of the file, the index of its kind in `kinds`.
+    `ids` has for each kernel, in the order of the file, the index of its kind in `rows`.
     """
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._decoded: list[KernelName] = [decode(name) for name in trace.names]
-        self._numbers = Interner()
+        self._ids = Interner()
         keys = zip(trace.kernels.name, trace.kernels.op, repeat(None))
-        self.numbers = array("q", map(self._numbers.__getitem__, keys))
-        self.kinds = [self._make(*key) for key in self._numbers]
+        self.ids = array("q", map(self._ids.__getitem__, keys))
+        self.rows = [self._make(*key) for key in self._ids]
 
     def roles(self) -> list[Role]:
         """Return the role of each kernel, in the order of the file."""
-        roles = [kind.classification.role for kind in self.kinds]
-        return list(map(roles.__getitem__, self.numbers))
+        roles = [kind.classification.role for kind in self.rows]
+        return list(map(roles.__getitem__, self.ids))
 
     @cached_property
     def mean_ns(self) -> list[float]:
         """How long the launches of each kind took, which were in the trace when it was read."""
-        times = [0] * len(self.kinds)
-        for number, time_ns in zip(self.numbers, self._trace.kernels.duration_ns, strict=True):
+        times = [0] * len(self.rows)
+        for number, time_ns in zip(self.ids, self._trace.kernels.duration_ns, strict=True):
             times[number] += time_ns
-        calls = Counter(self.numbers)
+        calls = Counter(self.ids)
         return [time_ns / calls[number] for number, time_ns in enumerate(times)]
 
-    def number(self, name: int, op: int, inherited: Precision | None = None) -> int:
+    def id_of(self, name: int, op: int, inherited: Precision | None = None) -> int:
         """Return the place of a kind; `inherited` is the precision of the GEMM it belongs to."""
         key = (name, op, inherited)
-        number = self._numbers[key]
-        if number == len(self.kinds):
-            self.kinds.append(self._make(*key))
+        number = self._ids[key]
+        if number == len(self.rows):
+            self.rows.append(self._make(*key))
         return number
 
     def _make(self, name: int, op: int, inherited: Precision | None) -> Kind:

@@ -78,11 +78,11 @@ class _Function:
 
 def deal(gemms: Sequence[Gemm]) -> None:
     """Assign shapes to launches of layer functions, in order, and legs to backward ones."""
-    sites = {gemm.number: _site(gemm.kind) for gemm in {g.number: g for g in gemms}.values()}
+    sites = {gemm.kind_id: _site(gemm.kind) for gemm in {g.kind_id: g for g in gemms}.values()}
     whole = _whole(gemms, sites)
     functions: defaultdict[str, _Function] = defaultdict(_Function)
     for gemm in gemms:
-        site, op = sites[gemm.number], gemm.kind.op
+        site, op = sites[gemm.kind_id], gemm.kind.op
         if site is None or op is None or site.name not in whole:
             continue
         function = functions[site.name]
@@ -125,7 +125,7 @@ def _whole(gemms: Iterable[Gemm], sites: Mapping[int, _Site | None]) -> frozense
     forward: Counter[str] = Counter()
     backward: Counter[str] = Counter()
     for gemm in gemms:
-        site, kind = sites[gemm.number], gemm.kind
+        site, kind = sites[gemm.kind_id], gemm.kind
         if site is not None and kind.op is not None and kind.multiplies:
             backward[site.name] += site.backward
             forward[site.name] += not site.backward and not kind.op.backward

@@ -241,12 +241,11 @@ class NamedLayers(NamedTuple):
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     """Return the ns that each layer's casts, scales and copies for FP8 took."""
     costs = [
-        not kind.classification.role.is_gemm and purpose_of(kind) is not None
-        for kind in kinds.kinds
+        not kind.classification.role.is_gemm and purpose_of(kind) is not None for kind in kinds.rows
     ]
     found: Counter[str] = Counter()
     columns = trace.kernels  # `layer` is empty if the trace names none
-    for number, layer, time_ns in zip(kinds.numbers, columns.layer, columns.duration_ns):  # noqa: B905
+    for number, layer, time_ns in zip(kinds.ids, columns.layer, columns.duration_ns):  # noqa: B905
         if layer >= 0 and costs[number]:
             found[trace.layers[layer]] += time_ns
     return found

@@ -43,9 +43,9 @@ _Size: TypeAlias = "tuple[int, int, int]"
 
 def place_gemms(gemms: Sequence[Gemm]) -> None:
     """Give launches of one trace, in order, the leg and the shape that each computes."""
-    calls = Counter(gemm.number for gemm in gemms)
-    kinds = {gemm.number: gemm.kind for gemm in gemms}
-    shapes = {gemm.number: gemm.shape for gemm in gemms}
+    calls = Counter(gemm.kind_id for gemm in gemms)
+    kinds = {gemm.kind_id: gemm.kind for gemm in gemms}
+    shapes = {gemm.kind_id: gemm.shape for gemm in gemms}
     # Custom autograd functions: X where a node XBackward encloses a GEMM.
     nodes = {name for kind in kinds.values() for name in kind.around}
     functions = _LINEAR.union(filter(None, map(function_of, nodes)))
@@ -68,8 +68,8 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
     deal(gemms)
     turn: Counter[GemmShape | None] = Counter()
     for gemm in gemms:
-        leg = settled[gemm.number] if gemm.leg is Leg.UNKNOWN else gemm.leg
-        group = groups[gemm.number]
+        leg = settled[gemm.kind_id] if gemm.leg is Leg.UNKNOWN else gemm.leg
+        group = groups[gemm.kind_id]
         if leg is None and (group is None or undecided[group] % 2):
             leg = Leg.BACKWARD
         elif leg is None:  # the undecided ones of a group take turns, dgrad first
@@ -173,7 +173,7 @@ def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
             forward.add(name)
     return frozenset(
         number
-        for number, kind in enumerate(kinds.kinds)
+        for number, kind in enumerate(kinds.rows)
         if kind.op is not None and not kind.op.backward and not forward.isdisjoint(kind.around)
     )
 
@@ -181,9 +181,9 @@ def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
 def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
-    sure = Counter(shape[1:] for gemm, shape in shaped if gemm.number in surely_forward)
+    sure = Counter(shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward)
     outside = Counter(
-        _wgrad_of(shape, sure) for gemm, shape in shaped if gemm.number not in surely_forward
+        _wgrad_of(shape, sure) for gemm, shape in shaped if gemm.kind_id not in surely_forward
     )
     tokens = {m for m, _, _ in sure}
     dgrad: Counter[_Size] = Counter()
@@ -194,7 +194,7 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
         if shape is None or shape.batch != 1:
             continue
         of_dgrad = (shape.m, shape.k, shape.n)
-        if leg is Leg.FPROP and gemm.number not in surely_forward:
+        if leg is Leg.FPROP and gemm.kind_id not in surely_forward:
             is_dgrad = dgrad[of_dgrad] > 0
             # As many outputs as tokens make wgrad and a forward GEMM alike.
             is_alike = shape.k in (shape.m, shape.n) and shape.m in tokens
@@ -226,7 +226,7 @@ def _wgrad_of(shape: GemmShape, open_: Counter[_Size]) -> _Size:
 
 def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:
     """Whether the next GEMM is wgrad of the layer whose dgrad has this shape."""
-    if gemm is None or gemm.shape is None or gemm.leg is not Leg.FPROP or gemm.number in sure:
+    if gemm is None or gemm.shape is None or gemm.leg is not Leg.FPROP or gemm.kind_id in sure:
         return False
     tokens, outputs, inputs = dgrad.m, dgrad.k, dgrad.n
     sides = {gemm.shape.m, gemm.shape.n}
@@ -246,8 +246,8 @@ _Sizes: TypeAlias = tuple[int, tuple[int, ...]]
 
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return ATTENTION or OPTIMIZER by number of kind, for GEMMs that are not a layer's."""
-    gemms = {n: kind for n, kind in enumerate(kinds.kinds) if kind.classification.role.is_gemm}
-    found = dict.fromkeys(optimizer_products(trace.ops, kinds.kinds), Leg.OPTIMIZER)
+    gemms = {n: kind for n, kind in enumerate(kinds.rows) if kind.classification.role.is_gemm}
+    found = dict.fromkeys(optimizer_products(trace.ops, kinds.rows), Leg.OPTIMIZER)
     batched = {n: kind for n, kind in gemms.items() if n not in found and _is_batched(kind)}
     inside = {n for n, kind in batched.items() if _under_attention(kind.op)}
     if batched:
@@ -270,13 +270,13 @@ def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) 
     """Return the pairs of GEMMs around a softmax whose sizes fit, in the forward pass."""
     found: set[int] = set()
     before: dict[int, tuple[int | None, bool]] = defaultdict(lambda: (None, False))
-    wanted = [_is_softmax(k) or k.classification.role.is_gemm for k in kinds.kinds]
+    wanted = [_is_softmax(k) or k.classification.role.is_gemm for k in kinds.rows]
     columns = trace.kernels
-    places = [place for place, number in enumerate(kinds.numbers) if wanted[number]]
+    places = [place for place, number in enumerate(kinds.ids) if wanted[number]]
     for place in sorted(places, key=columns.start_ns.__getitem__):
-        stream, number = columns.stream[place], kinds.numbers[place]
+        stream, number = columns.stream[place], kinds.ids[place]
         first, softmax = before[stream]
-        kind = kinds.kinds[number]
+        kind = kinds.rows[number]
         if not kind.classification.role.is_gemm:
             before[stream] = (first, True)
             continue

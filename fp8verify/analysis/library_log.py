@@ -37,22 +37,22 @@ def hear_library(
     trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
 ) -> LibraryLogReport:
     """Give kernels the types that the library logged, and say how many it vouches for."""
-    is_gemm = [k.multiplies and k.classification.role.is_gemm for k in kinds.kinds]
-    gemms = sum(map(is_gemm.__getitem__, kinds.numbers))
+    is_gemm = [k.multiplies and k.classification.role.is_gemm for k in kinds.rows]
+    gemms = sum(map(is_gemm.__getitem__, kinds.ids))
     pairs = _join(trace, kinds, logged)
     if pairs is None:
         note = f"its {len(logged)} products are not the kernels that this window launched"
         return LibraryLogReport(products=len(logged), gemms=gemms, note=note)
     words: dict[int, Counter[str]] = defaultdict(Counter)
     for place, product in pairs:
-        words[kinds.numbers[place]][product.name] += 1
+        words[kinds.ids[place]][product.name] += 1
     unknown = Precision.UNKNOWN
     vouched = settled = disputed = 0
     for number, names in words.items():
-        before, word = kinds.kinds[number], _one_word(names)
+        before, word = kinds.rows[number], _one_word(names)
         if word is None:
             continue
-        after = kinds.kinds[number] = _heard(before, word)
+        after = kinds.rows[number] = _heard(before, word)
         was, now = before.classification.precision, after.classification.precision
         vouched += names.total() * (now is not unknown)
         settled += names.total() * (was is unknown and now is not unknown)
@@ -84,9 +84,9 @@ def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> 
     if one_sequence:
         of_thread = {-1: [product for _, product in logged]}
     for is_candidate in (_is_blas_gemm, _may_be_blas):
-        fits = [is_candidate(kind) for kind in kinds.kinds]
+        fits = [is_candidate(kind) for kind in kinds.rows]
         launched: dict[int, list[int]] = defaultdict(list)
-        for place, number in enumerate(kinds.numbers):
+        for place, number in enumerate(kinds.ids):
             # A graph's kernels have no launch of their own; without any, the GPU's order counts.
             if fits[number] and not (columns.launch_ns and columns.launch_ns[place] < 0):
                 launched[-1 if one_sequence else columns.thread[place]].append(place)
@@ -107,7 +107,7 @@ def _in_order(places: Sequence[int], products: Sequence[Product], kinds: Kinds) 
 
     If there are more kernels than products, only those are paired that agree.
     """
-    kind_of = [kinds.kinds[kinds.numbers[place]] for place in places]
+    kind_of = [kinds.rows[kinds.ids[place]] for place in places]
     if len(places) == len(products):
         if _is_another_run(list(zip(kind_of, products, strict=True))):
             return None

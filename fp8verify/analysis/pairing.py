@@ -166,7 +166,7 @@ def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> N
     for place, gemm in enumerate(gemms):
         if gemm.leg in BACKWARD_LEGS:
             turned.add(gemm.step)
-        elif gemm.step in turned and gemm.number not in surely_forward and gemm.size not in sizes:
+        elif gemm.step in turned and gemm.kind_id not in surely_forward and gemm.size not in sizes:
             high = gemm.leg is Leg.FPROP and not gemm.kind.classification.precision.is_low
             if high and not gemm.trained and gemm.kind.op and multiplies_square(gemm.kind.op):
                 chain.add(place)
@@ -247,8 +247,8 @@ def _repetition(piece: Sequence[Gemm], starts: Sequence[int], ends: Sequence[int
 
 def _starts(trace: Trace, kinds: Kinds, wanted: Callable[[Kind], bool]) -> Iterator[int]:
     """Yield when the kernels of some kinds began."""
-    chosen = [wanted(kind) for kind in kinds.kinds]
-    for number, start in zip(kinds.numbers, trace.kernels.start_ns, strict=True):
+    chosen = [wanted(kind) for kind in kinds.rows]
+    for number, start in zip(kinds.ids, trace.kernels.start_ns, strict=True):
         if chosen[number]:
             yield start
 

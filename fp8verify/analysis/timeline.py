@@ -144,9 +144,9 @@ def bucket_times(
     width = max(1, -(-(end - begin) // BUCKETS))
     # Beyond the last bucket is at most an empty kernel at the very end.
     times = [[0] * (BUCKETS + 1) for _ in range(4)]
-    rows = [times[_class_of(kind.classification)] for kind in kinds.kinds]
+    rows = [times[_class_of(kind.classification)] for kind in kinds.rows]
     columns = trace.kernels
-    launches = zip(kinds.numbers, columns.start_ns, columns.duration_ns, strict=True)
+    launches = zip(kinds.ids, columns.start_ns, columns.duration_ns, strict=True)
     for number, start, duration in launches:
         row, (place, offset) = rows[number], divmod(start - begin, width)
         while offset + duration > width:  # cut at the ends of buckets

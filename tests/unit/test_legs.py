@@ -43,7 +43,7 @@ def placed(order: list[int] | None, *sites: Site) -> list[list[Gemm]]:
         for place, number in enumerate(launches)
     ]
     place_gemms(gemms)
-    return [[gemm for gemm in gemms if gemm.number == number] for number in range(len(sites))]
+    return [[gemm for gemm in gemms if gemm.kind_id == number] for number in range(len(sites))]
 
 
 def legs(*sites: Site, order: list[int] | None = None) -> list[list[str]]:
