@@ -254,7 +254,7 @@ def many_ranks(options: argparse.Namespace, result: Result) -> None:
     each = costs[0].cpu_s / count
     hours = each * RANKS_OF_A_BIG_JOB / 3600
     result.add(
-        f"A rank costs {each:.2f} CPU seconds, so that {RANKS_OF_A_BIG_JOB:,} ranks of {size} MB "
+        f"A rank costs {each:.2f} CPU seconds, so {RANKS_OF_A_BIG_JOB:,} ranks of {size} MB "
         f"take {hours:.1f} CPU hours: {60 * hours / 64:.1f} minutes on 64 cores, if storage keeps "
         f"up ({RANKS_OF_A_BIG_JOB * size / 1e6:.1f} TB of JSON).\n"
     )

@@ -53,9 +53,9 @@ class Row(NamedTuple):
     @property
     def falsely_fp8(self) -> bool:
         """Whether it is called FP8 and labeled otherwise."""
-        labelled = self.precision in CLASSES and Precision(self.precision).is_fp8
+        labeled = self.precision in CLASSES and Precision(self.precision).is_fp8
         judged = self.found.role.is_gemm or self.precision != "unknown"
-        return judged and self.found.precision.is_fp8 and not labelled
+        return judged and self.found.precision.is_fp8 and not labeled
 
     @property
     def half(self) -> int:
@@ -97,7 +97,7 @@ def summary(rows: list[Row], seconds: float) -> dict[str, object]:
     return {
         "names": len(rows),
         "microseconds_per_name": round(1e6 * seconds / max(len(rows), 1), 1),
-        "called_fp8_but_not_labelled_so": sum(row.falsely_fp8 for row in rows),
+        "called_fp8_but_not_labeled_so": sum(row.falsely_fp8 for row in rows),
         "all": tally(rows),
         "certain": tally([row for row in rows if row.certain]),
         "certain_gemm": tally(gemms),
@@ -140,7 +140,7 @@ def report(rows: list[Row], seconds: float) -> None:
     print(line("certain GEMM", tally(gemms)))
     for half in (0, 1):
         print(line(f"certain GEMM, half {half}", tally([r for r in gemms if r.half == half])))
-    print(f"called FP8 and not labelled so: {figures['called_fp8_but_not_labelled_so']}")
+    print(f"called FP8 and not labeled so: {figures['called_fp8_but_not_labeled_so']}")
     print(f"{figures['microseconds_per_name']} µs a name")
 
 

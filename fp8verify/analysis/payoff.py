@@ -51,7 +51,7 @@ def payoff(
         trace: what its traces show.
         gpu_time: its kernel time in ns by purpose.
         step_ns: the usual time of a step outside the window, if it is known.
-        casts: whether it ran or cast low precision, so that kernels can be overhead of FP8.
+        casts: whether it ran or cast low precision, so kernels can be overhead of FP8.
     """
     gemms, busy = trace.trained, trace.timeline.busy
     if not gemms or not busy:

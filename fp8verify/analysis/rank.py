@@ -82,7 +82,7 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def ran_or_cast_low(self) -> bool:
-        """Whether it ran or cast low precision, so that kernels can be overhead of FP8."""
+        """Whether it ran or cast low precision, so kernels can be overhead of FP8."""
         return self.ran_low or self.made_fp8_tensors
 
     @property

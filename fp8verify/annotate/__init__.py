@@ -143,7 +143,7 @@ class Labels:
 class Writer:
     """One copy of a trace: the sink of its document's events and metadata.
 
-    Events other than kernels are copied. A kernel's fields are decoded one level deep, so that
+    Events other than kernels are copied. A kernel's fields are decoded one level deep, so
     their values do not change. Damaged events are left out.
 
     Attributes:

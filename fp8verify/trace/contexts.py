@@ -42,7 +42,7 @@ _UNKNOWN = -2
 class Contexts:
     """Interns the contexts of operators by walking their parents.
 
-    A link is (name, link of what encloses it, backward), with numbers for the first two, so that
+    A link is (name, link of what encloses it, backward), with numbers for the first two, so
     equal call paths share one number however often they ran.
 
     Attributes:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from scripts.docs.shell import COLUMNS, ROOT, coloured, printed
+from scripts.docs.shell import COLUMNS, ROOT, colored, printed
 
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -86,7 +86,7 @@ def terminal(shown: Terminal) -> str:
     console = Console(
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
     )
-    console.print(Text.from_ansi(f"$ {command}\n\n{coloured(command).rstrip()}"))
+    console.print(Text.from_ansi(f"$ {command}\n\n{colored(command).rstrip()}"))
     return console.export_svg(title="fp8verify", unique_id="fp8verify", code_format=_FORMAT)
 
 

@@ -74,7 +74,7 @@ def transcript(commands: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def coloured(command: str) -> str:
+def colored(command: str) -> str:
     """Run a command in a terminal of 80 columns and return what it wrote, colors included."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
