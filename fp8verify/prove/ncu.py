@@ -120,10 +120,10 @@ def choose(chip: Chip, known: Collection[str]) -> dict[str, Counter]:
 def _first(patterns: tuple[str, ...], known: Collection[str]) -> list[str]:
     for pattern in patterns:
         shape = re.compile(_TENSOR + pattern)
-        found = [name for name in known if shape.fullmatch(_SPARSITY.sub("", name))]
-        if found:  # a name whose halves are there would be counted twice
-            whole = {_SPARSITY.sub("", name) for name in found if _SPARSITY.search(name)}
-            return [name for name in found if name not in whole]
+        names = [name for name in known if shape.fullmatch(_SPARSITY.sub("", name))]
+        if names:  # a name whose halves are there would be counted twice
+            whole = {_SPARSITY.sub("", name) for name in names if _SPARSITY.search(name)}
+            return [name for name in names if name not in whole]
     return []
 
 
@@ -170,13 +170,13 @@ def find_ncu() -> str:
     Raises:
         ProveError: there is none on PATH.
     """
-    found = shutil.which("ncu")
-    if found is None:
+    path = shutil.which("ncu")
+    if path is None:
         raise ProveError(
             "ncu (NVIDIA Nsight Compute) is not on PATH.",
             "Install it (nsight-compute of the CUDA packages), or add /usr/local/cuda/bin to PATH.",
         )
-    return found
+    return path
 
 
 def find_gpu() -> Gpu:
@@ -302,7 +302,7 @@ class Launch(NamedTuple):
 
 def read_launches(lines: Iterable[str]) -> list[Launch]:
     """Return the launches of a log, in order; rows that cannot be read are left out."""
-    found: dict[tuple[int, str], Launch] = {}
+    launches: dict[tuple[int, str], Launch] = {}
     for at, (table, row) in enumerate(_rows(lines)):
         if at >= _MAX_ROWS:
             break
@@ -310,10 +310,10 @@ def read_launches(lines: Iterable[str]) -> list[Launch]:
         if not kernel or not row.get("ID", "").strip():
             continue  # the row of units
         key = (table, f"{row['ID']} {row.get('Process ID', '')}")
-        launch = found.setdefault(key, Launch(kernel, {}, _flops(row)))
+        launch = launches.setdefault(key, Launch(kernel, {}, _flops(row)))
         counts = ((column, _number(text)) for column, text in row.items() if "__" in column)
         launch.metrics.update({c.removesuffix(".sum"): n for c, n in counts if n is not None})
-    return list(found.values())
+    return list(launches.values())
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -342,12 +342,12 @@ def _number(text: str) -> int | None:
 def _flops(row: Mapping[str, str]) -> int | None:
     """Return 2·M·N·K from the innermost NVTX range with sizes."""
     texts = [text for column, text in row.items() if column != _KERNEL]
-    ranges = [found for text in texts for found in _NVTX.finditer(text)]
+    ranges = [match for text in texts for match in _NVTX.finditer(text)]
     if not ranges:
         return None
     sizes = tuple(
-        tuple(int(size[:15]) for size in found[1].replace(" ", "").split(",") if size)
-        for found in _SIZE.finditer(ranges[-1]["sizes"])
+        tuple(int(size[:15]) for size in match[1].replace(" ", "").split(",") if size)
+        for match in _SIZE.finditer(ranges[-1]["sizes"])
     )
     shape = gemm_shape(OpContext(name=ranges[-1]["op"], dims=sizes))
     return None if shape is None else shape.flops

@@ -83,7 +83,7 @@ class Autograd:
         for row in nodes:
             known = makers.get(ops.sequence[row], ())
             hits[self.forward_id(row)].update({ops.thread[maker] for maker in known})
-        ranked = {forward: found.most_common(2) for forward, found in hits.items() if found}
+        ranked = {forward: counts.most_common(2) for forward, counts in hits.items() if counts}
         return {
             forward: best[0][0]
             for forward, best in ranked.items()
@@ -203,11 +203,11 @@ class NamedOps:
 
     def _forward_rows(self) -> dict[int, list[int]]:
         """Return the operators of the forward pass by sequence number."""
-        found: dict[int, list[int]] = defaultdict(list)
+        rows: dict[int, list[int]] = defaultdict(list)
         for row, number in enumerate(self._ops.sequence):
             if number >= 0 and self._ops.inputs[row] >= 0 and not self._autograd.is_node(row):
-                found[number].append(row)
-        return found
+                rows[number].append(row)
+        return rows
 
     def _maker(self, row: int) -> int:
         """Return the operator that made a node, -1 if that is not known or not certain."""

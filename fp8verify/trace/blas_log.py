@@ -203,8 +203,8 @@ class _ApiCalls:
 def glance(source: Source) -> Glance:
     """Look for a line of the logger near the start."""
     lines = islice(source.lines(), 2000)
-    found = any(_IS_LOG.search(line[:400]) for line in lines)
-    return Glance(is_trace=found, is_blas_log=found)
+    is_log = any(_IS_LOG.search(line[:400]) for line in lines)
+    return Glance(is_trace=is_log, is_blas_log=is_log)
 
 
 def products_of(source: Source) -> list[tuple[int, Product]]:

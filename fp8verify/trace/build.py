@@ -136,13 +136,13 @@ def _rows_by_number(
         numbers: of the rows.
         counts: whether a row counts, given also the one that was found before it, or -1.
     """
-    found = dict.fromkeys(wanted, -1)
-    found.pop(-1, None)
-    for row in compress(count(), map(found.__contains__, numbers)):
-        if counts(row, found[numbers[row]]):
-            found[numbers[row]] = row
-    found[-1] = -1
-    return array("i", list(map(found.__getitem__, wanted)))
+    row_of = dict.fromkeys(wanted, -1)
+    row_of.pop(-1, None)
+    for row in compress(count(), map(row_of.__contains__, numbers)):
+        if counts(row, row_of[numbers[row]]):
+            row_of[numbers[row]] = row
+    row_of[-1] = -1
+    return array("i", list(map(row_of.__getitem__, wanted)))
 
 
 def _bounded_names(columns: Columns, health: Health) -> list[str]:
@@ -167,8 +167,8 @@ def _process(columns: Columns) -> int | None:
     for thread, count_of_thread in Counter(columns.ops.thread).items():
         calls[owners[thread]] += count_of_thread
     # Of equally many the least, as the order of the threads says nothing.
-    found = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
-    return found if isinstance(found, int) and calls[found] else None
+    process = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
+    return process if isinstance(process, int) and calls[process] else None
 
 
 def _clear_bad_durations(columns: Columns) -> int:

@@ -222,7 +222,7 @@ def link_parents(
     # ends are kept. If none is open, -1 is a range without end.
     inner, until = -1, _FOREVER
     ends: list[int] = []
-    found: list[int] = []
+    around: list[int] = []
     waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
     begins, finishes = map(start.__getitem__, rows), map(end.__getitem__, rows)
@@ -230,7 +230,7 @@ def link_parents(
         while instant < begin:
             while until < instant:
                 inner, until = parent[inner], ends.pop()
-            found.append(inner)
+            around.append(inner)
             instant = next(waiting)
         while until < begin or (until == begin < finish):
             inner, until = parent[inner], ends.pop()
@@ -240,9 +240,9 @@ def link_parents(
     while instant < _FOREVER:
         while until < instant:
             inner, until = parent[inner], ends.pop()
-        found.append(inner)
+        around.append(inner)
         instant = next(waiting)
-    return found
+    return around
 
 
 _FOREVER = 1 << 64  # a whole number: comparing it with a float takes longer

@@ -44,18 +44,18 @@ class TraceFile(Struct, frozen=True):
     blas_log: Path | None = None
 
 
-def _with_ranks(found: list[TraceFile], declared: Mapping[str, int]) -> list[TraceFile]:
+def _with_ranks(traces: list[TraceFile], declared: Mapping[str, int]) -> list[TraceFile]:
     """Return the files by rank; those of unknown rank get the free numbers in order.
 
     Windows that the runner noted come in its order. A name that files share has the folder's
     before it.
     """
-    counts = Counter(path.name for path in {one.path for one in found})
+    counts = Counter(path.name for path in {trace.path for trace in traces})
     files = []
-    for one in found:
-        path, rank = one.path, declared.get(one.path.name)
-        name = one.name if counts[path.name] == 1 else f"{clean(path.parent.name)}/{one.name}"
-        own = one if rank is None else replace(one, rank=rank, declared=True, guessed=False)
+    for trace in traces:
+        path, rank = trace.path, declared.get(trace.path.name)
+        name = trace.name if counts[path.name] == 1 else f"{clean(path.parent.name)}/{trace.name}"
+        own = trace if rank is None else replace(trace, rank=rank, declared=True, guessed=False)
         files.append(replace(own, name=name))
     taken = {file.rank for file in files if not file.guessed}
     free = (number for number in count() if number not in taken)
@@ -163,9 +163,11 @@ def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:
     name = clean(path.name)
     if len(glance.parts) > 1:
         for number, label in glance.parts:
-            own = _rank_of_name(label)
+            rank_of_part = _rank_of_name(label)
             called = f"{name} ({label})"
-            yield TraceFile(path, own or 0, called, guessed=own is None, part=number)
+            yield TraceFile(
+                path, rank_of_part or 0, called, guessed=rank_of_part is None, part=number
+            )
     else:
         part = glance.parts[0].number if glance.parts else None
         yield TraceFile(path, rank or 0, name, guessed=rank is None, part=part)
@@ -199,13 +201,13 @@ def _candidates_in(path: Path) -> list[Path]:
             "Write what comes through it into a file.",
         )
     with reading(str(path)):
-        found = _trace_files(path)
-        if not found:
+        traces = _trace_files(path)
+        if not traces:
             _refuse_captures(path)
             for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
                 if child.name != _NO_RANKS:
-                    found += _trace_files(child)
-        return found
+                    traces += _trace_files(child)
+        return traces
 
 
 def _refuse_captures(folder: Path) -> None:
@@ -217,7 +219,7 @@ def _refuse_captures(folder: Path) -> None:
     if is_remote(folder) or not folder.is_dir():
         return
     children = sorted(child for child in folder.iterdir() if child.is_dir())
-    records = Counter(found.name for child in children for found in child.glob(METAS))
+    records = Counter(record.name for child in children for record in child.glob(METAS))
     if any(count > 1 for count in records.values()):
         runs = [child for child in children if _trace_files(child) or any(child.glob(METAS))]
         raise NoTraceError(
@@ -227,9 +229,9 @@ def _refuse_captures(folder: Path) -> None:
 
 
 def _trace_files(folder: Path) -> list[Path]:
-    found = (
+    files = (
         entry
         for entry in folder.iterdir()
         if entry.name.endswith(suffixes()) and not OURS.search(entry.name) and entry.is_file()
     )
-    return sorted(found, key=lambda path: by_number(path.name))
+    return sorted(files, key=lambda path: by_number(path.name))

@@ -219,8 +219,8 @@ class Table(Struct, kw_only=True):
 
 def glance(source: Source) -> Glance:
     """Look for a table; text without one may be a damaged trace."""
-    found = any(table.has_kernels for table in _tables(source))
-    return Glance(is_trace=found, is_damaged=not found)
+    has_table = any(table.has_kernels for table in _tables(source))
+    return Glance(is_trace=has_table, is_damaged=not has_table)
 
 
 def read(source: Source, how: Reading) -> Trace:
@@ -415,11 +415,11 @@ def _place(known: Sequence[str], wanted: Iterable[str]) -> int:
 
 def _nanoseconds(text: str, unit: str) -> int | None:
     """Return a time; its own unit, n, u, m or none of seconds, counts more than the column's."""
-    found = _AMOUNT.fullmatch(_plain(text))
-    if found is None:
+    amount = _AMOUNT.fullmatch(_plain(text))
+    if amount is None:
         return None
-    own = unit if found[2] is None else found[2]
-    return round(float(found[1].replace(",", "")) * _NS[own])
+    own_unit = unit if amount[2] is None else amount[2]
+    return round(float(amount[1].replace(",", "")) * _NS[own_unit])
 
 
 def _whole(text: str) -> int | None:
@@ -428,8 +428,8 @@ def _whole(text: str) -> int | None:
 
 
 def _number(text: str) -> float | None:
-    found = _AMOUNT.match(text.strip())
-    return float(found[1].replace(",", "")) if found else None
+    amount = _AMOUNT.match(text.strip())
+    return float(amount[1].replace(",", "")) if amount else None
 
 
 def _is_time_of_ncu(metric: str) -> bool:
@@ -466,21 +466,21 @@ def _json_tables(source: Source) -> Iterator[Table]:
 
 
 def _next_document(text: str, place: int) -> int:
-    found = [at for sign in "[{" if (at := text.find(sign, place)) >= 0]
-    return min(found, default=-1)
+    starts = [at for sign in "[{" if (at := text.find(sign, place)) >= 0]
+    return min(starts, default=-1)
 
 
-def _rocprof_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Return name and duration of the dispatches in rocprofv3's JSON (rocprofiler-sdk 1.0)."""
     rows = []
     try:
-        for run in found["rocprofiler-sdk-tool"]:
+        for run in results["rocprofiler-sdk-tool"]:
             symbols = run["kernel_symbols"]
             symbols = symbols.values() if isinstance(symbols, dict) else symbols
             names = {s["kernel_id"]: s.get("formatted_kernel_name", "") for s in symbols}
-            for one in run["buffer_records"]["kernel_dispatch"]:
-                time_ns = one["end_timestamp"] - one["start_timestamp"]
-                name = names.get(one["dispatch_info"]["kernel_id"], "")
+            for dispatch in run["buffer_records"]["kernel_dispatch"]:
+                time_ns = dispatch["end_timestamp"] - dispatch["start_timestamp"]
+                name = names.get(dispatch["dispatch_info"]["kernel_id"], "")
                 rows.append({"kernel_name": name, "DurationNs": time_ns})
     except (KeyError, TypeError, AttributeError):
         return []

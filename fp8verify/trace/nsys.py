@@ -180,9 +180,9 @@ class _Tables:
         """Yield correlation id, start, end and thread of calls into CUDA, and note launches."""
         launching = {number for number, text in self._strings.items() if _LAUNCH.match(text)}
         capturing = {
-            number: found[1].lower() == "begin"
+            number: mark[1].lower() == "begin"
             for number, text in self._strings.items()
-            if (found := _CAPTURE.match(text))
+            if (mark := _CAPTURE.match(text))
         }
         columns = ("nameId", "returnValue", "correlationId", "start", "end", "globalTid")
         for name, result, *row in self._mine(_CALLS, *columns):
@@ -214,11 +214,11 @@ class _Tables:
 
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""
-        found = self._database.table(_DIAGNOSTICS, "text", "globalPid")
+        diagnostics = self._database.table(_DIAGNOSTICS, "text", "globalPid")
         anyone = (None, self._process)
         return [
             text
-            for text, process in found
+            for text, process in diagnostics
             if isinstance(text, str)
             and (_number(process) <= 0 or _number(process) & ~_THREAD_BITS in anyone)
         ]

@@ -56,13 +56,13 @@ def _options(url: str) -> dict[str, Any]:
 
         async def read(self) -> bytes:
             if self._body is None:
-                found = bytearray()
+                body = bytearray()
                 async for piece in self.content.iter_chunked(1 << 16):
-                    found += piece
-                    if len(found) > MAX_BODY:
+                    body += piece
+                    if len(body) > MAX_BODY:
                         self.close()
                         raise ClientPayloadError(f"an answer of more than {MAX_BODY >> 20} MB")
-                self._body = bytes(found)
+                self._body = bytes(body)
             return self._body
 
     silence = min(_SILENCE_S, MAX_SECONDS)
@@ -118,10 +118,10 @@ def expand(text: str | Path) -> list[Path]:
             return [path]
         head, slash, _ = given[: pattern.start()].rpartition("/")
         matches = place(head + slash or ".").glob(given[len(head + slash) :])
-        found = sorted(matches, key=lambda path: by_number(str(path)))
-    if not found:
+        paths = sorted(matches, key=lambda path: by_number(str(path)))
+    if not paths:
         raise InputError(f"{given} matches no file.", "Check the pattern; quote it in a shell.")
-    return found
+    return paths
 
 
 def open_binary(path: Path) -> IO[bytes]:

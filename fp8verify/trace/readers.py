@@ -137,8 +137,8 @@ def glance_at(path: Path) -> tuple[Format, Glance]:
         InputError: the file cannot be read.
     """
     with _open(path) as source:
-        found = _format_of(source)
-        return found, found.reader.glance(source)
+        known = _format_of(source)
+        return known, known.reader.glance(source)
 
 
 def read_trace(

@@ -106,8 +106,8 @@ class RowCollector:
 
         def kernels() -> Iterator[Row]:
             for row in rows:
-                if found := COPY.match(row[0]):
-                    copies[f"mem{found[1].lower()}"].append(row[2] - row[1])
+                if copy := COPY.match(row[0]):
+                    copies[f"mem{copy[1].lower()}"].append(row[2] - row[1])
                 else:
                     yield row
 
@@ -229,10 +229,10 @@ def _times(values: Sequence[int]) -> array[int]:
         TypeError: not whole numbers.
         ValueError: beyond what can be a time.
     """
-    found = array("q", values)
-    if max(found) > _MAX_NS or min(found) < -_MAX_NS:
+    column = array("q", values)
+    if max(column) > _MAX_NS or min(column) < -_MAX_NS:
         raise ValueError("no time")
-    return found
+    return column
 
 
 def _numbers(values: Sequence[Any]) -> array[int]:

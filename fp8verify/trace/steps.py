@@ -38,11 +38,11 @@ def mark_profiler_steps(columns: Columns) -> None:
     names = list(columns.op_names)
     numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
     ops = columns.ops
-    found: list[tuple[Step, int]] = []
+    ranges: list[tuple[Step, int]] = []
     for row in compress(count(), map(numbers.__contains__, ops.name)):
         step = Step(numbers[ops.name[row]], ops.start[row], ops.end[row])
-        found.append((step, ops.thread[row]))
-    steps = max(_series(found), key=_covered, default=[])
+        ranges.append((step, ops.thread[row]))
+    steps = max(_series(ranges), key=_covered, default=[])
     if len({step.number for step in steps}) < len(steps):
         # Of recordings that were joined, each is a step if something began in it.
         begun = _first_begun(columns, [step.start_ns for step in steps])
@@ -54,13 +54,13 @@ def mark_profiler_steps(columns: Columns) -> None:
     columns.steps = steps
 
 
-def _series(found: Iterable[tuple[Step, int]]) -> list[list[Step]]:
+def _series(ranges: Iterable[tuple[Step, int]]) -> list[list[Step]]:
     """Return series of ranges that follow one another: those of one owner never overlap.
 
     A range continues the series of its thread, or else of its number, of those that have ended.
     """
     series: list[tuple[list[Step], int]] = []
-    for step, thread in sorted(found, key=lambda one: (one[0].start_ns, -one[0].end_ns)):
+    for step, thread in sorted(ranges, key=lambda one: (one[0].start_ns, -one[0].end_ns)):
         ended = [one for one in series if one[0][-1].end_ns <= step.start_ns]
         best = max(
             ended,
@@ -107,18 +107,18 @@ def steps_of_kernels(columns: Columns, op_rows: array[int], launch_rows: array[i
     """Return for each kernel the last step that began before its launch, if not over by then."""
     starts = [step.start_ns for step in columns.steps]
     ends = [step.end_ns for step in columns.steps]
-    found = array("i")
+    numbers = array("i")
     for op_row, launch_row in zip(op_rows, launch_rows, strict=True):
         if launch_row >= 0:
             time = columns.calls.start[launch_row]
         elif op_row >= 0:
             time = columns.ops.start[op_row]
         else:
-            found.append(-1)
+            numbers.append(-1)
             continue
         index = bisect_right(starts, time) - 1
-        found.append(index if index >= 0 and time <= ends[index] else -1)
-    return found
+        numbers.append(index if index >= 0 and time <= ends[index] else -1)
+    return numbers
 
 
 # How training loops call a step: Megatron-LM "iteration", Lightning "run_training_batch", Hugging
@@ -246,8 +246,8 @@ def _counted(columns: Columns, op_rows: array[int], steps: array[int]) -> tuple[
 def _places(columns: Columns) -> list[int]:
     """Return for each operator the place of the step in which it began, or -1."""
     starts = [step.start_ns for step in columns.steps]
-    found = []
+    places = []
     for start in columns.ops.start:
         place = bisect_right(starts, start) - 1
-        found.append(place if place >= 0 and start <= columns.steps[place].end_ns else -1)
-    return found
+        places.append(place if place >= 0 and start <= columns.steps[place].end_ns else -1)
+    return places

@@ -194,7 +194,7 @@ def processes_of(columns: Columns) -> list[Process]:
     for device, correlation in zip(columns.kernels.device, columns.correlations, strict=True):
         votes[device].update(callers[correlation])
     launching = {process for counted in votes.values() for process in counted}
-    found: defaultdict[Hashable, set[int]] = defaultdict(set)
+    devices: defaultdict[Hashable, set[int]] = defaultdict(set)
     for device, counted in votes.items():
         (best, most), (_, second) = [*counted.most_common(2), (None, 0), (None, 0)][:2]
         if most < _CLEARLY * second:
@@ -202,9 +202,9 @@ def processes_of(columns: Columns) -> list[Process]:
                 return []
             pairs = zip(sorted(launching, key=_in_order), sorted(votes), strict=True)
             return [Process(process, frozenset({device})) for process, device in pairs]
-        found[best].add(device)
-    ordered = sorted(found, key=_in_order)
-    several = [Process(process, frozenset(found[process])) for process in ordered]
+        devices[best].add(device)
+    ordered = sorted(devices, key=_in_order)
+    several = [Process(process, frozenset(devices[process])) for process in ordered]
     return several if len(several) > 1 else []
 
 
@@ -218,9 +218,9 @@ def _in_order(process: Hashable) -> tuple[int, str]:
 
 def part_of(columns: Columns, process: Process) -> Columns:
     """Return the columns of one process alone; copies are not told apart, and left out."""
-    own = [_process(thread) == process.number for thread in columns.threads]
-    ops = [own[thread] for thread in columns.ops.thread]
-    calls = [own[thread] for thread in columns.calls.thread]
+    is_own = [_process(thread) == process.number for thread in columns.threads]
+    ops = [is_own[thread] for thread in columns.ops.thread]
+    calls = [is_own[thread] for thread in columns.calls.thread]
     kernels = [device in process.devices for device in columns.kernels.device]
     places = {row: place for place, row in enumerate(compress(range(len(ops)), ops))}
     return replace(
