@@ -46,38 +46,38 @@ class Classification(KernelName, frozen=True, kw_only=True):
 
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:
     """Classify a kernel: by its name if that is certain, else by its operator."""
-    found = _classify(decoded, op)
+    kernel = _classify(decoded, op)
     types_known = op is not None and any(op.types)
     is_scaled_mm = describe.SCALED_MM in decoded.tokens and decoded.role.is_gemm
-    if found.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
+    if kernel.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
         reason = f"TorchInductor kernel, {describe.SCALED_MM[1]}"
-        return replace(found, precision=Precision.FP8, source="name", reason=reason)
-    if found.precision is Precision.UNKNOWN and describe.SIXTEEN_BITS in decoded.tokens:
+        return replace(kernel, precision=Precision.FP8, source="name", reason=reason)
+    if kernel.precision is Precision.UNKNOWN and describe.SIXTEEN_BITS in decoded.tokens:
         halves = op is not None and {"c10::Half"} == {"c10::Half", "c10::BFloat16"} & set(op.types)
         precision = Precision.FP16 if halves else Precision.BF16
-        reason = f"{found.reason}; {describe.SIXTEEN_BITS[1]}"
-        return replace(found, precision=precision, source="name", reason=reason)
-    return found
+        reason = f"{kernel.reason}; {describe.SIXTEEN_BITS[1]}"
+        return replace(kernel, precision=precision, source="name", reason=reason)
+    return kernel
 
 
 def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
-    found = _by_name(decoded)
+    kernel = _by_name(decoded)
     if op is None:
-        return found
+        return kernel
     if decoded.role.is_gemm and multiplies_nothing(op):
         said = f"the name says {decoded.role.value} ({decoded.reason}), and {op.name} multiplies"
-        return replace(found, precision=Precision.UNKNOWN, conflict=f"{said} nothing")
+        return replace(kernel, precision=Precision.UNKNOWN, conflict=f"{said} nothing")
     enclosing = encloses(op)
     if enclosing and decoded.role.is_gemm:
-        return replace(found, role=enclosing, reason=f"{found.reason}; launched by {op.name}")
+        return replace(kernel, role=enclosing, reason=f"{kernel.reason}; launched by {op.name}")
     evidence = evidence_of(op)
     if evidence is None:
-        return found
-    if decoded.role.is_gemm or found.split_k:
-        return _both(found, op, evidence, named=decoded.role.is_gemm)
-    if found.source == "none":
-        return _by_operator(found, op, evidence, named=False)
-    return found
+        return kernel
+    if decoded.role.is_gemm or kernel.split_k:
+        return _both(kernel, op, evidence, named=decoded.role.is_gemm)
+    if kernel.source == "none":
+        return _by_operator(kernel, op, evidence, named=False)
+    return kernel
 
 
 def _by_name(decoded: KernelName) -> Classification:
@@ -90,32 +90,32 @@ def _by_name(decoded: KernelName) -> Classification:
 
 
 def _both(
-    found: Classification, op: OpContext, evidence: Evidence, *, named: bool
+    kernel: Classification, op: OpContext, evidence: Evidence, *, named: bool
 ) -> Classification:
     """Join a GEMM's name with its operator's types."""
-    if found.precision is Precision.UNKNOWN:
-        return _by_operator(found, op, evidence, named=named)
+    if kernel.precision is Precision.UNKNOWN:
+        return _by_operator(kernel, op, evidence, named=named)
     mixed = element_class(evidence.a) is not element_class(evidence.b)
-    if mixed and found.precision.is_low and found.library in _HAND_WRITTEN:
-        return _by_operator(replace(found, a=None, b=None), op, evidence, named=named)
-    found = _with_types(found, evidence)
-    if _allows(evidence, found.precision):
-        return replace(found, source="name+op" if evidence.maybe else "name")
+    if mixed and kernel.precision.is_low and kernel.library in _HAND_WRITTEN:
+        return _by_operator(replace(kernel, a=None, b=None), op, evidence, named=named)
+    kernel = _with_types(kernel, evidence)
+    if _allows(evidence, kernel.precision):
+        return replace(kernel, source="name+op" if evidence.maybe else "name")
     if op.name.startswith(COUNTED):
-        return _by_operator(replace(found, a=None, b=None), op, evidence, named=named)
+        return _by_operator(replace(kernel, a=None, b=None), op, evidence, named=named)
     is_low = any(precision.is_low for precision in evidence.maybe)
-    disputed = is_low is not found.precision.is_low
+    disputed = is_low is not kernel.precision.is_low
     allowed = " or ".join(sorted(precision.value for precision in evidence.maybe))
     return replace(
-        found,
-        precision=Precision.UNKNOWN if disputed else found.precision,
-        conflict=f"the name says {found.precision.value} ({found.reason}), the operator {op.name} "
-        f"says {allowed} (inputs {', '.join(op.types[:3])})",
+        kernel,
+        precision=Precision.UNKNOWN if disputed else kernel.precision,
+        conflict=f"the name says {kernel.precision.value} ({kernel.reason}), "
+        f"the operator {op.name} says {allowed} (inputs {', '.join(op.types[:3])})",
     )
 
 
 def _by_operator(
-    found: Classification, op: OpContext, evidence: Evidence, *, named: bool
+    kernel: Classification, op: OpContext, evidence: Evidence, *, named: bool
 ) -> Classification:
     """Classify by the operator, if the name does not show the operand types.
 
@@ -129,28 +129,28 @@ def _by_operator(
     else:
         said = f"{op.name} does not record usable input types"
     return replace(
-        _with_types(found, evidence),
+        _with_types(kernel, evidence),
         precision=evidence.precision,
         source="op" if known or not named else "name",
-        reason=f"{found.reason}; {said}",
+        reason=f"{kernel.reason}; {said}",
     )
 
 
-def _with_types(found: Classification, evidence: Evidence) -> Classification:
+def _with_types(kernel: Classification, evidence: Evidence) -> Classification:
     """Fill in from the operator what the name leaves open: operand types, experts, scaling.
 
     A name without a token for the scaling means tensorwise, which the shape of the scales may
     refute.
     """
-    scaling = found.scaling
-    if scaling in (None, Scaling.TENSORWISE) and _allows(evidence, found.precision):
+    scaling = kernel.scaling
+    if scaling in (None, Scaling.TENSORWISE) and _allows(evidence, kernel.precision):
         scaling = evidence.scaling or scaling
-    grouped = Role.GROUPED_GEMM in (found.role, evidence.role)
+    grouped = Role.GROUPED_GEMM in (kernel.role, evidence.role)
     return replace(
-        found,
+        kernel,
         role=Role.GROUPED_GEMM if grouped else Role.GEMM,
-        a=found.a or evidence.a,
-        b=found.b or evidence.b,
+        a=kernel.a or evidence.a,
+        b=kernel.b or evidence.b,
         scaling=scaling,
     )
 

@@ -91,17 +91,17 @@ def parse(text: str) -> Type:
 
 def walk(root: Type) -> list[Type]:
     """Return the nodes of a tree in name order, each once, at most a bounded number of them."""
-    found: list[Type] = []
+    nodes: list[Type] = []
     seen: set[int] = set()
     stack = [root]
-    while stack and len(found) < MAX_NODES:
+    while stack and len(nodes) < MAX_NODES:
         node = stack.pop()
         if id(node) in seen:
             continue
         seen.add(id(node))
-        found.append(node)
+        nodes.append(node)
         stack.extend(child for group in reversed(node.arguments) for child in reversed(group))
-    return found
+    return nodes
 
 
 def segments(root: Type) -> list[Type]:
@@ -118,30 +118,30 @@ def segments(root: Type) -> list[Type]:
 
 def spell(root: Type, limit: int) -> str:
     """Return a tree as text, up to about `limit` characters; what trees share is written anew."""
-    found: list[str] = []
+    pieces: list[str] = []
     left = limit
     stack: list[Type | str] = [root]
     while stack and left > 0:
         item = stack.pop()
         if isinstance(item, str):
-            found.append(item)
+            pieces.append(item)
             left -= len(item)
         else:
             left -= 1
             stack.extend(reversed(_pieces(item)))
-    return "".join(found)
+    return "".join(pieces)
 
 
 def _pieces(node: Type) -> list[Type | str]:
     """Return the text of a type with its arguments, each still a type, between it."""
-    found: list[Type | str] = []
+    pieces: list[Type | str] = []
     for place, (part, arguments) in enumerate(zip(node.parts, node.arguments, strict=True)):
-        found.append(f"::{part}" if place else part)
+        pieces.append(f"::{part}" if place else part)
         for at, argument in enumerate(arguments):
-            found += [", " if at else "<", argument]
+            pieces += [", " if at else "<", argument]
         if arguments:
-            found.append(">")
-    return found
+            pieces.append(">")
+    return pieces
 
 
 def _skip(skip: list[str], lexeme: str, top: Builder) -> None:

@@ -180,13 +180,13 @@ def gemm(
     tokens: Tokens = (),
 ) -> KernelName:
     """Describe a matrix multiplication (or `role`) whose name gives the types of its operands."""
-    found = product_class(a, b, scale) if precision is None else precision
+    product = product_class(a, b, scale) if precision is None else precision
     reason = f"{evidence}: {operands(a, b, out)}"
-    if found is Precision.UNKNOWN:
+    if product is Precision.UNKNOWN:
         reason += "; the name does not give the precision of the multiplication"
     return KernelName(
         role=role,
-        precision=found,
+        precision=product,
         library=library,
         reason=reason,
         a=a,

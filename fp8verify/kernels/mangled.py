@@ -50,7 +50,7 @@ def parse(text: str) -> Type:
 def parameters(text: str) -> tuple[str, ...]:
     """Return the types of a function's parameters: "float const*"; () if they are not read."""
     reader = _Reader(text, 2)
-    found: list[str] = []
+    types: list[str] = []
     try:
         arguments = reader.name().args
         if arguments and text[reader.at :]:  # a template's signature begins with what it returns
@@ -61,10 +61,10 @@ def parameters(text: str) -> tuple[str, ...]:
             at = (int(index[1], 36) + 1 if index[1] else 0) if index else len(arguments)
             name = arguments[at].name if at < len(arguments) else name
             const = " const" if "PK" in reader.marks else ""
-            found.append(f"{name}{const}{'*' if 'P' in reader.marks else ''}")
+            types.append(f"{name}{const}{'*' if 'P' in reader.marks else ''}")
     except (_UnreadableError, IndexError):
         return ()
-    return tuple(name for name in found if name != "void")
+    return tuple(name for name in types if name != "void")
 
 
 class _Reader:
@@ -95,15 +95,15 @@ class _Reader:
             raise _UnreadableError
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        found = pattern.match(self.text, self.at)
-        if not found:
+        read = pattern.match(self.text, self.at)
+        if not read:
             raise _UnreadableError
-        self.at = found.end()
-        return found
+        self.at = read.end()
+        return read
 
-    def remember(self, found: Type) -> Type:
-        self.seen.append(found)
-        return found
+    def remember(self, named: Type) -> Type:
+        self.seen.append(named)
+        return named
 
     def name(self) -> Type:
         """Read <name>: nested, local, or unscoped with template arguments."""
@@ -111,50 +111,52 @@ class _Reader:
             return self.nested()
         if self.take("Z"):
             return self.local()
-        found = EMPTY
+        named = EMPTY
         if self.peek("S"):
-            found = self.substitution()
+            named = self.substitution()
         if not self.peek("I"):
-            found = self.component(found)
+            named = self.component(named)
             if self.peek("I"):
-                self.remember(found)
+                self.remember(named)
         if self.peek("I"):
-            found = _with_arguments(found, self.arguments())
-        return found
+            named = _with_arguments(named, self.arguments())
+        return named
 
     def nested(self) -> Type:
         """Read the prefixes of a nested name up to its E; each one may be referred to later."""
         while self.text[self.at] in "rVKRO":
             self.at += 1
-        found = EMPTY
+        named = EMPTY
         while not self.take("E"):
             if self.peek("S"):
-                found = self.substitution()
+                named = self.substitution()
                 continue
             if self.peek("T"):
-                found = self.parameter()
+                named = self.parameter()
                 continue
             if self.peek("I"):
-                found = _with_arguments(found, self.arguments())
+                named = _with_arguments(named, self.arguments())
             else:
-                found = self.component(found)
+                named = self.component(named)
             if not self.peek("E"):
-                self.remember(found)
-            if len(found.parts) > MAX_DEPTH:
+                self.remember(named)
+            if len(named.parts) > MAX_DEPTH:
                 raise _UnreadableError
-        return found
+        return named
 
     def local(self) -> Type:
         """Read a name local to a function: the function, and what is named in it."""
-        found = self.name()
+        function = self.name()
         while not self.take("E"):
             self.type()
         if self.take("s"):
-            return found
+            return function
         inner = self.name()
-        if len(found.parts) + len(inner.parts) > MAX_DEPTH:
+        if len(function.parts) + len(inner.parts) > MAX_DEPTH:
             raise _UnreadableError
-        return Type((*found.parts, _CALL, *inner.parts), (*found.arguments, (), *inner.arguments))
+        return Type(
+            (*function.parts, _CALL, *inner.parts), (*function.arguments, (), *inner.arguments)
+        )
 
     def component(self, prefix: Type) -> Type:
         """Read one part of a qualified name."""
@@ -187,12 +189,12 @@ class _Reader:
     def source(self) -> str:
         """Read a length and that many characters."""
         length = int(self.match(_NUMBER)[0][:6])
-        found = self.text[self.at : self.at + length]
-        if len(found) < length:  # a name that was edited by hand keeps a wrong length
-            found = self.match(_REST)[1]
+        word = self.text[self.at : self.at + length]
+        if len(word) < length:  # a name that was edited by hand keeps a wrong length
+            word = self.match(_REST)[1]
         else:
             self.at += length
-        return ANONYMOUS if found.startswith("_GLOBAL__N") else found
+        return ANONYMOUS if word.startswith("_GLOBAL__N") else word
 
     def substitution(self) -> Type:
         """Read a reference to an earlier type, or a standard abbreviation."""
@@ -214,18 +216,18 @@ class _Reader:
     def arguments(self) -> tuple[Type, ...]:
         """Read template arguments; a pack counts as its elements."""
         self.at += 1
-        found: list[Type] = []
+        listed: list[Type] = []
         while not self.take("E"):
             if self.peek("J"):
-                found.extend(self.arguments())
+                listed.extend(self.arguments())
             elif self.take("X"):
-                found.append(self.expression())
+                listed.append(self.expression())
                 self.expect("E")
             elif self.take("L"):
-                found.append(self.literal())
+                listed.append(self.literal())
             else:
-                found.append(self.type())
-        return tuple(found)
+                listed.append(self.type())
+        return tuple(listed)
 
     def expression(self) -> Type:
         """Read a value that is not a number: the address of a function, or an object of a class."""
@@ -241,19 +243,19 @@ class _Reader:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise _UnreadableError
-        found = self.type()
+        kind = self.type()
         while not self.take("E"):
             self.expression()
         self.depth -= 1
-        return found
+        return kind
 
     def literal(self) -> Type:
         """Read a value: (type)digits, or the name of a function or object."""
         if self.take("_Z"):
-            found = self.name()
+            named = self.name()
             while not self.take("E"):
                 self.type()
-            return found
+            return named
         kind = self.type().name
         value = self.match(_LITERAL)[0]
         self.expect("E")
@@ -279,10 +281,10 @@ class _Reader:
             self.at += 1
             while letter in "KVr" and self.text[self.at] in "KVr":
                 self.at += 1
-            found = self.type()
+            pointed = self.type()
             self.marks = letter + self.marks
             self._seen_marks[len(self.seen)] = self.marks
-            return self.remember(found)
+            return self.remember(pointed)
         if letter == "D":
             return self.d_type()
         if letter in "FAM":
@@ -290,13 +292,13 @@ class _Reader:
         if letter == "T":
             return self.parameter()
         if letter == "S" and not self.peek("St"):
-            found = self.substitution()
+            pointed = self.substitution()
             if self.peek("I"):
-                found = self.remember(_with_arguments(found, self.arguments()))
-            return found
-        found = self.name()
+                pointed = self.remember(_with_arguments(pointed, self.arguments()))
+            return pointed
+        pointed = self.name()
         self.marks = ""
-        return self.remember(found)
+        return self.remember(pointed)
 
     def d_type(self) -> Type:
         if self.take("Dp"):
@@ -315,13 +317,13 @@ class _Reader:
             return self.type()
         self.expect("F")
         self.take("Y")
-        found = self.type()
+        first = self.type()
         while not self.take("E"):
             self.type()
-        return found
+        return first
 
 
-def _with_arguments(found: Type, arguments: tuple[Type, ...]) -> Type:
-    if not found.parts:
+def _with_arguments(named: Type, arguments: tuple[Type, ...]) -> Type:
+    if not named.parts:
         raise _UnreadableError
-    return Type(found.parts, (*found.arguments[:-1], arguments))
+    return Type(named.parts, (*named.arguments[:-1], arguments))

@@ -95,8 +95,8 @@ def _classes(op: OpContext, product: Product, a: str | None, b: str | None) -> f
     if a == b == "fp32":  # which of the two is a process-wide setting that no operator records
         return frozenset({Precision.FP32, Precision.TF32})
     scale = _BLOCK_SCALES.get(_scale_type(op, product) or "")
-    found = product_class(a, b, scale)
-    return frozenset() if found is Precision.UNKNOWN else frozenset({found})
+    precision = product_class(a, b, scale)
+    return frozenset() if precision is Precision.UNKNOWN else frozenset({precision})
 
 
 def _scale_type(op: OpContext, product: Product) -> str | None:
@@ -134,10 +134,10 @@ def multiplies_fp8(op: OpContext) -> bool:
         return evidence is not None and evidence.precision in (Precision.FP8, Precision.MXFP8)
     if row is not UNKNOWN or op.name.startswith("aten::") or multiplies_nothing(op):
         return False  # the table has every product of ATen
-    found = _two_matrices(op)
-    if found is None or _cast_from_recorded(op, *found):
+    matrices = _two_matrices(op)
+    if matrices is None or _cast_from_recorded(op, *matrices):
         return False
-    a, b = found
+    a, b = matrices
     if not set(a[-2:]) & set(b[-2:]) - {1}:
         return False
     return (a[-1] == b[-2] and prod(a) != prod(b)) or _says_product(op.name)

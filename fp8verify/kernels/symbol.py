@@ -89,13 +89,13 @@ _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-
 @lru_cache(maxsize=4096)
 def split(identifier: str) -> tuple[str, ...]:
     """Return the lower-case words of a snake_case or CamelCase identifier, in order."""
-    found: list[str] = []
+    words: list[str] = []
     for part in identifier.split("_"):
         if part.islower() or part.isdigit():
-            found.append(part)
+            words.append(part)
         else:
-            found += [word.lower() for word in _WORD.findall(part)]
-    return tuple(found)
+            words += [word.lower() for word in _WORD.findall(part)]
+    return tuple(words)
 
 
 # How NVIDIA's demangler, by which Nsight Systems and Nsight Compute show kernels, spells what

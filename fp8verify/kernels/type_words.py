@@ -105,14 +105,14 @@ def product_of(word: str) -> str | None:
 
 def joined(words: tuple[str, ...]) -> tuple[str, ...]:
     """Join the halves of a pair that are two words: `a16`, `w16`."""
-    found: list[str] = []
+    joined_words: list[str] = []
     for word in words:
-        whole = bool(found) and _HALF.fullmatch(word) and _HALF.fullmatch(found[-1])
-        if whole and is_pair(found[-1] + word):
-            found[-1] += word
+        whole = bool(joined_words) and _HALF.fullmatch(word) and _HALF.fullmatch(joined_words[-1])
+        if whole and is_pair(joined_words[-1] + word):
+            joined_words[-1] += word
         else:
-            found.append(word)
-    return tuple(found)
+            joined_words.append(word)
+    return tuple(joined_words)
 
 
 def operands(words: tuple[str, ...]) -> Operands:
@@ -131,18 +131,18 @@ def operands(words: tuple[str, ...]) -> Operands:
     if _is_weight_only(words) or not 1 <= len(singles) <= 2:
         return _NONE
     (a, scale), (b, other) = singles[0], singles[-1]
-    found = Operands(a, b, None, scale)
+    both = Operands(a, b, None, scale)
     alike = product_class(a, a) is product_class(b, b)
-    return found if scale == other and alike and (a == b or found.known) else _NONE
+    return both if scale == other and alike and (a == b or both.known) else _NONE
 
 
 def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:
     """Return the scaling that the words name, for FP8 without hardware block scales."""
     if types.scale is not None or product_class(types.a, types.b) is not Precision.FP8:
         return scaling_of(types.a, types.scale)
-    for found, row in _SCALINGS:
+    for kind, row in _SCALINGS:
         if row & set(words):
-            return found
+            return kind
     for first, second in itertools.pairwise(words):
         if "block" in (first, second) and (first in _SPELLED or second in _SPELLED):
             return Scaling.BLOCKWISE
@@ -166,25 +166,25 @@ def named_element(text: str) -> str | None:
 
 def _singles(words: tuple[str, ...]) -> list[_Type]:
     """Return the types that are whole words, as far as they may be those of operands."""
-    found: dict[_Type, None] = {}
+    types: dict[_Type, None] = {}
     for at, word in enumerate(words):
         match = _JOINED.fullmatch(word)
         near = {words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""}
         if match and len(_ONE.findall(match["types"])) == 1 and not near & _NOT_OPERANDS:
-            found[_SPELLED[match["types"]]] = None
-    return _without_vague(list(found))
+            types[_SPELLED[match["types"]]] = None
+    return _without_vague(list(types))
 
 
-def _without_vague(found: list[_Type]) -> list[_Type]:
+def _without_vague(types: list[_Type]) -> list[_Type]:
     """Drop `fp8` if there is `mxfp8` or `e4m3`: the same operands, less exactly."""
     exact = {
         product_class(element, element)
-        for element, scale in found
+        for element, scale in types
         if scale or element not in ("fp8", "fp4")
     }
     return [
         (element, scale)
-        for element, scale in found
+        for element, scale in types
         if scale or element not in ("fp8", "fp4") or product_class(element, element) not in exact
     ]
 

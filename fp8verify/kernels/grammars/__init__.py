@@ -60,7 +60,7 @@ def decode(name: str) -> KernelName:
     """
     symbol = Symbol(name)
     for grammar in GRAMMARS:
-        found = grammar(symbol)
-        if found is not None:
-            return replace(found, name=name)
+        kernel = grammar(symbol)
+        if kernel is not None:
+            return replace(kernel, name=name)
     return replace(describe.other("unknown", Role.OTHER, "no grammar knows this name"), name=name)

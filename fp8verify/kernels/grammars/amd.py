@@ -146,21 +146,21 @@ def _ck_role(symbol: Symbol) -> Role:
 def _ck_types(tree: Type) -> list[str]:
     """Return the first run of element types among the arguments of one node: A, B, acc, ..., D."""
     for node in walk(tree):
-        found = _run(node.args)
-        if len(found) > 1:
-            return found
+        types = _run(node.args)
+        if len(types) > 1:
+            return types
     return []
 
 
 def _run(arguments: tuple[Type, ...]) -> list[str]:
-    found: list[str] = []
+    elements: list[str] = []
     for argument in arguments:
         element = _CK_ELEMENTS.get(argument.name)
         if element and element != "int32":
-            found.append(element)
-        elif found and argument.name != "Tuple":
+            elements.append(element)
+        elif elements and argument.name != "Tuple":
             break
-    return found
+    return elements
 
 
 _AITER: Final = "aiter"
@@ -215,7 +215,7 @@ def aiter_assembly(symbol: Symbol) -> KernelName | None:
 
 def _aiter_gemm(base: str, match: re.Match[str]) -> KernelName:
     element = _aiter_element(match["in"].lower())
-    mx = next((found for word in base.split("_") if (found := _MX.fullmatch(word))), None)
+    mx = next(filter(None, map(_MX.fullmatch, base.split("_"))), None)
     if mx:
         a = SHORT[mx["a"] or mx["c"].lower()]
         b = SHORT[mx["b"]] if mx["b"] else a

@@ -117,10 +117,10 @@ def _nvjet_scaling(
     for modifier in modifiers:
         if modifier == "ovscale":
             return Scaling.ROWWISE, None
-        found = _SCALING.fullmatch(modifier)
-        if found and found["format"]:
-            return None, found["format"].lower()
-        if found:
+        match = _SCALING.fullmatch(modifier)
+        if match and match["format"]:
+            return None, match["format"].lower()
+        if match:
             return Scaling.BLOCKWISE, None
     # From sm100 on a name without scaling token may also be row-wise (outer vector) scaled, and
     # a name that was cut off before its layout may have lost the token.
@@ -140,15 +140,15 @@ def _fast_accumulation(modifiers: list[str], arch: str | None, a: str | None) ->
 
 def _nvjet_tokens(match: re.Match[str], modifiers: list[str]) -> describe.Tokens:
     arch, types = match["arch"], match["types"]
-    found = [("nvjet", "cuBLASLt GEMM generated at run time")]
+    tokens = [("nvjet", "cuBLASLt GEMM generated at run time")]
     if arch:
-        found.append((f"sm{arch}", f"for compute capability {arch[:-1]}.{arch[-1]}"))
-    found += [(letter, meaning) for letter, meaning in zip(types, _places(types), strict=False)]
+        tokens.append((f"sm{arch}", f"for compute capability {arch[:-1]}.{arch[-1]}"))
+    tokens += [(letter, meaning) for letter, meaning in zip(types, _places(types), strict=False)]
     if match["tf32"]:
-        found.append(("tf32", "FP32 operands are rounded to TF32"))
-    found += _sizes(modifiers)
-    found += [(token, meaning) for token in modifiers if (meaning := _modifier(token))]
-    return (*found, *_layout(modifiers[-1]))
+        tokens.append(("tf32", "FP32 operands are rounded to TF32"))
+    tokens += _sizes(modifiers)
+    tokens += [(token, meaning) for token in modifiers if (meaning := _modifier(token))]
+    return (*tokens, *_layout(modifiers[-1]))
 
 
 def _places(code: str) -> list[str]:
@@ -181,11 +181,11 @@ def _layout(token: str) -> list[tuple[str, str]]:
 
 
 def _modifier(token: str) -> str | None:
-    found = _SCALING.fullmatch(token)
-    if not found:
+    match = _SCALING.fullmatch(token)
+    if not match:
         return _MODIFIERS.get(token)
-    unit = f"{found['size']}x{found['size']} block" if found["unit"] == "blk" else found["size"]
-    return f"operand {token[0]} has one {found['format'] or 'FP32'} scale for each {unit} elements"
+    unit = f"{match['size']}x{match['size']} block" if match["unit"] == "blk" else match["size"]
+    return f"operand {token[0]} has one {match['format'] or 'FP32'} scale for each {unit} elements"
 
 
 # Products in the libraries' own logs: fp8verify.trace.blas_log.

@@ -51,9 +51,9 @@ def decode(symbol: Symbol) -> KernelName | None:
     if not symbol.text.startswith(_PREFIX):
         return None
     function, arguments = _split(symbol.text.removeprefix(_PREFIX))
-    found = _by_words(function)
-    if found is not None:
-        return _typed(found, function, arguments)
+    kernel = _by_words(function)
+    if kernel is not None:
+        return _typed(kernel, function, arguments)
     if _ATTENTION.search(function):  # modules' names are joined without a separator
         return describe.other(_LIBRARY, Role.ATTENTION, "the name of an attention module")
     return None
@@ -65,20 +65,20 @@ def thunderkittens(symbol: Symbol) -> KernelName | None:
     if not ours or not symbol.tree.args:
         return None
     words = "_".join(symbol.tree.args[0].parts)
-    found = _by_words(words)
-    if found is None:
+    kernel = _by_words(words)
+    if kernel is None:
         return None
-    types = type_words.operands(split(words)) if found.role.is_gemm else type_words.Operands()
+    types = type_words.operands(split(words)) if kernel.role.is_gemm else type_words.Operands()
     if not types.known:
-        return msgspec.structs.replace(found, library=_KITTENS)
+        return msgspec.structs.replace(kernel, library=_KITTENS)
     evidence = f"the name of its configuration, {words}"
-    return describe.gemm(_KITTENS, evidence, types.a, types.b, role=found.role, scale=types.scale)
+    return describe.gemm(_KITTENS, evidence, types.a, types.b, role=kernel.role, scale=types.scale)
 
 
 def _by_words(function: str) -> KernelName | None:
     inner = Symbol(function)
     grammars = (attention.by_words, gemm_names.decode, helper_names.decode)
-    return next((found for grammar in grammars if (found := grammar(inner))), None)
+    return next((kernel for grammar in grammars if (kernel := grammar(inner))), None)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -86,26 +86,26 @@ def _split(text: str) -> tuple[str, str]:
     return (text[: match.start()], text[match.end() :]) if match else (text, "")
 
 
-def _typed(found: KernelName, function: str, arguments: str) -> KernelName:
+def _typed(kernel: KernelName, function: str, arguments: str) -> KernelName:
     """Read A and B from the arguments where the words left the types of a GEMM open."""
-    if not found.role.is_gemm or found.precision is not Precision.UNKNOWN:
-        return msgspec.structs.replace(found, library=_LIBRARY)
+    if not kernel.role.is_gemm or kernel.precision is not Precision.UNKNOWN:
+        return msgspec.structs.replace(kernel, library=_LIBRARY)
     types = _tensors(arguments) or _LOADED.findall(arguments)[:2]
     a, b = (*(_ELEMENTS[name] for name in types[:2]), None, None)[:2]
     scale = SCALES.get(_ELEMENTS[types[2]]) if len(types) > 2 else None
     if a == b == "e2m1" and len(types) > 2 and types[2] == "f8E4M3FN":
         scale = "ue4m3"
     if b is None or "ue8m0" in (a, b):
-        return _by_instruction(found, function, arguments)
-    return describe.gemm(_LIBRARY, "types of its arguments", a, b, role=found.role, scale=scale)
+        return _by_instruction(kernel, function, arguments)
+    return describe.gemm(_LIBRARY, "types of its arguments", a, b, role=kernel.role, scale=scale)
 
 
-def _by_instruction(found: KernelName, function: str, arguments: str) -> KernelName:
+def _by_instruction(kernel: KernelName, function: str, arguments: str) -> KernelName:
     """Read the width of the operands from the K of the instruction; 16 bits are of two types."""
     match = _INSTRUCTION.search(arguments)
     depths = [k for k in (8, 16, 32, 64) if match and _is_shape(match[1], str(k))]
     if len(depths) != 1:
-        return msgspec.structs.replace(found, library=_LIBRARY)
+        return msgspec.structs.replace(kernel, library=_LIBRARY)
     k = depths[0]
     element = {8: "tf32", 64: "fp4"}.get(k)
     scale = None
@@ -113,9 +113,9 @@ def _by_instruction(found: KernelName, function: str, arguments: str) -> KernelN
         element, scale = "fp8", "ue8m0"
     evidence = f"the K of its MMA, {k}"
     if element is not None:
-        return describe.gemm(_LIBRARY, evidence, element, element, role=found.role, scale=scale)
+        return describe.gemm(_LIBRARY, evidence, element, element, role=kernel.role, scale=scale)
     tokens = (describe.SIXTEEN_BITS,) if k == 16 else ()
-    return msgspec.structs.replace(found, library=_LIBRARY, tokens=tokens)
+    return msgspec.structs.replace(kernel, library=_LIBRARY, tokens=tokens)
 
 
 def _is_shape(digits: str, k: str) -> bool:
@@ -126,8 +126,8 @@ def _is_shape(digits: str, k: str) -> bool:
 
 def _tensors(arguments: str) -> list[str]:
     """Return the element types of the tensors that the arguments begin with."""
-    found, at = [], 0
+    elements, at = [], 0
     while match := _TENSOR.match(arguments, at):
-        found.append(match[1])
+        elements.append(match[1])
         at = match.end()
-    return found
+    return elements

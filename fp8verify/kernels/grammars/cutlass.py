@@ -49,10 +49,10 @@ def procedural(symbol: Symbol) -> KernelName | None:
     if not match:
         return None
     words = match["rest"].split("_")
-    found = _operation(words)
-    if not found:
+    placed = _operation(words)
+    if not placed:
         return None
-    at, operation = found
+    at, operation = placed
     types, complete = _type_words(words[at + 1 :])
     if text.startswith("cutlass3x"):
         role = Role.GROUPED_GEMM if "grouped" in words else Role.GEMM
@@ -85,13 +85,13 @@ def _operation(words: list[str]) -> tuple[int, re.Match[str]] | None:
 
 def _type_words(words: list[str]) -> tuple[list[str], bool]:
     """Return the element words before the tile, and whether the name goes on to the tile."""
-    found: list[str] = []
+    types: list[str] = []
     for word in words:
         if _TILE.fullmatch(word):
-            return found, True
+            return types, True
         if word in SHORT or word == "void" or _SCALED.fullmatch(word):
-            found.append(word)
-    return found, False
+            types.append(word)
+    return types, False
 
 
 def _word(word: str) -> tuple[str | None, str | None]:
@@ -256,8 +256,8 @@ def _untyped(nodes: list[Type]) -> KernelName | None:
     if weight_only is not None:
         element = None
         if weight_only.name == "GemmFpAIntB":  # multiplies in the type of its activations
-            found = (CPP.get(node.name) for node in walk(weight_only))
-            element = next((name for name in found if name in ("bf16", "fp16")), None)
+            elements = (CPP.get(node.name) for node in walk(weight_only))
+            element = next((name for name in elements if name in ("bf16", "fp16")), None)
         evidence = f"weight-only kernel {weight_only.name}"
         return describe.gemm("CUTLASS", evidence, element, element, role=_role(nodes))
     names = {node.name for node in nodes}
@@ -309,8 +309,8 @@ def _output(nodes: list[Type], mainloop: Type) -> str | None:
     if epilogue is None:
         return None
     # <policy, tile, [subtile,] ElementC, StrideC, ElementD, ...>; C is void where unused
-    found = [_element(argument)[0] for argument in epilogue.args[2:7]]
-    return next((name for name in reversed(found) if name), None)
+    elements = [_element(argument)[0] for argument in epilogue.args[2:7]]
+    return next((name for name in reversed(elements) if name), None)
 
 
 def _scaling(policy: str, nodes: list[Type], a: str | None) -> Scaling | None:

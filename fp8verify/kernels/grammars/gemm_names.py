@@ -159,14 +159,14 @@ def _is_grouped(words: tuple[str, ...]) -> bool:
 
 def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     """Return the types that the words give, else the parameters of a C++ function."""
-    found = type_words.operands(words)
+    types = type_words.operands(words)
     fused = "moe" in words and not any(map(type_words.product_of, words))
     if fused and not any(map(type_words.is_pair, words)):
         return Operands()  # a type in the name of a fused MoE may be that of its weights
-    if found.a or found.b:
-        if _reads_otherwise(symbol, words, found) or _is_alone(words, found):
+    if types.a or types.b:
+        if _reads_otherwise(symbol, words, types) or _is_alone(words, types):
             return _parameters(symbol) if not symbol.is_identifier else Operands()
-        return found
+        return types
     letters = [match["letter"] for word in words if (match := _LETTERED.fullmatch(word))]
     element = _LETTERS.get(letters[0] or "") if letters else None
     if element or symbol.is_identifier:
@@ -174,27 +174,27 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     return _parameters(symbol)
 
 
-def _is_alone(words: tuple[str, ...], found: Operands) -> bool:
+def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
     """Whether a hand-written name mentions FP8 or FP4 once and no other operand type.
 
     One in three public kernels called `fp8_gemm` reads FP8 weights and multiplies BF16, or reads
     FP8 and multiplies FP16. Two types, or a scaling, are evidence.
     """
-    if not product_class(found.a, found.b, found.scale).is_low:
+    if not product_class(types.a, types.b, types.scale).is_low:
         return False
     pair = any(map(type_words.is_pair, words))
-    scaled = type_words.scaling(words, found) is not None
+    scaled = type_words.scaling(words, types) is not None
     return type_words.count_low(words) < 2 and not pair and not scaled
 
 
-def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], found: Operands) -> bool:
+def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) -> bool:
     """Whether FP8 or FP4 in a name may be only the weights' type, by the function's parameters.
 
     A matrix-vector product streams weights, and a single type is theirs. A function that reads at
     most one such matrix, and others in high precision, multiplies something else. Parameters that
     are bytes, structs or tensor maps show nothing.
     """
-    if not product_class(found.a, found.b).is_low:
+    if not product_class(types.a, types.b).is_low:
         return False
     names = _read_types(symbol)
     elements = [type_words.named_element(name) for name in names]
@@ -217,8 +217,8 @@ def _read_types(symbol: Symbol) -> list[str]:
 
 def _pointed(symbol: Symbol) -> list[str]:
     """Return the types behind pointers to constants, or behind all if none is constant."""
-    found = [match for part in symbol.parameters if (match := _POINTER.search(part))]
-    read = [match["type"] for match in found if match["const"]] or [m["type"] for m in found]
+    matches = [match for part in symbol.parameters if (match := _POINTER.search(part))]
+    read = [match["type"] for match in matches if match["const"]] or [m["type"] for m in matches]
     return [_argument(symbol, name) for name in read]
 
 

@@ -69,12 +69,12 @@ def _element(text: str, role: Role) -> str | None:
 
     An elementwise lambda takes elements, a reduction's takes partial sums.
     """
-    found = set(_LAMBDA.findall(text)) if role is Role.ELEMENTWISE else set()
-    if not found:
-        found = set(_TEMPLATE.findall(text.replace(ANONYMOUS, "").partition("(")[0]))
-    if len(found) > 1:
-        found.discard("float")
-    return CPP.get(found.pop()) if len(found) == 1 else None
+    names = set(_LAMBDA.findall(text)) if role is Role.ELEMENTWISE else set()
+    if not names:
+        names = set(_TEMPLATE.findall(text.replace(ANONYMOUS, "").partition("(")[0]))
+    if len(names) > 1:
+        names.discard("float")
+    return CPP.get(names.pop()) if len(names) == 1 else None
 
 
 _INDUCTOR: Final = re.compile(
