@@ -36,8 +36,7 @@ _JOINED: Final = re.compile(rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matm
 _ONE: Final = re.compile(_TYPE)
 # a8w8, afp4wfp4, w4a16: the formats of activations and weights; a number is only a width.
 _WIDTH: Final = rf"{_TYPE}|\d{{1,2}}"
-_PAIR: Final = re.compile(rf"a(?P<a>{_WIDTH})w(?P<w>{_WIDTH})|w(?P<w2>{_WIDTH})a(?P<a2>{_WIDTH})")
-_HALF: Final = re.compile(rf"[aw](?:{_WIDTH})")
+_PAIR: Final = re.compile(rf"(?P<first>[aw])({_WIDTH})(?!(?P=first))[aw]({_WIDTH})")
 _NOT_OPERANDS: Final = frozenset(
     {"out", "output", "acc", "accum", "to", "scale", "scales", "kv", "cache", "bias", "return",
      "quant", "quantize", "quantized", "cast", "epilogue", "store"}
@@ -107,8 +106,7 @@ def joined(words: tuple[str, ...]) -> tuple[str, ...]:
     """Join the halves of a pair that are two words: `a16`, `w16`."""
     joined_words: list[str] = []
     for word in words:
-        whole = bool(joined_words) and _HALF.fullmatch(word) and _HALF.fullmatch(joined_words[-1])
-        if whole and is_pair(joined_words[-1] + word):
+        if joined_words and is_pair(joined_words[-1] + word):
             joined_words[-1] += word
         else:
             joined_words.append(word)
@@ -206,10 +204,12 @@ def _of_pair(match: re.Match[str], singles: list[_Type]) -> Operands:
     aiter writes formats out (afp4wfp4, afp8wfp8) and a4w4 where tl.dot_scaled multiplies with
     E8M0 scales (aiter/ops/triton/_triton_kernels/gemm/basic, moe/moe_op_gemm_a4w4.py).
     """
-    a, w = match["a"] or match["a2"], match["w"] or match["w2"]
-    if a != w:
+    activations_first, first, second = match["first"] == "a", match[2], match[3]
+    if first != second:
+        a, w = (first, second) if activations_first else (second, first)
         return Operands(SHORT.get(a), SHORT.get(w))
-    written_out = match["a"] is not None and (a == "4" or a in ("fp4", "fp8"))
+    a = first
+    written_out = activations_first and a in ("4", "fp4", "fp8")
     if written_out and not singles:
         return Operands(*(("fp8", "fp8") if a == "fp8" else ("fp4", "fp4")), None, "ue8m0")
     if a in _SPELLED:
