@@ -13,14 +13,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.analysis.gemms import known_flops
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.logs.promises import LayerPromise, PhasePromise
 from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Claim, Mention
@@ -28,6 +27,9 @@ from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE
 from fp8verify.verdict.grid import Cell, Grid, Tally
+
+if TYPE_CHECKING:  # a report without a log needs none of its patterns
+    from fp8verify.logs.promises import LayerPromise, PhasePromise
 
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"

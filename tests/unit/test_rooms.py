@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -85,6 +87,14 @@ def test_only_what_faces_the_user_imports_a_satellite() -> None:
 def test_the_page_on_the_code_lists_the_rooms_in_their_order() -> None:
     listed = re.findall(r"^\| `([a-z_/]+)/` \|", PAGE.read_text(), re.MULTILINE)
     assert [room for room in listed if room != "agent"] == list(ROOMS)
+
+
+def test_a_report_without_a_log_compiles_none_of_its_patterns() -> None:
+    code = (
+        "import fp8verify.pipeline.inspection, sys; print('fp8verify.logs.wording' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_few_modules_lie_loose() -> None:
