@@ -69,7 +69,8 @@ def framework_of(config: Config) -> Row:
 
 
 def _fits(row: Row, document: Document, given: Values) -> bool:
-    if document.kind in ("shell", "arguments"):
+    of_arguments = document.kind in ("shell", "arguments")
+    if of_arguments:
         if "launcher" in row and not re.search(row["launcher"], document.text):
             return False
     elif "" in row.get("closed", ()):  # most keys of a file that shares some are another's
@@ -78,7 +79,8 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
             return False
     if any(all_hold(tests, given) for tests in row.get("signs", ())):
         return True
-    marks = sum(mark in given for mark in row.get("marks", ()))
+    spelled = document.values if of_arguments else given  # arguments are spelled in one way alone
+    marks = sum(mark in spelled for mark in row.get("marks", ()))
     if row.get("marks") and marks >= row.get("least", 3):
         return all_hold(row.get("besides", {}), given)
     named = any(mark in given for mark in row.get("script_marks", ()))

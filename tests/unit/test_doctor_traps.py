@@ -52,6 +52,8 @@ COMMANDS = [
     ("python -m scripts.base_train --depth=12 --fp8", "nanochat", "tensorwise"),
     ("python -m scripts.base_train --depth=12", "nanochat", None),
     ("python vit.py --depth=12 --fp8", None, None),
+    ("train.py --num_layers 12 --hidden_size 768 --num_attention_heads 12 --fp8", None, None),
+    ("train.py --mixed_precision fp8", None, None),
     (f"{PRETRAIN} --transformer-impl local", "Megatron-LM", "delayed", "config-section-inert"),
     (f"{PRETRAIN} --num-layers 2 --hidden-size 4096 --num-attention-heads 32 --train-iters 10",
      "Megatron-LM", "delayed", "fp8-without-bf16"),
@@ -258,6 +260,8 @@ UNREAD = [
     ("train.py", "plugin = ZeroPlugin(use_fp8=True)  # FP8\n", "fp8-mentioned", "use_fp8=True"),
     ("train.py", '"""Trains in FP8."""\npass\n', "fp8-mentioned", "no line mentions FP8"),
     ("rl.yaml", "rollout: {quantization: fp8}\n", "fp8-mentioned", "FP8 for generation only"),
+    ("neox.yml", "{pipe-parallel-size: 2, num-layers: 12, hidden-size: 768, train-iters: 9, "
+     "num-attention-heads: 12, fp8_format: hybrid}\n", "fp8-mentioned", "mentions FP8 (line 1"),
     ("own.yaml", "\nquantization: fp8\n", "fp8-mentioned", "mentions FP8 (line 2: quanti"),
     ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognized", "is not recognized: not"),
     ("m.yml", "base_config: base.yml\nquantization: fp8\n", "fp8-mentioned", "MaxText: mentions"),
