@@ -118,6 +118,7 @@ def _canonical(key: str, row: Row) -> str:
 
 
 def _config(framework: str, row: Row, document: Document, names: Mapping[str, str]) -> Config:
+    elsewhere = document.elsewhere or row.get("based_on", "")
     given: dict[str, Any] = dict(row.get("defaults", {}))
     origins: dict[str, str] = {}
     for key, value in document.values.items():
@@ -131,21 +132,21 @@ def _config(framework: str, row: Row, document: Document, names: Mapping[str, st
         kind=document.kind,
         values=document.values,
         lines=document.lines,
-        elsewhere=document.elsewhere,
+        elsewhere=elsewhere,
         given=given,
         origins=origins,
         branches={names[key]: branch for key, branch in document.branches.items()},
-        ask=_ask(row, given, may_default=not document.elsewhere),
+        ask=_ask(row, given, may_default=not elsewhere),
         compile=_switch(
             row.get("compile", ()),
             given,
-            None if document.elsewhere else row.get("compile_default"),
+            None if elsewhere else row.get("compile_default"),
         ),
         checkpointing=_switch(row.get("checkpointing", ()), given, None),
         tensor_parallel=shards,
         deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),
         layers=tuple(_layers(row["sizes"], given, shards)) if _is_sized(row, given) else (),
-        tokens=_tokens(row, given, may_default=not document.elsewhere),
+        tokens=_tokens(row, given, may_default=not elsewhere),
     )
 
 

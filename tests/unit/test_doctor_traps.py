@@ -260,8 +260,8 @@ UNREAD = [
     ("train.py", "plugin = ZeroPlugin(use_fp8=True)  # FP8\n", "fp8-mentioned", "use_fp8=True"),
     ("train.py", '"""Trains in FP8."""\npass\n', "fp8-mentioned", "no line mentions FP8"),
     ("rl.yaml", "rollout: {quantization: fp8}\n", "fp8-mentioned", "FP8 for generation only"),
-    ("neox.yml", "{pipe-parallel-size: 2, num-layers: 12, hidden-size: 768, train-iters: 9, "
-     "num-attention-heads: 12, fp8_format: hybrid}\n", "fp8-mentioned", "mentions FP8 (line 1"),
+    ("neox.yml", "{pipe-parallel-size: 2, num-layers: 2, hidden-size: 8, train-iters: 9, fp8: 1}",
+     "fp8-mentioned", "mentions FP8 (line 1"),
     ("own.yaml", "\nquantization: fp8\n", "fp8-mentioned", "mentions FP8 (line 2: quanti"),
     ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognized", "is not recognized: not"),
     ("m.yml", "base_config: base.yml\nquantization: fp8\n", "fp8-mentioned", "MaxText: mentions"),
