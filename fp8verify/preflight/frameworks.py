@@ -169,7 +169,7 @@ def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
             backend = _BACKENDS.get(_text(asks.get("backend", ""), given, may_default=may_default))
             wanted = asks.get("key") or next(iter(asks["when"]))
             key = name_of(wanted, given) or wanted
-            return Ask(fmt, recipe or None, backend, key) if fmt else None
+            return Ask(fmt, recipe or None, backend, key, asks.get("until", "")) if fmt else None
     return None
 
 

@@ -21,12 +21,14 @@ class Ask(NamedTuple):
         recipe: how it scales, such as "tensorwise", "rowwise" or "delayed", if that is known.
         backend: "torchao", "te" or "msamp", None if the framework chooses.
         key: the key that asks, by which its line is found.
+        until: when the framework dropped that key, "" if it has it.
     """
 
     format: str
     recipe: str | None = None
     backend: str | None = None
     key: str = ""
+    until: str = ""
 
 
 class LayerSize(NamedTuple):

@@ -42,6 +42,7 @@ def _of_a_config(config: Config) -> Check:
     if ask is not None:
         line = config.lines.get(config.origins.get(ask.key, ask.key))
         where = " in a branch of the script" if ask.key in config.branches else ""
+        where += f" in versions until {ask.until}" * bool(ask.until)
         message = f"{config.framework}: requests {_described(ask)}{where}"
         return _check("fp8-asked", Status.OK, message, config.path, line)
     found = list(mentions_of_values(config.values, config.lines))
@@ -56,7 +57,8 @@ def _of_a_config(config: Config) -> Check:
         return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(unknown))
     generation = [one for one in found if one.of_generation]
     more = f"; FP8 for generation only ({told(generation)})" if generation else ""
-    rest = f"; {config.elsewhere} may add to it" if config.elsewhere else ""
+    other = config.elsewhere or row.get("asked_by", "")
+    rest = f"; {other} may request it" if other else ""
     message = f"{config.framework}: no line requests FP8 for training{more}{rest}"
     if rest:
         return _check("fp8-mentioned", Status.SKIPPED, f"{message}: not checked", config.path, None)
