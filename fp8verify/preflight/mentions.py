@@ -23,7 +23,7 @@ _LABELS = re.compile(
 # What asks for FP8 in code and does not name it: Lightning's precisions, an import.
 _IN_CODE = re.compile(r"""["'](?:8-mixed|transformer-engine\S{0,20})["']|\btransformer_engine\b""")
 _GENERATION = re.compile(
-    r"rollout|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
+    r"rollout(?!_ref)|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
 )
 _SHOWN, _WIDTH = 3, 60
 

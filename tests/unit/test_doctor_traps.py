@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 from fp8verify.preflight.checks import report_of
-from fp8verify.preflight.gpus import Gpu
+from fp8verify.preflight.gpus import Gpu, named_gpus
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, rules
 from scripts.docs.doctor_codes import examples
@@ -413,7 +413,7 @@ def test_configurations_of_public_issues(tmp_path: Path, thread: str) -> None:
     facts = facts_of(
         *([write(tmp_path, issue["file"], text)] if text else []),
         command=issue.get("command", "").split(),
-        gpus=[GPUS.get(issue.get("gpu", ""), H100)],
+        gpus=[GPUS[gpu]] if (gpu := issue.get("gpu", "H100")) in GPUS else named_gpus(gpu),
         versions=issue.get("versions", files.GOOD),
         environment=environment,
     )
