@@ -191,13 +191,18 @@ _OPEN_STATES = frozenset({"unknown", "fp8_module_off"})
 
 
 class Stated:
-    """What is stated of each cell of a run."""
+    """What is stated of each cell of a run.
+
+    Attributes:
+        alike: whether all ranks may run the same layers: none is a stage of a pipeline.
+    """
 
     def __init__(self, ranks: Sequence[RankEvidence], promises: Promises) -> None:
         """Sort the modules of each rank by name and by size."""
         self._ranks, self._promises = ranks, promises
         by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
-        if not any(_transfers(rank) for rank in ranks):
+        self.alike = not any(_transfers(rank) for rank in ranks)
+        if self.alike:
             by_rank = _with_conversions_of_any(by_rank)
         self._by_name = [{module.fqn: module for module in modules} for modules in by_rank]
         self._by_size = [_sizes(modules) for modules in by_rank]
@@ -216,7 +221,7 @@ class Stated:
         else:
             modules = self._by_size[cell.rank].get(cell.layer, [])
         if not modules:
-            pinned = ran.calls <= self._pinned_blocks and not (rank.modules or ran.low_calls)
+            pinned = ran.calls <= self.spared[cell.rank] and not ran.low_calls
             return 0.0 if pinned else None
         # What a module that the log pins is to do is known, whatever its state was.
         open_ones = (m for m in modules if m.state in _OPEN_STATES)
@@ -248,10 +253,11 @@ class Stated:
         )
 
     @cached_property
-    def _pinned_blocks(self) -> int:
-        """How many blocks the log keeps in high precision, of those that no module list names."""
+    def spared(self) -> list[int]:
+        """By rank, how many blocks the log keeps in high precision that no module list names."""
         pins = (pin for pin in self._promises.layers if pin.is_pin and pin.match == "blocks")
-        return sum(len(pin.names) for pin in pins)
+        blocks = sum(len(pin.names) for pin in pins)
+        return [0 if rank.modules else blocks for rank in self._ranks]
 
     def report(self, grid: Grid, place: int) -> ExpectedReport | None:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""

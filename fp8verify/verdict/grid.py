@@ -1,10 +1,11 @@
 """The grid: the GEMMs of layers that train, by rank, step, micro-batch, layer and leg.
 
 Each cell has an amount in low precision, in high precision and in an unknown one (FLOPs if those of
-all GEMMs of the rank are known, else time) as a fraction of the rank's. A cell is short if its
-low-precision share is below half of what is expected of it: by what the log states, by the recipe,
-by the module list, else by the same layer in the other cells. Unknown amounts count as low to
-accuse and as high to acquit; where the two readings differ a cell is open.
+all GEMMs of the rank are known, else time) as a fraction of the rank's. Cells of one layer with as
+many launches ran the same GEMMs, so one with fewer of them in low precision than another is short.
+So is a cell whose low-precision share is below half of what is expected of it: by what the log
+states, by the recipe, by the module list, else by the same layer in the other cells. Unknown
+amounts count as low to accuse and as high to acquit; where the two readings differ a cell is open.
 
 The coordinate that explains the most of what cells lack says what is wrong with a run.
 """
@@ -43,13 +44,14 @@ VALUE_OF: Final = {
 
 
 class Tally(NamedTuple):
-    """What ran in cells: fractions of all work of the rank, and launches."""
+    """What ran in cells: fractions of all work of the rank, and launches, some shared by cells."""
 
     low: float = 0.0
     high: float = 0.0
     unknown: float = 0.0
-    calls: int = 0
-    low_calls: int = 0
+    calls: float = 0.0
+    low_calls: float = 0.0
+    unknown_calls: float = 0.0
 
     @property
     def total(self) -> float:
@@ -72,6 +74,8 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
     columns = list(zip(*tallies, strict=True))
     return Tally(*map(sum, columns)) if columns else Tally()
 
+
+_ROUNDING: Final = 1e-9
 
 # What is stated of a cell: the share that is to run in low precision, None if nothing is.
 Stated: TypeAlias = "Callable[[Cell, Tally], float | None]"
@@ -115,8 +119,24 @@ class Grid:
         open: of cells that are short by one reading only, the same.
     """
 
-    def __init__(self, ranks: Sequence[Sequence[GemmRow]], stated: Stated) -> None:
-        """Sort the rows of all ranks into cells and judge these."""
+    def __init__(
+        self,
+        ranks: Sequence[Sequence[GemmRow]],
+        stated: Stated,
+        *,
+        alike: bool = False,
+        spared: Sequence[int] = (),
+    ) -> None:
+        """Sort the rows of all ranks into cells and judge these.
+
+        Args:
+            ranks: the GEMMs of each.
+            stated: what is stated of a cell.
+            alike: whether all ranks may run the same layers, as none is a stage of a pipeline.
+            spared: by rank, how many launches of a cell may be of layers that are to run in high
+                precision, of which nothing says where they are.
+        """
+        self._spared = list(spared) or [0] * len(ranks)
         self.cells: dict[Cell, Tally] = {}
         self.rows: dict[Cell, list[GemmRow]] = defaultdict(list)
         for place, rows in enumerate(ranks):
@@ -128,6 +148,8 @@ class Grid:
         }
         self._layers = self._by_layer()
         self._usual_calls = self._counts()
+        self._alike = alike and self._same_counts(len(ranks))
+        self._twins = self._most_low()
         self.expected: dict[Cell, float] = {}
         self.lacks: dict[Cell, float] = {}
         self.open: dict[Cell, float] = {}
@@ -138,16 +160,17 @@ class Grid:
         by_flops = known_flops(gemm_totals(rows)) is not None
         weights = [float(row.flops or 0) if by_flops else float(row.time_ns) for row in rows]
         whole = sum(weights) or 1.0
-        sums: dict[Cell, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0, 0])
+        sums: dict[Cell, list[float]] = defaultdict(lambda: [0.0] * len(Tally()))
         for row, layer, weight in zip(rows, _layers_of(rows, weights), weights, strict=True):
             cell = Cell(rank, row.step, row.micro_batch, layer, row.leg)
             self.rows[cell].append(row)
             found = sums[cell]
-            is_low = row.precision.is_low
-            found[2 if row.precision is Precision.UNKNOWN else int(not is_low)] += weight / whole
+            is_low, is_unknown = row.precision.is_low, row.precision is Precision.UNKNOWN
+            found[2 if is_unknown else int(not is_low)] += weight / whole
             found[3] += row.calls
             found[4] += row.calls * is_low
-        self.cells |= _settled({cell: Tally(*found) for cell, found in sums.items()})  # type: ignore[arg-type]
+            found[5] += row.calls * is_unknown
+        self.cells |= _settled({cell: Tally(*found) for cell, found in sums.items()})
 
     def _by_layer(self) -> dict[Layer, Tally]:
         """Add up the cells by layer of which nothing is stated."""
@@ -157,12 +180,12 @@ class Grid:
                 found[cell.layer].append(ran)
         return {layer: add_up(tallies) for layer, tallies in found.items()}
 
-    def _counts(self) -> dict[Leg, int]:
+    def _counts(self) -> dict[Leg, float]:
         """Return by leg how many launches most cells have whose layers cannot be told.
 
         A leg with far fewer than the others is of some of the layers only.
         """
-        found: dict[Leg, Counter[int]] = defaultdict(Counter)
+        found: dict[Leg, Counter[float]] = defaultdict(Counter)
         for cell, ran in self.cells.items():
             if cell.layer is None:
                 found[cell.leg][ran.calls] += 1
@@ -170,13 +193,47 @@ class Grid:
         most = max(usual.values(), default=0)
         return {leg: count for leg, count in usual.items() if count > HALF * most}
 
+    def _same_counts(self, ranks: int) -> bool:
+        """Whether all ranks launched as many GEMMs of each leg of each layer."""
+        found: list[dict[Hashable, float]] = [defaultdict(float) for _ in range(ranks)]
+        for cell, ran in self.cells.items():
+            found[cell.rank][cell[1:]] += ran.calls
+        return all(counts == found[0] for counts in found)
+
+    def _most_low(self) -> dict[Hashable, float]:
+        """Return the most launches in low precision of cells that ran the same GEMMs.
+
+        Layers that do not run equally often, as under LayerDrop, are others in each cell.
+        """
+        counts: dict[Hashable, Counter[float]] = defaultdict(Counter)
+        for cell, ran in self.cells.items():
+            counts[cell.rank, cell.layer, cell.leg][ran.calls] += 1
+        found: dict[Hashable, float] = defaultdict(float)
+        for cell, ran in self.cells.items():
+            of_leg = counts[cell.rank, cell.layer, cell.leg]
+            if of_leg[ran.calls] > HALF * of_leg.total():
+                found[self._same(cell, ran)] = max(found[self._same(cell, ran)], ran.low_calls)
+        return found
+
+    def _same(self, cell: Cell, ran: Tally) -> Hashable:
+        """Return what cells have in common that ran the same GEMMs."""
+        rank = -1 if self._alike else cell.rank
+        return rank, cell.layer, ran.calls, self.stated.get(cell)
+
     def _judge(self, cell: Cell, ran: Tally) -> None:
         share = self.stated.get(cell)
         if share is None:
             share = self._layers[cell.layer].minus(ran).share
         if share is None or share <= 0:
             return
-        self.expected[cell] = share
+        most = self._twins.get(self._same(cell, ran), 0.0)
+        wanted = min(most, ran.calls - self._spared[cell.rank])
+        self.expected[cell] = max(share, wanted / ran.calls)
+        if ran.low_calls + HALF <= wanted:  # vague legs may share a launch
+            is_short = ran.low_calls + ran.unknown_calls + HALF <= wanted
+            lacks = ran.total * (wanted - ran.low_calls) / ran.calls
+            (self.lacks if is_short else self.open)[cell] = lacks
+            return
         enough, lacks = HALF * share * ran.total, share * ran.total - ran.low
         # Without layers, cells of as many launches ran the same ones.
         is_alike = cell.layer is not None or ran.calls == self._usual_calls.get(cell.leg)
@@ -227,7 +284,7 @@ class Grid:
             if any(of_one) and size < len(COORDINATES):
                 continue  # what is everywhere explains nothing
             for value, cells in members.items():
-                if short[value] >= NEARLY_ALL * whole[value]:
+                if short[value] >= NEARLY_ALL * whole[value] * (1 - _ROUNDING):
                     found[names, value] = cells
         return found
 
@@ -268,8 +325,7 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
         lacking = [max(0, forward.calls - ran.calls) for ran in both]
         for leg, ran, lacks in zip(GRADIENT_LEGS, both, lacking, strict=True):
             part = lacks / sum(lacking) if any(lacking) else 0.5
-            low, high, unknown, calls, low_calls = (part * amount for amount in cells[cell])
-            more = Tally(low, high, unknown, round(calls), round(low_calls))
+            more = Tally(*(part * amount for amount in cells[cell]))
             found[cell._replace(leg=leg)] = add_up([ran, more])
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,60 @@ def test_a_micro_batch_in_bf16_is_a_shortfall(
     report = look(build, tmp_path)
     assert report.verdict == "PARTIAL"
     assert "pass-without-fp8" in codes(report)
+
+
+def _blocks(build: TraceBuilder, high: Collection[tuple[int, str]], step: int = 0) -> None:
+    """Run four equal blocks forward and backward; some of their GEMMs in BF16."""
+    n, k = SIZES[0]
+    sides = {"fprop": ((TOKENS, k), (k, n)), "dgrad": ((TOKENS, n), (n, k)),
+             "wgrad": ((n, TOKENS), (TOKENS, k))}  # fmt: skip
+    layouts = dict(zip(sides, ("TNT", "NNT", "NTT"), strict=True))
+    for leg, block in [("fprop", b) for b in range(4)] + [
+        (leg, b) for b in (3, 2, 1, 0) for leg in ("dgrad", "wgrad")
+    ]:
+        is_high, where = (block, leg) in high, {"sequence": 100 * step + 10 * block + 1}
+        if leg != "fprop":
+            where |= {"parents": NODE, "backward": True}  # type: ignore[dict-item]
+        kernel = FP8_KERNEL if leg == "fprop" else FP8_GRADIENT_KERNEL
+        name = BF16_KERNEL.replace("TNT", layouts[leg]) if is_high else kernel
+        op, element = ("aten::mm", BF16) if is_high else ("aten::_scaled_mm", FP8)
+        types, us = (element, element), 190 if is_high else 100
+        build.launch(name, op, us=us, types=types, dims=sides[leg], **where)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("leg", "steps", "code"),
+    [
+        ("wgrad", (1, 2, 3), "leg-not-fp8"),  # one block's, in all steps
+        ("wgrad", (2,), "step-without-fp8"),
+        ("", (2,), "step-without-fp8"),  # all legs of one block in one step
+        ("", (1, 2, 3), None),  # a block that a filter leaves in BF16 is so by design
+    ],
+)
+def test_cells_of_as_many_launches_ran_the_same_layers(
+    leg: str, steps: tuple[int, ...], code: str | None, build: TraceBuilder, tmp_path: Path
+) -> None:
+    high = {(1, one) for one in ([leg] if leg else ["fprop", "dgrad", "wgrad"])}
+    for step in (1, 2, 3):
+        _blocks(build.step(step), high if step in steps else (), step)
+    report = look(build, tmp_path)
+    assert report.verdict == ("PARTIAL" if code else "ACTIVE")
+    found = codes(report) & {"leg-not-fp8", "step-without-fp8"}
+    assert found == ({code} if code else set())
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
+    stages: bool, tmp_path: Path
+) -> None:
+    for rank in (0, 1):
+        build = TraceBuilder(rank=rank, world=2)
+        _blocks(build, {(0, leg) for leg in ("fprop", "dgrad", "wgrad")} if rank else ())
+        name = f"ncclDevKernel_{'SendRecv' if stages else 'AllReduce_Sum_bf16_RING_LL'}(4u)"
+        build.launch(name, "nccl:op", us=50).write(tmp_path / f"rank{rank}.json")
+    report = inspect(tmp_path)
+    assert report.verdict == ("ACTIVE" if stages else "PARTIAL")
+    assert ("rank-without-fp8" in codes(report)) is not stages
 
 
 @pytest.mark.parametrize(("wgrad", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])

@@ -57,7 +57,12 @@ class Parts:
         self._ranks, self._promises, self._seen = ranks, promises, seen
         self.stated = Stated(ranks, promises)
         pairs = zip(ranks, rows, strict=True)
-        self.grid = grid = Grid([_in_micro_batches(*pair) for pair in pairs], self.stated)
+        self.grid = grid = Grid(
+            [_in_micro_batches(*pair) for pair in pairs],
+            self.stated,
+            alike=self.stated.alike,
+            spared=self.stated.spared,
+        )
         found = grid.explain(self._counting())
         self.shortfalls = [short for short in found if not _is_doubt(short)]
         self._doubts = [cell for short in found if _is_doubt(short) for cell in short.cells]
@@ -287,7 +292,7 @@ class Parts:
     def _missing(self, place: int, rank: RankEvidence) -> Iterator[tuple[str, float]]:
         """Yield what of a rank lacks GEMMs, and how much work, as a fraction of the rank's."""
         cells = {cell: ran for cell, ran in self.grid.cells.items() if cell.rank == place}
-        by_step = Counter[int]()
+        by_step: dict[int, float] = defaultdict(float)
         for cell, ran in cells.items():
             by_step[cell.step] += ran.calls
         calls = [by_step[step] for step in range(len(rank.trace.steps))]
