@@ -13,7 +13,7 @@ The coordinate that explains the most of what cells lack says what is wrong with
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import itemgetter, sub
 from typing import Final, NamedTuple, TypeAlias
@@ -81,6 +81,10 @@ _ROUNDING: Final = 1e-9
 Stated: TypeAlias = "Callable[[Cell, Tally], float | None]"
 
 
+_Names: TypeAlias = "tuple[str, ...]"
+_Value: TypeAlias = "tuple[Hashable, ...]"
+
+
 class Shortfall(NamedTuple):
     """Values of one coordinate, or of several, at which nearly all cells are short.
 
@@ -92,19 +96,11 @@ class Shortfall(NamedTuple):
         usual: the low-precision share of the same layers elsewhere.
     """
 
-    coordinates: tuple[str, ...]
-    values: tuple[tuple[Hashable, ...], ...]
+    coordinates: _Names
+    values: tuple[_Value, ...]
     cells: tuple[Cell, ...]
     ran: Tally
     usual: float
-
-
-class _Explained(NamedTuple):
-    """Short cells that one value of one or more coordinates explains."""
-
-    coordinates: tuple[str, ...]
-    value: tuple[Hashable, ...]
-    cells: list[Cell]
 
 
 class Grid:
@@ -252,7 +248,7 @@ class Grid:
     def explain(self, lacks: Mapping[Cell, float]) -> list[Shortfall]:
         """Return the values that explain what cells lack, those that explain the most first."""
         least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
-        rest, found = dict(lacks), list[_Explained]()
+        rest, found = dict(lacks), defaultdict[_Names, dict[_Value, list[Cell]]](dict)
         for size in (1, 2, len(COORDINATES)):
             candidates = self._candidates(lacks, size)
             while sum(rest.values()) > least and candidates:
@@ -260,20 +256,21 @@ class Grid:
                 cells = [cell for cell in candidates.pop(best) if cell in rest]
                 if not cells:
                     break
-                found.append(_Explained(*best, cells))
+                names, value = best
+                found[names][value] = cells
                 for cell in cells:
                     del rest[cell]
-        return list(self._joined(found))
+        return [self._shortfall(names, cells_at) for names, cells_at in found.items()]
 
     def _candidates(
         self, lacks: Mapping[Cell, float], size: int
-    ) -> dict[tuple[tuple[str, ...], tuple[Hashable, ...]], list[Cell]]:
+    ) -> dict[tuple[_Names, _Value], list[Cell]]:
         """Return the short cells of the values at which nearly all cells are short."""
         found = {}
         for names in combinations(COORDINATES, size):
-            whole: dict[tuple[Hashable, ...], float] = defaultdict(float)
-            short: dict[tuple[Hashable, ...], float] = defaultdict(float)
-            members: dict[tuple[Hashable, ...], list[Cell]] = defaultdict(list)
+            whole: dict[_Value, float] = defaultdict(float)
+            short: dict[_Value, float] = defaultdict(float)
+            members: dict[_Value, list[Cell]] = defaultdict(list)
             for cell, share in self.expected.items():
                 value = tuple(VALUE_OF[name](cell) for name in names)
                 whole[value] += share * self.cells[cell].total
@@ -288,23 +285,17 @@ class Grid:
                     found[names, value] = cells
         return found
 
-    def _joined(self, found: Sequence[_Explained]) -> Iterator[Shortfall]:
-        """Yield the values of the same coordinates as one."""
-        by_names: dict[tuple[str, ...], list[_Explained]] = defaultdict(list)
-        for one in found:
-            by_names[one.coordinates].append(one)
-        for names, explained in by_names.items():
-            cells = tuple(cell for one in explained for cell in one.cells)
-            values = tuple(one.value for one in explained)
-            there = {cell: tuple(VALUE_OF[name](cell) for name in names) for cell in self.expected}
-            layers = {cell.layer for cell in cells}
-            usual = [
-                ran
-                for cell, ran in self.cells.items()
-                if cell.layer in layers and cell in self.expected and cell not in self.lacks
-            ]
-            ran = add_up(self.cells[cell] for cell, value in there.items() if value in values)
-            yield Shortfall(names, values, cells, ran, add_up(usual).share or 0.0)
+    def _shortfall(self, names: _Names, cells_at: Mapping[_Value, Sequence[Cell]]) -> Shortfall:
+        """Return the values of the same coordinates as one."""
+        cells = tuple(cell for short in cells_at.values() for cell in short)
+        layers = {cell.layer for cell in cells}
+        ran, usual = [], []
+        for cell in self.expected:
+            if tuple(VALUE_OF[name](cell) for name in names) in cells_at:
+                ran.append(self.cells[cell])
+            if cell.layer in layers and cell not in self.lacks:
+                usual.append(self.cells[cell])
+        return Shortfall(names, tuple(cells_at), cells, add_up(ran), add_up(usual).share or 0.0)
 
 
 def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
