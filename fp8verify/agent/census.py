@@ -56,7 +56,6 @@ from .stored import (
 FP8_ALIGNMENT = 16  # torch._scaled_mm: both trailing dimensions must be divisible by it
 # Transformer Engine's grouped linear has a 2-D weight for each expert: module/grouped_linear.py.
 GROUPED_CLASSES = {"GroupedLinear"}
-LIBRARIES = ("torchao", "transformer_engine", "accelerate", "torchtitan", "kempnerforge")
 
 
 def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
@@ -223,11 +222,9 @@ def _look_and_end(out: Path) -> None:
         modules = take_census([])
         if not modules:  # an optimizer of nothing, of a metric or of a test tensor
             return
-        known = [name for name in LIBRARIES if name in sys.modules]
-        record = {"modules": modules, "libraries": known}
         path = out / f"model-{os.getpid()}.json"
         draft = path.with_name(f"{path.name}.part")
-        draft.write_text(json.dumps(record), encoding="utf-8")
+        draft.write_text(json.dumps({"modules": modules}), encoding="utf-8")
         draft.replace(path)
     except Exception:  # the script runs on, and the doctor says that it saw no model
         return
