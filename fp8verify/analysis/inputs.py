@@ -42,8 +42,7 @@ from fp8verify.analysis.gpus import PEAKS, fp8_encoding, multiplies, peak_of, ru
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, in_optimizer, runs_closure
 from fp8verify.kernels import Classification
-from fp8verify.kernels.operator_types import multiplies_fp8
-from fp8verify.kernels.operators import UNKNOWN, find, function_of, node_of
+from fp8verify.kernels.operators import UNKNOWN, find, function_of, multiplies_fp8, node_of
 from fp8verify.terms import OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 

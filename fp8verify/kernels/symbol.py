@@ -6,7 +6,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import Final
 
-from fp8verify.kernels import cxx, mangled
+from fp8verify.kernels import cxx
 from fp8verify.kernels.cxx import ANONYMOUS
 
 _MAX_PARAMETERS: Final = 4096
@@ -57,7 +57,7 @@ class Symbol:
     @cached_property
     def tree(self) -> cxx.Type:
         """The function with its template arguments, without its parameters."""
-        return mangled.parse(self.text) if self.is_mangled else cxx.parse(self.text)
+        return cxx.parse_mangled(self.text) if self.is_mangled else cxx.parse(self.text)
 
     @cached_property
     def spelling(self) -> str:
@@ -68,7 +68,7 @@ class Symbol:
     def parameters(self) -> tuple[str, ...]:
         """The types of the parameters as c++filt spells them, () if they are not there."""
         if self.is_mangled:
-            return mangled.parameters(self.text)
+            return cxx.parameters(self.text)
         text = self.text[-_MAX_PARAMETERS:]
         if not text.endswith(")"):
             return ()

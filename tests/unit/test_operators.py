@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.analysis.kinds import gemm_shape
-from fp8verify.kernels.operator_types import multiplies_fp8
-from fp8verify.kernels.operators import OPERATORS, UNKNOWN, Counts, find, function_of
+from fp8verify.kernels.operators import (
+    OPERATORS,
+    UNKNOWN,
+    Counts,
+    find,
+    function_of,
+    multiplies_fp8,
+)
 from fp8verify.terms import OpContext, Precision, Role
 
 E4M3, E5M2, BF16, FP32 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::BFloat16", "float"
