@@ -306,12 +306,12 @@ def multiplies_nothing(op: OpContext) -> bool:
     """Whether an operator certainly multiplies no matrices, whatever the kernel's name."""
     if _NO_PRODUCT.fullmatch(op.name):
         return True
-    own = op.name.rpartition("::")[2].lower()
+    function = op.name.rpartition("::")[2].lower()
     return (
         find(op.name) is UNKNOWN
         and "::" in op.name
-        and _COPY_WORD.search(own) is not None
-        and _MAY_MULTIPLY.search(own) is None
+        and _COPY_WORD.search(function) is not None
+        and _MAY_MULTIPLY.search(function) is None
     )
 
 
@@ -388,8 +388,8 @@ def multiplies_fp8(op: OpContext) -> bool:
 
 
 def _says_product(name: str) -> bool:
-    own = name.rpartition("::")[2].lower()
-    return bool(_PRODUCT_WORD.search(own)) and not _COPY_WORD.search(own)
+    function = name.rpartition("::")[2].lower()
+    return bool(_PRODUCT_WORD.search(function)) and not _COPY_WORD.search(function)
 
 
 def _two_matrices(op: OpContext) -> tuple[Shape, Shape] | None:

@@ -91,7 +91,7 @@ def is_low(word: str) -> bool:
 def count_low(words: tuple[str, ...]) -> int:
     """Return how often words name a format of FP8 or FP4, also joined to each other."""
     joined = (match["types"] for word in words if (match := _JOINED.fullmatch(word)))
-    return sum(is_low(one) for types in joined for one in _ONE.findall(types))
+    return sum(is_low(element) for types in joined for element in _ONE.findall(types))
 
 
 def product_of(word: str) -> str | None:

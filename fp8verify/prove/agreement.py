@@ -101,22 +101,22 @@ def _agreement(
     decoded: KernelName, operations: Mapping[str, int], multiplied: list[str], flops: int | None
 ) -> tuple[Agreement, str]:
     # CUDA cores scale the output of every kernel, so their counts decide only alone.
-    ran = multiplied or [name for name in CUDA_CORES if operations.get(name)]
-    types = " and ".join(name.upper() for name in ran) or "no"
-    if not ran:
+    counted_types = multiplied or [name for name in CUDA_CORES if operations.get(name)]
+    types = " and ".join(name.upper() for name in counted_types) or "no"
+    if not counted_types:
         return "not counted", "no operation of a type that is counted on this GPU"
     if not decoded.role.is_gemm:
         return "missed", f"{types} operations in a kernel whose name does not say GEMM"
     if decoded.precision is Precision.UNKNOWN:
         return "unclaimed", f"the name says no type; {types} operations were counted"
-    if not set(ran) <= SOURCES[decoded.precision]:
+    if not set(counted_types) <= SOURCES[decoded.precision]:
         return (
             "differs",
             f"the name says {decoded.precision.value}; {types} operations were counted",
         )
     if SPLIT_K in decoded.tokens:
         return "agrees", "adds up the parts of the GEMM before it"
-    counted = sum(operations[name] for name in ran)
+    counted = sum(operations[name] for name in counted_types)
     if flops is not None and counted < flops:
         return "differs", f"{counted:,} operations were counted of 2·M·N·K = {flops:,}"
     if flops is None:

@@ -320,8 +320,8 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of every table in the log with the table's number."""
     header: list[str] = []
     table = 0
-    kept = (line.replace("\0", "") for line in lines if line.startswith('"'))
-    for cells in csv.reader(line for line in kept if len(line) <= _MAX_LINE):
+    rows = (line.replace("\0", "") for line in lines if line.startswith('"'))
+    for cells in csv.reader(line for line in rows if len(line) <= _MAX_LINE):
         if _KERNEL in cells and "ID" in cells:
             header, table = cells, table + 1
         elif header and len(cells) > len(header) // 2:

@@ -52,8 +52,10 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
     trace.kernels, trace.names = kernels, _bounded_names(columns, health)
     trace.collectives = [
-        msgspec.structs.replace(one, name=clean(one.name), dtype=clean(one.dtype))
-        for one in columns.collectives
+        msgspec.structs.replace(
+            collective, name=clean(collective.name), dtype=clean(collective.dtype)
+        )
+        for collective in columns.collectives
     ]
     trace.process = _process(columns)
     trace.copies = dict(sorted(columns.copies.items()))
@@ -213,13 +215,13 @@ def _drop_duplicates(columns: Columns) -> int:
         *(columns.correlations, columns.op_ids, kernels.start_ns, kernels.duration_ns),
         *(kernels.name, kernels.device, kernels.stream),
     )
-    kept, seen = array("b", [1]) * len(kernels), set[tuple[int, ...]]()
+    is_first, seen = array("b", [1]) * len(kernels), set[tuple[int, ...]]()
     for row in compress(count(), map(shared.__contains__, kernels.start_ns)):
         key = tuple(column[row] for column in same)
         if key in seen and key[0] >= 0:
-            kept[row] = 0
+            is_first[row] = 0
         seen.add(key)
-    dropped = kept.count(0)
+    dropped = is_first.count(0)
     tables: tuple[tuple[Any, Sequence[str]], ...] = (
         (kernels, kernels.__struct_fields__),
         (columns, ("op_ids", "correlations")),
@@ -227,5 +229,5 @@ def _drop_duplicates(columns: Columns) -> int:
     for table, names in tables if dropped else ():
         for name in names:
             values: array[Any] = getattr(table, name)
-            setattr(table, name, array(values.typecode, compress(values, kept)))
+            setattr(table, name, array(values.typecode, compress(values, is_first)))
     return dropped

@@ -160,7 +160,7 @@ def nest(
     instants: dict[int, list[int]] = defaultdict(list)
     for launch in sorted(launches, key=lambda row: (calls.start[row], row)):
         instants[calls.thread[launch]].append(launch)
-    members = {one: array("i") for one in {*threads, *instants}}
+    members = {number: array("i") for number in {*threads, *instants}}
     # Profilers write the operators of a thread one after another.
     for thread, rows_of_thread in groupby(range(len(ops.thread)), ops.thread.__getitem__):
         if thread in members:

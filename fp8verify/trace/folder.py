@@ -55,8 +55,10 @@ def _with_ranks(traces: list[TraceFile], declared: Mapping[str, int]) -> list[Tr
     for trace in traces:
         path, rank = trace.path, declared.get(trace.path.name)
         name = trace.name if counts[path.name] == 1 else f"{clean(path.parent.name)}/{trace.name}"
-        own = trace if rank is None else replace(trace, rank=rank, declared=True, guessed=False)
-        files.append(replace(own, name=name))
+        file_of_rank = (
+            trace if rank is None else replace(trace, rank=rank, declared=True, guessed=False)
+        )
+        files.append(replace(file_of_rank, name=name))
     taken = {file.rank for file in files if not file.guessed}
     free = (number for number in count() if number not in taken)
     files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
@@ -111,18 +113,19 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             ranks = list(_traces_in(where[0], _probe(where[0])._replace(is_trace=True)))
             first = (_rank_of_name(where[0].name) or 0) if len(ranks) == 1 else 0
             return TraceFiles(
-                replace(one, rank=number if one.guessed else one.rank, guessed=False)
-                for number, one in enumerate(ranks, first)
+                replace(file, rank=number if file.guessed else file.rank, guessed=False)
+                for number, file in enumerate(ranks, first)
             )
         held = {path: _candidates_in(path) for path in where}
         named = set(map(str, paths))
-        empty = [one for one in held if str(one) in named and not held[one] and one.is_dir()]
+        empty = [path for path in held if str(path) in named and not held[path] and path.is_dir()]
     probes = _probe_all(list(dict.fromkeys(chain.from_iterable(held.values()))))
-    found = [one for path, probe in probes.items() for one in _traces_in(path, probe)]
-    logs = [one for one in found if probes[one.path].is_blas_log]
-    traces = [one for one in found if one not in logs]
-    logs, found = (logs, traces) if traces else ([], found)
-    known = {one.path for one in found}
+    files = [file for path, probe in probes.items() for file in _traces_in(path, probe)]
+    logs = [file for file in files if probes[file.path].is_blas_log]
+    traces = [file for file in files if file not in logs]
+    if not traces:  # then the logs are what there is to read
+        logs, traces = [], logs
+    known = {file.path for file in traces}
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in known):
         for path in where:
@@ -137,7 +140,7 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             "wrote to.",
         )
     skipped = [path for path in probes if path not in known]
-    files, used = _with_logs(_with_ranks(found, declared), logs)
+    files, used = _with_logs(_with_ranks(traces, declared), logs)
     return TraceFiles(files, [*empty, *(path for path in skipped if path not in used)])
 
 

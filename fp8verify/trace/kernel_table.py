@@ -322,7 +322,7 @@ class _Headings:
         previous, self._previous = self._previous, line
         table = None
         if rule := _RULE.search(line):
-            self._spans = [slice(*one.span()) for one in _DASHES.finditer(line, rule.start())]
+            self._spans = [slice(*dashes.span()) for dashes in _DASHES.finditer(line, rule.start())]
             table = _by_spans(previous, self._spans)
         elif any(word in line[:4096].lower() for word in _HINTS):
             table = _by_spans(line, self._spans) if self._spans else None

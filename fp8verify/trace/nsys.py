@@ -111,8 +111,8 @@ def _parts(database: Database) -> tuple[Part, ...]:
                 known[0] += count
     most = max((count for count, _ in counts.values()), default=0)
     ordered = sorted(counts, key=lambda process: (counts[process][1], process))
-    kept = [process for process in ordered if counts[process][0] >= _LEAST_SHARE * most]
-    return tuple(Part(process, f"process {_system_number(process)}") for process in kept)
+    busy = [process for process in ordered if counts[process][0] >= _LEAST_SHARE * most]
+    return tuple(Part(process, f"process {_system_number(process)}") for process in busy)
 
 
 def _system_number(process: int) -> int:
@@ -205,8 +205,8 @@ class _Tables:
             name = text or self._strings.get(number)
             if event in (_PUSH_POP, _START_END) and not domain and name is not None:
                 # A range that one thread starts and another may end belongs to none.
-                own = thread if event == _PUSH_POP else None
-                yield name, start, last if end is None else end, own
+                owner = thread if event == _PUSH_POP else None
+                yield name, start, last if end is None else end, owner
 
     def spans(self, table: str, size: str) -> Iterator[Sequence[Any]]:
         """Yield start, end and another column of a table."""

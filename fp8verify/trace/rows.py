@@ -195,7 +195,7 @@ class RowCollector:
             (ops.op_id, array("q", [-1]) * len(block)),
             (ops.thread, array("i", map(columns.threads.__getitem__, threads))),
         )
-        columns.annotations.extend(known + at for at, one in enumerate(inputs) if one < 0)
+        columns.annotations.extend(known + at for at, number in enumerate(inputs) if number < 0)
         columns.note_times(start, end)
 
 
@@ -212,7 +212,7 @@ def totals(rows: Iterable[Row]) -> tuple[int, int, int]:
         count += 1
         if isinstance(start, int) and isinstance(end, int):
             time_ns += max(0, end - start)
-        size += sum(one for one in sizes if isinstance(one, int) and one > 0)
+        size += sum(amount for amount in sizes if isinstance(amount, int) and amount > 0)
     return count, time_ns, size
 
 

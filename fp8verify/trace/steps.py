@@ -46,8 +46,8 @@ def mark_profiler_steps(columns: Columns) -> None:
     if len({step.number for step in steps}) < len(steps):
         # Of recordings that were joined, each is a step if something began in it.
         begun = _first_begun(columns, [step.start_ns for step in steps])
-        ran = [s for i, s in enumerate(steps) if begun.get(i, s.end_ns + 1) <= s.end_ns]
-        steps = ran or steps
+        begun_steps = [s for i, s in enumerate(steps) if begun.get(i, s.end_ns + 1) <= s.end_ns]
+        steps = begun_steps or steps
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()

@@ -153,9 +153,11 @@ def read(source: Source, how: Reading) -> Trace:
         mark_profiler_steps(part)
         label = f"{source.name} (process {clean(str(process.number))})"
         # The rank of the metadata is that of one of them.
-        one = replace(trace, source=label, rank=None, health=replace(health, notes=[*health.notes]))
-        _complete(one, part, metadata, how)
-        traces.append(one)
+        trace_of_rank = replace(
+            trace, source=label, rank=None, health=replace(health, notes=[*health.notes])
+        )
+        _complete(trace_of_rank, part, metadata, how)
+        traces.append(trace_of_rank)
     traces[0].others = traces[1:]
     return traces[0]
 
