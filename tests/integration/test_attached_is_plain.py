@@ -86,7 +86,10 @@ def test_trainings_on_threads(tmp_path: Path, loop: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["functional", "restarts", "daemon", "signals"])
-def test_trainings_that_do_more_than_train(tmp_path: Path, case: str) -> None:
+def test_trainings_that_do_more_than_train(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_EXEC", f"{python_with_torch()}")
     command = (LOOPS / "odd.py", case)
     plain, attached = pair(
         tmp_path, *command, python=python_with_torch(), witness=case == "signals"

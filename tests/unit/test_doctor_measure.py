@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from fp8verify.preflight.installed import Installed, Interpreter
 from fp8verify.preflight.measure import measure, parse_shape
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
+from tests.shared_torch import python_with_torch
 
 WHERE = {"gpu": "NVIDIA H200", "torch": "2.11.0+cu130", "torchao": "0.17.0"}
 RECIPES = ("tensorwise", "rowwise")
@@ -135,9 +135,11 @@ def test_a_python_that_cannot_measure_says_why(tmp_path: Path) -> None:
 def test_the_worker_times_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    # Emulated on the CPU: the times say nothing, but all of the worker runs.
+    # Emulated on the CPU: the times say nothing, but all of the worker runs, though uncompiled.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    here = Facts({}, installed=Installed(Interpreter(sys.executable, "", named=True), {}))
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    python = Interpreter(f"{python_with_torch()}", "", named=True)
+    here = Facts({}, installed=Installed(python, {}))
     (check,) = measure(here, ["32x16x32"], None, ["tensorwise", "zigzag"], device="cpu")
     assert "zigzag failed (" in check.message
     assert "; tensorwise" not in check.message

@@ -43,7 +43,8 @@ def restarts():
     """Replace itself by another training, as elastic launchers of one node do."""
     print(train(), flush=True)
     if "again" not in sys.argv:
-        os.execv(sys.executable, [sys.executable, __file__, "restarts", "again"])
+        python = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun names it
+        os.execv(python, [python, __file__, "restarts", "again"])
 
 
 def daemon():
