@@ -145,7 +145,7 @@ TRIALS = (
     Trial("torchao", "doctor", CPU, "", "Python sources",
           ("tests/unit/test_doctor_traps.py",)),
     Trial("torch.optim alone", "every", CPU, "", "torch {torch}",
-          (f"{_LIVE}test_two_thousand_steps_lose_no_window_and_grow_no_memory",
+          (f"{_LIVE}test_a_thousand_steps_lose_no_window_and_grow_no_memory",
            "tests/integration/test_own_loop.py::test_a_watch_hands_every_window_to_its_sinks")),
     Trial("torchao", "every", H200, "2026-11-22",
           f"{_AO}; two ranks shared the GPU", ("benchmarks/gpu/live.sh",)),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from tests.unit.test_errors import fail
 from tests.unit.test_fleet_ranks import write_ranks
 from tests.unit.test_fleet_retrying import give_up, work
 
-distributed = pytest.importorskip("distributed", reason="needs the cluster extra")
+pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="needs the cluster extra")
 
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
+    import distributed
+
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as local:

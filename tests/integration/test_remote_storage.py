@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -23,18 +24,18 @@ from fp8verify.trace import places
 from tests.hand_built import TraceBuilder
 from tests.unit.test_fleet_ranks import meta, write_ranks, write_window
 
-pytest.importorskip("upath", reason="needs the remote extra")
-s3fs = pytest.importorskip("s3fs", reason="needs the remote extra")
-moto = pytest.importorskip("moto.server", reason="needs moto[server] from the test extra")
-
-pytest.importorskip("aiohttp", reason="needs the remote extra")
-
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, ("upath", "s3fs", "moto", "aiohttp"))),
+    reason="needs the remote and the test extra",
+)
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    s3 = moto.ThreadedMotoServer(port=0, verbose=False)
+    from moto.server import ThreadedMotoServer  # imported for these tests only: it takes seconds
+
+    s3 = ThreadedMotoServer(port=0, verbose=False)
     s3.start()
     host, port = s3.get_host_and_port()
     yield f"http://{host}:{port}"
@@ -44,6 +45,8 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Yield the server's S3 file system, which holds one empty bucket."""
+    import s3fs
+
     urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()
     for name, value in {**KEYS, "AWS_ENDPOINT_URL": endpoint}.items():
         monkeypatch.setenv(name, value)
@@ -57,7 +60,7 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def upload(files: Any, folder: Path, target: str) -> None:
     for path in folder.iterdir():
         files.pipe_file(f"{target}/{path.name}", path.read_bytes())
-    s3fs.S3FileSystem.clear_instance_cache()
+    files.clear_instance_cache()
 
 
 @pytest.mark.parametrize("path", ["s3://traces/run7", "s3://traces/run7/rank*.json"])
