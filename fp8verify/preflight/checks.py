@@ -54,6 +54,12 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
             requested, else skipped.
         conclusion: the closing line, which says what was checked.
         checks: the checks.
+
+    Example:
+        >>> import fp8verify
+        >>> report = fp8verify.doctor("tests/doctor_configs/accelerate.yaml")
+        >>> report.checks[0].code, report.checks[0].status.value
+        ('fp8-asked', 'ok')
     """
 
     status: Status

@@ -69,11 +69,16 @@ def _budget_grid(found: Comparison) -> Grid:
         BUDGET,
         ("<ms per step", "baseline", "candidate", "change"),
         [
-            (name, millis(before), millis(after), f"{(after - before) / 1000:+.2f}")
+            (name, millis(before), millis(after), _change(after - before))
             for name, before, after in (*parts, *_sums(parts))
         ],
         below=(f"GPU kernel time: {times(found.busy_speedup)} (profiling adds waiting)",),
     )
+
+
+def _change(time_us: float) -> str:
+    """Return a change in ms; what rounds to nothing has no minus sign."""
+    return f"{round(time_us / 1000, 2) + 0.0:+.2f}"
 
 
 def _leg_grid(found: Comparison) -> Grid:

@@ -145,13 +145,20 @@ def _public(name: str) -> str:
 
 def _with_types(value: object, documented: str) -> str:
     """Add the type of each attribute of a class to its description."""
-    text, head, attributes = documented.partition("Attributes:")
-    types = getattr(value, "__annotations__", {})
-    return f"{text}{head}" + re.sub(
-        r"(?m)^    (\w+):",
-        lambda found: f"    {found[1]} ({types[found[1]]}):" if found[1] in types else found[0],
-        attributes,
-    )
+    text, head, attributes = documented.partition("Attributes:\n")
+    types: dict[str, object] = {}
+    for base in reversed(getattr(value, "__mro__", ())):
+        types |= python_inspect.get_annotations(base)
+        above = python_inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        if head and base is not value and base.__module__.startswith("fp8verify."):
+            attributes = f"{above.rstrip()}\n{attributes}" if above else attributes
+
+    def typed(found: re.Match[str]) -> str:
+        kind = types[found[1]]
+        return f"    {found[1]} ({getattr(kind, '__forward_arg__', kind)}):"
+
+    pattern = rf"(?m)^    ({'|'.join(types) or '$'}):"
+    return f"{text}{head}{re.sub(pattern, typed, attributes)}"
 
 
 def _signature(name: str, value: object) -> str:

@@ -288,6 +288,12 @@ class Comparison(OneTable, frozen=True, kw_only=True):
         loss: losses of both logs at equal steps; null if there are none.
         findings: causes, and demands that are not met.
         notes: further remarks.
+
+    Example:
+        >>> import fp8verify
+        >>> found = fp8verify.compare("traces/bf16_width4096", "traces/fp8_width4096")
+        >>> found.outcome.value, found.speedup
+        ('FASTER', 1.3443)
     """
 
     schema_version: int
@@ -377,6 +383,12 @@ class RunTable(OneTable, frozen=True, kw_only=True):
         fp8verify_version: version of fp8verify that made the document.
         exit_code: largest exit code of the runs.
         runs: runs in the order in which they were given.
+
+    Example:
+        >>> import fp8verify
+        >>> found = fp8verify.table("traces/bf16_compiled", "traces/fp8_compiled")
+        >>> [(run.name, run.verdict.value) for run in found.runs]
+        [('bf16_compiled', 'INACTIVE'), ('fp8_compiled', 'ACTIVE')]
     """
 
     schema_version: int

@@ -303,9 +303,6 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         schema_version: of this document; it changes when a property changes its meaning.
         name: what the run is called: its folder or file, or what --name says.
         fp8verify_version: the version that wrote it.
-        verdict: the overall verdict.
-        reason: one sentence.
-        cause: code of the finding that gives the reason, null if the figures alone do.
         exit_code: of the command.
         exit_reason: why the exit code is what it is, empty for a run that passes by its verdict.
         fails: whether the run fails what is asked of it; the exit code says so too, unless
@@ -321,6 +318,14 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         breakdown: what --breakdown adds, else null.
         proof: the table that decides, null where no GEMM of a layer ran.
         measure: "time", or "flops" for a log of a BLAS library: then each µs is a GFLOP.
+
+    Example:
+        >>> import fp8verify
+        >>> report = fp8verify.inspect("traces/fp8_one_step_bf16")
+        >>> report.verdict.value, report.exit_code, report.cause
+        ('PARTIAL', 1, 'step-without-fp8')
+        >>> print(report.findings[0].message)
+        no FP8 GEMM ran in step 6
     """
 
     schema_version: int
