@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import inspect
-from tests.hand_built import BF16, FP32, TraceBuilder
+from tests.hand_built import BF16, FP8_GRADIENT_KERNEL, FP8_KERNEL, FP32, TraceBuilder
 
 X, WEIGHT, EXPERTS = (2048, 1024), (4096, 1024), (8, 4096, 1024)
 TWO = (BF16, BF16)
@@ -77,3 +77,22 @@ def test_without_shapes_only_what_is_longer_than_all_gemms_may_be_one(tmp_path: 
     for us in (90, 900):
         build.launch("fused_norm_mlp", f"acme::mlp_{us}", us=us)
     assert gemms(build, tmp_path) == {"unknown": 1}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_unknown_kernel_in_the_node_of_a_layer_may_be_its_gradient(
+    known: bool, tmp_path: Path
+) -> None:
+    build = TraceBuilder()
+    for number, (n, k) in enumerate(((1024, 1024), (4096, 1024), (1024, 4096))):
+        build.launch(
+            FP8_KERNEL, "_Linear", types=TWO, dims=((n, k), (2048, k)), us=50, sequence=number
+        )
+        for leg in range(2):
+            is_own = leg and n == 4096 and not known
+            build.launch(
+                "acme_v3" if is_own else FP8_GRADIENT_KERNEL, "_LinearBackward", types=(BF16,),
+                dims=((2048, n),), us=60, backward=True, sequence=number,
+            )  # fmt: skip
+    report = inspect(build.write(tmp_path / "trace.json"))
+    assert report.verdict == ("ACTIVE" if known else "INCONCLUSIVE"), report.reason

@@ -13,6 +13,7 @@ from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
+from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, low_precision_name
@@ -303,7 +304,11 @@ class Parts:
             steps = listed(numbers, limits.SHOWN_NUMBERS)
             gone = sum(usual - calls[step] for step in lacking)
             yield f"steps {steps} lack GEMMs", gone / (sum(calls) or 1)
-        yield "backward GEMMs were not recognized", self._missing_gradients(cells)
+        kinds = [total.kind for total in rank.unrecognized]
+        # What nobody knows inside a layer's own node is rather its gradient.
+        inside = any(is_node_of_gemms(name) for kind in kinds for name in kind.around)
+        missing = self._missing_gradients(cells, 0 if inside else limits.FIRST_LAYERS)
+        yield "backward GEMMs were not recognized", missing
         gemms, flops = _not_seen(rank.layers, len(rank.trace.steps))
         what = f"{gemms} forward GEMMs of converted layers were not recognized"
         yield what, flops / (rank.layers.flops or flops or 1)
@@ -317,8 +322,13 @@ class Parts:
         high = sum(cells[cell].high for cell in loose)
         return missing > limits.NEGLIGIBLE and high > limits.HALF * missing
 
-    def _missing_gradients(self, cells: Mapping[Cell, Tally]) -> float:
-        """Return the work of gradients that layers in low precision have fewer of than others."""
+    def _missing_gradients(
+        self, cells: Mapping[Cell, Tally], first_layers: int = limits.FIRST_LAYERS
+    ) -> float:
+        """Return the work of gradients that layers in low precision have fewer of than others.
+
+        The first layers of a model have no dgrad.
+        """
         by_layer: dict[Layer, dict[Leg, Tally]] = defaultdict(dict)
         for cell, ran in cells.items():
             known = by_layer[cell.layer].get(cell.leg, Tally())
@@ -329,8 +339,7 @@ class Parts:
             calls = {leg: ran.calls for leg, ran in legs.items()}
             whole, low = max(calls.get(leg, 0) for leg in LEGS), any(x.low for x in legs.values())
             each = add_up(legs.values()).total / sum(calls.values())
-            # The first layers of a model have no dgrad.
-            dgrad = max(0, whole - calls.get(Leg.DGRAD, 0) - parts * limits.FIRST_LAYERS)
+            dgrad = max(0, whole - calls.get(Leg.DGRAD, 0) - parts * first_layers)
             gone = dgrad + whole - calls.get(Leg.WGRAD, 0) - calls.get(Leg.BACKWARD, 0)
             missing += max(0, gone) * each if low else 0.0
         return missing
