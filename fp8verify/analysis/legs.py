@@ -178,6 +178,10 @@ def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     )
 
 
+# How much of a dgrad and of a wgrad a GEMM is.
+_PARTS: Final = {Leg.DGRAD: (1, 0), Leg.WGRAD: (0, 1), Leg.BACKWARD: (1 / 2, 1 / 2)}
+
+
 def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
@@ -186,8 +190,10 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
         _wgrad_of(shape, sure) for gemm, shape in shaped if gemm.kind_id not in surely_forward
     )
     tokens = {m for m, _, _ in sure}
-    dgrad: Counter[_Size] = Counter()
-    wgrad: Counter[_Size] = Counter()
+    # Where autograd numbers calls, one without a node has no gradient: an optimizer's product.
+    is_numbered = any(gemm.makes >= 0 for gemm in gemms)
+    dgrad: dict[_Size, float] = defaultdict(float)
+    wgrad: dict[_Size, float] = defaultdict(float)
     in_backward = False
     for gemm, following in zip_longest(gemms, gemms[1:]):
         leg, shape = gemm.leg, gemm.shape
@@ -206,19 +212,18 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
                 leg = Leg.DGRAD
         elif leg is Leg.BACKWARD and sure[of_dgrad] and outside[of_dgrad] >= sure[of_dgrad]:
             leg = Leg.DGRAD  # wgrad of these layers runs outside
-        if leg is Leg.FPROP:
+        if leg is Leg.FPROP and (gemm.makes >= 0 or not is_numbered):
             dgrad[shape[1:]] += 1
             wgrad[shape[1:]] += 1
             tokens.add(shape.m)
-        elif leg is Leg.DGRAD:
-            dgrad[of_dgrad] -= 1
-        elif leg is Leg.WGRAD:
-            wgrad[_wgrad_of(shape, wgrad)] -= 1
+        of_one, of_other = _PARTS.get(leg, (0, 0))
+        dgrad[of_dgrad] -= of_one
+        wgrad[_wgrad_of(shape, wgrad)] -= of_other
         in_backward = leg is not Leg.FPROP
         gemm.leg = leg
 
 
-def _wgrad_of(shape: GemmShape, open_: Counter[_Size]) -> _Size:
+def _wgrad_of(shape: GemmShape, open_: Mapping[_Size, float]) -> _Size:
     """Return (m, n, k) of the forward GEMM whose weight's gradient has this shape."""
     size = shape.k, shape.m, shape.n
     return size if open_[size] > 0 else (shape.k, shape.n, shape.m)

@@ -30,6 +30,7 @@ from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds
 from fp8verify.analysis.layer_functions import gradient
 from fp8verify.analysis.purpose import is_update, multiplies_square
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg
+from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
 
 # The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
@@ -140,14 +141,15 @@ def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
 def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm]]) -> None:
     """Settle legs by the number of gradients of a call: dgrad and wgrad, the last layer first.
 
-    The first layer has no dgrad, if its input takes no gradient.
+    The first layer has no dgrad, if its input takes no gradient. Where single gradients are many,
+    as beside adapters, these are of frozen weights too, and stay what they may be.
     """
     known = [(calls[node], found) for node, found in gradients.items() if node in calls]
     whole = sum(len(found) == 2 * len(forward) for forward, found in known)
     first = sum(len(found) == 2 * len(forward) - 1 for forward, found in known)
     for forward, found in known:
         legs = list(GRADIENT_LEGS) * len(forward)
-        if len(found) == len(legs) - 1 and first < whole:
+        if len(found) == len(legs) - 1 and first < HALF * whole:
             del legs[-2]
         if len(found) == len(legs) and len(forward) <= 2:
             for gemm, leg in zip(found, legs, strict=True):

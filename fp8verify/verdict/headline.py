@@ -187,7 +187,9 @@ def _legs_in_high_precision(summary: RankSummary) -> list[str]:
         if leg.leg in LEGS and not low_precision_count(leg.kernels)
     }
     is_most = sum(without.values()) >= HALF * summary.high_us
-    return list(without) if is_most and len(without) < len(LEGS) else []
+    vague = (row.kernels for row in summary.rank.legs if row.leg in VAGUE_LEGS)
+    may_be_low = any(map(low_precision_count, vague))
+    return list(without) if is_most and len(without) < len(LEGS) and not may_be_low else []
 
 
 def _name_of_others(kernels: Mapping[str, int]) -> str:

@@ -105,9 +105,14 @@ def test_a_micro_batch_in_bf16_is_a_shortfall(
     assert "pass-without-fp8" in codes(report)
 
 
-def _blocks(build: TraceBuilder, high: Collection[tuple[int, str]], step: int = 0) -> None:
+def _blocks(
+    build: TraceBuilder,
+    high: Collection[tuple[int, str]],
+    step: int = 0,
+    size: tuple[int, int] = SIZES[0],
+) -> None:
     """Run four equal blocks forward and backward; some of their GEMMs in BF16."""
-    n, k = SIZES[0]
+    n, k = size
     sides = {"fprop": ((TOKENS, k), (k, n)), "dgrad": ((TOKENS, n), (n, k)),
              "wgrad": ((n, TOKENS), (TOKENS, k))}  # fmt: skip
     layouts = dict(zip(sides, ("TNT", "NNT", "NTT"), strict=True))
@@ -157,6 +162,42 @@ def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
     report = inspect(tmp_path)
     assert report.verdict == ("ACTIVE" if stages else "PARTIAL")
     assert ("rank-without-fp8" in codes(report)) is not stages
+
+
+def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    # An optimizer of a script's own multiplies matrices of the sizes that layers have.
+    for step in (1, 2):
+        _blocks(build.step(step), (), step, (TOKENS, TOKENS))
+        for _ in range(12):
+            dims = ((TOKENS, TOKENS), (TOKENS, TOKENS))
+            build.launch(BF16_KERNEL, types=(BF16, BF16), dims=dims, us=90)
+    report = look(build, tmp_path)
+    assert report.verdict == "ACTIVE"
+    assert report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"] == 24
+
+
+def test_one_gradient_of_many_frozen_weights_may_be_dgrad(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    # LoRA without shapes: of each frozen layer in FP8 a dgrad, of its adapters in BF16 both.
+    for step in (1, 2):
+        build.step(step)
+        order = [(block, part) for block in range(4) for part in range(3)]
+        for backward in (False, True):
+            for block, part in reversed(order) if backward else order:
+                low, number = part == 0, 100 * step + 10 * block + part
+                where = {"backward": backward, "parents": NODE if backward else ()}
+                op, us = ("aten::_scaled_mm", 200) if low else ("aten::mm", 5)
+                kernel = FP8_GRADIENT_KERNEL if backward else FP8_KERNEL
+                for _ in range(2 if backward and not low else 1):
+                    name = kernel if low else BF16_KERNEL
+                    build.launch(name, op, us=us, sequence=number, **where)  # type: ignore[arg-type]
+    report = look(build, tmp_path)
+    assert report.verdict == "ACTIVE"
+    assert not codes(report) & {"leg-not-fp8", "leg-unknown"}
+    assert "in BF16" not in report.reason
 
 
 @pytest.mark.parametrize(("wgrad", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
