@@ -17,14 +17,7 @@ from fp8verify.analysis.legs import doubt, owners_of, place_gemms, settle_by_sha
 from fp8verify.analysis.pairing import number_micro_batches, pair, settle_optimizer
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
-from fp8verify.terms import (
-    Leg,
-    Precision,
-    Role,
-    Scaling,
-    fp8_share,
-    low_precision_share,
-)
+from fp8verify.terms import Leg, Precision, Role, Scaling, fp8_share, low_precision_share
 from fp8verify.thresholds import WITHOUT_SHAPES
 from fp8verify.trace import Trace
 

@@ -22,18 +22,8 @@ from fp8verify.analysis.recorded import (
     numerics_report,
     steps_outside,
 )
-from fp8verify.report.model.diagnosis import (
-    LayersReport,
-    NamedLayerRow,
-    NamedLayersReport,
-)
-from fp8verify.report.model.parts import (
-    HealthReport,
-    KernelRow,
-    LegRow,
-    RecipeSeen,
-    StepReport,
-)
+from fp8verify.report.model.diagnosis import LayersReport, NamedLayerRow, NamedLayersReport
+from fp8verify.report.model.parts import HealthReport, KernelRow, LegRow, RecipeSeen, StepReport
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns

@@ -16,9 +16,7 @@ from fp8verify.errors import InputError
 from fp8verify.files import writing
 from fp8verify.report.model.parts import Finding, KernelRow
 from fp8verify.report.model.report import Report
-from fp8verify.report.tables import (
-    format_finding,
-)
+from fp8verify.report.tables import format_finding
 from fp8verify.terms import Leg, Precision, Scaling, Severity, Verdict, fp8_share
 from fp8verify.text import label_of_rank, listed
 from fp8verify.thresholds import USUAL_SHARE

@@ -24,13 +24,7 @@ from fp8verify.verdict.grid import COORDINATES, VALUE_OF, Cell
 from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.policy import Policy
 from fp8verify.verdict.reasons import cause_without_fp8, logged_cause, ran_high, undecidable
-from fp8verify.verdict.verdict import (
-    WITHOUT_FP8,
-    Opinion,
-    judge_rank,
-    judge_run,
-    outcome,
-)
+from fp8verify.verdict.verdict import WITHOUT_FP8, Opinion, judge_rank, judge_run, outcome
 
 _FOREIGN = Opinion(
     Verdict.INCONCLUSIVE, "its file belongs to another run than those of the other ranks"

@@ -7,11 +7,7 @@ from typing import NamedTuple
 
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Finding, Proof
-from fp8verify.terms import (
-    Precision,
-    Severity,
-    Verdict,
-)
+from fp8verify.terms import Precision, Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import TOLERANCE
 from fp8verify.verdict import headline

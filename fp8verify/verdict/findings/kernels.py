@@ -17,12 +17,7 @@ from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.reasons import (
-    cause_without_fp8,
-    opaque_share,
-    ran_high,
-    stored_weights,
-)
+from fp8verify.verdict.reasons import cause_without_fp8, opaque_share, ran_high, stored_weights
 
 # Classes that no GPU multiplies faster than BF16.
 _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
