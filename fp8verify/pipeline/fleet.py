@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -44,46 +44,37 @@ _PATIENCE_S = 1.0  # without a word on what is read
 _WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
-class NamingStep(NamedTuple):
-    """An eager step for layer names: its number, and its trace or why there is none."""
-
-    step: int | None
-    file: TraceFile | None
-    reason: str | None
+# The record of a step that names layers, and its trace if there is one.
+Naming: TypeAlias = "tuple[NamingRecord, TraceFile | None]"
 
 
 class RankJob(NamedTuple):
     """The traces of one rank: one for each window of a capture, in order.
 
-    `naming` is the trace of the step that names its layers, if the windows do not.
+    `naming` is the eager step that names its layers, if the windows do not.
     """
 
     files: tuple[TraceFile, ...]
-    naming: NamingStep | None = None
+    naming: Naming | None = None
 
 
-def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, NamingStep]:
+def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, Naming]:
     """Return, by rank, the eager steps that name the layers of compiled code."""
-    return {
-        rank: NamingStep(
-            meta.naming.step, _naming_trace(folder, rank, meta.naming), meta.naming.reason
-        )
-        for rank, meta in metas.items()
-        if meta.naming is not None
-    }
-
-
-def _naming_trace(folder: Path, rank: int, naming: NamingRecord) -> TraceFile | None:
-    name = naming.trace
-    if name is None or not is_file_name(name):
-        return None
-    return TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
+    steps: dict[int, Naming] = {}
+    for rank, meta in metas.items():
+        name = meta.naming.trace if meta.naming is not None else None
+        file = None
+        if name is not None and is_file_name(name):
+            file = TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
+        if meta.naming is not None:
+            steps[rank] = meta.naming, file
+    return steps
 
 
 def gather_ranks(
     files: Sequence[TraceFile],
     *,
-    naming: Mapping[int, NamingStep] | None = None,
+    naming: Mapping[int, Naming] | None = None,
     workers: int | None = 1,
     executor: Executor | None = None,
     on_progress: OnProgress | None = None,
@@ -123,7 +114,7 @@ def _sharing(evidence: TraceEvidence, kinds: dict[Kind, Kind]) -> TraceEvidence:
     return replace(evidence, **shared)
 
 
-def _jobs(files: Iterable[TraceFile], naming: Mapping[int, NamingStep]) -> list[RankJob]:
+def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[RankJob]:
     """Make one job of the declared windows of a rank, and one of every other file."""
     windows: dict[Hashable, list[TraceFile]] = defaultdict(list)
     for file in sorted(files, key=lambda file: not file.declared):
@@ -155,9 +146,8 @@ def _anywhere(job: RankJob) -> RankJob:
     def absolute(file: TraceFile) -> TraceFile:
         return file if is_remote(file.path) else replace(file, path=file.path.absolute())
 
-    naming = job.naming
-    if naming is not None and naming.file is not None:
-        naming = naming._replace(file=absolute(naming.file))
+    record, file = job.naming or (None, None)
+    naming = job.naming if record is None or file is None else (record, absolute(file))
     return RankJob(tuple(map(absolute, job.files)), naming)
 
 
@@ -219,45 +209,43 @@ def examine(job: RankJob) -> list[TraceEvidence]:
 
     One that cannot be read costs only itself.
     """
-    read = [_read(file) for file in job.files]
-    if len(read) == 1 and not isinstance(read[0], InputError) and len(read[0]) > 1:
-        return read[0]
-    parts = [part for found in read if not isinstance(found, InputError) for part in found]
-    error = next((part for part in read if isinstance(part, InputError)), None)
-    evidence = replace(merge_windows(parts), error=error) if parts else _unread(job, error)
+    read = [part for file in job.files for part in _read(file)]
+    if len(job.files) == 1 and len(read) > 1:
+        return read
+    error = next((part.error for part in read if part.error is not None), None)
+    parts = [part for part in read if part.error is None] or read[:1]
+    evidence = replace(merge_windows(parts), error=error)
     if evidence.named is None and job.naming is not None:
-        evidence = replace(evidence, naming=_name_from(job.naming))
+        evidence = replace(evidence, naming=_name_from(*job.naming))
     return [evidence]
 
 
 def not_examined(job: RankJob, reason: str) -> list[TraceEvidence]:
     """Return what is known of a job that no worker could finish."""
     hint = "Read it alone to see why; fewer --workers need less memory."
-    return [_unread(job, InputError(f"{job.files[0].name}: {reason}.", hint))]
+    return _unread(job.files[0], InputError(f"{job.files[0].name}: {reason}.", hint))
 
 
-def _unread(job: RankJob, error: InputError | None) -> TraceEvidence:
-    first = job.files[0]
-    return replace(gather(Trace(source=first.name, rank=first.rank)), error=error)
+def _unread(file: TraceFile, error: InputError) -> list[TraceEvidence]:
+    return [replace(gather(Trace(source=file.name, rank=file.rank)), error=error)]
 
 
-def _name_from(naming: NamingStep) -> NamedLayers:
+def _name_from(naming: NamingRecord, file: TraceFile | None) -> NamedLayers:
     """Read the step that names layers; problems with it become notes."""
     empty = NamedLayers(source="step", step=naming.step)
-    if naming.file is None:
+    if file is None:
         return empty._replace(note=naming.reason)
-    read = _read(naming.file)
-    if isinstance(read, InputError):
-        why = f"the step that names them cannot be read: {read.fact.rstrip('.')}"
+    part = _read(file)[0]
+    if part.error is not None:
+        why = f"the step that names them cannot be read: {part.error.fact.rstrip('.')}"
         return empty._replace(note=why)
-    part = read[0]
-    named = part.named or empty._replace(note=f"no GEMM ran in {naming.file.name}")
-    note = named.note or (None if part.health.complete else f"{naming.file.name} is not whole")
+    named = part.named or empty._replace(note=f"no GEMM ran in {file.name}")
+    note = named.note or (None if part.health.complete else f"{file.name} is not whole")
     return named._replace(source="step", step=naming.step, note=note)
 
 
-def _read(file: TraceFile) -> list[TraceEvidence] | InputError:
-    """Return the evidence of a file: of one rank, unless it joins several."""
+def _read(file: TraceFile) -> list[TraceEvidence]:
+    """Return the evidence of a file: of one rank, unless it joins several, or why there is none."""
     split = not file.declared
     try:
         trace = read_trace(
@@ -269,12 +257,11 @@ def _read(file: TraceFile) -> list[TraceEvidence] | InputError:
             launches=file.blas_log is not None,
         )
     except InputError as error:
-        return error.with_traceback(None)  # its frames hold what was read of the trace
+        # Its frames hold what was read of the trace.
+        return _unread(file, error.with_traceback(None))
     except MemoryError:
-        return InputError(
-            f"{file.name} needs more memory than there is.",
-            "Use fewer --workers, or a machine with more memory.",
-        )
+        hint = "Use fewer --workers, or a machine with more memory."
+        return _unread(file, InputError(f"{file.name} needs more memory than there is.", hint))
     if trace.others:
         return _joined(trace, file.rank)
     guessed = trace.rank is None and file.guessed

@@ -419,12 +419,13 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
-    from fp8verify.pipeline.fleet import NamingStep, RankJob, _anywhere
+    from fp8verify.capture.schema import NamingRecord
+    from fp8verify.pipeline.fleet import RankJob, _anywhere
     from fp8verify.trace import TraceFile
 
     window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))
-    job = _anywhere(RankJob((window,), NamingStep(4, step, None)))
+    job = _anywhere(RankJob((window,), (NamingRecord(step=4), step)))
     assert job.files[0].path.is_absolute()
     assert job.naming is not None
-    assert job.naming.file is not None
-    assert job.naming.file.path == Path("layers/rank0.json").absolute()
+    assert job.naming[1] is not None
+    assert job.naming[1].path == Path("layers/rank0.json").absolute()
