@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fp8verify.frameworks.known import Framework, frameworks
 from fp8verify.logs.lines import Line
 from fp8verify.logs.settings import headings
-from fp8verify.logs.wording import match
+from fp8verify.logs.wording import is_of_another, match
 from fp8verify.text import clean
 
 HIGH_PRECISION = "high_precision"
@@ -213,7 +213,7 @@ _WARM_UP = re.compile(
 def phases_of(text: str) -> tuple[PhasePromise, ...]:
     """Return a message's statements on ranges of steps."""
     low, said = format_of(text), match(text)
-    if found := _WARM_UP.search(text):
+    if (found := _WARM_UP.search(text)) and not is_of_another(text, found.start()):
         last = _number(found["until"] or found["count"])
         warm_up = PhasePromise(HIGH_PRECISION, None, last)
         return (warm_up, PhasePromise(low, last + 1, None)) if low else (warm_up,)

@@ -231,6 +231,13 @@ _DENIAL = re.compile(
     r"|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]",
     re.IGNORECASE,
 )
+# What makes a sentence one of something else than what this run trains in.
+_ANOTHER = re.compile(
+    r"\b(?:no|not|without|skip\w*|if|when|unless|may|might|could|would|should|plan\w*|baseline"
+    r"|previous|prior|last|earlier|other|old|paper|notes?|option\w*|run [A-Z]"
+    rf"|\w*heads?|\w*embed\w*|norms?|gradients?|{_OTHERS})\b",
+    re.IGNORECASE,
+)
 _CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
 
 
@@ -249,3 +256,12 @@ def denies(sentence: str, end: int) -> bool:
         or (closed is not None and sentence.count(closed[1]) % 2 == 1)
         or _DENIAL.search(_ASIDES.sub("x", rest))
     )
+
+
+def is_of_another(text: str, end: int) -> bool:
+    """Whether what is before a place of a message gives what follows to another model or tensor.
+
+    So do a plan, a condition and an earlier run.
+    """
+    start = max(text.rfind(stop, 0, end) for stop in (";", ". "))
+    return _ANOTHER.search(text, max(0, start), end) is not None

@@ -105,6 +105,13 @@ def test_megatrons_first_and_last_layers_are_pins() -> None:
         ("FP8 training enabled", []),
         ("Training a model (bf16 parameters, fp8 linear layers) for 1000 steps", []),
         ("config: dtype=bf16 fp8=True warmup=2000 steps lr=3e-4", []),
+        # Of another run, model or tensor; a plan; a condition.
+        ("previous run: bf16 until step 102", []),
+        ("The reference model uses bf16 until step 102", []),
+        ("lm_head in bf16 until step 102", []),
+        ("Planned: bf16 until step 102, then fp8", []),
+        ("If the loss diverges, use bf16 until step 102", []),
+        ("No loss scaling; bf16 until step 102", [("high_precision", None, 102)]),
     ],
 )
 def test_a_promise_may_hold_for_some_steps_only(
