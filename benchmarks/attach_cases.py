@@ -46,7 +46,7 @@ LIBRARIES = (
 )
 LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" / "scripts"
 REAL = LOOPS / "libraries.py"
-SEEN = ROOT / "tests" / "integration" / "loops" / "seen.py"
+SEEN = LOOPS / "seen.py"
 WAYS = ("", "--layers", "--numerics", "--every 4 --window 1 --numerics")
 PAGE = ROOT / "benchmarks" / "results" / "attach.md"
 SELF_PROFILING = SCRIPTS / "self_profiling.py"

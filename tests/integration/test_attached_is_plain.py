@@ -13,6 +13,7 @@ from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train
 LOOPS = Path(__file__).parent / "loops"
+SEEN = Path(__file__).parents[2] / "benchmarks" / "attach" / "seen.py"
 
 
 def same(
@@ -115,7 +116,7 @@ def test_trainings_that_look_at_themselves(
     """The others, in all ways, are among the cases of `benchmarks/attach_cases.py`."""
     plain, attached = pair(
         tmp_path,
-        LOOPS / "seen.py",
+        SEEN,
         case,
         options=options,
         python=python_with_torch(),
