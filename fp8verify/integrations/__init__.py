@@ -1,1 +1,1 @@
-"""Other tools' analyses and trackers, each imported when it is used."""
+"""A training loop of one's own, callbacks of frameworks, and an analysis by another tool."""

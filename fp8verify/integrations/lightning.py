@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fp8verify.errors import requires
-from fp8verify.integrations.callback import Attachment
+from fp8verify.integrations.own_loop import Attachment
 
 with requires("lightning", "fp8verify.integrations.lightning"):
     try:

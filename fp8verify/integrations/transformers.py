@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fp8verify.errors import requires
-from fp8verify.integrations.callback import Attachment
-from fp8verify.integrations.own_loop import agent
+from fp8verify.integrations.own_loop import Attachment, agent
 
 with requires("transformers", "fp8verify.integrations.transformers"):
     from transformers import Trainer, TrainerCallback
