@@ -314,7 +314,7 @@ def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, flo
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.diagnosis`."""
     rows, found = line.rows, {}
     for name, of in OF_TENSORS.items():
-        values = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
+        values = [of.of(row) for row in rows if row.tensor in of.tensors]
         known = [value for value in values if value is not None]
         if known:
             found[name] = of.worst(known)

@@ -122,9 +122,9 @@ def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], floa
     """Take a figure of the measured step, else of the scales that delayed scaling keeps."""
     values = [point.scalars[name] for point in _measured(report) if name in point.scalars]
     of = OF_TENSORS.get(name)
-    if not values and of is not None and of.column in ("scale", "amax"):
+    if not values and of is not None and of.kept is not None:
         rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
-        figures = [getattr(row, of.column) for row in rows if row.tensor in of.tensors]
+        figures = [of.kept(row) for row in rows if row.tensor in of.tensors]
         values = [float(value) for value in figures if value is not None]
     return worst(values) if values else None
 

@@ -78,7 +78,7 @@ def bars(rows: Iterable[tuple[str, Iterable[Part], str]], whole: float) -> list[
         rows: label, parts and figures of each bar.
         whole: what the whole width means.
     """
-    found = []
+    drawn = []
     for label, parts, figures in rows:
         bar, x = Bar(label, [], figures), 0.0
         for kind, amount, tip in parts:
@@ -86,18 +86,18 @@ def bars(rows: Iterable[tuple[str, Iterable[Part], str]], whole: float) -> list[
             if width > 0:
                 bar.segments.append(Segment(kind, round(x, 2), round(width, 2), tip))
             x += width
-        found.append(bar)
-    return found
+        drawn.append(bar)
+    return drawn
 
 
 def kind_of(precision: str) -> str:
     """Return the CSS class of a precision class."""
-    found = Precision(precision)
-    if found.is_fp8:
+    known = Precision(precision)
+    if known.is_fp8:
         return "fp8"
-    if found is Precision.UNKNOWN:
+    if known is Precision.UNKNOWN:
         return "unknown"
-    return "low" if found.is_low or found is Precision.INT8 else "high"
+    return "low" if known.is_low or known is Precision.INT8 else "high"
 
 
 def _tip(label: str, time_us: float, whole_us: float, unit: str = "ms") -> str:
@@ -140,13 +140,13 @@ def gpu_bars(report: Report) -> list[Bar]:
     return bars(rows, gpu_us)
 
 
-def step_bars(found: Comparison) -> list[Bar]:
+def step_bars(comparison: Comparison) -> list[Bar]:
     """Draw a mean step of both runs, by kind of work, on one scale; GEMMs by precision."""
     rows, totals = [], []
-    for name, side in (("baseline", found.baseline), ("candidate", found.candidate)):
+    for name, side in (("baseline", comparison.baseline), ("candidate", comparison.candidate)):
         low = (side and side.fp8_share_of_time) or 0.0
         parts, total = [], 0.0
-        for row in found.budget:
+        for row in comparison.budget:
             us = max(0.0, row.baseline_us if name == "baseline" else row.candidate_us)
             tip = f"{row.name}: {millis(us)} ms; change {row.change_us / 1000:+.2f} ms"
             if row.name == "GEMM":

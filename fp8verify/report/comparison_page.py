@@ -29,42 +29,50 @@ _LEGEND = (
 BUDGET = "Where the time of a step goes"
 
 
-def comparison_page(found: Comparison) -> Page:
+def comparison_page(comparison: Comparison) -> Page:
     """Lay out a comparison."""
-    sides = [side for side in (found.candidate, found.baseline) if side is not None and side.gpu]
-    loss = "; ".join(filter(None, [loss_line(found.loss), loss_trend(found.loss)]))
-    notes = tuple(Note("note", note) for note in found.notes)
-    budget, legs = _budget_grid(found), _leg_grid(found)
+    sides = [
+        side
+        for side in (comparison.candidate, comparison.baseline)
+        if side is not None and side.gpu
+    ]
+    loss = "; ".join(filter(None, [loss_line(comparison.loss), loss_trend(comparison.loss)]))
+    notes = tuple(Note("note", note) for note in comparison.notes)
+    budget, legs = _budget_grid(comparison), _leg_grid(comparison)
     return Page(
-        verdict=found.outcome.value.replace("_", " "),
-        tone=TONES.get(found.outcome, FAIR),
-        run=("{1} against {0}".format(*found.names), *(side.gpu or "" for side in sides[:1])),
-        sentence=found.reason,
-        fails=bool(found.exit_code),
-        exit=_exit(found),
+        verdict=comparison.outcome.value.replace("_", " "),
+        tone=TONES.get(comparison.outcome, FAIR),
+        run=("{1} against {0}".format(*comparison.names), *(side.gpu or "" for side in sides[:1])),
+        sentence=comparison.reason,
+        fails=bool(comparison.exit_code),
+        exit=_exit(comparison),
         proof=budget if budget.rows else None,
         speed=Note("loss", loss) if loss else None,
-        findings=tuple(by_severity(found.findings)),
-        fix=f"Record {found.steps_needed} steps of each run." if found.steps_needed else "",
+        findings=tuple(by_severity(comparison.findings)),
+        fix=f"Record {comparison.steps_needed} steps of each run."
+        if comparison.steps_needed
+        else "",
         requested=(legs,) if legs.rows else (),
-        body=tuple(grid for part in (_run_grids, _pair_grids) for grid in part(found) if grid.rows),
+        body=tuple(
+            grid for part in (_run_grids, _pair_grids) for grid in part(comparison) if grid.rows
+        ),
         notes=notes,
         urgent=notes,
         further=("runs", "GEMMs", "layers", "memory") if budget.rows else (),
-        software=f"fp8verify {found.fp8verify_version}",
+        software=f"fp8verify {comparison.fp8verify_version}",
     )
 
 
-def _exit(found: Comparison) -> str:
-    errors = [one.code for one in found.findings if one.severity is Severity.ERROR]
-    if found.outcome is Outcome.NOT_COMPARABLE:
-        return f"exit {found.exit_code}: the runs cannot be compared"
+def _exit(comparison: Comparison) -> str:
+    errors = [one.code for one in comparison.findings if one.severity is Severity.ERROR]
+    if comparison.outcome is Outcome.NOT_COMPARABLE:
+        return f"exit {comparison.exit_code}: the runs cannot be compared"
     why = f": {listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}"
-    return f"exit {found.exit_code}{why if found.exit_code and errors else ''}"
+    return f"exit {comparison.exit_code}{why if comparison.exit_code and errors else ''}"
 
 
-def _budget_grid(found: Comparison) -> Grid:
-    parts = [(row.name, row.baseline_us, row.candidate_us) for row in found.budget]
+def _budget_grid(comparison: Comparison) -> Grid:
+    parts = [(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget]
     return Grid(
         BUDGET,
         ("<ms per step", "baseline", "candidate", "change"),
@@ -72,7 +80,7 @@ def _budget_grid(found: Comparison) -> Grid:
             (name, millis(before), millis(after), _change(after - before))
             for name, before, after in (*parts, *_sums(parts))
         ],
-        below=(f"GPU kernel time: {times(found.busy_speedup)} (profiling adds waiting)",),
+        below=(f"GPU kernel time: {times(comparison.busy_speedup)} (profiling adds waiting)",),
     )
 
 
@@ -81,9 +89,9 @@ def _change(time_us: float) -> str:
     return f"{round(time_us / 1000, 2) + 0.0:+.2f}"
 
 
-def _leg_grid(found: Comparison) -> Grid:
-    legs = [(leg.leg, leg.baseline_us, leg.candidate_us) for leg in found.legs]
-    speedups = [*(leg.speedup for leg in found.legs), found.gemm_speedup]
+def _leg_grid(comparison: Comparison) -> Grid:
+    legs = [(leg.leg, leg.baseline_us, leg.candidate_us) for leg in comparison.legs]
+    speedups = [*(leg.speedup for leg in comparison.legs), comparison.gemm_speedup]
     return Grid(
         "GEMMs by leg",
         ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"),
@@ -94,7 +102,7 @@ def _leg_grid(found: Comparison) -> Grid:
     )
 
 
-def _run_grids(found: Comparison) -> Iterator[Grid]:
+def _run_grids(comparison: Comparison) -> Iterator[Grid]:
     """Yield the tables of whole runs: verdicts and steps, kinds of work, memory."""
     cells: dict[str, Callable[[tuple[str, Side]], str]] = {
         "<run": lambda run: run[0],
@@ -105,10 +113,10 @@ def _run_grids(found: Comparison) -> Iterator[Grid]:
         "range": lambda run: f"{millis(run[1].step.min_us)}-{millis(run[1].step.max_us)}",
         "<name": lambda run: run[1].name,
     }
-    sides = (("baseline", found.baseline), ("candidate", found.candidate))
+    sides = (("baseline", comparison.baseline), ("candidate", comparison.candidate))
     known = [(role, side) for role, side in sides if side is not None]
     yield Grid("Runs", *columns(known, cells), stretch=True)
-    memory = found.memory
+    memory = comparison.memory
     peaks = memory and (
         ("tensors", memory.baseline_allocated, memory.candidate_allocated),
         ("reserved", memory.baseline_reserved, memory.candidate_reserved),
@@ -128,7 +136,7 @@ def _sums(rows: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, fl
     return [("all", sum(row[1] for row in rows), sum(row[2] for row in rows))] if rows else []
 
 
-def _pair_grids(found: Comparison) -> Iterator[Grid]:
+def _pair_grids(comparison: Comparison) -> Iterator[Grid]:
     """Yield the tables of what is paired: passes, ranks, layers, GEMMs."""
     ranks: dict[str, Callable[[RankPair], str]] = {
         "<rank": lambda pair: str(pair.rank),
@@ -138,14 +146,14 @@ def _pair_grids(found: Comparison) -> Iterator[Grid]:
         "baseline FP8": lambda pair: percent(pair.baseline_fp8_share),
         "candidate FP8": lambda pair: percent(pair.candidate_fp8_share),
     }
-    yield Grid("Ranks", *columns(found.ranks, ranks), shown=_TOP)
+    yield Grid("Ranks", *columns(comparison.ranks, ranks), shown=_TOP)
     layers: dict[str, Callable[[LayerPair], str]] = {
         "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
         "candidate us": lambda pair: _micros(pair.candidate_us, pair.candidate_precision),
         "speed-up": lambda pair: times(pair.speedup),
         "<layer (GEMMs of a step)": lambda pair: pair.layer,
     }
-    yield Grid("Layers", *columns(found.layers, layers), stretch=True, shown=_TOP)
+    yield Grid("Layers", *columns(comparison.layers, layers), stretch=True, shown=_TOP)
     gemms: dict[str, Callable[[GemmPair], str]] = {
         "<layer (N x K)": lambda pair: f"{pair.n} x {pair.k}",
         "<leg": lambda pair: pair.leg,
@@ -154,7 +162,7 @@ def _pair_grids(found: Comparison) -> Iterator[Grid]:
         "candidate us": lambda pair: _micros(pair.candidate_us, pair.candidate_precision),
         "speed-up": lambda pair: times(pair.speedup),
     }
-    yield Grid("One GEMM of each size and leg", *columns(found.gemms, gemms), shown=_TOP)
+    yield Grid("One GEMM of each size and leg", *columns(comparison.gemms, gemms), shown=_TOP)
 
 
 def _micros(time_us: float | None, precision: str) -> str:
@@ -208,13 +216,13 @@ def loss_trend(loss: LossPair | None) -> str:
     return f"the gap is {loss.trend}, {gap} in the last half{doubt}"
 
 
-def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
+def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     """Lay out a table of runs, a row each; with `verbose` the reason of each verdict is below.
 
     "lowest" is the FP8 share of the rank that has the least; it is left out where every run has
     one rank.
     """
-    several = any(run.ranks > 1 for run in found.runs)
+    several = any(run.ranks > 1 for run in table.runs)
     lowest: dict[str, Callable[[RunRow], str]] = {
         "lowest": lambda run: percent(run.lowest_rank_share if run.ranks > 1 else None)
     }
@@ -228,20 +236,20 @@ def run_table_page(found: RunTable, *, verbose: bool = False) -> Page:
         "casts": lambda run: percent(run.casts_share_of_gpu_time),
         "speed-up": lambda run: times(run.speedup_estimate),
     }
-    reasons = [f"{run.name}: {run.reason}." for run in found.runs if verbose]
-    grid = Grid("Runs", *columns(found.runs, cells), below=(*reasons, _LEGEND))
-    active = sum(run.verdict is Verdict.ACTIVE and not run.exit_code for run in found.runs)
-    worst = next((run.name for run in found.runs if run.exit_code == found.exit_code), "")
-    why = f": the largest of the runs ({worst})" if found.exit_code else ""
+    reasons = [f"{run.name}: {run.reason}." for run in table.runs if verbose]
+    grid = Grid("Runs", *columns(table.runs, cells), below=(*reasons, _LEGEND))
+    active = sum(run.verdict is Verdict.ACTIVE and not run.exit_code for run in table.runs)
+    worst = next((run.name for run in table.runs if run.exit_code == table.exit_code), "")
+    why = f": the largest of the runs ({worst})" if table.exit_code else ""
     return Page(
         verdict="",
-        tone=GOOD if active == len(found.runs) else FAIR,
-        run=(counted(found.runs, "run"),),
-        sentence=f"{active} of {counted(found.runs, 'run')} ACTIVE",
-        fails=bool(found.exit_code),
-        exit=f"exit {found.exit_code}{why}",
+        tone=GOOD if active == len(table.runs) else FAIR,
+        run=(counted(table.runs, "run"),),
+        sentence=f"{active} of {counted(table.runs, 'run')} ACTIVE",
+        fails=bool(table.exit_code),
+        exit=f"exit {table.exit_code}{why}",
         body=(grid,),
-        software=f"fp8verify {found.fp8verify_version}",
+        software=f"fp8verify {table.fp8verify_version}",
     )
 
 

@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def page_of(found: Rendered, *, verbose: bool = False) -> Page:
+def page_of(result: Rendered, *, verbose: bool = False) -> Page:
     """Lay out a result as a page, which the writers of most formats take.
 
     Raises:
         TypeError: it is neither a report nor a comparison nor a table of runs.
     """
-    if isinstance(found, Report):
+    if isinstance(result, Report):
         from fp8verify.report.report_page import report_page
 
-        return report_page(found, verbose=verbose)
+        return report_page(result, verbose=verbose)
     from fp8verify.report.comparison_page import comparison_page, run_table_page
 
-    if isinstance(found, Comparison):
-        return comparison_page(found)
-    if isinstance(found, RunTable):
-        return run_table_page(found, verbose=verbose)
-    raise TypeError(f"a {type(found).__name__} has no page")
+    if isinstance(result, Comparison):
+        return comparison_page(result)
+    if isinstance(result, RunTable):
+        return run_table_page(result, verbose=verbose)
+    raise TypeError(f"a {type(result).__name__} has no page")
 
 
 def render(
-    found: Rendered,
+    result: Rendered,
     form: str,
     *,
     terminal: bool = False,
@@ -46,7 +46,7 @@ def render(
     """Render a result whole.
 
     Args:
-        found: a report, a comparison or a table of runs.
+        result: a report, a comparison or a table of runs.
         form: one of the names in `fp8verify.report`, or "notebook".
         terminal: whether text goes to a terminal, which shows colors and has a width.
         verbose: whether text shows every table.
@@ -54,12 +54,12 @@ def render(
         whole: the file of the whole result, which text then names; empty if there is none.
     """
     if form == "json":
-        return to_json(found)
+        return to_json(result)
     if form == "csv":
         from fp8verify.report.rows import write_csv
 
-        return write_csv(found)
-    page = page_of(found, verbose=form == "html" or (form == "text" and verbose))
+        return write_csv(result)
+    page = page_of(result, verbose=form == "html" or (form == "text" and verbose))
     if form == "text":
         from fp8verify.report.text import write_text
 
@@ -67,20 +67,20 @@ def render(
     if form in ("html", "notebook"):
         from fp8verify.report import html
 
-        return html.write_html(found, page) if form == "html" else html.write_notebook(page)
+        return html.write_html(result, page) if form == "html" else html.write_notebook(page)
     from fp8verify.report import markup
 
-    if form == "junit" and isinstance(found, Report):
-        return markup.write_junit(found, page)
+    if form == "junit" and isinstance(result, Report):
+        return markup.write_junit(result, page)
     return {"markdown": markup.write_markdown, "github": markup.write_github}[form](page)
 
 
-def to_json(found: msgspec.Struct) -> str:
+def to_json(result: msgspec.Struct) -> str:
     """Return a result as indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
-def to_pandas(found: Rendered) -> Frames | pd.DataFrame:
+def to_pandas(result: Rendered) -> Frames | pd.DataFrame:
     """Return the DataFrames of a report, or the one of another result.
 
     Raises:
@@ -88,19 +88,19 @@ def to_pandas(found: Rendered) -> Frames | pd.DataFrame:
     """
     from fp8verify.report import rows
 
-    if isinstance(found, Report):
-        return rows.to_frames(found)
-    return rows.to_frame(*rows.columns_and_rows(found))
+    if isinstance(result, Report):
+        return rows.to_frames(result)
+    return rows.to_frame(*rows.columns_and_rows(result))
 
 
-def brief(found: Rendered, whole: str = "") -> str:
+def brief(result: Rendered, whole: str = "") -> str:
     """Return at most four lines: verdict and run, the sentence, what fails or the speed, the exit.
 
     Args:
-        found: a report, a comparison or a table of runs.
+        result: a report, a comparison or a table of runs.
         whole: the file of the whole result, or the command that prints it; empty if none can.
     """
-    page = page_of(found)
+    page = page_of(result)
     lines = [f"{page.verdict}  {' · '.join(page.run)}", f"{page.sentence}."]
     error = next((note for note in page.told() if note.label == "error"), page.speed)
     lines += [f"{error.label:8} {error.coded()}"] if error is not None else []

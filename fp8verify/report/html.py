@@ -32,17 +32,17 @@ _NAME_WIDTH = 240
 _ROWS = 64  # of a table in a notebook
 
 
-def write_html(found: Rendered, page: Page) -> str:
+def write_html(result: Rendered, page: Page) -> str:
     """Write a report, a comparison or a table of runs as a page."""
-    if isinstance(found, Report):
-        name, facts = "page", _report_facts(found, page)
-    elif isinstance(found, Comparison):
-        facts = {"steps": charts.step_bars(found), **charts.loss_curves(found.loss)}
+    if isinstance(result, Report):
+        name, facts = "page", _report_facts(result, page)
+    elif isinstance(result, Comparison):
+        facts = {"steps": charts.step_bars(result), **charts.loss_curves(result.loss)}
         name = "compare"
     else:
         name, facts = "runs", {}
     template = _environment().get_template(f"{name}.html.j2")
-    return template.render(found=found, page=page, **facts)
+    return template.render(result=result, page=page, **facts)
 
 
 def write_notebook(page: Page) -> str:
@@ -83,7 +83,7 @@ def _hover(report: TimelineReport) -> dict[str, object]:
 
 def _environment() -> Environment:
     loader = PackageLoader("fp8verify.report", "page")
-    found = Environment(
+    environment = Environment(
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
@@ -92,10 +92,10 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     for name, file in (("style", "page.css"), ("script", "page.js")):
-        text = loader.get_source(found, file)[0]
-        found.globals |= {name: text, f"{name}_hash": _hash(text)}
-    found.globals["legends"] = charts.LEGENDS
-    found.filters |= {
+        text = loader.get_source(environment, file)[0]
+        environment.globals |= {name: text, f"{name}_hash": _hash(text)}
+    environment.globals["legends"] = charts.LEGENDS
+    environment.filters |= {
         "percent": tables.percent,
         "millis": tables.millis,
         "times": tables.times,
@@ -109,7 +109,7 @@ def _environment() -> Environment:
         "kinds": charts.kinds,
         "total": lambda amounts: sum(amounts.values()),
     }
-    return found
+    return environment
 
 
 def _tone_of_run(run: RunRow) -> str:

@@ -347,10 +347,10 @@ def _rank_grid(report: Report) -> Grid:
     return Grid("Ranks", *columns(ranks, cells), stretch=True, shown=_RANKS)
 
 
-def _breakdown_grid(found: BreakdownReport) -> Grid:
+def _breakdown_grid(breakdown: BreakdownReport) -> Grid:
     """What HolisticTraceAnalysis found of each rank."""
     cells: dict[str, Callable[[RankBreakdown], str]] = {
-        f"<HTA {found.hta_version} rank": lambda rank: str(rank.rank),
+        f"<HTA {breakdown.hta_version} rank": lambda rank: str(rank.rank),
         "GPU ms": lambda rank: millis(rank.span_us),
         "idle": lambda rank: percent(_share(rank.idle_us, rank.span_us)),
         "computing": lambda rank: percent(_share(rank.compute_us, rank.span_us)),
@@ -358,23 +358,23 @@ def _breakdown_grid(found: BreakdownReport) -> Grid:
         "comm. hidden": lambda rank: percent(_share(rank.communication_overlap_percent, 100)),
     }
     title = "Breakdown by HolisticTraceAnalysis"
-    return Grid(title, *columns(found.ranks, cells), below=found.notes)
+    return Grid(title, *columns(breakdown.ranks, cells), below=breakdown.notes)
 
 
 def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Grid:
+def _named_layer_grid(named: NamedLayersReport, where: str, verbose: bool) -> Grid:
     """FP8 GEMMs of all, by pass; times only if they are the run's."""
-    groups = tables.layer_groups(found, joined=not verbose)
+    groups = tables.layer_groups(named, joined=not verbose)
     shown = groups if verbose else groups[:_LAYERS]
-    eager = found.source == "step"
+    eager = named.source == "step"
     title = f"layers{where}: FP8 of all GEMMs"
     if eager:  # as short as the column is at 80 characters
-        title = f"layers{where} (uncompiled step {found.step}): FP8/all"
+        title = f"layers{where} (uncompiled step {named.step}): FP8/all"
     cells: dict[str, Callable[[tables.LayerGroup], str]] = {
-        **{leg: partial(tables.low_of_all, leg) for leg in tables.legs_shown(found.rows)},
+        **{leg: partial(tables.low_of_all, leg) for leg in tables.legs_shown(named.rows)},
         "<precision": lambda group: tables.precisions(group[1][0]),
         **({} if eager else {"ms": tables.group_ms}),
         f"<{title}": lambda group: group[0],
@@ -383,19 +383,19 @@ def _named_layer_grid(found: NamedLayersReport, where: str, verbose: bool) -> Gr
     if len(shown) < len(groups):
         hidden = sum(len(alike) for _, alike in groups[len(shown) :])
         below.append(f"… and {hidden} more layers with -v")
-    if found.unjoined and found.rows:
-        below.append(tables.unjoined(found))
-    if found.note:
-        missing = "" if found.rows else "not recorded: "
-        below.append(f"layer names{where}: {missing}{found.note}")
+    if named.unjoined and named.rows:
+        below.append(tables.unjoined(named))
+    if named.note:
+        missing = "" if named.rows else "not recorded: "
+        below.append(f"layer names{where}: {missing}{named.note}")
     return Grid("Layers by name", *columns(shown, cells), stretch=True, below=tuple(below))
 
 
-def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str:
+def _tensor_grid(numerics: NumericsReport, title: str, verbose: bool) -> Grid | str:
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
-    if not found.rows:
-        return f"{title}: none measured, {found.reason or ''}"
-    rows = found.rows if verbose else worst(found.rows)[:_TENSORS]
+    if not numerics.rows:
+        return f"{title}: none measured, {numerics.reason or ''}"
+    rows = numerics.rows if verbose else worst(numerics.rows)[:_TENSORS]
     cells: dict[str, Callable[[TensorRecord], str]] = {
         "SQNR dB": lambda row: "dead" if _is_dead(row) else figure(row.sqnr_db, ".1f"),
         "flushed": lambda row: figure(row.flushed, ".2%"),
@@ -409,8 +409,8 @@ def _tensor_grid(found: NumericsReport, title: str, verbose: bool) -> Grid | str
         "Numerics",
         *columns(rows, cells),
         stretch=True,
-        above=f"{title} in step {found.step}: {_all_tensors(found.rows)}",
-        below=tuple(f"{title}: {note}" for note in found.notes),
+        above=f"{title} in step {numerics.step}: {_all_tensors(numerics.rows)}",
+        below=tuple(f"{title}: {note}" for note in numerics.notes),
     )
 
 

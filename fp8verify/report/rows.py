@@ -133,14 +133,14 @@ def _table(report: Report, name: str) -> tuple[Sequence[str], Iterator[Row]]:
     return ("rank", *columns.split()), rows
 
 
-def write_csv(found: Rendered) -> str:
+def write_csv(result: Rendered) -> str:
     """Write the rows of a result under a line of names; what is not known is empty.
 
     Text that a spreadsheet would run as a formula is quoted with an apostrophe.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    columns, rows = columns_and_rows(found)
+    columns, rows = columns_and_rows(result)
     writer.writerow(columns)
     writer.writerows([_cell(v) if isinstance(v, str) else v for v in row] for row in rows)
     return buffer.getvalue()
@@ -152,21 +152,21 @@ def _cell(text: str) -> str:
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
-def columns_and_rows(found: Rendered) -> tuple[Sequence[str], Iterable[Row]]:
+def columns_and_rows(result: Rendered) -> tuple[Sequence[str], Iterable[Row]]:
     """Return the names of the columns of a result, and its rows.
 
     Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a
     comparison each kind of work, pass, rank, layer and GEMM. Of a table each run.
     """
-    if isinstance(found, Comparison):
-        return _COMPARISON.split(), _compared(found)
-    if isinstance(found, RunTable):
+    if isinstance(result, Comparison):
+        return _COMPARISON.split(), _compared(result)
+    if isinstance(result, RunTable):
         names = [name for name in RunRow.__struct_fields__ if name != "software"]
-        return names, ([*map(_words, _fields(run, names))] for run in found.runs)
-    if not isinstance(found, Report):
-        raise TypeError(f"a {type(found).__name__} has no rows")
-    columns, kernels = _table(found, "kernels")
-    return (*columns, "run"), ([*map(_words, row), found.name] for row in kernels)
+        return names, ([*map(_words, _fields(run, names))] for run in result.runs)
+    if not isinstance(result, Report):
+        raise TypeError(f"a {type(result).__name__} has no rows")
+    columns, kernels = _table(result, "kernels")
+    return (*columns, "run"), ([*map(_words, row), result.name] for row in kernels)
 
 
 def _words(value: object) -> object:
@@ -179,16 +179,16 @@ def _words(value: object) -> object:
     return " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
-def _compared(found: Comparison) -> Iterator[Row]:
+def _compared(comparison: Comparison) -> Iterator[Row]:
     """Yield rows whose times are µs a step; GEMMs have µs of one GEMM in further columns."""
-    for part in found.budget:
+    for part in comparison.budget:
         before, after = part.baseline_us, part.candidate_us
         yield _paired("budget", part, speedup=before / after if before > 0 and after > 0 else None)
-    yield from (_paired("leg", leg) for leg in found.legs)
-    for rank in found.ranks:
+    yield from (_paired("leg", leg) for leg in comparison.legs)
+    for rank in comparison.ranks:
         yield _paired("rank", rank, name=rank.rank, speedup=rank.step_speedup)
-    yield from (_paired("layer", layer, name=layer.layer) for layer in found.layers)
-    for pair in found.gemms:
+    yield from (_paired("layer", layer, name=layer.layer) for layer in comparison.layers)
+    for pair in comparison.gemms:
         each = {"baseline_us_each": pair.baseline_us, "candidate_us_each": pair.candidate_us}
         before = round(pair.baseline_us * pair.baseline_calls, 3)
         after = round(pair.candidate_us * pair.candidate_calls, 3)

@@ -128,7 +128,7 @@ def _scaling(report: Report) -> str:
     """Say how operands are scaled: as configured, else inferred from kernels."""
     seen = report.recipe.time_us
     modules = [rank.modules for rank in report.ranks if rank.modules is not None]
-    configured = sorted({scaling for found in modules for scaling in found.scalings})
+    configured = sorted({scaling for of_rank in modules for scaling in of_rank.scalings})
     if not seen:
         return ""
     if configured:
@@ -214,11 +214,9 @@ class Payoff(NamedTuple):
 def payoff(report: Report) -> Payoff | None:
     """Say whether FP8 pays on the rank that gains least; None if that cannot be estimated."""
     alone = len(report.ranks) == 1
-    found = [one for rank in report.ranks if (one := payoff_of(rank, alone=alone)) is not None]
-    measured = [one for one in found if one.speedup is not None]
-    return (
-        min(measured, key=lambda one: one.speedup or 0.0) if measured else next(iter(found), None)
-    )
+    estimates = [one for rank in report.ranks if (one := payoff_of(rank, alone=alone)) is not None]
+    measured = [one for one in estimates if one.speedup is not None]
+    return min(measured or estimates[:1], key=lambda one: one.speedup or 0.0, default=None)
 
 
 def payoff_of(rank: RankReport, *, alone: bool = True) -> Payoff | None:
@@ -323,10 +321,10 @@ def report_notes(report: Report) -> Iterator[Note]:
     yield from (Note("note", note) for note in report.notes)
 
 
-def _by_ranks(found: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterator[Note]:
+def _by_ranks(of_ranks: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterator[Note]:
     """Yield notes once each, with the ranks that they are about if there are several."""
     ranks: dict[tuple[str, str], list[RankReport]] = defaultdict(list)
-    for rank, lines in found:
+    for rank, lines in of_ranks:
         for line in lines:
             ranks[line].append(rank)
     for (label, text), same in ranks.items():
@@ -338,9 +336,9 @@ def _by_ranks(found: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterat
 def _of_rank(rank: RankReport) -> _Lines:
     if rank.clock is not None:
         yield "steps", _steps_line(rank.clock)
-    found = payoff_of(rank)
-    if found is not None:
-        yield "speed", found.detail
+    estimate = payoff_of(rank)
+    if estimate is not None:
+        yield "speed", estimate.detail
     if rank.payoff is not None:
         limits = (
             f"the GPU is idle for {rank.payoff.idle_share:.0%} of the window; "
@@ -354,9 +352,9 @@ def _of_rank(rank: RankReport) -> _Lines:
     yield from _numerics(rank)
 
 
-def _network(found: CommunicationReport) -> str:
-    line = f"{millis(found.time_us)} ms in collectives, {millis(found.exposed_us)} ms exposed"
-    gather = found.weight_gather
+def _network(moved: CommunicationReport) -> str:
+    line = f"{millis(moved.time_us)} ms in collectives, {millis(moved.exposed_us)} ms exposed"
+    gather = moved.weight_gather
     if gather is None:
         return line
     total = (gather.eight_bit_bytes + gather.wider_bytes) / 1e6
@@ -385,16 +383,16 @@ def _numerics(rank: RankReport) -> _Lines:
         yield from (("", line) for line in rank.memory.why)
 
 
-def _scales(found: NumericsReport) -> str:
-    recipe = found.recipes[0]
+def _scales(numerics: NumericsReport) -> str:
+    recipe = numerics.recipes[0]
     settings = {"margin": recipe.margin, "history": recipe.history_length, "by": recipe.algorithm}
     how = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
-    free = [row.headroom_octaves for row in found.scales if row.headroom_octaves is not None]
+    free = [row.headroom_octaves for row in numerics.scales if row.headroom_octaves is not None]
     headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""
     return f"{recipe.name}{how and f' ({how})'}{headroom}"
 
 
-def _memory(found: MemoryReport) -> str:
+def _memory(peak: MemoryReport) -> str:
     """Say how much memory was used at most, of tensors and by torch's allocator."""
-    held, total = gib(found.reserved_peak), gib(found.total)
-    return f"peak {gib(found.allocated_peak)} of tensors, {held} reserved, of {total}"
+    held, total = gib(peak.reserved_peak), gib(peak.total)
+    return f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"

@@ -71,7 +71,10 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 def shown_findings(report: Report) -> list[Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
-    return [replace(found, message=format_finding(found, alone=alone)) for found in report.findings]
+    return [
+        replace(finding, message=format_finding(finding, alone=alone))
+        for finding in report.findings
+    ]
 
 
 def format_finding(finding: Finding, *, alone: bool) -> str:
@@ -160,31 +163,31 @@ def _converted(row: LayerRow) -> str:
     return f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
 
 
-def _by_name(found: NamedLayersReport) -> Grid:
-    eager = found.source == "step"
-    notes = [f"From step {found.step}, which ran without torch.compile"] if eager else []
-    notes += [unjoined(found)] if found.unjoined else []
+def _by_name(named: NamedLayersReport) -> Grid:
+    eager = named.source == "step"
+    notes = [f"From step {named.step}, which ran without torch.compile"] if eager else []
+    notes += [unjoined(named)] if named.unjoined else []
     cells: dict[str, Callable[[LayerGroup], str]] = {
         "<layer": lambda group: group[0],
         "<outputs x inputs": lambda group: _size(group[1][0]),
-        **{leg: partial(low_of_all, leg) for leg in legs_shown(found.rows)},
+        **{leg: partial(low_of_all, leg) for leg in legs_shown(named.rows)},
         "<configured": lambda group: (group[1][0].state or "-").replace("_", " "),
         "ms": lambda group: "-" if eager else group_ms(group),
     }
-    note = "; ".join([*notes, *([found.note] if found.note else [])])
-    return Grid("Layers", *columns(layer_groups(found, joined=True), cells), above=note)
+    note = "; ".join([*notes, *([named.note] if named.note else [])])
+    return Grid("Layers", *columns(layer_groups(named, joined=True), cells), above=note)
 
 
 def _size(row: NamedLayerRow) -> str:
     return f"{row.n} x {row.k}" if row.n else "-"
 
 
-def unjoined(found: NamedLayersReport) -> str:
+def unjoined(named: NamedLayersReport) -> str:
     """Say how many GEMMs belong to no layer for certain."""
-    return f"{found.unjoined} of {found.gemms} GEMMs could not be joined to a layer"
+    return f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer"
 
 
-def layer_groups(found: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
+def layer_groups(named: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
     """Return each layer under its name.
 
     If `joined`, those that are called alike and ran the same are one, "layers.*.up (2)", and layers
@@ -192,9 +195,9 @@ def layer_groups(found: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
     which: "layers.{0,3}.up".
     """
     if not joined:
-        return [(row.layer, [row]) for row in found.rows]
+        return [(row.layer, [row]) for row in named.rows]
     alike: dict[tuple[str, object], list[NamedLayerRow]] = defaultdict(list)
-    for row in found.rows:
+    for row in named.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
     kinds = Counter(shape for shape, _ in alike)
@@ -220,7 +223,7 @@ def legs_shown(rows: Iterable[NamedLayerRow]) -> list[str]:
 
 def low_of_all(leg: str, group: LayerGroup) -> str:
     """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, of how many there are."""
-    ran = [found.kernels for row in group[1] for found in row.legs if found.leg == leg]
+    ran = [row_leg.kernels for row in group[1] for row_leg in row.legs if row_leg.leg == leg]
     return of_all(sum(map(low_precision_count, ran)), sum(sum(kernels.values()) for kernels in ran))
 
 

@@ -14,14 +14,14 @@ class Writers(Protocol):
     """Writes results in their forms."""
 
     def render(
-        self, found: Any, form: str, *, verbose: bool = False, width: int | None = None
+        self, result: Any, form: str, *, verbose: bool = False, width: int | None = None
     ) -> str:
         """Render a result whole."""
 
-    def brief(self, found: Any, whole: str = "") -> str:
+    def brief(self, result: Any, whole: str = "") -> str:
         """Return a result in at most four lines."""
 
-    def to_pandas(self, found: Any) -> Any:
+    def to_pandas(self, result: Any) -> Any:
         """Return the DataFrames of a report, or the one of another result."""
 
 

@@ -347,26 +347,28 @@ class Worst(NamedTuple):
 
     Attributes:
         worst: which of several values is the worst, `min` or `max`.
-        column: of a measured tensor; `not_finite` is the share of NaN and infinities.
+        of: the figure of a measured tensor.
         tensors: of which it is taken.
+        kept: the same of a scale that delayed scaling keeps, None if that has no such figure.
     """
 
     worst: Callable[[Iterable[float]], float]
-    column: str
+    of: Callable[[TensorRecord], float | None]
     tensors: tuple[str, ...]
+    kept: Callable[[ScaleRow], float | None] | None = None
 
 
 OF_TENSORS = {
-    "fp8/fwd_scale": Worst(min, "scale", FORWARD),
-    "fp8/bwd_scale": Worst(min, "scale", BACKWARD),
-    "fp8/amax_fwd": Worst(max, "amax", FORWARD),
-    "fp8/amax_bwd": Worst(max, "amax", BACKWARD),
-    "fp8/underflow_fwd": Worst(max, "flushed", FORWARD),
-    "fp8/underflow_bwd": Worst(max, "flushed", BACKWARD),
-    "fp8/sqnr_fwd_db": Worst(min, "sqnr_db", FORWARD),
-    "fp8/sqnr_bwd_db": Worst(min, "sqnr_db", BACKWARD),
-    "fp8/not_finite_fwd": Worst(max, "not_finite", FORWARD),
-    "fp8/not_finite_bwd": Worst(max, "not_finite", BACKWARD),
+    "fp8/fwd_scale": Worst(min, lambda row: row.scale, FORWARD, lambda kept: kept.scale),
+    "fp8/bwd_scale": Worst(min, lambda row: row.scale, BACKWARD, lambda kept: kept.scale),
+    "fp8/amax_fwd": Worst(max, lambda row: row.amax, FORWARD, lambda kept: kept.amax),
+    "fp8/amax_bwd": Worst(max, lambda row: row.amax, BACKWARD, lambda kept: kept.amax),
+    "fp8/underflow_fwd": Worst(max, lambda row: row.flushed, FORWARD),
+    "fp8/underflow_bwd": Worst(max, lambda row: row.flushed, BACKWARD),
+    "fp8/sqnr_fwd_db": Worst(min, lambda row: row.sqnr_db, FORWARD),
+    "fp8/sqnr_bwd_db": Worst(min, lambda row: row.sqnr_db, BACKWARD),
+    "fp8/not_finite_fwd": Worst(max, lambda row: row.not_finite, FORWARD),
+    "fp8/not_finite_bwd": Worst(max, lambda row: row.not_finite, BACKWARD),
 }
 GRAD_NORM = "train/grad_norm"
 GRAD_NORM_CLIP_RATIO = "train/grad_norm_clip_ratio"

@@ -356,12 +356,12 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
     @property
     def layer_states(self) -> dict[str, str]:
         """The state of each linear layer by name; "fp8" only if it is that on every rank."""
-        found: dict[str, set[str]] = defaultdict(set)
+        states_of: dict[str, set[str]] = defaultdict(set)
         for rank in self.ranks:
             for state, names in rank.modules.names.items() if rank.modules is not None else ():
                 for name in names:
-                    found[name].add(state)
-        return {name: min(states - {"fp8"}, default="fp8") for name, states in found.items()}
+                    states_of[name].add(state)
+        return {name: min(states - {"fp8"}, default="fp8") for name, states in states_of.items()}
 
     def to_pandas(self) -> Frames:
         """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.report.rows`.
