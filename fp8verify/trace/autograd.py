@@ -39,6 +39,7 @@ class Autograd:
     def __init__(self, columns: Columns, parent: array[int], numbered: array[int]) -> None:
         self._ops, self._parent, self._numbered = columns.ops, parent, numbered
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
+        self._of_nodes = frozenset(n for n, id_ in enumerate(self._forward_id) if id_ is not None)
 
     def sites(self, sources: Sequence[int]) -> tuple[list[Site], array[int]]:
         """Return the places in the graph, and for each kernel the number of its own.
@@ -50,11 +51,15 @@ class Autograd:
             sources: for each kernel the innermost operator with a number around it, or -1.
         """
         calls, nodes = {-1: -1}, {-1: -1}
+        sequence, around, is_node = self._ops.sequence, self._around, self.is_node
         for source in set(sources) - {-1}:
-            call = -1 if self.is_node(source) else self._outermost(source)
-            node = source if call < 0 else self._around(call)
-            while node >= 0 and not self.is_node(node):
-                node = self._around(node)
+            call, node = -1, source
+            if not is_node(source):  # then the outermost operator with its number is the call
+                number, call, node = sequence[source], source, around(source)
+                while node >= 0 and sequence[node] == number and not is_node(node):
+                    call, node = node, around(node)
+            while node >= 0 and not is_node(node):
+                node = around(node)
             calls[source], nodes[source] = call, node
         numbers = self._numbers(set(calls.values()) - {-1}, set(nodes.values()) - {-1})
         sites = [Site(call, numbers[call], numbers[nodes[s]]) for s, call in calls.items()]
@@ -63,9 +68,7 @@ class Autograd:
 
     def is_node(self, row: int) -> bool:
         """Whether autograd runs a node there."""
-        inputs = self._ops.inputs[row]
-        known = inputs >= 0 and self._ops.sequence[row] >= 0
-        return known and self._forward_id[inputs] is not None
+        return self._ops.inputs[row] in self._of_nodes and self._ops.sequence[row] >= 0
 
     def forward_threads(
         self, nodes: Iterable[int], makers: Mapping[int, Sequence[int]]
@@ -81,8 +84,8 @@ class Autograd:
         hits: dict[Hashable, Counter[int]] = defaultdict(Counter)
         ops = self._ops
         for row in nodes:
-            known = makers.get(ops.sequence[row], ())
-            hits[self.forward_id(row)].update({ops.thread[maker] for maker in known})
+            for thread in {ops.thread[maker] for maker in makers.get(ops.sequence[row], ())}:
+                hits[self.forward_id(row)][thread] += 1
         ranked = {forward: counts.most_common(2) for forward, counts in hits.items() if counts}
         return {
             forward: best[0][0]
@@ -97,13 +100,6 @@ class Autograd:
     def _around(self, row: int) -> int:
         outer = self._parent[row]
         return self._numbered[outer] if outer >= 0 else -1
-
-    def _outermost(self, row: int) -> int:
-        """Return the outermost operator around a row that has its number, of the same kind."""
-        number, kind, outer = self._ops.sequence[row], self.is_node(row), self._around(row)
-        while outer >= 0 and self._ops.sequence[outer] == number and self.is_node(outer) is kind:
-            row, outer = outer, self._around(outer)
-        return row
 
     def _numbers(self, calls: set[int], nodes: set[int]) -> dict[int, int]:
         """Return by the rows of calls and nodes a number that only those of one node share.
