@@ -225,11 +225,11 @@ class NamedLayers(NamedTuple):
 
     def by_layer(self) -> dict[str, list[GemmRow]]:
         """Return the GEMMs of each layer, in the order in which the layers ran first."""
-        found: dict[str, list[GemmRow]] = defaultdict(list)
+        rows_of: dict[str, list[GemmRow]] = defaultdict(list)
         for row in self.rows:
             if row.layer:
-                found[row.layer].append(row)
-        return found
+                rows_of[row.layer].append(row)
+        return rows_of
 
     def share(self, layers: Collection[str]) -> float | None:
         """Return the FLOPs of some layers as a share of all GEMMs'; None if not known."""
@@ -243,9 +243,9 @@ def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     costs = [
         not kind.classification.role.is_gemm and purpose_of(kind) is not None for kind in kinds.rows
     ]
-    found: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     columns = trace.kernels  # `layer` is empty if the trace names none
     for number, layer, time_ns in zip(kinds.ids, columns.layer, columns.duration_ns):  # noqa: B905
         if layer >= 0 and costs[number]:
-            found[trace.layers[layer]] += time_ns
-    return found
+            times[trace.layers[layer]] += time_ns
+    return times

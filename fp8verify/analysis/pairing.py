@@ -144,18 +144,18 @@ def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm
     The first layer has no dgrad, if its input takes no gradient. Where single gradients are many,
     as beside adapters, these are of frozen weights too, and stay what they may be.
     """
-    known = [(calls[node], found) for node, found in gradients.items() if node in calls]
-    whole = sum(len(found) == 2 * len(forward) for forward, found in known)
-    first = sum(len(found) == 2 * len(forward) - 1 for forward, found in known)
-    for forward, found in known:
+    known = [(calls[node], backward) for node, backward in gradients.items() if node in calls]
+    whole = sum(len(backward) == 2 * len(forward) for forward, backward in known)
+    first = sum(len(backward) == 2 * len(forward) - 1 for forward, backward in known)
+    for forward, backward in known:
         legs = list(GRADIENT_LEGS) * len(forward)
-        if len(found) == len(legs) - 1 and first < HALF * whole:
+        if len(backward) == len(legs) - 1 and first < HALF * whole:
             del legs[-2]
-        if len(found) == len(legs) and len(forward) <= 2:
-            for gemm, leg in zip(found, legs, strict=True):
+        if len(backward) == len(legs) and len(forward) <= 2:
+            for gemm, leg in zip(backward, legs, strict=True):
                 gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
         sizes = {gemm.shape for gemm in forward}
-        for gemm in found if len(sizes) == 1 else ():
+        for gemm in backward if len(sizes) == 1 else ():
             if gemm.shape is None and gemm.leg in GRADIENT_LEGS:
                 gemm.shape = gradient(forward[0].shape, gemm.leg)
 

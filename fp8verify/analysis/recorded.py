@@ -99,11 +99,11 @@ def modules_report(rank: RankEvidence) -> ModulesReport | None:
 
 def _storage(rank: RankEvidence) -> Iterator[str]:
     """Say what is only kept or sent in FP8, which says nothing of the products."""
-    for found in rank.recorded.meta.storage:
-        if found.what == "weights" and found.count:
-            yield f"{counted(found.count, 'linear layer')} with weights stored in {found.dtype}"
-        elif found.what == "optimizer":
-            yield f"optimizer states stored in {found.dtype}"
+    for stored in rank.recorded.meta.storage:
+        if stored.what == "weights" and stored.count:
+            yield f"{counted(stored.count, 'linear layer')} with weights stored in {stored.dtype}"
+        elif stored.what == "optimizer":
+            yield f"optimizer states stored in {stored.dtype}"
     moved = {(total.name, total.dtype) for total in rank.trace.collectives}
     sent = {(name, dtype) for name, dtype in moved if dtype.startswith("Float8")}
     yield from (f"{name} in {dtype.lower()}" for name, dtype in sorted(sent))
@@ -121,16 +121,16 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     versions: dict[str, dict[str, None]] = {}
     for package, version in (item for meta in metas for item in meta.versions.items()):
         versions.setdefault(package, {})[version] = None
-    joined = {package: " and ".join(found) for package, found in versions.items()}
+    joined = {package: " and ".join(known) for package, known in versions.items()}
     return Environment(gpu=name, compute_capability=capability, versions=joined)
 
 
 def memory_report(meta: RankMeta) -> MemoryReport | None:
     """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
-    found = [window.memory for window in meta.windows if window.memory is not None]
-    if not found or not found[-1].allocated_peak:
+    peaks = [window.memory for window in meta.windows if window.memory is not None]
+    if not peaks or not peaks[-1].allocated_peak:
         return None
-    return MemoryReport(**structs.asdict(found[-1]), why=tuple(_why(meta.modules)))
+    return MemoryReport(**structs.asdict(peaks[-1]), why=tuple(_why(meta.modules)))
 
 
 def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
@@ -233,11 +233,11 @@ class Kept(NamedTuple):
     @property
     def first_of_window(self) -> float | None:
         """The amax of the first step that used the scale which the window began with."""
-        before, found = self.slot.amax_before, list(self.slot.amax)
-        if not before or before not in found:
+        before, history = self.slot.amax_before, list(self.slot.amax)
+        if not before or before not in history:
             return None
-        place = len(found) - 1 - found[::-1].index(before)
-        return found[place + 1] if place + 1 < len(found) else None
+        place = len(history) - 1 - history[::-1].index(before)
+        return history[place + 1] if place + 1 < len(history) else None
 
 
 def windows_of(rank: RankEvidence) -> tuple[ScalesRecord, ...]:
@@ -253,7 +253,7 @@ def kept_scales(rank: RankEvidence) -> list[Kept]:
         for slot in window.slots
         if 0 <= slot.recipe < len(window.recipes)
     ]
-    return [one for one in kept if one.used]
+    return [scale for scale in kept if scale.used]
 
 
 def recipes_of(rank: RankEvidence) -> tuple[RecipeRecord, ...]:
@@ -283,10 +283,10 @@ def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
 def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
     """Return the gradient norms of a rank by step."""
     windows = rank.recorded.meta.windows
-    found = {norm.step: norm for window in windows for norm in window.gradients}
+    norms = {norm.step: norm for window in windows for norm in window.gradients}
     noted = (line.gradient for line in _lines(rank))
-    found |= {norm.step: norm for norm in noted if norm is not None}
-    return [found[step] for step in sorted(found)]
+    norms |= {norm.step: norm for norm in noted if norm is not None}
+    return [norms[step] for step in sorted(norms)]
 
 
 def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
@@ -312,19 +312,19 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
 
 def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.diagnosis`."""
-    rows, found = line.rows, {}
+    rows, worst = line.rows, {}
     for name, of in OF_TENSORS.items():
         values = [of.of(row) for row in rows if row.tensor in of.tensors]
         known = [value for value in values if value is not None]
         if known:
-            found[name] = of.worst(known)
+            worst[name] = of.worst(known)
     gradient = line.gradient
     rest = {
         GRAD_NORM: gradient.norm if gradient is not None else None,
         GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
         LOSS: loss,
     }
-    return found | {name: value for name, value in rest.items() if value is not None}
+    return worst | {name: value for name, value in rest.items() if value is not None}
 
 
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:

@@ -210,13 +210,13 @@ def step_statistics(
 
 def _effective(windows: Sequence[Sequence[float]], count: int) -> float:
     """Return the equivalent number of independent steps."""
-    found = float(count)
+    independent = float(count)
     if len(windows) > 1 and count > len(windows):
-        found = count / _design_effect(windows, count)
+        independent = count / _design_effect(windows, count)
     elif count >= LONG_SERIES:
         alike = max(0.0, _correlation(windows[0]))
-        found = count * (1 - alike) / (1 + alike)
-    return max(1.0, found)
+        independent = count * (1 - alike) / (1 + alike)
+    return max(1.0, independent)
 
 
 def _design_effect(windows: Sequence[Sequence[float]], count: int) -> float:
@@ -240,6 +240,6 @@ def _correlation(times: Sequence[float]) -> float:
     spread = sum((time - whole) ** 2 for time in times)
     if not spread:
         return 0.0
-    found = moves / spread
+    correlation = moves / spread
     # About the mean of the same few steps it comes out too low (Marriott and Pope 1954).
-    return min(0.9, found + (1 + 2 * max(0.0, found)) / len(times))
+    return min(0.9, correlation + (1 + 2 * max(0.0, correlation)) / len(times))

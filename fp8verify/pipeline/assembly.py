@@ -37,7 +37,7 @@ SCHEMA_VERSION = 2
 
 def assemble(
     ranks: Sequence[RankEvidence],
-    found: Judgement,
+    judgement: Judgement,
     promises: Promises,
     notes: Sequence[str] = (),
     *,
@@ -47,7 +47,7 @@ def assemble(
 
     Args:
         ranks: their evidence.
-        found: what it shows.
+        judgement: what it shows.
         promises: what the log and the model promised.
         notes: remarks on what was read and recorded.
         name: what the run is called.
@@ -65,15 +65,15 @@ def assemble(
             key: micros(sum(rank.gpu_time[key] for rank in ranks)) for key in ranks[0].gpu_time
         },
         ranks=tuple(
-            _rank_report(rank, one, promises) for rank, one in zip(ranks, found.ranks, strict=True)
+            _rank_report(*pair, promises) for pair in zip(ranks, judgement.ranks, strict=True)
         ),
         claims=promises.claims,
         mention=promises.mention,
-        findings=found.findings,
+        findings=judgement.findings,
         environment=environment(ranks),
         measure="flops" if any(rank.trace.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
-        proof=found.proof,
+        proof=judgement.proof,
     )
 
 
@@ -148,11 +148,11 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
         LegRow(
             leg=leg,
             time_us={
-                name: found.time_us[name] for name in sorted(found.kernels) if found.kernels[name]
+                name: total.time_us[name] for name in sorted(total.kernels) if total.kernels[name]
             },
-            kernels={name: n for name, n in sorted(found.kernels.items()) if n},
+            kernels={name: n for name, n in sorted(total.kernels.items()) if n},
         )
-        for leg, found in totals.items()
+        for leg, total in totals.items()
     )
 
 
@@ -209,18 +209,18 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
 
 def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    found = rank.layers
-    if not (found.classes or found.apart or found.experts):
+    layers = rank.layers
+    if not (layers.classes or layers.apart or layers.experts):
         return None
-    note = f"no GEMM has the size of {len(found.apart)} of the modules" if found.apart else None
+    note = f"no GEMM has the size of {len(layers.apart)} of the modules" if layers.apart else None
     if not rank.recorded.observed:
         note = "no module list: layers are identified by the sizes of their GEMMs only"
-    elif not found.classes:
+    elif not layers.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
     return LayersReport(
-        rows=tuple(layer.row for layer in found.classes),
-        not_joined=tuple(patterns(module.fqn for module in found.apart)),
-        experts=tuple(patterns(module.fqn for module in found.experts)),
+        rows=tuple(layer.row for layer in layers.classes),
+        not_joined=tuple(patterns(module.fqn for module in layers.apart)),
+        experts=tuple(patterns(module.fqn for module in layers.experts)),
         note=note,
     )
 

@@ -97,8 +97,8 @@ def gather_ranks(
     jobs = _jobs(files, naming or {})
     ranks: list[TraceEvidence] = []
     kinds: dict[Kind, Kind] = {}
-    for done, found in enumerate(_examine_all(jobs, workers, executor), 1):
-        ranks += [_sharing(rank, kinds) for rank in found]
+    for done, examined in enumerate(_examine_all(jobs, workers, executor), 1):
+        ranks += [_sharing(rank, kinds) for rank in examined]
         if on_progress is not None:
             on_progress(done, len(jobs))
     return _in_order(ranks)
@@ -119,7 +119,7 @@ def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[Rank
     windows: dict[Hashable, list[TraceFile]] = defaultdict(list)
     for file in sorted(files, key=lambda file: not file.declared):
         windows[file.rank if file.declared else file].append(file)
-    return [RankJob(tuple(found), naming.get(found[0].rank)) for found in windows.values()]
+    return [RankJob(tuple(same), naming.get(same[0].rank)) for same in windows.values()]
 
 
 def _examine_all(
@@ -282,11 +282,11 @@ def _logged(file: TraceFile, trace: Trace) -> list[tuple[int, Product]] | None:
 
 def _joined(trace: Trace, first: int) -> list[TraceEvidence]:
     """Return the ranks of a file that joins several, numbered by their place in it."""
-    found = []
-    for rank, one in enumerate((trace, *trace.others), first):
-        one.rank = rank
-        found.append(replace(gather(one), guessed=True))
-    return found
+    parts = []
+    for rank, part in enumerate((trace, *trace.others), first):
+        part.rank = rank
+        parts.append(replace(gather(part), guessed=True))
+    return parts
 
 
 def read_pipe(path: str | Path) -> list[TraceEvidence]:
@@ -324,16 +324,16 @@ def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
     known: list[TraceEvidence] = []
     guessed: list[TraceEvidence] = []
     for members in _alike(ranks):
-        windows = sorted(members, key=lambda found: found.bounds or (0, 0))
-        bounds = [found.bounds for found in windows if found.bounds is not None]
+        windows = sorted(members, key=lambda evidence: evidence.bounds or (0, 0))
+        bounds = [evidence.bounds for evidence in windows if evidence.bounds is not None]
         in_turn = all(before[1] <= after[0] for before, after in pairwise(bounds))
         for evidence in [merge_windows(windows)] if in_turn else windows:
             (guessed if evidence.guessed else known).append(evidence)
     taken = {evidence.rank for evidence in known}
     free = (number for number in range(len(known) + len(guessed)) if number not in taken)
-    guessed.sort(key=lambda found: found.rank or 0)
-    numbered = [replace(found, rank=number) for found, number in zip(guessed, free, strict=False)]
-    return sorted([*known, *numbered], key=lambda found: found.rank or 0)
+    guessed.sort(key=lambda evidence: evidence.rank or 0)
+    numbered = [replace(part, rank=number) for part, number in zip(guessed, free, strict=False)]
+    return sorted([*known, *numbered], key=lambda evidence: evidence.rank or 0)
 
 
 def _alike(ranks: Iterable[TraceEvidence]) -> Iterable[list[TraceEvidence]]:

@@ -142,8 +142,8 @@ def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None)
 def _printed_table(log: Path) -> Trace:
     """Return the kernels of a table, or of a BLAS library, in the log; none if there are none."""
     try:
-        found, glance = glance_at(log)
-        if found in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
+        source, glance = glance_at(log)
+        if source in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
             return read_trace(log)
     except InputError:
         pass  # what is wrong with the file was said when its claims were read
@@ -160,9 +160,9 @@ def _report(
 ) -> Report:
     """Work out what the evidence of all ranks shows, judge them, and return the report."""
     promises = collect_promises(said, ranks)._replace(listed=listed)
-    found = assess(ranks, promises)
+    judgement = assess(ranks, promises)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
-    return judge(assemble(ranks, found, promises, [*notes, *limits], name=name), policy)
+    return judge(assemble(ranks, judgement, promises, [*notes, *limits], name=name), policy)
 
 
 def _with_records(
@@ -172,13 +172,13 @@ def _with_records(
     losses: LossSeries | None,
 ) -> list[RankEvidence]:
     """Join what the traces show with what was recorded, and with the first one the run's losses."""
-    found: list[RankEvidence] = []
+    ranks: list[RankEvidence] = []
     for trace in traces:
         number = -1 if trace.rank is None else trace.rank
-        of_first = NO_LOSSES if found or losses is None else losses
+        of_first = NO_LOSSES if ranks or losses is None else losses
         recorded = Recorded(metas.get(number, NO_META), numerics.get(number, NO_NUMERICS), of_first)
-        found.append(RankEvidence(trace, recorded))
-    return found
+        ranks.append(RankEvidence(trace, recorded))
+    return ranks
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
@@ -238,10 +238,10 @@ def _said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] =
     calls_made = [Statement(claim_of_call(call), call) for call in calls]
     mentions = (reading.mention for reading in read if reading.mention is not None)
     return LogReading(
-        [*chain.from_iterable(one.statements for one in read), *calls_made],
-        list(chain.from_iterable(one.notes for one in read)),
-        list(chain.from_iterable(one.pins for one in read)),
-        list(chain.from_iterable(one.phases for one in read)),
+        [*chain.from_iterable(reading.statements for reading in read), *calls_made],
+        list(chain.from_iterable(reading.notes for reading in read)),
+        list(chain.from_iterable(reading.pins for reading in read)),
+        list(chain.from_iterable(reading.phases for reading in read)),
         next(mentions, None),
     )
 

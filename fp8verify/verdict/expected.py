@@ -76,15 +76,15 @@ class Promises(NamedTuple):
 
     def phase_of(self, step: int) -> str | None:
         """Return the format that the log promises for a step, None if there is no promise."""
-        found = next((phase.format for phase in self.phases if phase.covers(step)), None)
+        current = next((phase.format for phase in self.phases if phase.covers(step)), None)
         later = any((phase.first_step or 0) > step for phase in self.phases)
-        return HIGH_PRECISION if found is None and later else found
+        return HIGH_PRECISION if current is None and later else current
 
     @property
     def said(self) -> list[Claim]:
         """The claims that FP8 is on: lines of a framework, then calls of an API."""
         said = [claim for claim in self.claims if claim.says == "fp8"]
-        return sorted(said, key=lambda one: not one.line or one.text.startswith(API_USAGE))
+        return sorted(said, key=lambda claim: not claim.line or claim.text.startswith(API_USAGE))
 
     @property
     def claim(self) -> Claim | None:
@@ -119,8 +119,8 @@ class Promises(NamedTuple):
     @property
     def name(self) -> str:
         """How a sentence names what was promised: "NVFP4", or "FP8" if no format is known."""
-        low = {found for formats in self.formats.values() for found in formats} - {HIGH_PRECISION}
-        return " and ".join(format_name(found) for found in sorted(low)) or "FP8"
+        low = set().union(*self.formats.values()) - {HIGH_PRECISION}
+        return " and ".join(map(format_name, sorted(low))) or "FP8"
 
     def leaves_high(self, leg: str) -> bool:
         """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
@@ -129,10 +129,10 @@ class Promises(NamedTuple):
         return self.formats.get(leg) == frozenset({HIGH_PRECISION})
 
 
-def format_name(found: str) -> str:
+def format_name(name: str) -> str:
     """Return a format as a sentence names it."""
     names = {"fp8_block": "block-scaled FP8", HIGH_PRECISION: "high precision"}
-    return names.get(found, found.upper())
+    return names.get(name, name.upper())
 
 
 def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promises:
@@ -159,16 +159,16 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
     if losses.counted or not losses.points:
         return False
     logged = sorted(losses.points)
-    between = max((later - one for one, later in pairwise(logged)), default=1)
+    between = max((later - earlier for earlier, later in pairwise(logged)), default=1)
     return any(logged[0] - between < step < logged[-1] + between for step in steps)
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
     """Return what modules promise of each leg; nothing if some of them leave it open."""
-    found = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
+    by_leg = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
     return {
         leg: frozenset(name for name in names if name is not None)
-        for leg, names in found.items()
+        for leg, names in by_leg.items()
         if names and None not in names
     }
 
@@ -239,8 +239,8 @@ class Stated:
         if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
             return False
         return not any(
-            module.format_of(one.value) == HIGH_PRECISION or promises.leaves_high(one.value)
-            for one in _LEGS_OF.get(leg, (leg,))
+            module.format_of(each.value) == HIGH_PRECISION or promises.leaves_high(each.value)
+            for each in _LEGS_OF.get(leg, (leg,))
         )
 
     @cached_property
@@ -297,13 +297,13 @@ def _with_conversions_of_any(
 
 
 def _sizes(modules: Sequence[ModuleRecord]) -> dict[object, list[ModuleRecord]]:
-    found: dict[object, list[ModuleRecord]] = defaultdict(list)
+    by_size: dict[object, list[ModuleRecord]] = defaultdict(list)
     for module in modules:
         if module.kind == "experts":
-            found[EXPERTS].append(module)
+            by_size[EXPERTS].append(module)
         for size in sizes_of(module):
-            found[size.n, size.k].append(module)
-    return found
+            by_size[size.n, size.k].append(module)
+    return by_size
 
 
 def _share(ran: Tally, low: int, count: int) -> float:

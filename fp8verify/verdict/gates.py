@@ -66,9 +66,9 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 def baseline_of(report: Report) -> Baseline:
     """Return what a later run of a report's training is compared with."""
     met = [
-        min(1.0, one.measured_share_of_flops / one.share_of_flops)
-        for one in (rank.expected for rank in report.ranks)
-        if one is not None and one.share_of_flops
+        min(1.0, expected.measured_share_of_flops / expected.share_of_flops)
+        for expected in (rank.expected for rank in report.ranks)
+        if expected is not None and expected.share_of_flops
     ]
     legs = {leg.leg: fp8_share(leg.time_us) for leg in report.legs}
     return Baseline(
@@ -94,17 +94,18 @@ def read_baseline(path: Path) -> Baseline:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        found = msgspec.json.decode(data[:MAX_BYTES], type=Baseline)
+        baseline = msgspec.json.decode(data[:MAX_BYTES], type=Baseline)
     except OSError as error:
         raise InputError(f"cannot read the baseline {path}: {error.strerror}.", _MAKE_ONE) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a baseline: {str(error)[:200]}.", _MAKE_ONE) from None
-    if found.fp8verify_baseline != SCHEMA:
+    schema = baseline.fp8verify_baseline
+    if schema != SCHEMA:
         raise InputError(
-            f"{path} has baseline schema {found.fp8verify_baseline}; this version reads {SCHEMA}.",
+            f"{path} has baseline schema {schema}; this version reads {SCHEMA}.",
             "Save it again with this version.",
         )
-    return found
+    return baseline
 
 
 def can_be_baseline(report: Report) -> bool:
@@ -168,16 +169,16 @@ def check_format(report: Report, name: str, min_share: float, *, gate: bool = Tr
     return _with_findings(report, [unmet], gate=gate)
 
 
-def _with_findings(report: Report, found: Sequence[Finding], *, gate: bool) -> Report:
-    fails = any(one.severity is Severity.ERROR for one in found)
+def _with_findings(report: Report, findings: Sequence[Finding], *, gate: bool) -> Report:
+    fails = any(finding_.severity is Severity.ERROR for finding_ in findings)
     why, code = report.exit_reason, report.exit_code
     if fails and not report.fails:
-        code, why = 1, f"{found[0].code} is an error"
+        code, why = 1, f"{findings[0].code} is an error"
         if not gate:
             code, why = 0, f"--exit-zero; without it 1: {why}"
     return replace(
         report,
-        findings=(*found, *report.findings),
+        findings=(*findings, *report.findings),
         exit_code=code,
         exit_reason=why,
         fails=report.fails or fails,
@@ -229,9 +230,9 @@ def assert_fp8_active(report: Report, *, min_share: float | str = USUAL_SHARE) -
     """
     __tracebackhide__ = True
     policy = Policy(min_share=min_share)
-    found = judge(report, policy)
-    if found.verdict is not Verdict.ACTIVE:
-        raise AssertionError("\n".join(_message(found, policy.share)))
+    judged = judge(report, policy)
+    if judged.verdict is not Verdict.ACTIVE:
+        raise AssertionError("\n".join(_message(judged, policy.share)))
 
 
 def assert_gemm_precision(
@@ -287,13 +288,13 @@ def assert_no_regression(
     """
     __tracebackhide__ = True
     known = read_baseline(Path(baseline)) if isinstance(baseline, (str, Path)) else baseline
-    found = list(regressions(report, known, tolerance))
-    if found:
-        raise AssertionError("\n".join(finding.message for finding in found))
+    fell = list(regressions(report, known, tolerance))
+    if fell:
+        raise AssertionError("\n".join(finding.message for finding in fell))
 
 
 def _check_words(what: str, words: Iterable[str], kind: type[Precision | Leg]) -> None:
-    known = [one.value for one in kind]
+    known = [member.value for member in kind]
     for word in words:
         if word not in known:
             raise ValueError(f"unknown {what} {word!r}: one of {', '.join(known)}")
@@ -302,8 +303,8 @@ def _check_words(what: str, words: Iterable[str], kind: type[Precision | Leg]) -
 def _message(report: Report, min_share: float) -> Iterator[str]:
     share, alone = report.lowest_share, len(report.ranks) == 1
     yield f"FP8 is {report.verdict.value}: {report.reason}"
-    found = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
-    yield f"share: {found}, {min_share:.1%} required"
+    ran = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
+    yield f"share: {ran}, {min_share:.1%} required"
     for shown in report.findings:
         yield f"{shown.severity.value} [{shown.code}] {format_finding(shown, alone=alone)}"
         yield f"    {shown.hint}"

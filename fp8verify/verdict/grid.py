@@ -160,32 +160,32 @@ class Grid:
         for row, layer, weight in zip(rows, _layers_of(rows, weights), weights, strict=True):
             cell = Cell(rank, row.step, row.micro_batch, layer, row.leg)
             self.rows[cell].append(row)
-            found = sums[cell]
+            amounts = sums[cell]
             is_low, is_unknown = row.precision.is_low, row.precision is Precision.UNKNOWN
-            found[2 if is_unknown else int(not is_low)] += weight / whole
-            found[3] += row.calls
-            found[4] += row.calls * is_low
-            found[5] += row.calls * is_unknown
-        self.cells |= _settled({cell: Tally(*found) for cell, found in sums.items()})
+            amounts[2 if is_unknown else int(not is_low)] += weight / whole
+            amounts[3] += row.calls
+            amounts[4] += row.calls * is_low
+            amounts[5] += row.calls * is_unknown
+        self.cells |= _settled({cell: Tally(*amounts) for cell, amounts in sums.items()})
 
     def _by_layer(self) -> dict[Layer, Tally]:
         """Add up the cells by layer of which nothing is stated."""
-        found: dict[Layer, list[Tally]] = defaultdict(list)
+        tallies_of: dict[Layer, list[Tally]] = defaultdict(list)
         for cell, ran in self.cells.items():
             if cell not in self.stated:
-                found[cell.layer].append(ran)
-        return {layer: add_up(tallies) for layer, tallies in found.items()}
+                tallies_of[cell.layer].append(ran)
+        return {layer: add_up(tallies) for layer, tallies in tallies_of.items()}
 
     def _counts(self) -> dict[Leg, float]:
         """Return by leg how many launches most cells have whose layers cannot be told.
 
         A leg with far fewer than the others is of some of the layers only.
         """
-        found: dict[Leg, Counter[float]] = defaultdict(Counter)
+        by_leg: dict[Leg, Counter[float]] = defaultdict(Counter)
         for cell, ran in self.cells.items():
             if cell.layer is None:
-                found[cell.leg][ran.calls] += 1
-        usual = {leg: counts.most_common(1)[0][0] for leg, counts in found.items()}
+                by_leg[cell.leg][ran.calls] += 1
+        usual = {leg: counts.most_common(1)[0][0] for leg, counts in by_leg.items()}
         most = max(usual.values(), default=0)
         return {leg: count for leg, count in usual.items() if count > HALF * most}
 
@@ -248,7 +248,7 @@ class Grid:
     def explain(self, lacks: Mapping[Cell, float]) -> list[Shortfall]:
         """Return the values that explain what cells lack, those that explain the most first."""
         least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
-        rest, found = dict(lacks), defaultdict[_Names, dict[_Value, list[Cell]]](dict)
+        rest, explained = dict(lacks), defaultdict[_Names, dict[_Value, list[Cell]]](dict)
         for size in (1, 2, len(COORDINATES)):
             candidates = self._candidates(lacks, size)
             while sum(rest.values()) > least and candidates:
@@ -257,16 +257,16 @@ class Grid:
                 if not cells:
                     break
                 names, value = best
-                found[names][value] = cells
+                explained[names][value] = cells
                 for cell in cells:
                     del rest[cell]
-        return [self._shortfall(names, cells_at) for names, cells_at in found.items()]
+        return [self._shortfall(names, cells_at) for names, cells_at in explained.items()]
 
     def _candidates(
         self, lacks: Mapping[Cell, float], size: int
     ) -> dict[tuple[_Names, _Value], list[Cell]]:
         """Return the short cells of the values at which nearly all cells are short."""
-        found = {}
+        candidates = {}
         for names in combinations(COORDINATES, size):
             whole: dict[_Value, float] = defaultdict(float)
             short: dict[_Value, float] = defaultdict(float)
@@ -282,8 +282,8 @@ class Grid:
                 continue  # what is everywhere explains nothing
             for value, cells in members.items():
                 if short[value] >= NEARLY_ALL * whole[value] * (1 - _ROUNDING):
-                    found[names, value] = cells
-        return found
+                    candidates[names, value] = cells
+        return candidates
 
     def _shortfall(self, names: _Names, cells_at: Mapping[_Value, Sequence[Cell]]) -> Shortfall:
         """Return the values of the same coordinates as one."""
@@ -303,22 +303,22 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
 
     Beside GEMMs that may be of any leg, those of gradients are no leg of their own.
     """
-    found = {cell: ran for cell, ran in cells.items() if cell.leg is not Leg.BACKWARD}
+    settled = {cell: ran for cell, ran in cells.items() if cell.leg is not Leg.BACKWARD}
     for cell in [cell for cell in cells if cell.leg is Leg.BACKWARD]:
         any_leg = cell._replace(leg=Leg.UNKNOWN)
         if any_leg in cells:
-            found[any_leg] = add_up([cells[any_leg], cells[cell]])
+            settled[any_leg] = add_up([cells[any_leg], cells[cell]])
             continue
         forward, *both = (cells.get(cell._replace(leg=leg), Tally()) for leg in LEGS)
         if not any(ran.calls for ran in both):
-            found[cell] = cells[cell]
+            settled[cell] = cells[cell]
             continue
         lacking = [max(0, forward.calls - ran.calls) for ran in both]
         for leg, ran, lacks in zip(GRADIENT_LEGS, both, lacking, strict=True):
             part = lacks / sum(lacking) if any(lacking) else 0.5
             more = Tally(*(part * amount for amount in cells[cell]))
-            found[cell._replace(leg=leg)] = add_up([ran, more])
-    return found
+            settled[cell._replace(leg=leg)] = add_up([ran, more])
+    return settled
 
 
 def _layers_of(rows: Sequence[GemmRow], weights: Sequence[float]) -> list[Layer]:
@@ -328,10 +328,10 @@ def _layers_of(rows: Sequence[GemmRow], weights: Sequence[float]) -> list[Layer]
     """
     forward = {size for row in rows if row.leg is Leg.FPROP for size in row.layer_sizes}
     layers = [_layer_of(row, forward) for row in rows]
-    found = list(zip(rows, weights, layers, strict=True))
+    known = list(zip(rows, weights, layers, strict=True))
     much = NEGLIGIBLE * sum(weights)
-    nameless = sum(weight for _, weight, layer in found if layer is None)
-    hidden = sum(w for row, w, x in found if x is None and row.kind.classification.hidden)
+    nameless = sum(weight for _, weight, layer in known if layer is None)
+    hidden = sum(w for row, w, x in known if x is None and row.kind.classification.hidden)
     if nameless > much:
         kept = EXPERTS if hidden <= much else None
         layers = [None if isinstance(x, tuple) and x != kept else x for x in layers]

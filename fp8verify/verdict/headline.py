@@ -282,10 +282,10 @@ def active_ranks(
         of = f"{len(summaries)} of {counted(training, 'rank')}"
         formats, measure = low_precision_name(summaries[0].kernels), summaries[0].measure.name
         return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM {measure} of all)"
-    kernels: Counter[str] = sum((Counter(one.kernels) for one in summaries), Counter())
+    kernels: Counter[str] = sum((Counter(summary.kernels) for summary in summaries), Counter())
     low, total = low_precision_count(kernels), sum(kernels.values())
     where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
-    least = min(summaries, key=lambda one: one.share)
+    least = min(summaries, key=lambda summary: summary.share)
     share = f"; {least.label} has least, {about(least.share)} of its GEMM {least.measure.name}"
     return (
         f"{low} of {total} linear-layer GEMMs ran in {low_precision_name(kernels)} on {where}"
@@ -295,10 +295,10 @@ def active_ranks(
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:
     """Say on which ranks no low precision ran, and how the others ran."""
-    kernels: Counter[str] = sum((Counter(one.kernels) for one in low), Counter())
+    kernels: Counter[str] = sum((Counter(summary.kernels) for summary in low), Counter())
     said = f"no {low_precision_name(kernels)} GEMM ran on {_values(without)}"
     count = low_precision_count(kernels)
-    others = _values([one.label for one in low])
+    others = _values([summary.label for summary in low])
     return f"{said}; on {others}, {count} of {sum(kernels.values())} did"
 
 

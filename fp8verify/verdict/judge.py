@@ -54,7 +54,7 @@ class Judgement(NamedTuple):
 
 def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
-    found = [rank_findings(rank, promises) for rank in ranks]
+    findings = [rank_findings(rank, promises) for rank in ranks]
     others = other_runs(ranks)
     trains = any(rank.trace.backward and rank.ran_low for rank in ranks)
     can = [
@@ -63,15 +63,18 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         and (rank.trace.backward or not trains)
         for rank in ranks
     ]
-    rows = [rank.trace.trained if one else [] for rank, one in zip(ranks, can, strict=True)]
+    rows = [
+        rank.trace.trained if is_compared else []
+        for rank, is_compared in zip(ranks, can, strict=True)
+    ]
     parts = Parts(ranks, promises, rows)
     of_parts = list(parts.findings())
     for part in of_parts:
         for place in part.places:
-            found[place] = sorted([*found[place], part.finding], key=place_of)
+            findings[place] = sorted([*findings[place], part.finding], key=place_of)
     accused = parts.accused if any(rank.ran_low for rank in ranks) else range(len(ranks))
     assessed = []
-    for place, (rank, of_rank) in enumerate(zip(ranks, found, strict=True)):
+    for place, (rank, of_rank) in enumerate(zip(ranks, findings, strict=True)):
         opinion = _FOREIGN if rank in others else _settled(rank, of_rank, promises)
         short = _decider(of_rank, Verdict.PARTIAL)
         settled = opinion is not None
@@ -90,8 +93,8 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
             )
         )
     decided = [
-        parts.unexplained(place, _decided(of, rank))
-        for place, (of, rank) in enumerate(zip(found, assessed, strict=True))
+        parts.unexplained(place, _decided(of_rank, rank))
+        for place, (of_rank, rank) in enumerate(zip(findings, assessed, strict=True))
     ]
     return Judgement(assessed, join_findings(ranks, decided, promises), prove(parts, ranks))
 
@@ -112,8 +115,8 @@ def judge(report: Report, policy: Policy) -> Report:
         cause=cause,
         **outcome(verdict, summaries, report.findings, policy)._asdict(),
         ranks=tuple(
-            replace(rank, verdict=found.verdict, reason=found.reason, cause=found.cause)
-            for rank, found in zip(report.ranks, opinions, strict=True)
+            replace(rank, verdict=opinion.verdict, reason=opinion.reason, cause=opinion.cause)
+            for rank, opinion in zip(report.ranks, opinions, strict=True)
         ),
     )
 
@@ -121,15 +124,15 @@ def judge(report: Report, policy: Policy) -> Report:
 def _decided(findings: Sequence[Finding], rank: Assessment) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open."""
     if not rank.judged:
-        return [found for found in findings if found.verdict not in WITHOUT_FP8]
+        return [finding for finding in findings if finding.verdict not in WITHOUT_FP8]
     if not rank.settled or rank.verdict is not Verdict.INCONCLUSIVE:
         return list(findings)
     return [
-        replace(found, severity=Severity.WARNING, verdict=None)
-        if found.verdict is Verdict.PARTIAL and found.severity is Severity.ERROR
-        else found
-        for found in findings
-        if found.verdict not in WITHOUT_FP8
+        replace(finding, severity=Severity.WARNING, verdict=None)
+        if finding.verdict is Verdict.PARTIAL and finding.severity is Severity.ERROR
+        else finding
+        for finding in findings
+        if finding.verdict not in WITHOUT_FP8
     ]
 
 
@@ -140,8 +143,10 @@ def _decider(findings: Sequence[Finding], verdict: Verdict) -> Finding | None:
 
 def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     """Say why the share is not all: legs or layers that were left out by design."""
-    info = (found for found in findings if found.severity is Severity.INFO)
-    by_design = (one.message for one in info if one.code in ("leg-not-fp8", "layer-not-fp8"))
+    info = (finding for finding in findings if finding.severity is Severity.INFO)
+    by_design = (
+        finding.message for finding in info if finding.code in ("leg-not-fp8", "layer-not-fp8")
+    )
     return logged_cause(promises) or next(by_design, None)
 
 
@@ -179,7 +184,7 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
     if len(names) in (0, len(COORDINATES)):
         several = (name for name in ("rank", "step") if len({VALUE_OF[name](c) for c in cells}) > 1)
         names = (next(several, "leg"),)
-    short = {cell for found in parts.shortfalls for cell in found.cells}
+    short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
     groups: dict[tuple[Hashable, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[tuple(VALUE_OF[name](cell) for name in names)].append(cell)

@@ -46,7 +46,9 @@ def outcome(
     verdict: Verdict, summaries: Iterable[RankSummary], findings: Iterable[Finding], policy: Policy
 ) -> Outcome:
     """Return the exit code under a policy."""
-    errors = list(dict.fromkeys(one.code for one in findings if one.severity is Severity.ERROR))
+    errors = list(
+        dict.fromkeys(finding.code for finding in findings if finding.severity is Severity.ERROR)
+    )
     share = EXPECTED if policy.expected else policy.min_share
     short = share is not None and any(summary.falls_short(policy) for summary in summaries)
     code, why = EXIT_CODES[verdict], f"the verdict is {verdict.value}"
@@ -127,22 +129,24 @@ def judge_run(
         return opinions[0]
     ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].rank.judged]
     low = [rank for rank, _ in ranks if rank.low_kernels]
-    without = [rank.label for rank, found in ranks if found.verdict in WITHOUT_FP8]
+    without = [rank.label for rank, opinion in ranks if opinion.verdict in WITHOUT_FP8]
     if low and without:
         return Opinion(Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8")
     # Ranks that cannot be judged come after what no judgment of them could change.
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
-        for rank, found in ranks:
-            if found.verdict is verdict:
-                return found._replace(reason=f"{rank.label}: {found.reason}")
+        for rank, opinion in ranks:
+            if opinion.verdict is verdict:
+                return opinion._replace(reason=f"{rank.label}: {opinion.reason}")
     if not low:
         first = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
-        said = headline.on_all([rank for rank, _ in ranks], [one.reason for _, one in ranks])
+        said = headline.on_all(
+            [rank for rank, _ in ranks], [summary.reason for _, summary in ranks]
+        )
         return first[1]._replace(reason=said or f"{first[0].label}: {first[1].reason}")
     # Ranks without FP8 that train count, though no other rank runs layers of their sizes.
-    training = [one for one in summaries if one.rank.judged or one.trains]
-    whole = sum(one.total for one in training) or 1
-    share = sum(one.share * one.total for one in training) / whole
+    training = [summary for summary in summaries if summary.rank.judged or summary.trains]
+    whole = sum(summary.total for summary in training) or 1
+    share = sum(summary.share * summary.total for summary in training) / whole
     said = headline.active_ranks(low, training, share)
     verdict = Verdict.ACTIVE if share >= policy.share else Verdict.PARTIAL
     return Opinion(verdict if len(low) < len(training) else Verdict.ACTIVE, said)

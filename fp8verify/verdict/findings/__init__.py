@@ -77,37 +77,37 @@ RUN_RULES: Final[tuple[RunRule, ...]] = (
 
 def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
     """Return what the evidence of one rank shows, most severe first."""
-    found = (finding for rule in RANK_RULES for finding in rule(rank, promises))
-    about = (replace(one, ranks=rank.numbers, per_rank=True) for one in found)
+    findings = (finding for rule in RANK_RULES for finding in rule(rank, promises))
+    about = (replace(finding, ranks=rank.numbers, per_rank=True) for finding in findings)
     return sorted(about, key=place_of)
 
 
 def join_findings(
-    ranks: Sequence[RankEvidence], found: Sequence[Sequence[Finding]], promises: Promises
+    ranks: Sequence[RankEvidence], of_ranks: Sequence[Sequence[Finding]], promises: Promises
 ) -> tuple[Finding, ...]:
     """Return all findings on a run, most severe first.
 
     Args:
         ranks: the evidence of all ranks.
-        found: what `rank_findings` returned for each.
+        of_ranks: what `rank_findings` returned for each.
         promises: what the log and the model promised.
     """
     of_run = (finding for rule in RUN_RULES for finding in rule(ranks, promises))
-    return tuple(sorted([*of_run, *merge_findings(found)], key=place_of))
+    return tuple(sorted([*of_run, *merge_findings(of_ranks)], key=place_of))
 
 
 # Ranks of one program have one cause, though their figures may be near a threshold.
 _ONE_CAUSE = frozenset({"fp8-not-paying"})
 
 
-def merge_findings(found: Sequence[Sequence[Finding]]) -> list[Finding]:
+def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
     """Join the findings of each rank to one list.
 
     Of findings that differ only in figures the first stays and takes the ranks and layers of all;
     its message says whose figures it has.
     """
     alike: dict[tuple[object, int], list[Finding]] = defaultdict(list)
-    for findings in found:
+    for findings in of_ranks:
         seen: Counter[object] = Counter()
         for finding in findings:
             cause = "" if finding.code in _ONE_CAUSE else finding.hint
@@ -122,7 +122,7 @@ def _merged(group: Sequence[Finding]) -> Finding:
     whose = f" ({label_of_ranks(first.ranks)})" if first.ranks else ""
     return replace(
         first,
-        message=first.message + whose * (len({one.message for one in group}) > 1),
+        message=first.message + whose * (len({finding.message for finding in group}) > 1),
         ranks=tuple(dict.fromkeys(rank for finding in group for rank in finding.ranks)),
         layers=tuple(dict.fromkeys(layer for finding in group for layer in finding.layers)),
     )

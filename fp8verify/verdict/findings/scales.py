@@ -40,9 +40,9 @@ def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     for rule in _RULES:
         if not (rule.code == "saturates" and clipped):
             accused = [
-                Accused(rule.figure(one), 0, one.slot)
-                for one in kept
-                if rule.holds(one) and not rule.figure(one) < rule.limit  # NaN is no less
+                Accused(rule.figure(scale), 0, scale.slot)
+                for scale in kept
+                if rule.holds(scale) and not rule.figure(scale) < rule.limit  # NaN is no less
             ]
             yield from accuse(rule.code, accused, case=rule.case, limit=rule.limit)
 
@@ -154,9 +154,9 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Findin
     held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
         for number in rank.numbers:
-            for one in kept_scales(rank):
-                for group in _sharing(one, number):
-                    slot, step = one.slot, one.window.last_step
+            for scale in kept_scales(rank):
+                for group in _sharing(scale, number):
+                    slot, step = scale.slot, scale.window.last_step
                     held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(number)
     differ = {key: values for key, values in held.items() if len(values) > 1}
     if differ:
@@ -168,7 +168,9 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Findin
             tensor=first[1],
             values=listed(shown, between=" and "),
             count=len(differ),
-            ranks=sorted({rank for one in differ.values() for on in one.values() for rank in on}),
+            ranks=sorted(
+                {rank for scale in differ.values() for on in scale.values() for rank in on}
+            ),
             layers=[str(key[0]) for key in differ],
         )
 
@@ -199,20 +201,22 @@ def weight_stale(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
     """Return the copies of one window that are stale."""
-    found = [one for one in copies if _is_stale(one)]
+    stale = [copy for copy in copies if _is_stale(copy)]
     # Experts that got no token need no new copy: all of them must be stale.
-    sound = {pattern(one.layer) for one in copies if not _is_stale(one)}
-    return [one for one in found if "expert" not in one.layer or pattern(one.layer) not in sound]
+    sound = {pattern(copy.layer) for copy in copies if not _is_stale(copy)}
+    return [
+        copy for copy in stale if "expert" not in copy.layer or pattern(copy.layer) not in sound
+    ]
 
 
-def _is_stale(one: WeightCopyRecord) -> bool:
-    is_copy = one.likeness >= limits.LIKE
-    return one.unchanged and one.moved > 0 and is_copy and _off(one) > limits.STALE
+def _is_stale(copy: WeightCopyRecord) -> bool:
+    is_copy = copy.likeness >= limits.LIKE
+    return copy.unchanged and copy.moved > 0 and is_copy and _off(copy) > limits.STALE
 
 
-def _off(one: WeightCopyRecord) -> float:
+def _off(copy: WeightCopyRecord) -> float:
     """Return the share of values that neither end of the window explains."""
-    return min(one.off, one.off_before)
+    return min(copy.off, copy.off_before)
 
 
 # ---- the loss

@@ -59,9 +59,9 @@ def accuse(
     """
     if not accused:
         return
-    figure, step, worst = max(accused, key=lambda one: one.figure)
-    layers = list(dict.fromkeys(one.record.layer for one in accused))
-    numbers = sorted({one.step for one in accused})
+    figure, step, worst = max(accused, key=lambda record: record.figure)
+    layers = list(dict.fromkeys(record.record.layer for record in accused))
+    numbers = sorted({record.step for record in accused})
     also = f", worst in step {step}" if step != numbers[0] else ""
     when = f"; in {len(numbers)} of {steps} measured steps, first in step {numbers[0]}{also}"
     named = listed(patterns(layers), limits.SHOWN)
@@ -112,7 +112,7 @@ def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
             if row.finite and rule.holds(row) and rule.figure(row) >= rule.limit
         ]
         if accused:
-            worst: Any = max(accused, key=lambda one: one.figure).record
+            worst: Any = max(accused, key=lambda accusation: accusation.figure).record
             remedy = rule.remedy(worst)
             yield from accuse(rule.code, accused, limit=rule.limit, steps=len(steps), remedy=remedy)
 
@@ -233,14 +233,16 @@ _RULES = (
 def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first tensor with NaN or infinity, of which no other figure means anything."""
     steps = steps_of(rank)
-    found = [Accused(0.0, step.step, row) for step in steps for row in step.rows if not row.finite]
-    if found:
-        first: Any = found[0].record
-        after = sum(one.step == found[0].step for one in found) - 1
+    accused = [
+        Accused(0.0, step.step, row) for step in steps for row in step.rows if not row.finite
+    ]
+    if accused:
+        first: Any = accused[0].record
+        after = sum(accusation.step == accused[0].step for accusation in accused) - 1
         others = f", before {counted(after, 'other tensor')}" if after else ""
         yield from accuse(
             "nan-or-inf",
-            [one._replace(record=first) for one in found],
+            [accusation._replace(record=first) for accusation in accused],
             case=first.tensor,
             steps=len(steps),
             kind="NaN" if first.nan else "infinity" if first.inf else "values that are not finite",
@@ -255,15 +257,15 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """
     steps = steps_of(rank)
     by_tensor = [
-        [one for step in steps for one in _outliers(step, tensor)]
+        [accusation for step in steps for accusation in _outliers(step, tensor)]
         for tensor in ("weight", "input", "grad_output")
     ]
     # Too large an input makes the gradient of its layer, and in time its weight, too large too.
     found = min(filter(None, by_tensor), key=lambda some: some[0][1].step, default=[])
     if found:
         is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
-        accused = [one for wide, one in found if wide is is_wide]
-        worst: Any = max(accused, key=lambda one: one.figure).record
+        accused = [accusation for wide, accusation in found if wide is is_wide]
+        worst: Any = max(accused, key=lambda accusation: accusation.figure).record
         yield from accuse(
             "outlier-layer",
             accused,
