@@ -144,7 +144,7 @@ class Grid:
         }
         self._layers = self._by_layer()
         self._usual_calls = self._counts()
-        self._alike = alike and self._same_counts(len(ranks))
+        self._alike = self._run_alike(len(ranks)) if alike else frozenset()
         self._twins = self._most_low()
         self.expected: dict[Cell, float] = {}
         self.lacks: dict[Cell, float] = {}
@@ -189,12 +189,12 @@ class Grid:
         most = max(usual.values(), default=0)
         return {leg: count for leg, count in usual.items() if count > HALF * most}
 
-    def _same_counts(self, ranks: int) -> bool:
-        """Whether all ranks launched as many GEMMs of each leg of each layer."""
-        found: list[dict[Hashable, float]] = [defaultdict(float) for _ in range(ranks)]
+    def _run_alike(self, ranks: int) -> frozenset[Hashable]:
+        """Return the layers and legs of which all ranks launched as many GEMMs."""
+        found: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * ranks)
         for cell, ran in self.cells.items():
-            found[cell.rank][cell[1:]] += ran.calls
-        return all(counts == found[0] for counts in found)
+            found[cell.layer, cell.leg][cell.rank] += ran.calls
+        return frozenset(key for key, counts in found.items() if len(set(counts)) == 1)
 
     def _most_low(self) -> dict[Hashable, float]:
         """Return the most launches in low precision of cells that ran the same GEMMs.
@@ -213,7 +213,7 @@ class Grid:
 
     def _same(self, cell: Cell, ran: Tally) -> Hashable:
         """Return what cells have in common that ran the same GEMMs."""
-        rank = -1 if self._alike else cell.rank
+        rank = -1 if (cell.layer, cell.leg) in self._alike else cell.rank
         return rank, cell.layer, ran.calls, self.stated.get(cell)
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
@@ -249,7 +249,7 @@ class Grid:
         """Return the values that explain what cells lack, those that explain the most first."""
         least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
         rest, explained = dict(lacks), defaultdict[_Names, dict[_Value, list[Cell]]](dict)
-        for size in (1, 2, len(COORDINATES)):
+        for size in (1, 2):
             candidates = self._candidates(lacks, size)
             while sum(rest.values()) > least and candidates:
                 best = max(candidates, key=lambda key: sum(rest.get(c, 0) for c in candidates[key]))
@@ -260,7 +260,17 @@ class Grid:
                 explained[names][value] = cells
                 for cell in cells:
                     del rest[cell]
+        if sum(rest.values()) > least:
+            name = self._narrowest(rest)
+            for cell in rest:
+                explained[name,].setdefault((VALUE_OF[name](cell),), []).append(cell)
         return [self._shortfall(names, cells_at) for names, cells_at in explained.items()]
+
+    def _narrowest(self, cells: Iterable[Cell]) -> str:
+        """Return the coordinate of which some cells have the fewest values, if it has several."""
+        counts = {name: len(set(map(VALUE_OF[name], cells))) for name in COORDINATES}
+        several = (n for n in COORDINATES if len(set(map(VALUE_OF[n], self.expected))) > 1)
+        return min(several, key=counts.__getitem__, default="leg")
 
     def _candidates(
         self, lacks: Mapping[Cell, float], size: int
@@ -277,8 +287,7 @@ class Grid:
                 if cell in lacks:
                     short[value] += share * self.cells[cell].total
                     members[value].append(cell)
-            of_one = [len({value[n] for value in whole}) == 1 for n in range(size)]
-            if any(of_one) and size < len(COORDINATES):
+            if any(len({value[n] for value in whole}) == 1 for n in range(size)):
                 continue  # what is everywhere explains nothing
             for value, cells in members.items():
                 if short[value] >= NEARLY_ALL * whole[value] * (1 - _ROUNDING):

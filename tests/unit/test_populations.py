@@ -164,6 +164,18 @@ def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
     assert ("rank-without-fp8" in codes(report)) is not stages
 
 
+def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        build = TraceBuilder(rank=rank, world=2)
+        for step, leg in ((1, "fprop"), (2, "wgrad")):
+            _blocks(build.step(step), {(0, leg)} if rank else (), step)
+        build.write(tmp_path / f"rank{rank}.json")
+    report = inspect(tmp_path)
+    assert report.verdict == "PARTIAL"
+    found = [one for one in report.findings if one.code.endswith(("-without-fp8", "-not-fp8"))]
+    assert [(one.code, one.ranks) for one in found] == [("rank-without-fp8", (1,))]
+
+
 def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
