@@ -125,6 +125,16 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         """Sums of the GEMMs of layers, which decide the rank's verdict."""
         return gemm_totals(self.trace.trained)
 
+    @property
+    def share(self) -> float:
+        """The share of low precision in the time of the GEMMs of layers, 0 of nothing."""
+        return self.linear.low_precision_share_of_time or 0.0
+
+    @cached_property
+    def linears(self) -> list[ModuleRecord]:
+        """The linear modules of its list."""
+        return [module for module in self.modules if module.kind == "linear"]
+
     @cached_property
     def unrecognized(self) -> list[KindTotal]:
         """Unrecognized kernels of the model, the longest first."""

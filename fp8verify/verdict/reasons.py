@@ -36,9 +36,8 @@ _NOT_LOGGED = "kernels of other libraries (CUTLASS, Triton) are not in the log o
 
 def _unlogged(rank: RankEvidence) -> str | None:
     """Say that FP8 may have run beside the products of a log whose share is small."""
-    share = rank.linear.low_precision_share_of_time or 0
-    if rank.trace.in_flops and share < USUAL_SHARE:
-        return f"{share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
+    if rank.trace.in_flops and rank.share < USUAL_SHARE:
+        return f"{rank.share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
     return None
 
 
@@ -146,21 +145,20 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
         The kind of cause, which is a case of `claimed-not-active`, and a sentence; both are empty
         where nothing shows it.
     """
-    linears = [module for module in rank.modules if module.kind == "linear"]
-    total = counted(linears, "linear layer")
-    converted = sum(module.state in CONVERTED for module in linears)
+    total = counted(rank.linears, "linear layer")
+    converted = sum(module.state in CONVERTED for module in rank.linears)
     if converted:
         ran = f"{converted} of {total} were converted, and ran in high precision"
         return "converted", ran
     stored = stored_weights(rank)
     if stored is not None:
         return "storage", _only_stored(stored)
-    off = sum(module.state == "fp8_module_off" for module in linears)
+    off = sum(module.state == "fp8_module_off" for module in rank.linears)
     if off:
         ran = f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
         return "outside-autocast", ran
-    if linears and all(module.state == "high_precision" for module in linears):
-        reasons = {module.reason for module in linears}
+    if rank.linears and all(module.state == "high_precision" for module in rank.linears):
+        reasons = {module.reason for module in rank.linears}
         because = f", because {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
         return "not-converted", f"0 of {total} were converted{because}"
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)

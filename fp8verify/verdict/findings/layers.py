@@ -100,9 +100,8 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 
 def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
-    linears = [module for module in rank.modules if module.kind == "linear"]
-    left = [module for module in linears if module.state == "high_precision"]
-    if 0 < len(left) < len(linears) and (promises.converted or rank.ran_low):
+    left = [module for module in rank.linears if module.state == "high_precision"]
+    if 0 < len(left) < len(rank.linears) and (promises.converted or rank.ran_low):
         reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
         names, flops = [module.fqn for module in left], rank.layers.flops

@@ -230,13 +230,13 @@ class Parts:
 
     def _open(self, place: int, rank: RankEvidence) -> Iterator[Finding]:
         """Yield the doubt about a rank, if what may be missing is more than little."""
-        grid, share = self.grid, rank.linear.low_precision_share_of_time or 0
+        grid = self.grid
         expected = self.stated.report(grid, place)
         named = list(self._by_names(rank) if rank.trace.named is rank.trace.naming else ())
         yield from named
         if expected is not None and not expected.is_met and not named:
             yield self._counted(place, rank)
-        elif not rank.trace.backward or (share < limits.USUAL_SHARE and expected is None):
+        elif not rank.trace.backward or (rank.share < limits.USUAL_SHARE and expected is None):
             return  # the share decides, or that nothing trained
         missing = {cell: lacks for cell, lacks in grid.open.items() if cell.rank == place}
         missing |= {cell: grid.lacks[cell] for cell in self._doubts if cell.rank == place}
@@ -275,8 +275,7 @@ class Parts:
         vague = VAGUE_LEGS if leg is not Leg.FPROP else (Leg.UNKNOWN,)
         if leg in there or not there.isdisjoint(vague) or self._promises.leaves_high(leg.value):
             return None
-        linears = [module for module in rank.modules if module.kind == "linear"]
-        if leg is Leg.WGRAD and linears and all(module.frozen for module in linears):
+        if leg is Leg.WGRAD and rank.linears and all(module.frozen for module in rank.linears):
             return None
         parts = {cell[:3] for cell in self.grid.cells if cell.rank == place}
         calls = sum(row.calls for row in rank.trace.trained if row.leg is Leg.FPROP)

@@ -101,8 +101,7 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         if rank.trace.backward
         else "no backward pass ran in the window: it shows evaluation, not training"
     )
-    share = rank.linear.low_precision_share_of_time or 0
-    work = f"{share:.1%} of forward GEMM {rank.measure.name}"
+    work = f"{rank.share:.1%} of forward GEMM {rank.measure.name}"
     yield finding("no-backward", "open" if hidden else "", missing=missing, share=work)
 
 
@@ -211,11 +210,12 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
 
 def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A trace without operators, whose kernels do not prove which leg or layer they are of."""
-    share = rank.linear.low_precision_share_of_time or 0
     if not rank.trace.trained or not lacks_operators(rank):
         return
     formats = low_precision_name(rank.linear.kernels)
-    ran = f"{formats} GEMMs took {share:.1%} of GEMM {rank.measure.name}, but without operators"
+    ran = (
+        f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}, but without operators"
+    )
     high = rank.main_high.value.upper()
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     if not rank.trace.trains and hidden:
@@ -230,7 +230,7 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
         what = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
         # All layers were to run in FP8: then these GEMMs may also be theirs.
         every = bool(rank.modules) and all(one.state in CONVERTED for one in rank.modules)
-        if every or share < USUAL_SHARE:
+        if every or rank.share < USUAL_SHARE:
             yield finding("no-operators", "open" if every else "", what=what)
 
 
