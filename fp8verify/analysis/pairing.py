@@ -133,6 +133,7 @@ def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
         if gemm.leg is Leg.FPROP:
             of_all.add(gemm)
     _settle_by_node(calls, gradients)
+    _settle_delayed(products, calls, gradients)
     last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0)
     for gemm in () if whole else products[last:]:
         gemm.trained |= gemm.leg is Leg.FPROP
@@ -158,6 +159,30 @@ def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm
         for gemm in backward if len(sizes) == 1 else ():
             if gemm.shape is None and gemm.leg in GRADIENT_LEGS:
                 gemm.shape = gradient(forward[0].shape, gemm.leg)
+
+
+def _settle_delayed(
+    products: Sequence[Gemm], calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm]]
+) -> None:
+    """Let products that may be delayed gradients be gradients.
+
+    Zero-bubble schedules compute wgrad when its node is over. Without shapes it is told by number:
+    as many products outside of nodes, behind the first gradient, as gradients inside are missing.
+    """
+    missing: Counter[int] = Counter()
+    for node, found in gradients.items():
+        missing[found[0].step] += 2 * len(calls[node]) - len(found) if node in calls else 0
+    turned: set[int] = set()
+    outside: dict[int, list[Gemm]] = defaultdict(list)
+    for gemm in products:
+        if gemm.leg in BACKWARD_LEGS:
+            turned.add(gemm.step)
+        elif gemm.step in turned and gemm.leg is Leg.FPROP and not gemm.trained:
+            outside[gemm.step] += [gemm] if gemm.makes < 0 and gemm.shape is None else []
+    for step, delayed in outside.items():
+        if HALF * missing[step] <= len(delayed) <= missing[step]:
+            for gemm in delayed:
+                gemm.leg, gemm.trained = Leg.BACKWARD, True
 
 
 def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:

@@ -190,6 +190,27 @@ def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
     assert report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"] == 24
 
 
+@pytest.mark.parametrize(("low", "verdict"), [(True, "ACTIVE"), (False, "INCONCLUSIVE")])
+def test_as_many_products_outside_of_nodes_as_gradients_are_missing_may_be_these(
+    low: bool, verdict: str, build: TraceBuilder, tmp_path: Path
+) -> None:
+    # Zero-bubble schedules without shapes: wgrad runs when its node is over.
+    for step in (1, 2):
+        build.step(step)
+        for backward in (False, True):
+            for number in range(4):
+                where = {"sequence": 10 * step + number, "backward": backward}
+                parents = NODE if backward else ()
+                kernel = FP8_GRADIENT_KERNEL if backward else FP8_KERNEL
+                build.launch(kernel, "aten::_scaled_mm", us=90, parents=parents, **where)  # type: ignore[arg-type]
+        op = "aten::_scaled_mm" if low else "aten::mm"
+        for _ in range(4):
+            build.launch(FP8_GRADIENT_KERNEL if low else BF16_KERNEL, op, us=90)
+    report = look(build, tmp_path)
+    assert report.verdict == verdict, report.reason
+    assert not sum(report.untrained_gemm.kernels.values())
+
+
 def test_one_gradient_of_many_frozen_weights_may_be_dgrad(
     build: TraceBuilder, tmp_path: Path
 ) -> None:
