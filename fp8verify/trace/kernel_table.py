@@ -367,13 +367,15 @@ def _split(line: str, sign: str) -> list[str]:
 
 
 def _table(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> Table | None:
-    """Return an empty table with these headings; None if it is not one of kernels."""
+    """Return an empty table with these headings; None if they are none."""
     if len(headings) > _MOST_COLUMNS:
         return None
     known = list(map(_heading, headings))
     name = _place(known, _NAMES)
-    if name < 0 or len(known) < 2 or not _OTHERS.isdisjoint(known):
+    if name < 0 or len(known) < 2:
         return None
+    if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
+        return Table(tool="", cells=lambda _: (), width=-1, name=name, time=name, unit="n")
     metric, unit, value = (_place(known, (f"metric {text}",)) for text in ("name", "unit", "value"))
     if min(metric, unit, value) >= 0:
         where = (metric, unit, value)

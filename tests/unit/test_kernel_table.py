@@ -250,3 +250,11 @@ def test_encodings_of_windows(encoding: str, tmp_path: Path) -> None:
     text = f"Kernel name,Kernel duration (\N{MICRO SIGN}s)_sum,UID\r\n{FP8},600,1\r\n"
     path.write_bytes(text.encode(encoding))
     assert list(read_trace(path).kernels.duration_ns) == [600_000]
+
+
+@pytest.mark.parametrize("sign", [",", "  "])
+def test_rows_of_another_table_are_no_kernels(sign: str, tmp_path: Path) -> None:
+    kernels = ["Total Time (ns)", "Instances", "Name"], ["600", "6", FP8]
+    calls = ["Total Time (ns)", "Num Calls", "Name"], ["9000", "6", "poll"]
+    text = "\n\n".join("\n".join(map(sign.join, table)) for table in (kernels, calls))
+    assert read(tmp_path, f"{text}\n").names == [FP8]
