@@ -304,7 +304,7 @@ def _tables(source: Source) -> Iterator[Table]:
         if following is not None:
             table = following
         elif table is not None and line and not _IS_RULED.fullmatch(line):
-            is_whole = table.add(table.cells(line))
+            is_whole = table.add(table.cells(line)) and line.count('"') % 2 == 0
             table.unread += not (is_whole or raw.endswith("\n"))  # cut within its last line
     if table is not None:
         yield table
