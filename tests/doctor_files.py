@@ -7,9 +7,8 @@ from pathlib import Path
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.gpus import Gpu, Gpus
-from fp8verify.preflight.installed import Installed, Interpreter
 from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.machine import Gpu, Gpus, Installed, Interpreter
 from fp8verify.preflight.rules import judge
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")

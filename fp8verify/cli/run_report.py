@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
 from fp8verify.cli.output import apply_gates, emit, write_report
-from fp8verify.logs.failures import failure_notes
-from fp8verify.logs.last_error import MISPLACED_OPTION, last_error
+from fp8verify.logs.failures import MISPLACED_OPTION, failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight.afterwards import explain_missing
 from fp8verify.record.command import script_name

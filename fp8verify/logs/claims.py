@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fp8verify.frameworks.known import OWN
-from fp8verify.logs.lines import Line, lines_of, read_lines
+from fp8verify.logs.lines import Line, read_lines
 from fp8verify.logs.messages import Message, messages_of, uncolored
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
@@ -69,11 +69,6 @@ def read_claims(path: Path) -> LogReading:
 
 def _gate() -> list[bytes]:
     return [word.encode() for word in words().all]
-
-
-def scan_text(text: str, source: str = "log") -> LogReading:
-    """Return what the text of a log claims and promises."""
-    return scan(lines_of(text, _gate()), source)
 
 
 def scan(lines: Iterable[Line], source: str) -> LogReading:

@@ -56,11 +56,6 @@ class Line(NamedTuple):
             at = end + 1
 
 
-def lines_of(text: str, words: Sequence[bytes]) -> Iterator[Line]:
-    """Yield the lines of a text with one of some lower-case words, in any case."""
-    yield from _lines_with(words, text.encode("utf-8", "replace"), 1)
-
-
 def read_lines(
     path: Path, notes: list[str] | None = None, *, words: Sequence[bytes] = ()
 ) -> Iterator[Line]:

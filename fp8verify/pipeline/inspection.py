@@ -263,8 +263,7 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
     """Say how far the run came by its log, and with which error it ended."""
     if log is None:
         return []
-    from fp8verify.logs.failures import causes
-    from fp8verify.logs.last_error import last_error
+    from fp8verify.logs.failures import causes, last_error
 
     path = place(log)
     notes = []

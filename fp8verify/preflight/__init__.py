@@ -46,8 +46,8 @@ def doctor(
         InputError: a configuration cannot be read, or the command cannot be run.
         UsageError: a GPU is not known, or a shape is invalid.
     """
-    from fp8verify.preflight.gpus import Gpus, named_gpus
     from fp8verify.preflight.launch import gather
+    from fp8verify.preflight.machine import Gpus, named_gpus
     from fp8verify.preflight.rules import judge
 
     facts = gather(

@@ -46,8 +46,8 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
 def _missing(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     """Yield what `doctor` finds in the files that a command names."""
     from fp8verify.preflight.checks import Status
-    from fp8verify.preflight.gpus import Gpu, Gpus
     from fp8verify.preflight.launch import read_launch
+    from fp8verify.preflight.machine import Gpu, Gpus
     from fp8verify.preflight.rules import judge
 
     seen = report.environment

@@ -24,7 +24,7 @@ class Status(str, Enum):
     SKIPPED = "skipped"
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class Check(msgspec.Struct, frozen=True):
     """The result of one check.
 
     Attributes:
@@ -91,9 +91,7 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 _GRAVITY = (Status.FAIL, Status.WARN, Status.NOTE, Status.OK, Status.SKIPPED)
 _FAULTS = (Status.FAIL, Status.WARN)
 # What a machine is, which says nothing of the files and the command that were named.
-_OF_MACHINE = frozenset(
-    {"fp8-units", "no-gpu", "te-not-installed", "torch-not-installed", "versions"}
-)
+_OF_MACHINE = {"fp8-units", "no-gpu", "te-not-installed", "torch-not-installed", "versions"}
 _UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found"})
 
 

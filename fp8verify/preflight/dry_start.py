@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 import msgspec
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.frameworks import for_agent
-from fp8verify.logs.failures import Failure, causes
-from fp8verify.preflight.training import flops, layers_of
+from fp8verify.logs.failures import causes
+from fp8verify.preflight.facts import DryModel, flops, layers_of
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import (
     ARCHIVE,
@@ -38,22 +38,6 @@ _TAIL = 64 << 10
 # A dry start is no run: nothing should be reported to a tracking service.
 _QUIET = {"WANDB_MODE": "disabled"}
 _MARK = "FP8VERIFY_DRY_START"  # its value tells the processes of one dry start from all others
-
-
-class DryModel(NamedTuple):
-    """The result of a dry start.
-
-    Attributes:
-        modules: the linear layers of the model, in the order of the model.
-        why_none: why no model was found; "" if one was.
-        remedy: the next step if none was found.
-        causes: known causes of a failure, if it failed.
-    """
-
-    modules: tuple[ModuleRecord, ...] = ()
-    why_none: str = ""
-    remedy: str = ""
-    causes: tuple[Failure, ...] = ()
 
 
 class _Seen(msgspec.Struct):

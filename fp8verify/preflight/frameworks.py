@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
-from fp8verify.preflight.conditions import MISSING, all_hold, is_on, name_of, value_of
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.spelling import is_path_slip
-from fp8verify.preflight.tables import known_keys, table
-from fp8verify.preflight.training import (
+from fp8verify.preflight.facts import (
     Ask,
     Config,
     LayerSize,
@@ -22,6 +20,15 @@ from fp8verify.preflight.training import (
     truth,
     whole,
     word,
+)
+from fp8verify.preflight.tables import (
+    MISSING,
+    all_hold,
+    is_on,
+    known_keys,
+    name_of,
+    table,
+    value_of,
 )
 
 Row = Mapping[str, Any]
@@ -238,3 +245,42 @@ def _hidden(sizes: Row, given: Values, dim: int) -> int:
     factor = given.get(sizes["multiplier"], 1.0)
     factor = factor if isinstance(factor, (int, float)) and 0 < factor < 1000 else 1.0
     return 256 * math.ceil(int(4 * dim * (2 / 3) * factor) / 256)
+
+
+_ALIKE, _NEAR = 0.8, 0.7
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that was meant by a slip of the keyboard, None if none is so near."""
+    plain = name.removeprefix("--").replace("-", "_")
+    if len(plain) < 4:
+        return None
+    close = get_close_matches(plain, sorted(names), n=1, cutoff=_NEAR)
+    return close[0] if close and is_slip(plain, close[0]) else None
+
+
+def is_path_slip(path: str, meant: str) -> bool:
+    """Return whether two dotted names differ in one part, and there by a slip."""
+    parts, others = path.split("."), meant.split(".")
+    differing = [pair for pair in zip(parts, others, strict=False) if pair[0] != pair[1]]
+    return len(parts) == len(others) and len(differing) == 1 and is_slip(*differing[0])
+
+
+def is_slip(given: str, meant: str) -> bool:
+    """Whether two names differ by merged words, or in one word by a slip of the keyboard."""
+    if given.replace("_", "") == meant.replace("_", ""):
+        return True
+    words = zip_longest(given.split("_"), meant.split("_"), fillvalue="")
+    differing = [(ours, theirs) for ours, theirs in words if ours != theirs]
+    if (
+        abs(len(given) - len(meant)) > 3
+        or len(differing) > 1
+        or given.rstrip("s") == meant.rstrip("s")
+    ):
+        return False
+    ours, theirs = differing[0]
+    if sorted(ours) == sorted(theirs):
+        return True
+    if min(len(ours), len(theirs)) < 4 or any(char.isdigit() for char in ours + theirs):
+        return False
+    return bool(get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)) and ours[:1] == theirs[:1]

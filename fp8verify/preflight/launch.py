@@ -9,13 +9,11 @@ from pathlib import Path
 
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.documents import Document, kind_of, read_document
-from fp8verify.preflight.facts import Facts, Missing
+from fp8verify.preflight.facts import Config, Facts, Missing
 from fp8verify.preflight.frameworks import launched_by, recognize
-from fp8verify.preflight.gpus import Gpus, find_gpus
-from fp8verify.preflight.installed import find_installed, find_interpreter
 from fp8verify.preflight.launch_script import arguments
+from fp8verify.preflight.machine import Gpus, find_gpus, find_installed, find_interpreter
 from fp8verify.preflight.mentions import mentions
-from fp8verify.preflight.training import Config
 
 COMMAND = "the command"
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.training import LayerSize, layers_of
+from fp8verify.preflight.facts import Facts, LayerSize, layers_of
 from fp8verify.text import listed
 
 BF16 = "bf16"
@@ -66,12 +65,9 @@ def measure(
     request = {"shapes": asked, "recipes": list(recipes), "compile": compiled, **options}
     where, found = _answers(facts.installed.interpreter.program, request)
     if "error" in where:
-        yield Check(
-            code="measured",
-            status=Status.SKIPPED,
-            message=f"nothing was measured: {where['error']}",
-            hint="--measure needs a GPU, and torch and torchao in the run's Python.",
-        )
+        message = f"nothing was measured: {where['error']}"
+        hint = "--measure needs a GPU, and torch and torchao in the run's Python."
+        yield Check("measured", Status.SKIPPED, message, hint)
         return
     versions = f"{where['gpu']}, torch {where['torch']}, torchao {where['torchao']}"
     source = f"measured on {versions}, {'' if compiled else 'not '}compiled, each layer alone"
@@ -161,13 +157,8 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
     """Say what the fastest recipe gains; rounds of one number belong together."""
     recipes = sorted((name for name in rounds if name != BF16), key=lambda n: median(rounds[n]))
     if BF16 not in rounds or not recipes:
-        return Check(
-            code=code,
-            status=Status.SKIPPED,
-            message=f"{label}: could not be measured",
-            hint="Measure fewer tokens with --tokens where memory is short.",
-            source=source,
-        )
+        hint = "Measure fewer tokens with --tokens where memory is short."
+        return Check(code, Status.SKIPPED, f"{label}: could not be measured", hint, source)
     told = [f"{name} {_ms(rounds[name])} with casts, {_gained(rounds, name)}" for name in recipes]
     _, low, high = _gain(rounds, recipes[0])
     answer, status = "cannot tell", Status.SKIPPED
@@ -175,13 +166,8 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
         answer, status = "pays", Status.OK
     elif high <= 1 / (1 + MARGIN):
         answer, status = "does not pay alone", Status.WARN
-    return Check(
-        code=code,
-        status=status,
-        message=f"{label}: BF16 {_ms(rounds[BF16])} a step, {'; '.join(told)}: {answer}",
-        hint=_HINT,
-        source=source,
-    )
+    message = f"{label}: BF16 {_ms(rounds[BF16])} a step, {'; '.join(told)}: {answer}"
+    return Check(code, status, message, _HINT, source)
 
 
 def _gain(rounds: Rounds, recipe: str) -> tuple[float, float, float]:

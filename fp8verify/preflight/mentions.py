@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.training import Values, truth
+from fp8verify.preflight.facts import Values, truth
 from fp8verify.text import abridged
 
 _FP8 = re.compile(r"fp8|float8|nvfp4|fp4[_-]|e4m3|e5m2|mxfp", re.IGNORECASE)

@@ -18,10 +18,9 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.files import parse_toml
 from fp8verify.logs.failures import Failure, failures
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.dry_start import DryModel
-from fp8verify.preflight.gpus import Gpu, Gpus
-from fp8verify.preflight.installed import Installed, Interpreter
+from fp8verify.preflight.facts import DryModel
 from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.machine import Gpu, Gpus, Installed, Interpreter
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, codes, plain, rules
 from scripts.docs.shell import ROOT

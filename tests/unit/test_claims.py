@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.logs.claims import MAX_CLAIMS, read_claims, scan_text
+from fp8verify.logs.claims import MAX_CLAIMS, read_claims
 from fp8verify.logs.wording import patterns
 from fp8verify.report.model.parts import Claim
+from tests.log_text import read_text
 
 LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 
 
 def scan_log(lines: Iterable[str]) -> list[Claim]:
-    return scan_text("\n".join(line.rstrip("\n") for line in lines)).claims
+    return read_text("\n".join(line.rstrip("\n") for line in lines)).claims
 
 
 def only(line: str) -> Claim:
@@ -124,7 +125,7 @@ def test_lines_that_promise_nothing_are_no_claims(line: str) -> None:
 
 def promises(line: str) -> bool:
     """Whether a line says that this run trains in FP8, and of at least one layer."""
-    claims = scan_text(line).claims
+    claims = read_text(line).claims
     return any(claim.says == "fp8" and claim.converted != 0 for claim in claims)
 
 

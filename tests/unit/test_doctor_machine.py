@@ -10,9 +10,17 @@ import pytest
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status, report_of
-from fp8verify.preflight.dry_start import DryModel
-from fp8verify.preflight.gpus import FORMATS, Gpu, parse, trains_in
-from fp8verify.preflight.installed import Interpreter, built_for, find_interpreter, parse_scan
+from fp8verify.preflight.facts import DryModel
+from fp8verify.preflight.machine import (
+    FORMATS,
+    Gpu,
+    Interpreter,
+    built_for,
+    find_interpreter,
+    parse,
+    parse_scan,
+    trains_in,
+)
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import rules
 from tests import doctor_files as files

@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 from fp8verify.preflight.checks import report_of
-from fp8verify.preflight.gpus import Gpu, named_gpus
+from fp8verify.preflight.machine import Gpu, named_gpus
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, rules
 from scripts.docs.doctor_codes import examples

@@ -12,9 +12,9 @@ from fp8verify import frameworks
 from fp8verify.errors import UsageError
 from fp8verify.frameworks.expressions import fault_of, fixed_word
 from fp8verify.frameworks.known import declare
-from fp8verify.logs.claims import scan_text
 from fp8verify.logs.losses import read_losses
 from tests.command_line import fp8verify, refused
+from tests.log_text import read_text
 
 OURS = {
     "claims": [r"engine: (?P<recipe>\w+) GEMMs on"],
@@ -33,12 +33,12 @@ def _forget() -> Iterator[None]:
 
 def test_a_declared_line_claims_and_another_takes_it_back(tmp_path: Path) -> None:
     declare({"Lab": OURS}, "fp8verify.toml")
-    claims = scan_text("start\n2026-01-01 10:00:00 INFO engine: mxfp8 GEMMs on, 48 layers").claims
+    claims = read_text("start\n2026-01-01 10:00:00 INFO engine: mxfp8 GEMMs on, 48 layers").claims
     assert [(one.framework, one.line, one.says, one.recipe) for one in claims] == [
         ("Lab", 2, "fp8", "mxfp8")
     ]
     assert claims[0].text == "engine: mxfp8 GEMMs on, 48 layers"
-    both = scan_text("engine: mxfp8 GEMMs on\nengine: GEMMs off")
+    both = read_text("engine: mxfp8 GEMMs on\nengine: GEMMs off")
     assert [one.says for one in both.claims] == ["revoked", "not_fp8"]
     (tmp_path / "train.log").write_text("it 7 obj 2.5\nit 8 obj 2.25\n")
     losses = read_losses([tmp_path / "train.log"])

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.logs.claims import read_claims, scan_text
+from fp8verify.logs.claims import read_claims
 from fp8verify.logs.statements import LogReading
+from tests.log_text import read_text
 
 PREFIX = "[rank0]:[titan] 2026-08-21 12:00:00,000 - root - INFO - "
 MATCH = "Context (MatchContext(module_path='{}', layer_number=0)) matched to quant config \"{}\""
 
 
 def read(*lines: str) -> LogReading:
-    return scan_text("\n".join(lines))
+    return read_text("\n".join(lines))
 
 
 @pytest.mark.parametrize(

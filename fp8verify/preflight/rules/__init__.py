@@ -10,17 +10,9 @@ from fp8verify.preflight.rules import asked, keys, machine, rows, sizes
 
 Rule = Callable[[Facts], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
-    machine.gpus,
-    machine.torch_of_the_training,
-    machine.libraries,
-    asked.asked,
-    keys.unknown_keys,
-    keys.unknown_values,
-    rows.rows,
-    sizes.small_sizes,
-    sizes.expected_share,
-    asked.not_started,
-)
+    machine.gpus, machine.torch_of_the_training, machine.libraries, asked.asked, keys.unknown_keys,
+    keys.unknown_values, rows.rows, sizes.small_sizes, sizes.expected_share, asked.not_started,
+)  # fmt: skip
 
 
 def judge(facts: Facts) -> Iterator[Check]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.facts import Ask, Config, Facts
 from fp8verify.preflight.frameworks import framework_of
-from fp8verify.preflight.gpus import FORMATS, trains_in
+from fp8verify.preflight.machine import FORMATS, trains_in
 from fp8verify.preflight.mentions import Mention, mentions, mentions_of_values, spoken, told
 from fp8verify.preflight.tables import known_keys
-from fp8verify.preflight.training import Ask, Config
 from fp8verify.text import listed
 
 _START = "`doctor -- COMMAND` and `run` show what a script does"
@@ -34,7 +32,7 @@ def asked(facts: Facts) -> Iterator[Check]:
     for missing in facts.missing:
         whose = f"{missing.framework}; its" if missing.framework else "the"
         message = f"{whose} configuration {missing.file} is not on this machine: not checked"
-        yield _check("config-not-found", Status.SKIPPED, message, missing.path, missing.line)
+        yield _skipped(message, missing.path, missing.line, "config-not-found")
 
 
 def _of_a_config(config: Config) -> Check:
@@ -44,25 +42,25 @@ def _of_a_config(config: Config) -> Check:
         where = " in a branch of the script" if ask.key in config.branches else ""
         where += f" in versions until {ask.until}" * bool(ask.until)
         message = f"{config.framework}: requests {_described(ask)}{where}"
-        return _check("fp8-asked", Status.OK, message, config.path, line)
+        return Check("fp8-asked", Status.OK, message, file=config.path, line=line)
     found = list(mentions_of_values(config.values, config.lines))
     if "unread" in row:
         says = f"mentions {spoken(found)} ({told(found)}); " if found else ""
         message = f"{config.framework}: {says}{row['unread']}: not checked"
-        return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(found))
+        return _skipped(message, config.path, _first(found))
     unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
     if unknown:
         where = f"mentions {spoken(unknown)} where no rule reads it ({told(unknown)})"
         message = f"{config.framework}: {where}: not checked"
-        return _check("fp8-mentioned", Status.SKIPPED, message, config.path, _first(unknown))
+        return _skipped(message, config.path, _first(unknown))
     generation = [one for one in found if one.of_generation]
     more = f"; FP8 for generation only ({told(generation)})" if generation else ""
     other = config.elsewhere or row.get("asked_by", "")
     rest = f"; {other} may request it" if other else ""
     message = f"{config.framework}: no line requests FP8 for training{more}{rest}"
     if rest:
-        return _check("fp8-mentioned", Status.SKIPPED, f"{message}: not checked", config.path, None)
-    return _check("fp8-not-asked", Status.NOTE, message, config.path, _first(generation))
+        return _skipped(f"{message}: not checked", config.path, None)
+    return Check("fp8-not-asked", Status.NOTE, message, file=config.path, line=_first(generation))
 
 
 def _is_known(mention: Mention, config: Config) -> bool:
@@ -93,7 +91,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     if document.kind == "python":
         says = f"mentions {spoken(found)} ({told(found)})" if found else "no line mentions FP8"
         message = f"{says}; not checked further: {_START}"
-        return _check("fp8-mentioned", Status.SKIPPED, message, document.path, line)
+        return _skipped(message, document.path, line)
     rest = "its framework is not recognized: not checked"
     if not found:
         code, message = "config-not-recognized", rest
@@ -102,32 +100,29 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         message = f"FP8 for generation only ({told(found)}), which says nothing of training; {rest}"
     else:
         code, message = "fp8-mentioned", f"mentions {spoken(found)} ({told(found)}); {rest}"
-    return _check(code, Status.SKIPPED, message, document.path, line)
-
-
-_LIBRARIES = "Transformer Engine or torchao"
-_NAMED_FORMATS = {"mxfp8": re.compile(r"mxfp8|mx_fp8|MXFP8"), "nvfp4": re.compile(r"nvfp4|NVFP4")}
+    return _skipped(message, document.path, line, code)
 
 
 def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> Iterator[Check]:
     """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
-    for fmt, pattern in _NAMED_FORMATS.items():
-        found = [one for one in mentioned if pattern.search(one.text)]
-        without = [gpu.name for gpu in facts.gpus.found if trains_in(gpu, fmt) is False]
-        if found and without:
-            names, wanted = listed(list(dict.fromkeys(without))), FORMATS[fmt]
-            message = f"{told(found)}: {names} cannot train in {wanted.name} with {_LIBRARIES}"
-            message += f", which need {wanted.needs}"
-            place = document.path, _first(found)
-            yield _check("no-fp8-units", Status.WARN, message, *place)
+    for fmt in ("mxfp8", "nvfp4"):
+        found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
+        gpus = dict.fromkeys(one.name for one in facts.gpus.found if trains_in(one, fmt) is False)
+        if found and gpus:
+            message = (
+                f"{told(found)}: {listed(list(gpus))} cannot train in {FORMATS[fmt].name} with "
+                f"Transformer Engine or torchao, which need {FORMATS[fmt].needs}"
+            )
+            line = _first(found)
+            yield Check("no-fp8-units", Status.WARN, message, file=document.path, line=line)
+
+
+def _skipped(message: str, file: str, line: int | None, code: str = "fp8-mentioned") -> Check:
+    return Check(code, Status.SKIPPED, message, file=file, line=line)
 
 
 def _first(found: Sequence[Mention]) -> int | None:
     return next((one.line for one in found), None)
-
-
-def _check(code: str, status: Status, message: str, file: str, line: int | None) -> Check:
-    return Check(code=code, status=status, message=message, file=file, line=line)
 
 
 def _described(ask: Ask) -> str:
@@ -138,10 +133,9 @@ def _described(ask: Ask) -> str:
 def not_started(facts: Facts) -> Iterator[Check]:
     """What configuration files do not show about a run, unless its model was built."""
     if facts.model is None and (facts.asks or facts.command):
-        yield Check(
-            code="training-not-started",
-            status=Status.SKIPPED,
-            message="nothing was started: that the model converts, how many tokens a GEMM sees, "
-            "pipeline stages, CUDA graphs and checkpoints are not checked",
-            hint="Put the command that trains after --.",
+        message = (
+            "nothing was started: that the model converts, how many tokens a GEMM sees, "
+            "pipeline stages, CUDA graphs and checkpoints are not checked"
         )
+        hint = "Put the command that trains after --."
+        yield Check("training-not-started", Status.SKIPPED, message, hint)

@@ -9,11 +9,9 @@ from functools import cache
 from typing import Any
 
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.frameworks import framework_of
-from fp8verify.preflight.spelling import nearest_name
+from fp8verify.preflight.facts import Config, Facts, truth
+from fp8verify.preflight.frameworks import framework_of, nearest_name
 from fp8verify.preflight.tables import known_keys, schemas
-from fp8verify.preflight.training import Config, truth
 from fp8verify.text import counted
 
 _SHOWN = 6
@@ -50,15 +48,19 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
         if unknown:
             grave = any(_is_grave(key, row) for key in unknown)
             more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+            message = (
+                f"{counted(unknown, 'unknown key')}, not checked: "
+                f"{', '.join(unknown[:_SHOWN])}{more}"
+            )
+            hint = "Check their spelling; they may belong to another version."
             yield Check(
-                code="config-key-unknown",
-                status=Status.WARN if grave else Status.SKIPPED,
-                message=f"{counted(unknown, 'unknown key')}, not checked: "
-                f"{', '.join(unknown[:_SHOWN])}{more}",
-                hint="Check their spelling; they may belong to another version.",
-                source=_source(row),
-                file=config.path,
-                line=config.lines.get(unknown[0]),
+                "config-key-unknown",
+                Status.WARN if grave else Status.SKIPPED,
+                message,
+                hint,
+                _source(row),
+                config.path,
+                config.lines.get(unknown[0]),
             )
 
 
@@ -100,14 +102,17 @@ def _misspelled(config: Config, row: Mapping[str, Any], key: str, near: str) -> 
     section, _, name = key.rpartition(".")
     effect = _effect(section, row)
     dashed = key.startswith("--") or "-" in name
+    message = f"{_as_read(config, row)} has no key {name}, and {effect}"
+    hint = f"Did you mean {near.replace('_', '-') if dashed else near}?"
+    status = Status.FAIL if effect != _IGNORES else Status.WARN
     return Check(
-        code="config-key-unknown",
-        status=Status.FAIL if effect != _IGNORES else Status.WARN,
-        message=f"{_as_read(config, row)} has no key {name}, and {effect}",
-        hint=f"Did you mean {near.replace('_', '-') if dashed else near}?",
-        source=_source(row),
-        file=config.path,
-        line=config.lines.get(key),
+        "config-key-unknown",
+        status,
+        message,
+        hint,
+        _source(row),
+        config.path,
+        config.lines.get(key),
     )
 
 
@@ -138,17 +143,22 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
             near = _nearest(str(value), words)
             tolerated = name in row.get("tolerates", ())
             effect = row.get("otherwise", "raises an error")
+            message = (
+                f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is not one of "
+                f"{', '.join(filter(None, words))}: {_as_read(config, row)} {effect}"
+            )
+            hint = f"Did you mean {near!r}?" if near else ""
+            status = (
+                Status.FAIL if (near or not _GROWS.search(name)) and not tolerated else Status.WARN
+            )
             yield Check(
-                code="config-value-unknown",
-                status=Status.FAIL
-                if (near or not _GROWS.search(name)) and not tolerated
-                else Status.WARN,
-                message=f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is not one of "
-                f"{', '.join(filter(None, words))}: {_as_read(config, row)} {effect}",
-                hint=f"Did you mean {near!r}?" if near else "",
-                source=str(row["evidence"]),
-                file=config.path,
-                line=config.lines.get(key),
+                "config-value-unknown",
+                status,
+                message,
+                hint,
+                str(row["evidence"]),
+                config.path,
+                config.lines.get(key),
             )
 
 
@@ -173,11 +183,6 @@ def _nearest(value: str, known: Sequence[str]) -> str | None:
 
 
 _ALIASES = {
-    "torchao": "ao",
-    "transformerengine": "te",
-    "fp8": "transformer-engine",
-    "fp8e4m3": "fp8",
-    "fp8e4m3fn": "fp8",
-    "fp8hybrid": "fp8",
-    "tensorwisescaling": "tensorwise",
-}
+    "torchao": "ao", "transformerengine": "te", "fp8": "transformer-engine", "fp8e4m3": "fp8",
+    "fp8e4m3fn": "fp8", "fp8hybrid": "fp8", "tensorwisescaling": "tensorwise",
+}  # fmt: skip

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from fp8verify.analysis.gpus import peak_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.facts import Facts, flops, layers_of
 from fp8verify.preflight.rules.sizes import named
-from fp8verify.preflight.training import flops, layers_of
 from fp8verify.text import counted, listed, shorten
 
 _SHOWN = 6
@@ -26,21 +25,11 @@ def model(facts: Facts) -> Iterator[Check]:
     if dry is None:
         return
     for cause in dry.causes:
-        yield Check(
-            code="known-failure",
-            status=Status.FAIL,
-            message=f"the dry start failed; a known cause: {cause.cause}",
-            hint=cause.remedy,
-            source=cause.evidence,
-        )
+        message = f"the dry start failed; a known cause: {cause.cause}"
+        yield Check("known-failure", Status.FAIL, message, cause.remedy, cause.evidence)
     if dry.why_none:
-        yield Check(
-            code="model-not-seen",
-            status=Status.WARN,
-            message=f"no model was seen: {dry.why_none}",
-            hint=dry.remedy,
-            source="dry start",
-        )
+        message = f"no model was seen: {dry.why_none}"
+        yield Check("model-not-seen", Status.WARN, message, dry.remedy, "dry start")
     else:
         yield from _conversion(dry.modules, facts)
         yield from _odd(dry.modules)
@@ -49,23 +38,20 @@ def model(facts: Facts) -> Iterator[Check]:
 def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
     converted = [module for module in modules if module.state in _LOW]
     if emulated := [module for module in modules if module.state in _EMULATED]:
-        yield Check(
-            code="fp8-emulated",
-            status=Status.FAIL,
-            message=f"EMULATED: {counted(emulated, 'linear layer')} would only emulate FP8, with "
-            f"every GEMM in high precision: {_named(emulated, modules)}",
-            hint="Do not pass emulate=True where FP8 should run.",
-            source="dry start; torchao float8/config.py, Float8LinearConfig.emulate",
+        message = (
+            f"EMULATED: {counted(emulated, 'linear layer')} would only emulate FP8, with "
+            f"every GEMM in high precision: {_named(emulated, modules)}"
         )
+        hint = "Do not pass emulate=True where FP8 should run."
+        source = "dry start; torchao float8/config.py, Float8LinearConfig.emulate"
+        yield Check("fp8-emulated", Status.FAIL, message, hint, source)
     if off := [module for module in modules if module.state == _OFF]:
-        yield Check(
-            code="model-in-autocast",
-            status=Status.SKIPPED,
-            message=f"{counted(off, 'layer')} of Transformer Engine run in FP8 only within its "
-            f"autocast, which a dry start does not reach: {_named(off, modules)}",
-            hint="`fp8verify run` tells which of them do.",
-            source="dry start",
+        message = (
+            f"{counted(off, 'layer')} of Transformer Engine run in FP8 only within its "
+            f"autocast, which a dry start does not reach: {_named(off, modules)}"
         )
+        hint = "`fp8verify run` tells which of them do."
+        yield Check("model-in-autocast", Status.SKIPPED, message, hint, "dry start")
         if not converted:
             return
     ask, framework = next(
@@ -84,43 +70,42 @@ def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
     done = {module.fqn for module in converted}
     rest = _named([m for m in modules if m.fqn not in done], modules) or "none"
     low = bool(converted or emulated) or not facts.asks
-    yield Check(
-        code="model-layers",
-        status=Status.OK if low and not emulated else Status.NOTE if low else Status.FAIL,
-        message=f"{len(converted)} of {len(modules)} linear layers would run in FP8, {share:.0%} "
-        f"of their FLOPs; in high precision: {rest}",
-        hint=""
+    message = (
+        f"{len(converted)} of {len(modules)} linear layers would run in FP8, {share:.0%} "
+        f"of their FLOPs; in high precision: {rest}"
+    )
+    hint = (
+        ""
         if low
         else "FP8 is asked for, and no layer was converted when the first optimizer was built. "
-        "Check where the script converts, and what its filter accepts.",
-        source="dry start",
+        "Check where the script converts, and what its filter accepts."
     )
+    status = Status.OK if low and not emulated else Status.NOTE if low else Status.FAIL
+    yield Check("model-layers", status, message, hint, "dry start")
     if converted:
         gpu = facts.gpus.found[0].name if facts.gpus.found else None
         peak = peak_of(gpu)
         ratio = peak.fp8 / peak.bf16 if peak is not None and peak.fp8 else 2.0
         where = gpu if peak is not None else "a GPU that multiplies FP8 twice as fast as BF16"
-        yield Check(
-            code="fp8-ceiling",
-            status=Status.OK,
-            message=f"the linear layers' GEMMs can become {1 / (1 - share + share / ratio):.2f} "
+        message = (
+            f"the linear layers' GEMMs can become {1 / (1 - share + share / ratio):.2f} "
             f"times as fast at most on {where}; the step gains less, by its attention, optimizer "
-            "and casts",
-            source="Amdahl's law over the peaks of analysis/gpus.py",
+            "and casts"
         )
+        source = "Amdahl's law over the peaks of analysis/gpus.py"
+        yield Check("fp8-ceiling", Status.OK, message, source=source)
 
 
 def _stopped(linears: Sequence[ModuleRecord], left: Sequence[str]) -> Check:
     first = next(module for module in linears if _is_odd(module))
-    return Check(
-        code="accelerate-conversion-stops",
-        status=Status.WARN,
-        message=f"accelerate stops converting at {first.fqn} ({first.in_features} -> "
+    message = (
+        f"accelerate stops converting at {first.fqn} ({first.in_features} -> "
         f"{first.out_features}): {listed(shorten(left, (m.fqn for m in linears)), _SHOWN)} "
-        "stay in high precision",
-        hint="Define the odd layer after the others in its module, or pad it to 16.",
-        source="accelerate utils/transformer_engine.py:50 (return inside the loop; PR #1188)",
+        "stay in high precision"
     )
+    hint = "Define the odd layer after the others in its module, or pad it to 16."
+    source = "accelerate utils/transformer_engine.py:50 (return inside the loop; PR #1188)"
+    return Check("accelerate-conversion-stops", Status.WARN, message, hint, source)
 
 
 def _after_a_stop(linears: Sequence[ModuleRecord]) -> list[str]:
@@ -139,13 +124,10 @@ def _after_a_stop(linears: Sequence[ModuleRecord]) -> list[str]:
 def _odd(modules: Sequence[ModuleRecord]) -> Iterator[Check]:
     odd = layers_of(module for module in modules if _is_odd(module))
     if odd:
-        yield Check(
-            code="dims-not-multiple-of-16",
-            status=Status.WARN,
-            message=f"layer dimensions not divisible by {_ALIGNMENT}: {named(odd)}",
-            hint="Such layers stay in high precision or raise: pad them, or leave them out.",
-            source="dry start; torch aten ScaledBlas.cpp",
-        )
+        message = f"layer dimensions not divisible by {_ALIGNMENT}: {named(odd)}"
+        hint = "Such layers stay in high precision or raise: pad them, or leave them out."
+        source = "dry start; torch aten ScaledBlas.cpp"
+        yield Check("dims-not-multiple-of-16", Status.WARN, message, hint, source)
 
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fp8verify.preflight.checks import Check
-from fp8verify.preflight.conditions import MISSING, all_hold, holds, name_of, value_of
-from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.facts import Ask, Config, Facts, LayerSize, word
 from fp8verify.preflight.frameworks import framework_of
-from fp8verify.preflight.installed import built_for, parsed
 from fp8verify.preflight.launch_script import arguments
+from fp8verify.preflight.machine import built_for, parsed
 from fp8verify.preflight.mentions import code_lines
 from fp8verify.preflight.rules.sizes import fp8_share, named, sized
-from fp8verify.preflight.tables import Rule, rules
-from fp8verify.preflight.training import Ask, Config, LayerSize, word
+from fp8verify.preflight.tables import MISSING, Rule, all_hold, holds, name_of, rules, value_of
 
 
 class Subject(NamedTuple):

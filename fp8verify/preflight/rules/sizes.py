@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import Facts
+from fp8verify.preflight.facts import Ask, Config, Facts, LayerSize, flops, layers_of
 from fp8verify.preflight.frameworks import framework_of
-from fp8verify.preflight.training import Ask, Config, LayerSize, flops, layers_of
 from fp8verify.text import listed
 from fp8verify.thresholds import SMALL_SIDE
 
@@ -26,16 +25,21 @@ def small_sizes(facts: Facts) -> Iterator[Check]:
         if not small:
             continue
         share = flops(small) / flops(layers)
+        message = f"too small to pay, {share:.0%} of the linear layers' FLOPs: {named(small)}"
+        hint = (
+            "Leave them in BF16 (filter_fqns, auto_filter_small_kn, module_filter_fn), or "
+            "measure them here: fp8verify doctor --measure."
+        )
+        source = "torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); analysis/gpus.py"
+        status = Status.WARN if share > _MOSTLY else Status.NOTE
         yield Check(
-            code="dims-too-small-to-pay",
-            status=Status.WARN if share > _MOSTLY else Status.NOTE,
-            message=f"too small to pay, {share:.0%} of the linear layers' FLOPs: {named(small)}",
-            hint="Leave them in BF16 (filter_fqns, auto_filter_small_kn, module_filter_fn), or "
-            "measure them here: fp8verify doctor --measure.",
-            source="torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); "
-            "analysis/gpus.py",
-            file=config.path if config else None,
-            line=_line(config) if config else None,
+            "dims-too-small-to-pay",
+            status,
+            message,
+            hint,
+            source,
+            config.path if config else None,
+            _line(config) if config else None,
         )
 
 
@@ -47,15 +51,14 @@ def expected_share(facts: Facts) -> Iterator[Check]:
             high = framework_of(config).get("sizes", {}).get("high", ())
             has_head = any(part.kind == "head" for part in config.layers)
             but = "" if has_head or "head" not in high else ", without the output head's,"
+            message = (
+                f"about {share:.0%} of the linear layers' GEMM FLOPs{but} are expected in "
+                "FP8" + (f"; in high precision: {', '.join(high)}" if share < 1 and high else "")
+            )
+            hint = "`fp8verify run --min-share` checks it."
+            source = "the sizes in this file; what its framework converts"
             yield Check(
-                code="fp8-share-expected",
-                status=Status.OK,
-                message=f"about {share:.0%} of the linear layers' GEMM FLOPs{but} are expected in "
-                "FP8" + (f"; in high precision: {', '.join(high)}" if share < 1 and high else ""),
-                hint="`fp8verify run --min-share` checks it.",
-                source="the sizes in this file; what its framework converts",
-                file=config.path,
-                line=_line(config),
+                "fp8-share-expected", Status.OK, message, hint, source, config.path, _line(config)
             )
 
 
