@@ -142,7 +142,7 @@ def test_the_worker_times_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     (check,) = measure(here, ["32x16x32"], None, ["tensorwise", "zigzag"], device="cpu")
     assert "zigzag failed (" in check.message
     assert "; tensorwise" not in check.message
-    assert " a step, tensorwise 0." in check.message
+    assert " a step, tensorwise " in check.message
     if not torch.cuda.is_available():
         (check,) = measure(here, ["32x16x32"], None, ["tensorwise"])
         assert check.message == "nothing was measured: torch sees no GPU"
