@@ -216,9 +216,13 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
             dgrad[shape[1:]] += 1
             wgrad[shape[1:]] += 1
             tokens.add(shape.m)
-        of_one, of_other = _PARTS.get(leg, (0, 0))
+        of_wgrad = _wgrad_of(shape, wgrad)
+        fits = dgrad[of_dgrad] > 0, wgrad[of_wgrad] > 0
+        of_one, of_other = (
+            fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
+        )
         dgrad[of_dgrad] -= of_one
-        wgrad[_wgrad_of(shape, wgrad)] -= of_other
+        wgrad[of_wgrad] -= of_other
         in_backward = leg is not Leg.FPROP
         gemm.leg = leg
 

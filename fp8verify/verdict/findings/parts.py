@@ -263,7 +263,7 @@ class Parts:
         return finding(
             "layer-not-fp8",
             "counted",
-            missing=wanted - sum(grid.cells[cell].low_calls for cell in cells),
+            missing=wanted - round(sum(grid.cells[cell].low_calls for cell in cells)),
             wanted=wanted,
             format=self._promises.name,
             which=f"some of {abridged(patterns(names), limits.SHOWN_NUMBERS)}",
