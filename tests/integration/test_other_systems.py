@@ -56,7 +56,7 @@ READING = {
     "table": (("table", ROOT / "bf16_compiled", ROOT / "fp8_compiled"), 1, "INACTIVE"),
     "explain": (("explain", KERNEL), 0, "fp8"),
     "doctor": (("doctor", "--config", CONFIG), 0, "llama3_8b.toml"),
-    "annotate": (("annotate", ROOT / "fp8_experts" / "rank0.json.gz", "-o", "out"), 0, "labelled"),
+    "annotate": (("annotate", ROOT / "fp8_experts" / "rank0.json.gz", "-o", "out"), 0, "labeled"),
 }
 
 
