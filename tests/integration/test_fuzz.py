@@ -29,7 +29,7 @@ from tests.other_tools import WRITERS, record
 from tests.unit.test_kernel_table import ROWS, printed
 
 zstandard = pytest.importorskip("zstandard", reason="needs the zstd extra")
-SEEDS = int(os.environ.get("FP8VERIFY_FUZZ_SEEDS", "70"))
+SEEDS = int(os.environ.get("FP8VERIFY_FUZZ_SEEDS", "40"))
 MAX_PEAK = 64 << 20
 # What parsers, terminals and CI systems give a meaning to.
 TOKENS = [
