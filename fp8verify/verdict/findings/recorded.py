@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 
-from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import Finding
@@ -141,10 +140,8 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 #
 # - a backward pass ran, if a kernel is named for one, for an optimizer's step, or has E5M2
 #   operands: recipes keep gradients in it, activations and weights in E4M3 (arXiv:2209.05433,
-#   section 3);
-# - dgrad and wgrad ran in FP8 as often as fprop, if there are two FP8 GEMMs with gradients for
-#   each FP8 GEMM with two E4M3 operands. Recomputed forward passes are among the latter, so they
-#   can hide the proof but not fake it;
+#   section 3). They prove their own GEMMs alone: a micro-batch in BF16 leaves two FP8 GEMMs with
+#   gradients for each without, as a run does whose other GEMMs are those of its head;
 # - no GEMM in high precision belongs to a converted layer, if the layers that were left out, and
 #   the legs that the recipe keeps in high precision, explain all of them;
 # - no leg is hidden in a hundredth of GEMM time: hiding half a leg takes a sixth of equal work.
@@ -161,16 +158,12 @@ def lacks_operators(rank: RankEvidence) -> bool:
 def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
     rows = rank.trace.trained
-    low = [row for row in rows if row.precision.is_low and row.kind.multiplies]
-    gradients = sum(row.calls for row in low if has_gradient(row.kind))
-    forward = sum(row.calls for row in low) - gradients
-    of_all = 0 < 2 * forward <= gradients  # dgrad and wgrad for each
     high_ns = sum(row.time_ns for row in rows if not row.precision.is_low)
     little = high_ns <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
     high = sum(row.calls for row in rows if row.kind.multiplies and not row.precision.is_low)
     few = high < rank.trace.seen_nodes
-    return of_all or little or few or high_is_explained(rank, promises)
+    return little or few or high_is_explained(rank, promises)
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
