@@ -13,5 +13,5 @@ def read_text(text: str) -> LogReading:
     """Return what the text says, from a file named "log"."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "log")
-        path.write_bytes(f"{text}\n".encode("utf-8", "replace"))
+        path.write_bytes(text.encode("utf-8", "replace"))
         return read_claims(path)

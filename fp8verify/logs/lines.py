@@ -85,8 +85,11 @@ def read_lines(
 
 
 def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Cut a log where lines end, all of them with a line feed."""
-    rest = b""
+    """Cut a log where lines end, all of them with a line feed.
+
+    A last line without an end stays with the lines before it, which may say what it means.
+    """
+    block = rest = b""
     for piece in pieces:
         data = rest + piece
         # A final carriage return may be half of an end.
@@ -95,9 +98,11 @@ def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
             end = len(data)
         rest = data[end:]
         if end:
-            yield _feeds_only(data[:end])
-    if rest:
-        yield _feeds_only(rest)
+            if block:
+                yield block
+            block = _feeds_only(data[:end])
+    if block or rest:
+        yield block + _feeds_only(rest)
 
 
 def _feeds_only(data: bytes) -> bytes:
