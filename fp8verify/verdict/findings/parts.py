@@ -24,6 +24,7 @@ from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, Tally
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
+_VAGUE = {Leg.UNKNOWN: "a GEMM pass", Leg.BACKWARD: "the backward pass"}
 
 
 class PartFinding(NamedTuple):
@@ -247,7 +248,7 @@ class Parts:
             yield finding("leg-unknown", "unseen", leg=unseen.value)
         elif missing and sum(missing.values()) + short > limits.NEGLIGIBLE:
             leg = max(missing, key=missing.__getitem__).leg
-            yield finding("leg-unknown", leg=leg.value, precision=precision)
+            yield finding("leg-unknown", leg=_VAGUE.get(leg, leg.value), precision=precision)
         elif self._is_elsewhere(place):
             yield finding("leg-unknown", leg=Leg.WGRAD.value, precision=precision)
         else:
