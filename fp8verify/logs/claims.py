@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fp8verify.frameworks.known import OWN
 from fp8verify.logs.lines import Line, read_lines
-from fp8verify.logs.messages import Message, messages_of, uncolored
+from fp8verify.logs.messages import ALIKE, Message, messages_of, uncolored
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
     LayerPromise,
@@ -46,8 +46,6 @@ _MAX_LONG = 2000  # longer lines in which nothing is found, before they are left
 _MAX_REPEATS = 100  # of a setting: every rank of a node may print it, but not every step
 _MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
-# As many digits as before, so fp8 stays another word than fp16.
-_DIGITS = str.maketrans("123456789", "0" * 9)
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
 # The value of a recipe if there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
@@ -129,7 +127,7 @@ class _Scan:
 
     def add(self, line: Line) -> None:
         lower = line.text.lower()
-        shape = lower.translate(_DIGITS) if len(lower) < _MAX_SHAPE else ""
+        shape = lower.translate(ALIKE) if len(lower) < _MAX_SHAPE else ""
         if shape in self._barren or (not shape and self._long > _MAX_LONG):
             return
         found, is_setting, is_off, before = False, False, False, len(self.statements)

@@ -41,6 +41,10 @@ class Message(NamedTuple):
     rank: str | None = None
 
 
+# Lines that differ in digits alone are alike. As many digits as before, so fp8 stays another word
+# than fp16.
+ALIKE = str.maketrans("123456789", "0" * 9)
+
 # Where a message may begin within a line: after a cursor move, a progress bar of tqdm, and rows
 # of one character, which progress bars and rulers are made of.
 _BREAK = re.compile(
@@ -157,11 +161,12 @@ def _messages(text: str, depth: int = 0) -> Iterator[Message]:
             for part in _parts(line):
                 yield from _messages(part, depth + 1)
     else:
-        said = body[:MAX_MESSAGE] if strong or _indent(text) < _INDENT else ""
+        said = body[:MAX_MESSAGE] if strong or indent_of(text) < _INDENT else ""
         yield Message(said, denied, text[named:], text[:named], rank)
 
 
-def _indent(text: str) -> int:
+def indent_of(text: str) -> int:
+    """Return how far a line is indented, with its tabs expanded."""
     expanded = text[:200].expandtabs()
     return len(expanded) - len(expanded.lstrip())
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fp8verify.logs.lines import Line
-from fp8verify.logs.messages import OTHERS, Message
+from fp8verify.logs.messages import ALIKE, OTHERS, Message, indent_of
 
 _LOW = r"(?:(?:mx|nv)?fp[48]|float[48])"
 _OFF = re.compile(r"false|no|off|none|null|nil|0|n/a|disabled|inactive|~|")
@@ -88,7 +88,6 @@ _MAX_PAIRS = 2000  # of a line, of which so many ask for a precision
 _MAX_HITS = 10
 _QUOTED = 140  # characters of a long line on each side of a setting
 _STRANGERS = 20  # lines of other ranks or loggers within a dump
-_DIGITS = str.maketrans("123456789", "0" * 9)
 
 
 class Request(NamedTuple):
@@ -131,7 +130,7 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
             continue
         hits += 1
         around = "\n".join([text[: found.start()][-200:], *_sections(text, found), found["key"]])
-        above = headings(line, message.prefix, _indent(text)) if line.block else ()
+        above = headings(line, message.prefix, indent_of(text)) if line.block else ()
         if message.denied or any(map(_is_elsewhere, (around, *above))):
             yield None
             continue
@@ -175,7 +174,7 @@ def _switch(text: str, found: re.Match[str], message: Message, line: Line) -> tu
     if inside.strip():
         pairs = ((pair[0], pair) for pair in _PAIR.finditer(inside))
     else:
-        lines = _deeper(line, message.prefix, _indent(text))
+        lines = _deeper(line, message.prefix, indent_of(text))
         pairs = ((below.strip(), pair) for below in lines if (pair := _PAIR.search(below)))
     for said, pair in pairs:
         if _SWITCH.fullmatch(_last_part(pair["key"])):
@@ -221,27 +220,22 @@ def _sections(text: str, found: re.Match[str]) -> Iterator[str]:
                     yield name[0]
 
 
-def _indent(text: str) -> int:
-    expanded = text[:200].expandtabs()
-    return len(expanded) - len(expanded.lstrip())
-
-
 def _own(lines: Iterable[str], prefix: str) -> Iterator[str]:
     """Yield the lines with the same prefix, apart from its digits, without it."""
-    width, shape = len(prefix), prefix.translate(_DIGITS)
+    width, shape = len(prefix), prefix.translate(ALIKE)
     for line in lines:
-        if not prefix or line[:width].translate(_DIGITS) == shape:
+        if not prefix or line[:width].translate(ALIKE) == shape:
             yield line[width:].rstrip()
 
 
 def headings(line: Line, prefix: str, indent: int | None = None) -> Iterator[str]:
     """Yield what a setting is under: lines with less indentation, and a banner."""
     strangers = 0
-    indent = _indent(line.text[len(prefix) :]) if indent is None else indent
+    indent = indent_of(line.text[len(prefix) :]) if indent is None else indent
     for text in _own(line.above(), prefix):
         if not text.strip():
             continue
-        depth = _indent(text)
+        depth = indent_of(text)
         if depth < indent:
             indent = depth
             yield text
@@ -256,7 +250,7 @@ def headings(line: Line, prefix: str, indent: int | None = None) -> Iterator[str
 
 def _deeper(line: Line, prefix: str, indent: int) -> Iterator[str]:
     for text in _own(line.below(), prefix):
-        if text.strip() and _indent(text) <= indent:
+        if text.strip() and indent_of(text) <= indent:
             return
         yield text
 
@@ -264,12 +258,12 @@ def _deeper(line: Line, prefix: str, indent: int) -> Iterator[str]:
 def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
     """Return the settings beside one, and of other sections of the dump the number of layers."""
     values: dict[str, str] = {}
-    indent = _indent(text)
+    indent = indent_of(text)
     # A record is whole in its line; another dump may come before.
     for lines in () if text.lstrip().startswith("{") else (line.below(), line.above()):
         strangers, ended = 0, False
         for other in _own(lines, prefix):
-            depth, pair = _indent(other), _PAIR.search(other)
+            depth, pair = indent_of(other), _PAIR.search(other)
             strangers = 0 if pair else strangers + 1
             name = _last_part(pair["key"]) if pair else ""
             if strangers > _STRANGERS or _RULE.match(other) or (name == key and not ended):
