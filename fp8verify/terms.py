@@ -116,6 +116,10 @@ VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
 CERTAIN_LEGS = (*LEGS, Leg.RECOMPUTE)
 
 
+# What a table counted in hardware is an operator of this and its precision.
+COUNTED = "counted_"
+
+
 class Scaling(str, Enum):
     """How the low-precision operands of a GEMM are scaled."""
 

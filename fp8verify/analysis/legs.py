@@ -28,9 +28,9 @@ from typing import Final, TypeAlias
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
 from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient, optimizer_products
-from fp8verify.kernels.operators import COUNTED, OPERATORS, Part, find, function_of
+from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
 from fp8verify.kernels.symbol import split
-from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg, OpContext, Role
+from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
 
 # TN is that of a forward pass, and of dgrad where the weight is stored transposed.

@@ -8,8 +8,8 @@ from msgspec.structs import asdict, replace
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import element_class
-from fp8verify.kernels.operators import COUNTED, Evidence, encloses, evidence_of, multiplies_nothing
-from fp8verify.terms import KernelName, OpContext, Precision, Role, Scaling
+from fp8verify.kernels.operators import Evidence, encloses, evidence_of, multiplies_nothing
+from fp8verify.terms import COUNTED, KernelName, OpContext, Precision, Role, Scaling
 
 Source = Literal["name", "op", "name+op", "library", "none"]
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from fp8verify.kernels.describe import CPP, product_class
-from fp8verify.terms import OpContext, Precision, Role, Scaling, Shape
+from fp8verify.terms import COUNTED, OpContext, Precision, Role, Scaling, Shape
 
 
 class Counts(Enum):
@@ -116,8 +116,6 @@ class Operator(msgspec.Struct, frozen=True):
 _GROUPED: Final = Product(Role.GROUPED_GEMM, counts=Counts.GROUPED)
 # Known, with nothing to say: unlike `UNKNOWN`, which is another object.
 _NOTHING: Final = Operator()
-
-COUNTED: Final = "counted_"  # by the hardware: fp8verify.trace.kernel_table
 
 # The names of operators that share a row, and the row.
 _ROWS: Final[dict[str, Operator]] = {

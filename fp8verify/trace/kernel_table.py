@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, field
 
 from fp8verify.errors import InputError
+from fp8verify.terms import COUNTED
 from fp8verify.text import clean
 from fp8verify.trace.columns import SEPARATOR
 from fp8verify.trace.rows import COPY, RowCollector
@@ -91,7 +92,6 @@ _MAX_CALLS: Final = 200_000
 _MOST_NAMES, _MOST_COLUMNS = 1 << 16, 1 << 12
 _MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
-COUNTED: Final = "counted_"  # operators of the table in fp8verify.kernels.operators
 
 
 class _Sum(NamedTuple):
