@@ -208,7 +208,8 @@ class Grid:
         for cell, ran in self.cells.items():
             of_leg = counts[cell.rank, cell.layer, cell.leg]
             if of_leg[ran.calls] > HALF * of_leg.total():
-                found[self._same(cell, ran)] = max(found[self._same(cell, ran)], ran.low_calls)
+                same = self._same(cell, ran)
+                found[same] = max(found[same], ran.low_calls)
         return found
 
     def _same(self, cell: Cell, ran: Tally) -> Hashable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -105,10 +106,16 @@ class Parts:
 
     def unexplained(self, place: int, findings: Sequence[Finding]) -> list[Finding]:
         """Return what is found on a rank, without that a claim is not met if it lacks FP8 alone."""
+        if place not in self._lacking_alone:
+            return list(findings)
+        return [one for one in findings if one.code != "claimed-not-active"]
+
+    @cached_property
+    def _lacking_alone(self) -> frozenset[int]:
+        """The places of ranks that lack FP8 as ranks, whatever their steps and legs."""
         of_rank = (("rank",), ("rank", "layer"))
         alone = (short for short in self.shortfalls if short.coordinates in of_rank)
-        lacks = any(cell.rank == place for short in alone for cell in short.cells)
-        return [one for one in findings if not (lacks and one.code == "claimed-not-active")]
+        return frozenset(cell.rank for short in alone for cell in short.cells)
 
     @property
     def accused(self) -> frozenset[int]:
