@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from fp8verify.kernels import cxx
-from fp8verify.kernels.cxx import ANONYMOUS
+from fp8verify.kernels.demangle import ANONYMOUS, MAX_DEPTH, demangle
 
 _MAX_PARAMETERS: Final = 4096
-MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
+_MAX_NODES: Final = 20_000
+_MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
 
-_PATH = re.compile(
-    r"(?:(?:void|bool|int|float|auto|static|long) )?"
-    r"((?:\(anonymous namespace\)|[\w$~]+)(?:::(?:\(anonymous namespace\)|[\w$~]+))*)"
-)
-_IDENTIFIER = re.compile(r"[^\W\d]\w*")
-_SUFFIX = re.compile(r"(?:\.kd|\.cubin)$")
+_PART: Final = r"(?:\(anonymous namespace\)|[\w$~]+)"
+_PATH: Final = re.compile(rf"(?:(?:void|bool|int|float|auto|static|long) )?({_PART}(?:::{_PART})*)")
+_IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
+_SUFFIX: Final = re.compile(r"(?:\.kd|\.cubin)$")
 _CONDITION: Final = "std::enable_if"  # a return type with brackets of its own
 
 
@@ -25,15 +23,12 @@ class Symbol:
     """A kernel name in c++filt's spelling, without what loaders add to it (AMD's `.kd`)."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.text = as_cxxfilt(_SUFFIX.sub("", name[:MAX_TEXT].strip()))
-        self.is_mangled = self.text.startswith("_Z")
+        text = _SUFFIX.sub("", name[:_MAX_TEXT].strip())
+        self.text = demangle(text) if text.startswith("_Z") else as_cxxfilt(text)
 
     @cached_property
     def path(self) -> tuple[str, ...]:
         """The qualified name up to the first template bracket, without the return type."""
-        if self.is_mangled:
-            return self.tree.parts
         match = _PATH.match(self.text)
         if match and match[1] == _CONDITION:
             return self.tree.parts
@@ -47,7 +42,7 @@ class Symbol:
     @cached_property
     def is_identifier(self) -> bool:
         """Whether the whole name is one identifier, as Triton's and cuBLAS's are."""
-        return self.text.isidentifier() and not self.is_mangled
+        return self.text.isidentifier()
 
     @property
     def library(self) -> str:
@@ -55,20 +50,13 @@ class Symbol:
         return "Triton" if self.is_identifier else self.path[0] if self.path[1:] else "unknown"
 
     @cached_property
-    def tree(self) -> cxx.Type:
+    def tree(self) -> Type:
         """The function with its template arguments, without its parameters."""
-        return cxx.parse_mangled(self.text) if self.is_mangled else cxx.parse(self.text)
-
-    @cached_property
-    def spelling(self) -> str:
-        """The name as demangled text; of a mangled name without parameters."""
-        return cxx.spell(self.tree, MAX_TEXT) if self.is_mangled else self.text
+        return parse(self.text)
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The types of the parameters as c++filt spells them, () if they are not there."""
-        if self.is_mangled:
-            return cxx.parameters(self.text)
+        """The types of the parameters, () if they are not there."""
         text = self.text[-_MAX_PARAMETERS:]
         if not text.endswith(")"):
             return ()
@@ -78,9 +66,142 @@ class Symbol:
     @cached_property
     def identifiers(self) -> tuple[str, ...]:
         """Every identifier of the name in order, those of the parameters included."""
-        if self.is_mangled:
-            return tuple(part for node in cxx.walk(self.tree) for part in node.parts)
         return tuple(_IDENTIFIER.findall(self.text))
+
+
+class Type(NamedTuple):
+    """A C++ type, function or value: its qualified name and the template arguments of each part."""
+
+    parts: tuple[str, ...] = ()
+    arguments: tuple[tuple[Type, ...], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The last part: "GemmUniversal" of `cutlass::gemm::kernel::GemmUniversal<...>`."""
+        return self.parts[-1] if self.parts else ""
+
+    @property
+    def args(self) -> tuple[Type, ...]:
+        """The template arguments of the last part that has any."""
+        return next((found for found in reversed(self.arguments) if found), ())
+
+
+EMPTY: Final = Type()
+
+_LEXER: Final = re.compile(r"\(anonymous namespace\)|::|[<>(){},]|[^<>(){},:]+|:")
+_QUALIFIER: Final = re.compile(r"\b(?:const|volatile|typename)\b|[*&]")
+_CLOSERS: Final = {"(": ")", "{": "}"}
+
+
+class _Builder:
+    """The types between two brackets; the last one is being read part by part."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.arguments: list[tuple[Type, ...]] = []
+        self.siblings: list[Type] = []
+        self.closers: list[str] = []
+        self.joined = True
+
+    def add(self, text: str) -> None:
+        """Read a word: the next part after `::`, more of a value like `(Major)0`, or a new name."""
+        if self.joined:
+            self.parts.append(text)
+            self.arguments.append(())
+        elif not self.arguments[-1]:
+            self.parts[-1] += text
+        else:
+            self.parts, self.arguments = [text], [()]
+        self.joined = False
+
+    def add_bracketed(self, lexeme: str) -> bool:
+        """Read a lexeme of a cast, a lambda or a function type as text; False if it is none."""
+        if lexeme in _CLOSERS:
+            self.closers.append(_CLOSERS[lexeme])
+        elif not self.closers:
+            return False
+        elif lexeme == self.closers[-1]:
+            self.closers.pop()
+        self.add(lexeme)
+        return True
+
+    def add_words(self, text: str, *, is_outermost: bool) -> None:
+        """Read text between brackets; outermost, the last word is the function's name."""
+        words = [text] if text == ANONYMOUS else _QUALIFIER.sub(" ", text).split()
+        if words and is_outermost:
+            if len(words) > 1 or not self.joined:  # what comes before is the return type
+                self.finish()
+            self.add(words[-1])
+        elif words:
+            self.add(" ".join(words))
+
+    def finish(self) -> tuple[Type, ...]:
+        """End the type, and return it with those before it."""
+        if self.parts:
+            self.siblings.append(Type(tuple(self.parts), tuple(self.arguments)))
+        self.parts, self.arguments, self.joined = [], [], True
+        return tuple(self.siblings)
+
+
+def parse(text: str) -> Type:
+    """Parse a demangled function name without its parameters, in linear time.
+
+    Parentheses and braces inside template arguments become part of the text of the value they
+    belong to. A name that was cut off keeps what is there.
+    """
+    stack = [_Builder()]
+    for lexeme in _LEXER.findall(text):
+        top, is_outermost = stack[-1], len(stack) == 1
+        if lexeme == "(" and is_outermost and not (top.joined or top.closers):
+            break
+        if top.add_bracketed(lexeme):
+            continue
+        if lexeme == "<":
+            stack.append(_Builder())
+        elif lexeme == ">":
+            _close(stack)
+        elif lexeme == ",":
+            top.finish()
+        elif lexeme == "::":
+            top.joined = True
+        else:
+            top.add_words(lexeme, is_outermost=is_outermost)
+        if len(stack) > MAX_DEPTH:
+            break
+    while len(stack) > 1:
+        _close(stack)
+    return next(reversed(stack[0].finish()), EMPTY)
+
+
+def _close(stack: list[_Builder]) -> None:
+    """Make what is between two brackets the arguments of the part before them."""
+    if len(stack) > 1:
+        listed = stack.pop().finish()
+        if stack[-1].arguments:
+            stack[-1].arguments[-1] = listed
+
+
+def walk(root: Type) -> list[Type]:
+    """Return the nodes of a tree in name order, at most a bounded number of them."""
+    nodes: list[Type] = []
+    stack = [root]
+    while stack and len(nodes) < _MAX_NODES:
+        node = stack.pop()
+        nodes.append(node)
+        stack.extend(child for group in reversed(node.arguments) for child in reversed(group))
+    return nodes
+
+
+def segments(root: Type) -> list[Type]:
+    """Return every part of every name in the tree as a type of its own, in name order.
+
+    So `DefaultGemm<...>::GemmKernel` is found by the name that carries the arguments.
+    """
+    return [
+        Type((part,), (arguments,))
+        for node in walk(root)
+        for part, arguments in zip(node.parts, node.arguments, strict=True)
+    ]
 
 
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fp8verify.kernels import classify, decode
-from fp8verify.kernels.cxx import parse, walk
 from fp8verify.kernels.grammars.cublas import LETTERS
+from fp8verify.kernels.symbol import parse, walk
 from fp8verify.terms import OpContext, Precision
 
 FP8_TOKEN = re.compile(r"f[lp]?(?:oat)?8|mxf?8|e4m3|e5m2|nvjet|b8|i8|mx8", re.IGNORECASE)

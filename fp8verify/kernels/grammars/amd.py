@@ -20,9 +20,8 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.describe import CPP, SHORT
-from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.symbol import Symbol, Type, split, walk
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _TENSILE: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
@@ -164,8 +163,6 @@ def _run(arguments: tuple[Type, ...]) -> list[str]:
 
 
 _AITER: Final = "aiter"
-# aiter writes these names by hand, and not all with the length of the name in them right.
-_MANGLED: Final = re.compile(r"_ZN5aiter\d+(?P<base>[a-zA-Z]\w*)E")
 _TYPE: Final = r"fp8|bf8|f8|fp4|f4|bf16|fp16|f16|[iI]8|int8|fp32"
 _GEMM: Final = re.compile(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
 # Blocks of 32 with E8M0 scales: of both operands alike, or of A and B apart (mxfp8fp4).
@@ -190,11 +187,9 @@ _JOINED: Final = re.compile(r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x12
 
 def aiter_assembly(symbol: Symbol) -> KernelName | None:
     """Decode an aiter assembly kernel, in its namespace or bare."""
-    mangled = _MANGLED.fullmatch(symbol.text)
-    ours = mangled is not None or symbol.path[:1] == ("aiter",)
+    ours, base = symbol.path[:1] == ("aiter",), symbol.base
     if not ours and not symbol.is_identifier:
         return None
-    base = mangled["base"] if mangled else symbol.base
     gemm = _GEMM.fullmatch(base) or _HGEMM.fullmatch(base)
     if gemm:
         return _aiter_gemm(base, gemm)

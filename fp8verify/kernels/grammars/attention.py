@@ -9,9 +9,8 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.describe import CPP
-from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.symbol import Symbol, Type, split, walk
 from fp8verify.terms import KernelName, Role
 
 _NAMESPACES: Final = {

@@ -13,9 +13,8 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.cxx import Type, walk
 from fp8verify.kernels.describe import BLAS, CPP, SHORT, spoken
-from fp8verify.kernels.symbol import Symbol
+from fp8verify.kernels.symbol import Symbol, Type, walk
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "cuBLAS"

@@ -19,9 +19,8 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.cxx import EMPTY, Type, segments, walk
 from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT
-from fp8verify.kernels.symbol import Symbol
+from fp8verify.kernels.symbol import EMPTY, Symbol, Type, segments, walk
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _V2: Final = re.compile(
@@ -185,12 +184,7 @@ def template(symbol: Symbol) -> KernelName | None:
 
 
 def _cut(symbol: Symbol) -> KernelName | None:
-    """Decode a name that is cut before its types; nearly all such kernels are GEMMs.
-
-    A mangled one that was cut has no tree, and is not known as CUTLASS's.
-    """
-    if symbol.is_mangled:
-        return None
+    """Decode a name that is cut before its types; nearly all such kernels are GEMMs."""
     if "..." not in symbol.text and symbol.text.count("<") == symbol.text.count(">") > 0:
         return None
     reason = "a CUTLASS kernel whose name is cut off before its types"

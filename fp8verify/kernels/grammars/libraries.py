@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.cxx import Type
 from fp8verify.kernels.describe import CPP, SHORT
-from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.symbol import Symbol, Type, split
 from fp8verify.terms import KernelName, Role, Scaling
 
 # Copies and fills that the driver runs, as Kineto and roctracer name them.

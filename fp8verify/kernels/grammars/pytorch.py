@@ -15,7 +15,7 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.cxx import ANONYMOUS
+from fp8verify.kernels.demangle import ANONYMOUS
 from fp8verify.kernels.describe import CPP, SHORT, element_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import KernelName, Precision, Role, Scaling
@@ -46,18 +46,18 @@ def native(symbol: Symbol) -> KernelName | None:
     """Decode a kernel of PyTorch itself."""
     if not symbol.path or symbol.path[0] not in _NAMESPACES or len(symbol.path) < 2:
         return None
-    if _FP8_COPY.search(symbol.spelling) or _FBGEMM_CAST.search(symbol.spelling):
+    if _FP8_COPY.search(symbol.text) or _FBGEMM_CAST.search(symbol.text):
         return _fp8_copy(symbol)
     words = frozenset(split(symbol.base))
     role = next((role for role, row in _ROLES if words & row), Role.OTHER)
-    element = _element(symbol.spelling, role) if role is not Role.OTHER else None
+    element = _element(symbol.text, role) if role is not Role.OTHER else None
     reason = f"PyTorch {symbol.base}"
     return describe.other(_LIBRARY, role, reason, element=element, precision=element_class(element))
 
 
 def _fp8_copy(symbol: Symbol) -> KernelName:
     """Describe a cast to or from FP8, or a copy of FP8 data to another layout."""
-    copies = _FP8_SOURCE.search(symbol.spelling)
+    copies = _FP8_SOURCE.search(symbol.text)
     role = Role.ELEMENTWISE if copies else Role.CAST_QUANTIZE
     reason = "copies FP8 data" if copies else "casts to or from FP8 in eager mode"
     element = CPP.get(copies[1]) if copies else None
