@@ -289,7 +289,7 @@ def measure(folder: Path, with_compile: bool) -> tuple[list[Any], dict[str, Any]
 
 def write(folder: Path, launches: list[Any], chosen: dict[str, Any], gpu: Any) -> int:
     """Write the table of kernels; return how many labels the counters contradict."""
-    from fp8verify.prove.agreement import count, judge
+    from fp8verify.prove import count, judge
 
     done = [line.split("\t") for line in (folder / "products.tsv").read_text().splitlines()]
     at, wrong, seen = -1, 0, set()

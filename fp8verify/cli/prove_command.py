@@ -48,18 +48,19 @@ def prove_command(
     """
     if not arguments:
         raise UsageError("no command given", "Write it after --: fp8verify prove -- python x.py")
+    from fp8verify import prove
     from fp8verify.cli.output import emit
-    from fp8verify.prove import agreement, ncu
+    from fp8verify.prove import ncu
 
     program, gpu = ncu.find_ncu(), ncu.find_gpu()
     chosen = ncu.metrics_of(program, gpu)
     window = ncu.Window(launches, skip, ncu.GEMM_LIKE if kernels is None else kernels)
-    proofs = agreement.prove_launches(ncu.measure(program, arguments, window, chosen), chosen)
+    proofs = prove.prove_launches(ncu.measure(program, arguments, window, chosen), chosen)
     color = output is None and sys.stdout.isatty()
     if form == "json":
-        shown = agreement.as_json(gpu, proofs)
+        shown = prove.as_json(gpu, proofs)
     else:
-        shown = agreement.as_text(gpu, proofs, color=color)
+        shown = prove.as_text(gpu, proofs, color=color)
     emit(f"{shown}\n", output)
     verdicts = {proof.agreement for proof in proofs}
     if verdicts & {"differs", "missed"}:

@@ -1,1 +1,170 @@
 """Compare what kernel names say with what the GPU's own counters counted."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from fp8verify.kernels import decode
+from fp8verify.kernels.describe import SPLIT_K
+from fp8verify.prove.ncu import CUDA_CORES, FP8_FP6_FP4, Counter, Gpu, Launch
+from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.text import cut_middle, printable
+
+Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
+
+# The counters in which a class must show: most have one of their name, those of 8 bits and less
+# share one on some GPUs.
+SOURCES: Final[dict[Precision, frozenset[str]]] = {
+    **{one: frozenset({one.value}) for one in Precision if one is not Precision.UNKNOWN},
+    **{one: frozenset({FP8_FP6_FP4}) for one in Precision if one.is_low},
+    **{one: frozenset({"fp8", FP8_FP6_FP4}) for one in Precision if one.is_fp8},
+    **{one: frozenset({"fp4", FP8_FP6_FP4}) for one in Precision if one.is_fp4},
+}
+# Kernels with products that are not GEMMs of linear layers: the counters say nothing against them.
+_PRODUCTS: Final = frozenset({Role.ATTENTION, Role.CONV})
+_NAME_WIDTH: Final = 58
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel's class and the operations that the GPU counted in one launch of it, by type.
+
+    `flops` is 2·M·N·K of the launch, None if nothing recorded its shape.
+    """
+
+    kernel: str
+    role: str
+    precision: str
+    launches: int
+    operations: dict[str, int]
+    flops: int | None
+    agreement: Agreement
+    reason: str
+
+
+def prove_launches(launches: Iterable[Launch], chosen: Mapping[str, Counter]) -> list[Proof]:
+    """Judge launches, grouped by kernel and counts."""
+    tally = Tally(
+        (launch.kernel, launch.flops, tuple(sorted(count(launch, chosen).items())))
+        for launch in launches
+    )
+    proofs = (
+        judge(kernel, dict(counts), flops, launches=number)
+        for (kernel, flops, counts), number in tally.items()
+    )
+    return [proof for proof in proofs if proof is not None]
+
+
+def count(launch: Launch, chosen: Mapping[str, Counter]) -> dict[str, int]:
+    """Sum the metrics of a launch into operations by source type."""
+    found: Tally[str] = Tally()
+    for metric, counter in chosen.items():
+        if metric in launch.metrics:
+            found[counter.source] += launch.metrics[metric] * counter.operations
+    return dict(found)
+
+
+def judge(
+    kernel: str, operations: dict[str, int], flops: int | None = None, *, launches: int = 1
+) -> Proof | None:
+    """Compare one kernel's class with its operations; None for one that multiplies nothing."""
+    decoded = decode(kernel)
+    multiplied = [name for name, n in operations.items() if n and name not in CUDA_CORES]
+    if not decoded.role.is_gemm and (not multiplied or decoded.role in _PRODUCTS):
+        return None
+    agreement, reason = _agreement(decoded, operations, multiplied, flops)
+    return Proof(
+        kernel=kernel,
+        role=decoded.role.value,
+        precision=decoded.precision.value,
+        launches=launches,
+        operations=operations,
+        flops=flops,
+        agreement=agreement,
+        reason=reason,
+    )
+
+
+def _agreement(
+    decoded: KernelName, operations: Mapping[str, int], multiplied: list[str], flops: int | None
+) -> tuple[Agreement, str]:
+    # CUDA cores scale the output of every kernel, so their counts decide only alone.
+    counted_types = multiplied or [name for name in CUDA_CORES if operations.get(name)]
+    types = " and ".join(name.upper() for name in counted_types) or "no"
+    if not counted_types:
+        return "not counted", "no operation of a type that is counted on this GPU"
+    if not decoded.role.is_gemm:
+        return "missed", f"{types} operations in a kernel whose name does not say GEMM"
+    if decoded.precision is Precision.UNKNOWN:
+        return "unclaimed", f"the name says no type; {types} operations were counted"
+    if not set(counted_types) <= SOURCES[decoded.precision]:
+        named = decoded.precision.value
+        return "differs", f"the name says {named}; {types} operations were counted"
+    if SPLIT_K in decoded.tokens:
+        return "agrees", "adds up the parts of the GEMM before it"
+    counted = sum(operations[name] for name in counted_types)
+    if flops is not None and counted < flops:
+        return "differs", f"{counted:,} operations were counted of 2·M·N·K = {flops:,}"
+    if flops is None:
+        return "agrees", "type agrees; the shape is not known"
+    if counted == flops:
+        return "agrees", "type agrees, and the count is 2·M·N·K"
+    padding = f"{counted / flops - 1:.1%} of padding"
+    return "agrees", f"type agrees; the count is 2·M·N·K and {padding}"
+
+
+def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
+    """Return one JSON document: the GPU and a row for each kernel."""
+    rows = [msgspec.to_builtins(proof) for proof in proofs]
+    document = {"gpu": gpu.name, "compute_capability": gpu.capability, "kernels": rows}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool = False) -> str:
+    """Return the table: agreement, class, 2·M·N·K, operations by type, kernel."""
+    from fp8verify.report.page import GOOD, Grid, Page
+    from fp8verify.report.text import write_text
+
+    headings = ("<agreement", "calls", "<class", "2·M·N·K", "<counted operations", "<kernel")
+    rows = [
+        (
+            proof.agreement,
+            str(proof.launches),
+            proof.precision,
+            f"{proof.flops:,}" if proof.flops else "-",
+            _operations(proof),
+            _short(proof.kernel),
+        )
+        for proof in proofs
+    ]
+    wrong = (proof for proof in proofs if proof.agreement in ("differs", "missed"))
+    below = (summary(proofs), *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong))
+    grid = Grid("Proofs", headings, rows, stretch=True, below=below)
+    head = f"{gpu.name}, operations of one launch by source type"
+    page = Page("", GOOD, (gpu.name,), "", fails=False, body=(head, grid))
+    return write_text(page, terminal=color, verbose=True, width=width).rstrip()
+
+
+def summary(proofs: Sequence[Proof]) -> str:
+    """Return one sentence: how many kernels agree, and what the others do."""
+    counts = Tally(proof.agreement for proof in proofs)
+    claimed = counts["agrees"] + counts["differs"] + counts["missed"]
+    text = f"The counters agree with the class of {counts['agrees']} of {claimed} GEMM kernels"
+    if counts["unclaimed"]:
+        text += f"; {counts['unclaimed']} more have names without types"
+    if counts["not counted"]:
+        text += f"; of {counts['not counted']} nothing was counted"
+    return f"{text}."
+
+
+def _operations(proof: Proof) -> str:
+    tensor = {name: n for name, n in proof.operations.items() if n and name != "fp32"}
+    shown = tensor or {name: n for name, n in proof.operations.items() if n}
+    return ", ".join(f"{name} {count:,}" for name, count in shown.items()) or "none"
+
+
+def _short(name: str) -> str:
+    return cut_middle(printable(name), _NAME_WIDTH)

@@ -38,93 +38,44 @@ class Counter(NamedTuple):
     operations: int = 1
 
 
-class Chip(NamedTuple):
-    """The counters of one architecture, by the GPUs that people know it by.
-
-    `patterns` are the names of a source type's metrics without what all begin with; the first one
-    that the machine knows counts.
-    """
-
-    gpus: str
-    patterns: dict[str, tuple[str, ...]]
-
-
-# The names that were compared with 2·M·N·K on a GPU say so; the others are from --query-metrics.
-_GH100: Final = Chip(
-    "H100, H200, GH200, H800, H20",
-    {
-        "fp8": ("src_fp8",),  # H200: E4M3 x E4M3, E5M2 and row-wise, 4096 x 1024 x 2048
-        "bf16": ("op_hg?mma_src_bf16_dst_fp32",),  # H200; hmma counts what is no wgmma
-        "fp16": ("op_hg?mma_src_fp16(?:_dst_fp(?:16|32))?",),
-        "tf32": ("op_hg?mma_src_tf32_dst_fp32",),
-        "int8": ("op_ig?mma_src_int8",),
-        "fp64": ("src_fp64", r"op_dmma\w*?"),
-    },
+# Source types of products, each in the first of these forms that ncu lists for the GPU: by
+# instruction where it can be. Compared with 2·M·N·K: FP8 and BF16 on an H200, FP8 on an RTX 4090,
+# FP8 and FP4 on a B300 (NVIDIA/DCGM#251).
+_FORMS: Final = (
+    "op_[a-z]+_src_{}",
+    "src_{}",
+    "op_[a-z]+_src_{}_dst_fp(?:16|32)",
+    "src_{}_dst_fp(?:16|32)",
 )
-_BY_SOURCE: Final = {
-    "bf16": ("src_bf16_dst_fp32",),
-    "fp16": ("src_fp16", "src_fp16_dst_fp(?:16|32)"),
-    "tf32": ("src_tf32_dst_fp32",),
-    "int8": ("src_int8",),
-    "fp64": ("src_fp64",),
-}
-_GA10X: Final = Chip("A100, A10, RTX 30", _BY_SOURCE)
-_AD10X: Final = Chip(
-    "RTX 40, L4, L40, L40S",
-    {"fp8": ("src_fp8", "src_fp8_dst_fp(?:16|32)"), **_BY_SOURCE},  # RTX 4090, 4096 x 3072 x 768
-)
-_GB10X: Final = Chip(
-    "B200, GB200, B300, GB300",
-    {
-        # B300, 4096 x 4096 x 4096: nvjet_sm103_qqtst and nvjet_sm103_ootst (NVIDIA/DCGM#251).
-        "fp8": ("op_utcqmma_src_fp8_dst_fp(?:16|32)",),
-        "fp4": ("op_utcomma_src_fp4_dst_fp32",),
-        FP8_FP6_FP4: ("op_utcqmma_src_fp4_fp6_fp8_dst_fp(?:16|32)",),
-        "bf16": ("op_(?:utc)?hmma_src_bf16_dst_fp32",),
-        "fp16": ("op_(?:utc)?hmma_src_fp16(?:_dst_fp(?:16|32))?",),
-        "tf32": ("op_(?:utc)?hmma_src_tf32_dst_fp32",),
-        "int8": ("op_(?:utc)?imma_src_int8",),
-        "fp64": ("src_fp64",),
-    },
-)
-_GB20X: Final = Chip(
-    "RTX 50, RTX PRO Blackwell",
-    {
-        "fp8": ("src_fp8_dst_fp(?:16|32)",),
-        "fp4": ("src_fp4_dst_fp32",),
-        FP8_FP6_FP4: ("src_fp4_fp6(?:_fp8)?_dst_fp(?:16|32)",),
-        **_BY_SOURCE,
-    },
-)
+_SOURCES: Final = ("fp8", "fp4", FP8_FP6_FP4, "bf16", "fp16", "tf32", "int8", "fp64")
+_SPELLED: Final = {FP8_FP6_FP4: "fp4_fp6(?:_fp8)?"}
 
-# By compute capability, as nvidia-smi reports it.
-CHIPS: Final[dict[str, Chip]] = {
-    "8.0": _GA10X,
-    "8.6": _GA10X,
-    "8.9": _AD10X,
-    "9.0": _GH100,
-    "10.0": _GB10X,
-    "10.3": _GB10X,
-    "12.0": _GB20X,
+# The GPUs whose lists have these forms, by compute capability, as nvidia-smi reports it.
+_GPUS: Final = {
+    "8.0": "A100",
+    "8.6": "A10, RTX 30",
+    "8.9": "RTX 40, L4, L40, L40S",
+    "9.0": "H100, H200, GH200, H800, H20",
+    "10.0": "B200, GB200",
+    "10.3": "B300, GB300",
+    "12.0": "RTX 50, RTX PRO Blackwell",
 }
 
 
-def choose(chip: Chip, known: Collection[str]) -> dict[str, Counter]:
+def choose(known: Collection[str]) -> dict[str, Counter]:
     """Return the metrics to measure, each with its counter, out of those that `ncu` knows."""
     chosen = {name: Counter("fp32", operations=2) for name in known if name == _FFMA}
-    for source, patterns in chip.patterns.items():
-        chosen |= dict.fromkeys(_first(patterns, known), Counter(source))
+    for source in _SOURCES:
+        listed = (_listed(form.format(_SPELLED.get(source, source)), known) for form in _FORMS)
+        chosen |= dict.fromkeys(next(filter(None, listed), ()), Counter(source))
     return chosen
 
 
-def _first(patterns: tuple[str, ...], known: Collection[str]) -> list[str]:
-    for pattern in patterns:
-        shape = re.compile(_TENSOR + pattern)
-        names = [name for name in known if shape.fullmatch(_SPARSITY.sub("", name))]
-        if names:  # a name whose halves are there would be counted twice
-            whole = {_SPARSITY.sub("", name) for name in names if _SPARSITY.search(name)}
-            return [name for name in names if name not in whole]
-    return []
+def _listed(form: str, known: Collection[str]) -> list[str]:
+    shape = re.compile(_TENSOR + form)
+    names = [name for name in known if shape.fullmatch(_SPARSITY.sub("", name))]
+    whole = {_SPARSITY.sub("", name) for name in names if _SPARSITY.search(name)}
+    return [name for name in names if name not in whole]  # and its halves would count twice
 
 
 # Words of kernels that multiply matrices; what they catch besides is left out afterwards.
@@ -149,11 +100,10 @@ class ProveError(Fp8VerifyError):
 
 
 class Gpu(NamedTuple):
-    """The GPU that is measured and its counters."""
+    """The GPU that is measured."""
 
     name: str
     capability: str
-    chip: Chip
 
 
 class Window(NamedTuple):
@@ -180,10 +130,10 @@ def find_ncu() -> str:
 
 
 def find_gpu() -> Gpu:
-    """Return the first GPU and its table of counters.
+    """Return the first GPU.
 
     Raises:
-        ProveError: no NVIDIA GPU, or one without a table of counters.
+        ProveError: no NVIDIA GPU, or one whose counters are not known.
     """
     done = _output(["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"])
     capability, _, name = (part.strip() for part in done.partition("\n")[0].partition(","))
@@ -194,14 +144,13 @@ def find_gpu() -> Gpu:
             "SQ_INSTS_VALU_MFMA_MOPS_F8 SQ_INSTS_VALU_MFMA_MOPS_BF16 (512 operations a count; E5M2 "
             "counts as F8).",
         )
-    chip = CHIPS.get(capability)
-    if chip is None:
-        known = ", ".join(f"{key} ({row.gpus})" for key, row in CHIPS.items())
+    if capability not in _GPUS:
+        known = ", ".join(f"{key} ({gpus})" for key, gpus in _GPUS.items())
         raise ProveError(
             f"No counters are known for {name}, compute capability {capability}.",
             f"Known are {known}. Names are still decoded: fp8verify explain.",
         )
-    return Gpu(name, capability, chip)
+    return Gpu(name, capability)
 
 
 def metrics_of(ncu: str, gpu: Gpu) -> dict[str, Counter]:
@@ -210,7 +159,7 @@ def metrics_of(ncu: str, gpu: Gpu) -> dict[str, Counter]:
     Raises:
         ProveError: it knows none of them.
     """
-    chosen = choose(gpu.chip, _METRIC.findall(_output([ncu, "--query-metrics"])))
+    chosen = choose(_METRIC.findall(_output([ncu, "--query-metrics"])))
     if not chosen:
         raise ProveError(
             f"ncu lists no counter of operations for {gpu.name}.",

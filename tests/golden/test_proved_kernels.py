@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.kernels import decode
-from fp8verify.prove.agreement import SOURCES, judge
+from fp8verify.prove import SOURCES, judge
 from fp8verify.terms import Precision
 
 COUNTED = sorted({source for row in SOURCES.values() for source in row})

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.prove.agreement import SOURCES, judge, prove_launches
-from fp8verify.prove.ncu import CHIPS, choose
+from fp8verify.prove import SOURCES, judge, prove_launches
+from fp8verify.prove.ncu import choose
 from fp8verify.prove.ncu import read_launches as read
 from fp8verify.terms import Precision
 from tests.fake_ncu import BF16, FFMA, FP8, HMMA, METRICS, log_of
@@ -24,7 +24,7 @@ def test_launches_of_two_processes_do_not_mix_and_equal_ones_are_one_row() -> No
     log = log_of(*[(FP8_NAME, 10, 0, "")] * 3) + log_of((FP8_NAME, 20, 0, "")).replace("77", "78")
     launches = read(log.splitlines())
     assert [launch.metrics[FP8] for launch in launches] == [10, 10, 10, 20]
-    proofs = prove_launches(launches, choose(CHIPS["9.0"], METRICS))
+    proofs = prove_launches(launches, choose(METRICS))
     assert [(proof.launches, proof.operations["fp8"]) for proof in proofs] == [(3, 10), (1, 20)]
 
 
@@ -49,13 +49,13 @@ def test_any_log_is_read(lines: list[str]) -> None:
 
 
 def test_metrics_are_chosen_that_the_tool_knows_each_source_by_one_form() -> None:
-    assert set(choose(CHIPS["9.0"], METRICS)) == {FP8, BF16, HMMA, FFMA}
+    assert set(choose(METRICS)) == {FP8, BF16, HMMA, FFMA}
     known = [
         "sm__ops_path_tensor_op_utcqmma_src_fp8_dst_fp32",
         "sm__ops_path_tensor_op_utcqmma_src_fp8_dst_fp32_sparsity_off",
         "sm__ops_path_tensor_op_utcqmma_src_fp8_dst_fp32_sparsity_on",
     ]
-    assert set(choose(CHIPS["10.3"], known)) == set(known[1:])
+    assert set(choose(known)) == set(known[1:])
 
 
 def test_every_class_has_its_counters() -> None:
