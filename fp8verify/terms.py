@@ -150,12 +150,20 @@ class Severity(str, Enum):
     INFO = "info"
 
 
+class Hint(str, Enum):
+    """What a name says of a GEMM beside its types."""
+
+    SPLIT_K = "adds up the parts of a GEMM whose K was split"
+    SCALED_MM = "the product of torch._scaled_mm, whose template takes FP8"
+    SIXTEEN_BITS = "an MMA whose K of 16 is that of operands with 16 bits"
+
+
 class KernelName(msgspec.Struct, frozen=True, kw_only=True):
     """What the name of a kernel alone says.
 
     `precision` is the class of the operands that are multiplied (for kernels that multiply
     nothing: of the data they write). `a`, `b` and `out` are element types such as "e4m3",
-    "e5m2", "bf16", or None if the name does not say.
+    "e5m2", "bf16", or None if the name does not say. `hint` is what else a name may say.
     """
 
     name: str = ""
@@ -168,7 +176,7 @@ class KernelName(msgspec.Struct, frozen=True, kw_only=True):
     out: str | None = None
     scaling: Scaling | None = None
     fast_accum: bool | None = None
-    tokens: tuple[tuple[str, str], ...] = ()
+    hint: Hint | None = None
 
 
 class OpContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -199,15 +199,8 @@ def _as_json(found: KernelName) -> str:
 def _as_text(found: KernelName) -> str:
     from fp8verify.text import printable
 
-    lines = [
-        printable(found.name),
-        f"  {found.role.value}, {found.precision.value}: {found.reason}",
-    ]
-    width = max((len(token) for token, _ in found.tokens), default=0)
-    lines += [
-        f"    {printable(token):{width}}  {printable(meaning)}" for token, meaning in found.tokens
-    ]
-    return "\n".join(lines)
+    said = f"  {found.role.value}, {found.precision.value}: {found.reason}"
+    return f"{printable(found.name)}\n{said}"
 
 
 @cache

@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import element_class
 from fp8verify.kernels.operators import Evidence, encloses, evidence_of, multiplies_nothing
-from fp8verify.terms import COUNTED, KernelName, OpContext, Precision, Role, Scaling
+from fp8verify.terms import COUNTED, Hint, KernelName, OpContext, Precision, Role, Scaling
 
 Source = Literal["name", "op", "name+op", "library", "none"]
 
@@ -47,14 +47,14 @@ def classify(decoded: KernelName, op: OpContext | None) -> Classification:
     """Classify a kernel: by its name if that is certain, else by its operator."""
     kernel = _classify(decoded, op)
     types_known = op is not None and any(op.types)
-    is_scaled_mm = describe.SCALED_MM in decoded.tokens and decoded.role.is_gemm
+    is_scaled_mm = decoded.hint is Hint.SCALED_MM and decoded.role.is_gemm
     if kernel.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
-        reason = f"TorchInductor kernel, {describe.SCALED_MM[1]}"
+        reason = f"TorchInductor kernel, {Hint.SCALED_MM.value}"
         return replace(kernel, precision=Precision.FP8, source="name", reason=reason)
-    if kernel.precision is Precision.UNKNOWN and describe.SIXTEEN_BITS in decoded.tokens:
+    if kernel.precision is Precision.UNKNOWN and decoded.hint is Hint.SIXTEEN_BITS:
         halves = op is not None and {"c10::Half"} == {"c10::Half", "c10::BFloat16"} & set(op.types)
         precision = Precision.FP16 if halves else Precision.BF16
-        reason = f"{kernel.reason}; {describe.SIXTEEN_BITS[1]}"
+        reason = f"{kernel.reason}; {Hint.SIXTEEN_BITS.value}"
         return replace(kernel, precision=precision, source="name", reason=reason)
     return kernel
 
@@ -82,7 +82,7 @@ def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
 def _by_name(decoded: KernelName) -> Classification:
     """Classify by the name; a split-K reduction is a part of its GEMM."""
     fields: dict[str, Any] = asdict(decoded)
-    split = describe.SPLIT_K in decoded.tokens
+    split = decoded.hint is Hint.SPLIT_K
     silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
     fields |= {"source": "none" if silent else "name", "split_k": split}
     return Classification(**fields | ({"role": Role.GEMM} if split else {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fp8verify.terms import KernelName, Precision, Role, Scaling
+from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 
 def _spellings(elements: dict[str, str]) -> dict[str, str]:
@@ -104,13 +104,6 @@ SCALED: Final[dict[tuple[Precision, str | None], Precision]] = {
     (Precision.FP4, "ue4m3"): Precision.NVFP4,
 }
 
-SPOKEN: Final[dict[str, str]] = {
-    "e4m3": "FP8 E4M3",
-    "e5m2": "FP8 E5M2",
-    "fp8": "FP8 (E4M3 or E5M2, chosen at run time)",
-    "e2m1": "FP4 E2M1",
-}
-
 
 def element_class(element: str | None) -> Precision:
     """Return the precision class of one element type, UNKNOWN if there is none."""
@@ -131,23 +124,6 @@ def product_class(a: str | None, b: str | None, scale: str | None = None) -> Pre
     if left is not right:
         return Precision.UNKNOWN
     return SCALED.get((left, scale), left)
-
-
-def spoken(element: str | None) -> str:
-    """Return how people write the element type: "FP8 E4M3" for "e4m3"."""
-    return SPOKEN.get(element or "", (element or "").upper() or "an unknown type")
-
-
-Tokens = tuple[tuple[str, str], ...]
-
-# The first token of a split-K reduction, by which `classify` knows it.
-SPLIT_K: Final = ("splitKreduce", "adds up the parts of a GEMM whose K was split")
-# Inductor has a template of torch._scaled_mm for FP8 alone, FP4 goes to cuBLAS
-# (torch/_inductor/kernel/mm.py, `tuned_scaled_mm`, torch 2.11).
-SCALED_MM: Final = ("scaled_mm", "the product of torch._scaled_mm, whose template takes FP8")
-
-# The MMA instruction's K is that of 16-bit operands: BF16, unless the operator says FP16.
-SIXTEEN_BITS: Final = ("K16", "an MMA whose K of 16 is that of operands with 16 bits")
 
 
 def operands(a: str | None, b: str | None, out: str | None) -> str:
@@ -177,7 +153,7 @@ def gemm(
     scaling: Scaling | None = None,
     precision: Precision | None = None,
     fast_accum: bool | None = None,
-    tokens: Tokens = (),
+    hint: Hint | None = None,
 ) -> KernelName:
     """Describe a matrix multiplication (or `role`) whose name gives the types of its operands."""
     product = product_class(a, b, scale) if precision is None else precision
@@ -194,7 +170,7 @@ def gemm(
         out=out,
         scaling=scaling or scaling_of(a, scale),
         fast_accum=fast_accum,
-        tokens=tokens or operand_tokens(a, b, out),
+        hint=hint,
     )
 
 
@@ -205,15 +181,9 @@ def other(
     *,
     element: str | None = None,
     precision: Precision = Precision.UNKNOWN,
-    tokens: Tokens = (),
+    hint: Hint | None = None,
 ) -> KernelName:
     """Describe a kernel that is not a GEMM of known types; `element` is the type that it writes."""
     return KernelName(
-        role=role, precision=precision, library=library, reason=reason, out=element, tokens=tokens
+        role=role, precision=precision, library=library, reason=reason, out=element, hint=hint
     )
-
-
-def operand_tokens(a: str | None, b: str | None, out: str | None) -> Tokens:
-    """Return the plainest tokens: each known type and which operand it is."""
-    named = ((a, "operand A is"), (b, "operand B is"), (out, "the output is"))
-    return tuple((element, f"{what} {spoken(element)}") for element, what in named if element)

@@ -9,9 +9,8 @@ from typing import Final, Literal
 import msgspec
 
 from fp8verify.kernels import decode
-from fp8verify.kernels.describe import SPLIT_K
 from fp8verify.prove.ncu import CUDA_CORES, FP8_FP6_FP4, Counter, Gpu, Launch
-from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.terms import Hint, KernelName, Precision, Role
 from fp8verify.text import cut_middle, printable
 
 Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
@@ -103,7 +102,7 @@ def _agreement(
     if not set(counted_types) <= SOURCES[decoded.precision]:
         named = decoded.precision.value
         return "differs", f"the name says {named}; {types} operations were counted"
-    if SPLIT_K in decoded.tokens:
+    if decoded.hint is Hint.SPLIT_K:
         return "agrees", "adds up the parts of the GEMM before it"
     counted = sum(operations[name] for name in counted_types)
     if flops is not None and counted < flops:

@@ -126,8 +126,7 @@ def said_of(found: KernelName) -> str:
     said = (found.role.value, found.precision.value, found.library, operands, found.out)
     accumulation = {True: "fast", False: "exact"}.get(found.fast_accum)
     scaling = found.scaling and found.scaling.value
-    tokens = " ".join(f"[{token}]" for token, _ in found.tokens)
-    return ", ".join(filter(None, (*said, scaling, accumulation, tokens)))
+    return ", ".join(filter(None, (*said, scaling, accumulation)))
 
 
 def jumbled(name: str) -> str:

@@ -13,9 +13,9 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.describe import BLAS, CPP, SHORT, spoken
+from fp8verify.kernels.describe import BLAS, CPP, SHORT
 from fp8verify.kernels.symbol import Symbol, Type, walk
-from fp8verify.terms import KernelName, Precision, Role, Scaling
+from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "cuBLAS"
 _NVJET: Final = re.compile(
@@ -41,27 +41,6 @@ LETTERS: Final[dict[str, str]] = {
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
 _SCALING: Final = re.compile(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
 _LAYOUT: Final = re.compile(r"[TN]{3,4}")
-_PAIR: Final = re.compile(r"\d+x\d+")
-_PAIRS: Final = (
-    "a tile of {0} by {1} outputs",
-    "{0} of K at a time, {1} stages in flight",
-    "clusters of {0} by {1} thread blocks",
-)
-_MODIFIERS: Final[dict[str, str]] = {
-    "mma": "warp-level MMA",
-    "bz": "C is not read (beta is zero)",
-    "bx": "C may be read (any beta)",
-    "badd": "C is added (beta is one)",
-    "2cta": "two thread-block CTAs share one MMA",
-    "splitK": "K is split; a second kernel adds the parts",
-    "coopA": "two warp groups share A",
-    "coopB": "two warp groups share B",
-    "algo2": "fast accumulation off",
-    "bias": "adds a bias",
-    "ovscale": "one scale for each row of A and column of B",
-    "h": "tiles run along rows",
-    "v": "tiles run along columns",
-}
 
 
 def nvjet(symbol: Symbol) -> KernelName | None:
@@ -90,7 +69,6 @@ def nvjet(symbol: Symbol) -> KernelName | None:
         scaling=scaling,
         precision=precision,
         fast_accum=_fast_accumulation(modifiers, match["arch"], a),
-        tokens=_nvjet_tokens(match, modifiers),
     )
 
 
@@ -135,56 +113,6 @@ def _fast_accumulation(modifiers: list[str], arch: str | None, a: str | None) ->
     if "algo2" in modifiers:
         return False
     return True if arch == "90" else None
-
-
-def _nvjet_tokens(match: re.Match[str], modifiers: list[str]) -> describe.Tokens:
-    arch, types = match["arch"], match["types"]
-    tokens = [("nvjet", "cuBLASLt GEMM generated at run time")]
-    if arch:
-        tokens.append((f"sm{arch}", f"for compute capability {arch[:-1]}.{arch[-1]}"))
-    tokens += [(letter, meaning) for letter, meaning in zip(types, _places(types), strict=False)]
-    if match["tf32"]:
-        tokens.append(("tf32", "FP32 operands are rounded to TF32"))
-    tokens += _sizes(modifiers)
-    tokens += [(token, meaning) for token in modifiers if (meaning := _modifier(token))]
-    return (*tokens, *_layout(modifiers[-1]))
-
-
-def _places(code: str) -> list[str]:
-    """Say the meaning of each letter of a type code at its place."""
-    spoken_letters = [spoken(LETTERS.get(letter)) for letter in code.split("_")[0]]
-    names = ["operand A is", "operand B is"]
-    if len(spoken_letters) == 3:
-        names = ["operands A and B are", "computes in", "output D is"]
-    if len(spoken_letters) == 5:
-        names += ["operand C is", "computes in", "output D is"]
-    return [f"{name} {what}" for name, what in zip(names, spoken_letters, strict=False)]
-
-
-def _sizes(modifiers: list[str]) -> list[tuple[str, str]]:
-    """Say the three pairs of sizes that a name begins with; sm120 names have others."""
-    pairs = [token for token in modifiers[:3] if _PAIR.fullmatch(token)]
-    if len(pairs) < len(_PAIRS):
-        return []
-    return [
-        (token, what.format(*token.split("x"))) for token, what in zip(pairs, _PAIRS, strict=True)
-    ]
-
-
-def _layout(token: str) -> list[tuple[str, str]]:
-    """Say how A and B are stored; the third letter is C's."""
-    if not _LAYOUT.fullmatch(token):
-        return []
-    stored = {"T": "transposed", "N": "not transposed"}
-    return [(token, f"A is {stored[token[0]]}, B is {stored[token[1]]} (column-major terms)")]
-
-
-def _modifier(token: str) -> str | None:
-    match = _SCALING.fullmatch(token)
-    if not match:
-        return _MODIFIERS.get(token)
-    unit = f"{match['size']}x{match['size']} block" if match["unit"] == "blk" else match["size"]
-    return f"operand {token[0]} has one {match['format'] or 'FP32'} scale for each {unit} elements"
 
 
 # Products in the libraries' own logs: fp8verify.trace.blas_log.
@@ -283,7 +211,7 @@ def _split_k() -> KernelName:
     written, not what was multiplied.
     """
     reason = "adds up the parts of a split-K GEMM; the GEMM's operand types are not in its name"
-    return describe.other(_LIBRARY, Role.REDUCTION, reason, tokens=(describe.SPLIT_K,))
+    return describe.other(_LIBRARY, Role.REDUCTION, reason, hint=Hint.SPLIT_K)
 
 
 def _vector(symbol: Symbol, base: str) -> KernelName | None:
@@ -336,7 +264,6 @@ def xmma(symbol: Symbol) -> KernelName | None:
     stored, read = (_XMMA_ELEMENT.findall(words[i]) for i in fields[:2])
     a, b = SHORT[read[0]], SHORT[read[1] if len(read) > 2 else read[0]]
     out = SHORT[stored[-1]]
-    tokens = (describe.SPLIT_K, *describe.operand_tokens(a, b, out))
     fast = False if "algo2" in words and a in ("e4m3", "e5m2") else None
     return describe.gemm(
         library,
@@ -346,7 +273,7 @@ def xmma(symbol: Symbol) -> KernelName | None:
         out,
         role=role,
         fast_accum=fast,
-        tokens=tokens if _XMMA_SPLIT_K in symbol.text else (),
+        hint=Hint.SPLIT_K if _XMMA_SPLIT_K in symbol.text else None,
     )
 
 

@@ -24,7 +24,7 @@ from fp8verify.kernels import describe, type_words
 from fp8verify.kernels.describe import SCALES, SHORT
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol, split
-from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.terms import Hint, KernelName, Precision, Role
 
 _LIBRARY: Final = "CuTe DSL"
 _KITTENS: Final = "ThunderKittens"
@@ -114,8 +114,8 @@ def _by_instruction(kernel: KernelName, function: str, arguments: str) -> Kernel
     evidence = f"the K of its MMA, {k}"
     if element is not None:
         return describe.gemm(_LIBRARY, evidence, element, element, role=kernel.role, scale=scale)
-    tokens = (describe.SIXTEEN_BITS,) if k == 16 else ()
-    return msgspec.structs.replace(kernel, library=_LIBRARY, tokens=tokens)
+    hint = Hint.SIXTEEN_BITS if k == 16 else None
+    return msgspec.structs.replace(kernel, library=_LIBRARY, hint=hint)
 
 
 def _is_shape(digits: str, k: str) -> bool:

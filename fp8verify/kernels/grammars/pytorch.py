@@ -18,7 +18,7 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.demangle import ANONYMOUS
 from fp8verify.kernels.describe import CPP, SHORT, element_class
 from fp8verify.kernels.symbol import Symbol, split
-from fp8verify.terms import KernelName, Precision, Role, Scaling
+from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "PyTorch"
 _NAMESPACES: Final = frozenset({"at", "c10", "torch"})
@@ -121,17 +121,14 @@ def _inductor(kind: str, ops: str) -> KernelName:
     words = frozenset(ops.split("_"))
     if "_scaled_mm_" in f"{ops}_":  # unlike _scaled_dot_product_..., whose words it shares
         words |= {"scaled_mm"}
-    tokens: describe.Tokens = (
-        (kind, _KINDS.get(kind, "a kernel")),
-        (ops.strip("_"), "the fused operations"),
-    )
-    if kind == "tem" and _only_scaled_mm(ops):
-        tokens = (*tokens, describe.SCALED_MM)
     role = _template(words) if kind in ("tem", "mm", "bmm") else _fused(kind, words)
     reason = f"TorchInductor kernel, {_KINDS.get(kind, kind)}"
     if role.is_gemm:
         reason += "; its operand types are not in its name"
-    return describe.other("Inductor", role, reason, tokens=tokens)
+    # Inductor has a template of torch._scaled_mm for FP8 alone, FP4 goes to cuBLAS
+    # (torch/_inductor/kernel/mm.py, `tuned_scaled_mm`, torch 2.11).
+    hint = Hint.SCALED_MM if kind == "tem" and _only_scaled_mm(ops) else None
+    return describe.other("Inductor", role, reason, hint=hint)
 
 
 def _only_scaled_mm(ops: str) -> bool:
