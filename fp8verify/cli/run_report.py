@@ -49,7 +49,8 @@ def report_run(
 ) -> int:
     """Judge what a run recorded, deliver the report, and return the exit code of the command."""
     guess = [result.guess] if result.guess else []
-    notes = (*failure_notes(find_logs(result.capture), result.exit_code), *guess, *result.notes)
+    failed = failure_notes(find_logs(result.capture)) if result.exit_code else ()
+    notes = (*failed, *guess, *result.notes)
     if watch is not None:
         notes = (*notes, *watch.notes)
     source = watch.worst if watch is not None and watch.worst is not None else result.capture

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import resources
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from fp8verify.logs.lines import read_lines
 MAX_LINE = 4096
 MAX_CAUSES = 5
 _BEFORE = 80  # lines of a traceback
-# One of these is in every known message, and not in a line of a step: the search costs 0.1 ms.
+# One of these is in every known message, and not in a line of a step: to try all costs 0.1 ms.
 _WORDS = ("error", "warning", "not ", "cannot", "must be", "requires", "support", "expected",
           "aborting", "incorrectly", "unable", "autocast", "insufficient", "out of memory",
           "no attribute", "no module", "is off", "failed", "functionaltensor")  # fmt: skip
@@ -34,7 +34,6 @@ class Failure(NamedTuple):
     cause: str
     remedy: str
     evidence: str
-    seen: list[str]
 
 
 class Cause(NamedTuple):
@@ -67,57 +66,30 @@ def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:
         alone: whether these are messages without the tracebacks around them, so what is
             near them cannot tell whether they are about FP8.
     """
-    rows = failures()
-    gate = _gate()
-    found: dict[int, Cause] = {}
+    found: dict[Failure, Cause] = {}
     before: deque[str] = deque(maxlen=_BEFORE)
     for number, raw in enumerate(lines, start=1):
         line = raw[:MAX_LINE].rstrip("\r\n")
         lower = line.lower()
-        told = any(word in lower for word in _WORDS) and gate.search(line)
-        for place, row in enumerate(rows) if told else ():
-            if place in found or not row.pattern.search(line):
+        for row in failures() if any(word in lower for word in _WORDS) else ():
+            if row in found or not row.pattern.search(line):
                 continue
             certain = row.near is None or any(map(row.near.search, (line, *before)))
             if certain or alone:
-                found[place] = Cause(number, line.strip()[:300], row, certain)
+                found[row] = Cause(number, line.strip()[:300], row, certain)
         before.append(line)
     return list(islice(found.values(), MAX_CAUSES))
 
 
-def failure_notes(logs: Iterable[Path], exit_code: int) -> tuple[str, ...]:
-    """Return one sentence for each known cause of a run that failed; none if it did not.
-
-    Args:
-        logs: the run's logs.
-        exit_code: the run's.
-    """
-    return tuple(_notes(logs)) if exit_code else ()
-
-
-def _notes(logs: Iterable[Path]) -> Iterator[str]:
+def failure_notes(logs: Iterable[Path]) -> Iterator[str]:
+    """Yield one sentence for each known cause that the logs of a failed run tell."""
     for log in logs:
-        try:
-            known = causes(line.text for line in read_lines(log))
-        except InputError:  # the report itself mentions an unreadable log
-            continue
-        for cause in known:
-            row = cause.failure
-            doctor = f" (doctor: {row.check})" if row.check else ""
-            place = f"the run failed, {log.name} line {cause.line}"
-            yield f"{place}; a known cause: {row.cause}. {row.remedy}{doctor}"
-
-
-@cache
-def _gate() -> re.Pattern[str]:
-    """Return one pattern that every known message has, so most lines cost one search."""
-    return re.compile("|".join(_scoped(row.pattern.pattern) for row in failures()))
-
-
-def _scoped(pattern: str) -> str:
-    """Return a pattern whose flags apply only to itself."""
-    plain = pattern.removeprefix("(?i)")
-    return f"(?{'i' if plain != pattern else ''}:{plain})"
+        with suppress(InputError):  # the report itself mentions an unreadable log
+            for cause in causes(line.text for line in read_lines(log)):
+                row = cause.failure
+                doctor = f" (doctor: {row.check})" if row.check else ""
+                place = f"the run failed, {log.name} line {cause.line}"
+                yield f"{place}; a known cause: {row.cause}. {row.remedy}{doctor}"
 
 
 # What begins a traceback, also below a launcher's prefix such as "[rank0]: ". A SyntaxError of the
@@ -145,16 +117,12 @@ def last_error(logs: Iterable[Path]) -> str | None:
     Errors of a launcher or of another rank, raised because a worker failed, count only if there is
     no other.
     """
-    found = list(chain.from_iterable(map(_errors_in, logs)))
+    found: list[str] = []
+    for log in logs:
+        with suppress(InputError):  # the report itself has a note on a log that cannot be read
+            found += _errors(islice((line.text for line in read_lines(log)), _MAX_LINES))
     own = [error for error in found if not _CONSEQUENCES.match(error)]
-    errors = own or found
-    return errors[-1] if errors else None
-
-
-def _errors_in(log: Path) -> Iterator[str]:
-    with suppress(InputError):  # the report itself has a note on a log that cannot be read
-        lines = (line.text for line in read_lines(log))
-        yield from _errors(islice(lines, _MAX_LINES))
+    return next(reversed(own or found), None)
 
 
 def _errors(lines: Iterable[str]) -> Iterator[str]:

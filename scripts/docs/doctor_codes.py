@@ -6,6 +6,7 @@ doctor says of it; a rule without one is shown by its message.
 
 from __future__ import annotations
 
+import csv
 import difflib
 import re
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.files import parse_toml
-from fp8verify.logs.failures import Failure, failures
+from fp8verify.logs.failures import Failure, causes, failures
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.facts import DryModel
 from fp8verify.preflight.launch import read_launch
@@ -171,8 +172,19 @@ def _word(status: str) -> str:
 
 
 def _message(row: Failure) -> str:
-    message = row.seen[0].split(" ⏎ ")[-1]
-    return f"At run time this fails with\n\n{_fenced(message)}\n\nA known cause: {row.cause}."
+    said = _fenced(_messages()[row])
+    return f"At run time this fails with\n\n{said}\n\nA known cause: {row.cause}."
+
+
+@cache
+def _messages() -> dict[Failure, str]:
+    """Return the first message of each known cause, of those that were seen."""
+    found: dict[Failure, str] = {}
+    with (ROOT / "tests/unit/failure_messages.csv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table):
+            message = row["message"].split(" ⏎ ")[-1]
+            found.setdefault(causes([message], alone=True)[0].failure, message)
+    return found
 
 
 def _fenced(text: str, kind: str = "text") -> str:
