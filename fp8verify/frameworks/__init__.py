@@ -8,68 +8,33 @@ code.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fp8verify.files import parse_toml
 
 Table = dict[str, Any]
-_declared: list[Table] = []
-_generations = count(1)
-_current = [0]
+declared: list[Table] = []  # a user's own, which `known.declare` checked
 
 
 @cache
 def built_in() -> tuple[Table, ...]:
-    """Return the files of this folder; expressions go on in lines indented by four."""
+    """Return the files of this folder."""
     files = sorted(Path(__file__).parent.glob("*.toml"))
-    return tuple(_joined(parse_toml(file.read_text(encoding="utf-8"))) for file in files)
-
-
-def _joined(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("\n    ", "")
-    if isinstance(value, list):
-        return list(map(_joined, value))
-    return {key: _joined(one) for key, one in value.items()} if isinstance(value, dict) else value
-
-
-def use(tables: list[Table]) -> None:
-    """Take a user's own frameworks, checked by `known.declare`, for this process."""
-    _declared[:] = tables
-    _current[0] = next(_generations)
-
-
-def declared() -> list[Table]:
-    """Return the user's own frameworks."""
-    return list(_declared)
-
-
-def generation() -> int:
-    """Return a number that changes with the user's own frameworks."""
-    return _current[0]
+    return tuple(parse_toml(file.read_text(encoding="utf-8")) for file in files)
 
 
 def for_agent() -> Table:
     """Return what the agent needs: step counters, and what classes of modules compute."""
-    known = [*_declared, *built_in()]
-    rows = [(one, counter) for one in known for counter in one.get("counters", ())]
-    rows.sort(key=lambda row: not row[1].get("drives"))
+    known = [*declared, *built_in()]
+    counters = [
+        {"shown": one["name"].lower(), **row} for one in known for row in one.get("counters", ())
+    ]
+    counters.sort(key=lambda row: not row.get("drives"))
+    modules = (one.get("modules", {}) for one in known)
     return {
-        "counters": [
-            {
-                "shown": counter.get("shown") or one["name"].lower(),
-                "cls": counter["cls"],
-                "method": counter["method"],
-                "path": counter["path"],
-                "owner": counter.get("owner", ""),
-                "early": counter.get("early", False),
-            }
-            for one, counter in rows
-        ],
-        "modules": {
-            cls: state for one in reversed(known) for cls, state in one.get("modules", {}).items()
-        },
+        "counters": [{key: row[key] for key in row if key != "drives"} for row in counters],
+        "modules": dict(ChainMap(*modules)),
     }

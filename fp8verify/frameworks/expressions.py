@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from importlib import import_module
-from itertools import pairwise
+from math import log
 from typing import Any
 
-_MANY = 100  # repetitions from this number on count as without end
-_SOME = 10  # and from this number on for what is repeated in turn
-_MOST = 2  # a text of 1,000 characters is then tried in at most a million ways
+MAX_TEXT = 1000  # characters of a message or a line that a user's expression meets
+_MOST_WAYS = 10**7  # in which the repetitions may share these
 _MAX_LENGTH = 1000
-_LETTERS = frozenset(map(chr, range(128)))
+_ASCII = frozenset(map(chr, range(128)))
 _SHORTEST = 3
-_REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
+_REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
 def fault_of(expression: str) -> str | None:
@@ -28,118 +27,84 @@ def fault_of(expression: str) -> str | None:
         return f"is longer than {_MAX_LENGTH} characters"
     try:
         re.compile(expression)
-        tree = _parsed(expression)
+        ways = _ways(_parsed(expression), is_whole=True)
     except (re.error, RecursionError, OverflowError) as error:
         return f"is not a regular expression ({error})"
-    if _nests(tree):
-        return "repeats what is repeated already, which may take forever"
-    if _overlaps(tree, _MANY) >= _MOST or _overlaps(tree, 1) >= _SOME:
+    if ways > log(_MOST_WAYS):
         return "has repetitions that match the same text, which may take forever"
     return None if fixed_word(expression) else "has no fixed word of three letters to look for"
 
 
 def fixed_word(expression: str) -> str:
     """Return the longest lower-case word that all lines of an expression have; "" without one."""
-    words, word = [], ""
-    for name, value in [*_flat(_parsed(expression)), ("END", None)]:
-        if name == "LITERAL" and value < 128:
-            word += chr(value).lower()
-        else:
-            words.append(word)
-            word = ""
-    longest = max(words, key=len)
+    parts = _flat(_parsed(expression))
+    letters = (chr(n) if name == "LITERAL" and n < 128 else "\n" for name, n, _ in parts)
+    longest = max("".join(letters).lower().split("\n"), key=len)
     return longest if len(longest) >= _SHORTEST else ""
 
 
+def _internal(name: str, name_to_3_10: str) -> Any:
+    """Return a module of `re`, which was renamed in Python 3.11."""
+    return import_module(f"re.{name}" if sys.version_info >= (3, 11) else name_to_3_10)
+
+
 def _parsed(expression: str) -> Any:
-    parser = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
-    return parser.parse(expression, re.IGNORECASE)
+    return _internal("_parser", "sre_parse").parse(expression, re.IGNORECASE)
 
 
-def _flat(tree: Iterable[Any]) -> Iterable[tuple[str, Any]]:
-    """Yield the parts of a tree that every match has, in order."""
-    for code, value in tree:
+def _flat(tree: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, value and tree of the parts that every match has, in order."""
+    for place, (code, value) in enumerate(tree):
         name = str(code)
         if name in ("SUBPATTERN", "ATOMIC_GROUP"):
             yield from _flat(value[-1] if name == "SUBPATTERN" else value)
         else:
-            yield name, value
+            yield name, value, tree[place : place + 1]
 
 
-def _repeats(name: str, value: Any, least: int = _MANY) -> bool:
-    """Whether a part repeats something up to `least` times or more, and may stop before."""
-    return name in _REPEATS and value[1] >= least and value[0] != value[1]
+def _ways(tree: Any, *, is_whole: bool = False) -> float:
+    """Return the logarithm of the number of ways in which the repetitions of a tree share a text.
+
+    Args:
+        tree: the expression, or what is repeated in it, whose end meets its beginning.
+        is_whole: whether it is the expression, after which nothing can fail.
+    """
+    parts = list(_flat(tree))
+    total = 0.0
+    for place, (name, value, _) in enumerate(parts):
+        if name in _REPEATS:
+            least, most, repeated = value
+            most = min(most, MAX_TEXT)
+            total += most * _ways(repeated)
+            following = parts[place + 1 :] + ([] if is_whole else parts[: place + 1])
+            if least < most and _gives(repeated, [part for *_, part in following]):
+                total += log(most - least + 1)
+        elif name == "BRANCH":
+            total += log(len(value[1])) + max(map(_ways, value[1]))
+        elif name in ("ASSERT", "ASSERT_NOT"):
+            total += _ways(value[1])
+        elif name == "GROUPREF_EXISTS":
+            total += sum(map(_ways, filter(None, value[1:])))
+    return total
 
 
-def _inner(name: str, value: Any) -> Iterable[Any]:
-    """Yield the trees within a part."""
-    if name == "BRANCH":
-        yield from value[1]
-    elif name in (*_REPEATS, "POSSESSIVE_REPEAT"):
-        yield value[2]
-    elif name in ("ASSERT", "ASSERT_NOT"):
-        yield value[1]
-    elif name == "GROUPREF_EXISTS":
-        yield from filter(None, value[1:])
-
-
-def _nests(tree: Iterable[Any], within: int = 1) -> bool:
-    """Whether something repeated holds another repetition, or a choice, and both may be long."""
-    for name, value in _flat(tree):
-        if within > 1 and _repeats(name, value):
+def _gives(repeated: Any, following: list[Any]) -> bool:
+    """Whether what is repeated may leave a character to what follows."""
+    letters = _letters(repeated)
+    for part in following:
+        least, most = part.getwidth()
+        if most == 0 or letters & _letters(part):
             return True
-        if within >= _SOME and (name == "BRANCH" or _repeats(name, value, 1)):
-            return True
-        times = within * value[1] if name in _REPEATS else within
-        if any(_nests(inner, times) for inner in _inner(name, value)):
-            return True
+        if least:
+            return False
     return False
 
 
-def _overlaps(tree: Iterable[Any], least: int) -> int:
-    """Count the repetitions that may give a character to a later one."""
-    parts = list(_flat(tree))
-    sets = [
-        (index, _letters(value[2])) for index, (name, value) in enumerate(parts)
-        if _repeats(name, value, least)
-    ]  # fmt: skip
-    if sets and sets[-1][0] == len(parts) - 1:
-        sets.pop()  # nothing after it can fail
-    count = sum(bool(one & later) for (_, one), (_, later) in pairwise(sets))
-    return count + max(
-        (_overlaps(inner, least) for name, value in parts for inner in _inner(name, value)),
-        default=0,
-    )
-
-
-def _letters(tree: Any) -> frozenset[str]:
-    """Return the ASCII characters that a repeated part can begin with; all if that is not plain."""
-    found: set[str] = set()
-    for name, value in _flat(tree):
-        if name == "LITERAL":
-            found.add(chr(value))
-        elif name == "IN" and str(value[0][0]) != "NEGATE":
-            found |= _of_class(value)
-        else:
-            return _LETTERS
-    return frozenset(found)
-
-
-_CATEGORIES = {
-    "CATEGORY_DIGIT": frozenset("0123456789"),
-    "CATEGORY_SPACE": frozenset(" \t\n\r\f\v"),
-    "CATEGORY_WORD": frozenset(char for char in _LETTERS if char.isalnum() or char == "_"),
-}
-
-
-def _of_class(items: Iterable[Any]) -> frozenset[str]:
-    found: set[str] = set()
-    for code, value in items:
-        name = str(code)
-        if name == "LITERAL":
-            found.add(chr(value))
-        elif name == "RANGE":
-            found |= set(map(chr, range(value[0], value[1] + 1)))
-        else:
-            found |= _CATEGORIES.get(str(value), _LETTERS)
-    return frozenset(found)
+def _letters(part: Any) -> frozenset[str]:
+    """Return the ASCII characters that a part or what it repeats is one of; all if it is longer."""
+    code, value = part[0]
+    unit = value[2] if str(code) in _REPEATS else part
+    if unit.getwidth() != (1, 1):
+        return _ASCII
+    one = _internal("_compiler", "sre_compile").compile(unit, re.IGNORECASE)
+    return frozenset(filter(one.match, _ASCII))

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from fp8verify import frameworks as tables
 from fp8verify.errors import UsageError
+from fp8verify.frameworks import built_in, declared
 from fp8verify.frameworks.expressions import fault_of, fixed_word
 
 OWN = "training script"  # a script's own words, of no framework that we know
-# What module classes may be said to compute.
-STATES = ("fp8", "mxfp8", "nvfp4", "mxfp4", "high_precision")
+# A class with its package or module, and what it may be said to compute.
+_ClassName = Annotated[str, msgspec.Meta(pattern=r"\.")]
+_State = Literal["fp8", "mxfp8", "nvfp4", "mxfp4", "high_precision"]
 
 
-class LayerLine(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
+class _Row(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of a file."""
+
+
+class LayerLine(_Row, frozen=True, eq=False):
     """A log line about single layers.
 
     Attributes:
@@ -32,7 +37,7 @@ class LayerLine(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
     line: str
 
 
-class StepCounter(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, kw_only=True):
+class StepCounter(_Row, frozen=True, eq=False):
     """Where a framework counts completed optimizer steps.
 
     Attributes:
@@ -54,7 +59,7 @@ class StepCounter(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=T
     shown: str = ""
 
 
-class Framework(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, kw_only=True):
+class Framework(_Row, frozen=True, eq=False):
     """What is known of one framework. Expressions are matched where a message begins, in any case.
 
     `<FORMAT>` and the like in them stand for the parts in `logs/wording.py`.
@@ -81,26 +86,16 @@ class Framework(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=Tru
     loss: str | None = None
     layers: tuple[LayerLine, ...] = ()
     counters: tuple[StepCounter, ...] = ()
-    modules: dict[str, str] = {}
+    modules: dict[_ClassName, _State] = {}
     leaves_experts: bool = False
     declared: bool = False
 
 
+@cache
 def frameworks() -> tuple[Framework, ...]:
     """Return all frameworks: those of the user first, a script's own words last."""
-    return _all(tables.generation())
-
-
-@cache
-def _built_in() -> tuple[Framework, ...]:
-    found = [msgspec.convert(table, Framework) for table in tables.built_in()]
-    return tuple(sorted(found, key=lambda one: one.name == OWN))
-
-
-@lru_cache(maxsize=2)
-def _all(_: int) -> tuple[Framework, ...]:
-    own = (msgspec.convert(table, Framework) for table in tables.declared())
-    return (*own, *_built_in())
+    tables = msgspec.convert([*declared, *built_in()], tuple[Framework, ...])
+    return tuple(sorted(tables, key=lambda one: one.name == OWN))
 
 
 def declare(given: Any, place: str) -> None:
@@ -118,7 +113,8 @@ def declare(given: Any, place: str) -> None:
             f"{place}: frameworks is not a table.", "Write [tool.fp8verify.frameworks.NAME]."
         )
     rows = [_of_user(str(name), table, place) for name, table in given.items()]
-    tables.use([msgspec.to_builtins(row) for row in rows])
+    declared[:] = map(msgspec.to_builtins, rows)
+    frameworks.cache_clear()
 
 
 def _of_user(name: str, table: Any, place: str) -> Framework:
@@ -130,25 +126,15 @@ def _of_user(name: str, table: Any, place: str) -> Framework:
         keys = ", ".join(sorted(set(Framework.__struct_fields__) - {"name", "declared"}))
         raise UsageError(f"{where}: {str(error)[:200]}.", f"Its keys are: {keys}.") from None
     words = list(given.words)
-    for key, expression in _expressions(given):
+    expressions = [*given.claims, *given.denials, *given.limits]
+    expressions += [row.line for row in given.layers]
+    for expression in [*expressions, *filter(None, [given.loss])]:
         if fault := fault_of(expression):
             hint = "Write one that names its words and bounds its repetitions, as .{0,80}."
-            raise UsageError(f"{where}.{key}: {expression[:80]!r} {fault}.", hint)
+            raise UsageError(f"{where}: {expression[:80]!r} {fault}.", hint)
         words.append(fixed_word(expression))
     if given.loss is not None and "loss" not in re.compile(given.loss).groupindex:
         raise UsageError(
             f"{where}.loss has no group named loss.", r"Write for instance 'loss (?P<loss>[\d.]+)'."
         )
-    for cls, state in given.modules.items():
-        if state not in STATES or "." not in cls:
-            hint = f'Write "package.Class" = one of {", ".join(STATES)}.'
-            raise UsageError(f"{where}.modules: {cls[:80]!r} = {state[:40]!r}.", hint)
     return msgspec.structs.replace(given, words=tuple(dict.fromkeys(words)))
-
-
-def _expressions(given: Framework) -> Iterator[tuple[str, str]]:
-    for key in ("claims", "denials", "limits"):
-        yield from ((key, expression) for expression in getattr(given, key))
-    if given.loss is not None:
-        yield "loss", given.loss
-    yield from (("layers", row.line) for row in given.layers)

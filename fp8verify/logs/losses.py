@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.errors import UsageError
-from fp8verify.frameworks.expressions import fixed_word
+from fp8verify.frameworks.expressions import MAX_TEXT, fixed_word
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import read_lines
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
-_DECLARED_LINE = 1000  # a user's expressions are checked to take quadratic time at most
 PLAIN = "a plain loop"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Ranks that write at once join their lines: “loss nanstep 5”.
@@ -87,7 +86,7 @@ def _loss_patterns(known: tuple[Framework, ...]) -> tuple[LossPattern, ...]:
         LossPattern(
             PLAIN if one.name == OWN else one.name,
             _pattern(one.loss),
-            _DECLARED_LINE if one.declared else _MAX_LINE,
+            MAX_TEXT if one.declared else _MAX_LINE,
         )
         for one in known
         if one.loss is not None

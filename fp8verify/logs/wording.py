@@ -11,6 +11,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from fp8verify.frameworks.expressions import MAX_TEXT
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.messages import OTHERS
 
@@ -27,6 +28,9 @@ _PARTS = {
     "ON": r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))",
     "OFF": r"(?:disabled|inactive|off\b|(?:turned|switched) off"
     r"|not (?:enabled|active|applied|used))",
+    "FALLS_BACK": r"(?:(?:fall|falling|fell|going|switch(?:ing|ed)|chang(?:ing|ed)"
+    r"|revert(?:ing|ed)?)(?: back)?|continu(?:ing|es)|re-?(?:start|launch|run|try)\w*"
+    r"|retrying|annealing)",
     "FALSE": r"['\"]?\s*[:=]\s*['\"]?(?:false|no|off|0)\b",
     "IS": r"(?:(?:is|are|was|were|has been|have been|now|successfully)\s+)*",
     "LINEAR": rf"(?:(?:te\.)?(?:Float8|MXFP8|NVFP4|MX|FP8|TE)\w*Linear\w*|te\.Linear|{FORMAT})",
@@ -34,8 +38,6 @@ _PARTS = {
     "TE_RECIPE": r"(?:DelayedScaling|(?:Float8|MXFP8|NVFP4)(?:Current|Block)Scaling)",
 }
 
-# How far a user's own expressions look: they are checked to take quadratic time at most.
-_DECLARED_TEXT = 1000
 _SAYS = {"not_fp8": "denials", "fp8": "claims", "scope": "limits"}
 
 
@@ -130,7 +132,7 @@ def match(text: str, named: str = "") -> tuple[Wording, re.Match[str]] | None:
     """
     for wording in patterns():
         if wording.declared:
-            found = wording.pattern.search(named, 0, _DECLARED_TEXT)
+            found = wording.pattern.search(named, 0, MAX_TEXT)
         else:
             found = wording.pattern.match(text)
         if found:
