@@ -20,11 +20,6 @@ from fp8verify.report import COMPARISON_FORMS, TABLE_FORMS
     "--candidate-log", metavar="FILE", type=PLACE, help="The candidate's log, for losses."
 )
 @valued(
-    "--loss-regex REGEX",
-    text="Regular expression for the loss in a log line, with the group (?P<loss>…) and, if "
-    "possible, (?P<step>…).",
-)
-@valued(
     "--min-speedup F",
     type=FiniteFloat(min=0, min_open=True),
     text="Exit with 1 if the candidate's speed-up at equal work is below this factor.",

@@ -32,7 +32,7 @@ from fp8verify.comparison.speed import (
     work_ratio,
 )
 from fp8verify.errors import InputError, UsageError
-from fp8verify.logs.losses import LossPattern, LossSeries, compile_loss_regex, read_losses
+from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.pipeline.inspection import inspect, logs_of
 from fp8verify.report.model.comparison import (
     Comparison,
@@ -237,7 +237,6 @@ def compare(
     *,
     baseline_log: str | Path | None = None,
     candidate_log: str | Path | None = None,
-    loss_regex: str | None = None,
     min_speedup: float | None = None,
     max_loss_gap: float | str | None = None,
     workers: int | None = 1,
@@ -249,7 +248,6 @@ def compare(
         candidate: the run in question.
         baseline_log: the baseline's log, for its losses, when it is not in the capture.
         candidate_log: the candidate's.
-        loss_regex: finds the loss in a log line: named groups loss and, if possible, step.
         min_speedup: how many times as fast the candidate has to be, at equal work.
         max_loss_gap: by how much its loss may be above the baseline's: a number (on average over
             the steps), or a share such as "5%" (in the last half of the steps).
@@ -257,12 +255,11 @@ def compare(
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
-        UsageError: `loss_regex` or `max_loss_gap` is invalid.
+        UsageError: `max_loss_gap` is invalid.
     """
     gap = parse_gap(max_loss_gap)
-    patterns = None if loss_regex is None else (compile_loss_regex(loss_regex),)
-    before, before_loss = _load(baseline, baseline_log, patterns, workers)
-    after, after_loss = _load(candidate, candidate_log, patterns, workers)
+    before, before_loss = _load(baseline, baseline_log, workers)
+    after, after_loss = _load(candidate, candidate_log, workers)
     old, new = _distinct_names(((baseline, before), (candidate, after)))
     found = compare_reports(before, after, (before_loss, after_loss), (old, new))
     return apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap)
@@ -328,7 +325,7 @@ def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[
 
 
 def _load(
-    run: Run, log: str | Path | None, patterns: tuple[LossPattern, ...] | None, workers: int | None
+    run: Run, log: str | Path | None, workers: int | None
 ) -> tuple[Report, LossSeries | None]:
     """Inspect one run and read the losses of its log, or of those in its capture."""
     if isinstance(run, Report):
@@ -341,7 +338,7 @@ def _load(
         )
     with reading(str(log or run)):
         where = place(run)
-        return report, read_losses(logs_of(where if where.is_dir() else None, log), patterns)
+        return report, read_losses(logs_of(where if where.is_dir() else None, log))
 
 
 def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:

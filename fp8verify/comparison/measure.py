@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 from statistics import fmean, median
@@ -229,28 +228,22 @@ def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...
 
 # ---- pairs: GEMMs by layer size and leg, layers by name, ranks, memory
 
-_Key = tuple[str, int, int]
+_Key = tuple[Leg, int, int]  # of the GEMMs of a leg of the layers with so many outputs and inputs
 
 
-@dataclass(slots=True)
-class _Total:
-    calls: float = 0.0
-    time_us: float = 0.0
-    tokens: int = 0
-    precisions: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+class _Gemms(NamedTuple):
+    """GEMMs of one kind in a step, as the mean of the ranks; `each_us` is the time of one."""
 
-    @property
-    def each(self) -> float:
-        return self.time_us / self.calls
-
-    @property
-    def precision(self) -> str:
-        return max(self.precisions, key=self.precisions.__getitem__)
+    calls: float
+    time_us: float
+    each_us: float
+    tokens: int
+    precision: str
 
 
 def sizes(side: Measured) -> set[tuple[int, int]]:
     """Return the layers' (outputs, inputs), from the forward GEMMs of all ranks."""
-    return {size for rank in side.ranks for size in _sizes(rank)}
+    return set().union(*map(_sizes, side.ranks))
 
 
 def _sizes(rank: RankReport) -> set[tuple[int, int]]:
@@ -261,54 +254,56 @@ def _sizes(rank: RankReport) -> set[tuple[int, int]]:
 
 def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
     """Pair the GEMMs that both runs have, the longest of the baseline first."""
-    old, new = _totals(baseline), _totals(candidate)
+    old, new = _gemms(baseline), _gemms(candidate)
     common = sorted(old.keys() & new.keys(), key=lambda key: (-old[key].time_us, key))
     return tuple(
         GemmPair(
-            leg=leg,
+            leg=leg.value,
             n=n,
             k=k,
             baseline_tokens=before.tokens,
             candidate_tokens=after.tokens,
             baseline_precision=before.precision,
             candidate_precision=after.precision,
-            baseline_us=round(before.each, 3),
-            candidate_us=round(after.each, 3),
+            baseline_us=round(before.each_us, 3),
+            candidate_us=round(after.each_us, 3),
             baseline_calls=round(before.calls, 3),
             candidate_calls=round(after.calls, 3),
-            speedup=round((before.each / before.tokens) / (after.each / after.tokens), 4),
+            speedup=round(before.each_us / before.tokens / (after.each_us / after.tokens), 4),
         )
         for (leg, n, k), before, after in ((key, old[key], new[key]) for key in common)
     )
 
 
-def _totals(side: Measured) -> dict[_Key, _Total]:
-    """Add up the GEMMs of a step by leg and layer size, as the mean of the ranks."""
-    totals: dict[_Key, _Total] = defaultdict(_Total)
+def _gemms(side: Measured) -> dict[_Key, _Gemms]:
+    rows: dict[_Key, list[tuple[KernelRow, float]]] = defaultdict(list)
     for rank in side.ranks:
         known, share = _sizes(rank), steps_of(rank) * len(side.ranks)
         for row in rank.kernels:
-            found = _layer(row, known)
-            if found is None:
-                continue
-            key, tokens = found
-            total = totals[key]
-            total.time_us += row.time_us / share
-            total.precisions[row.precision.value] += row.time_us
-            if row.tflops:  # a split-K reduction is part of a GEMM that is counted already
-                total.calls += row.kernels / share
-                total.tokens = max(total.tokens, tokens)
-    return {key: total for key, total in totals.items() if total.calls and total.time_us}
+            if key := _layer(row, known):
+                rows[key].append((row, share))
+    found = {}
+    for key, of_key in rows.items():
+        time_us: dict[str, float] = defaultdict(float)
+        for row, _ in of_key:
+            time_us[row.precision.value] += row.time_us
+        # A split-K reduction is part of a GEMM that is counted already.
+        whole = [(row, share) for row, share in of_key if row.tflops]
+        calls = sum(row.kernels / share for row, share in whole)
+        total = sum(row.time_us / share for row, share in of_key)
+        if calls and total:
+            tokens = max(prod(row.shape or ()) // (key[1] * key[2]) for row, _ in whole)
+            precision = max(time_us, key=time_us.__getitem__)
+            found[key] = _Gemms(calls, total, total / calls, tokens, precision)
+    return found
 
 
-def _layer(row: KernelRow, known: set[tuple[int, int]]) -> tuple[_Key, int] | None:
-    """Return leg, outputs and inputs of the layer that a GEMM belongs to, and its tokens."""
-    if not row.role.is_gemm or row.leg is None or row.shape is None or row.shape[0] != 1:
+def _layer(row: KernelRow, known: set[tuple[int, int]]) -> _Key | None:
+    """Return leg, outputs and inputs of the layer that a GEMM belongs to."""
+    if not row.role.is_gemm or row.leg not in CERTAIN_LEGS or row.shape is None:
         return None
-    for outputs, inputs in layer_sizes(row.leg, row.shape) if row.leg in CERTAIN_LEGS else ():
-        if (outputs, inputs) in known:
-            return (row.leg.value, outputs, inputs), prod(row.shape) // (outputs * inputs)
-    return None
+    ours = (size for size in layer_sizes(row.leg, row.shape) if size in known)
+    return next(((row.leg, *size) for size in ours), None)
 
 
 def pair_legs(baseline: Measured, candidate: Measured, work: float) -> tuple[LegPair, ...]:
@@ -317,22 +312,21 @@ def pair_legs(baseline: Measured, candidate: Measured, work: float) -> tuple[Leg
     return tuple(
         LegPair(
             leg=leg.value,
-            baseline_us=round(before.get(leg.value, 0.0), 3),
-            candidate_us=round(after.get(leg.value, 0.0), 3),
-            speedup=_ratio(before.get(leg.value), after.get(leg.value), work),
+            baseline_us=round(before[leg], 3),
+            candidate_us=round(after[leg], 3),
+            speedup=_ratio(before[leg], after[leg], work),
         )
         for leg in Leg
-        if leg.value in before or leg.value in after
+        if leg in {*before, *after}
     )
 
 
-def _leg_times(side: Measured) -> dict[str, float]:
-    times: dict[str, float] = defaultdict(float)
+def _leg_times(side: Measured) -> defaultdict[Leg, float]:
+    times: defaultdict[Leg, float] = defaultdict(float)
     for rank in side.ranks:
         for leg in rank.legs:
-            share = steps_of(rank) * len(side.ranks)
-            times[leg.leg.value] += sum(leg.time_us.values()) / share
-    return dict(times)
+            times[leg.leg] += sum(leg.time_us.values()) / (steps_of(rank) * len(side.ranks))
+    return times
 
 
 def pair_layers(baseline: Measured, candidate: Measured) -> tuple[LayerPair, ...]:

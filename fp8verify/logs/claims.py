@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fp8verify.frameworks.known import OWN
-from fp8verify.logs.lines import Line, read_lines
-from fp8verify.logs.messages import ALIKE, Message, messages_of, uncolored
+from fp8verify.logs.lines import Line, read_lines, uncolored
+from fp8verify.logs.messages import ALIKE, Message, messages_of
 from fp8verify.logs.promises import (
     HIGH_PRECISION,
     LayerPromise,

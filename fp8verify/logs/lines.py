@@ -22,6 +22,7 @@ BLOCK_BYTES = 4 << 20
 MAX_LOG_BYTES = 16 << 30
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
+_COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
 
 
 class Line(NamedTuple):
@@ -54,6 +55,11 @@ class Line(NamedTuple):
             end = most if end < 0 else end
             yield self.block[at:end].decode("utf-8", "replace")
             at = end + 1
+
+
+def uncolored(text: str) -> str:
+    """Return a line without the escape sequences that color it."""
+    return _COLOR.sub("", text) if "\x1b" in text else text
 
 
 def read_lines(

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.errors import UsageError
 from fp8verify.frameworks.expressions import MAX_TEXT, fixed_word
 from fp8verify.frameworks.known import OWN, Framework, frameworks
-from fp8verify.logs.lines import read_lines
+from fp8verify.logs.lines import read_lines, uncolored
 
 MAX_POINTS = 1_000_000
 _MAX_LINE = 4096
 PLAIN = "a plain loop"
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Ranks that write at once join their lines: “loss nanstep 5”.
 _NUMBER = (
     r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
     r"|(?i:[-+]?(?:nan(?!o)|inf(?:inity)?(?!o|e|l|r|i)))(?!_))"
 )
 _NOTHING: dict[int, float] = {}  # never written to
-
-
-class LossPattern(NamedTuple):
-    """A line that gives a loss: named group `loss`, and `step` where the line says it.
-
-    Some frameworks count steps anew in each epoch: from `epoch` and `total`, the steps of an epoch,
-    the step of the run is computed. Of a line, `most` characters are searched.
-    """
-
-    framework: str
-    pattern: re.Pattern[str]
-    most: int = _MAX_LINE
 
 
 class LossSeries(NamedTuple):
@@ -72,92 +59,58 @@ _EPOCH = _pattern(r"'epoch': '?(?P<value>NUM)")  # Trainer's dicts say no step
 _UNITS = {"s": 1e6, "ms": 1e3}
 
 
-def loss_patterns() -> tuple[LossPattern, ...]:
-    """Return the lines with losses of all frameworks, a plain loop's last.
-
-    The first row that matches any line of a log reads the whole log, so no loss counts twice.
-    """
-    return _loss_patterns(frameworks())
-
-
 @lru_cache(maxsize=2)
-def _loss_patterns(known: tuple[Framework, ...]) -> tuple[LossPattern, ...]:
-    return tuple(
-        LossPattern(
+def _patterns(known: tuple[Framework, ...]) -> list[tuple[str, re.Pattern[str], int]]:
+    """Return whose lines have losses, a plain loop's last, and how much of a line to search.
+
+    Groups are `loss`, and `step` where the line says it. Some frameworks count steps anew in each
+    epoch: from `epoch` and `total`, the steps of an epoch, the step of the run is computed.
+    """
+    return [
+        (
             PLAIN if one.name == OWN else one.name,
             _pattern(one.loss),
             MAX_TEXT if one.declared else _MAX_LINE,
         )
         for one in known
         if one.loss is not None
-    )
+    ]
 
 
-def _words(known: Iterable[Framework]) -> list[bytes]:
-    """Return the words of which a line with a loss has one."""
-    declared = [one.loss for one in known if one.declared and one.loss is not None]
-    return [b"loss", *(fixed_word(loss).encode() for loss in declared)]
-
-
-def compile_loss_regex(text: str) -> LossPattern:
-    """Make a pattern of a user's own, with a named group `loss` and, if it can, `step`.
-
-    Raises:
-        UsageError: it is not a regular expression, or has no group `loss`.
-    """
-    hint = r"Pass for instance --loss-regex 'step (?P<step>\d+).*loss (?P<loss>[\d.]+)'."
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise UsageError(f"--loss-regex is not a regular expression: {error}", hint) from None
-    if "loss" not in pattern.groupindex:
-        raise UsageError("--loss-regex has no group named loss", hint)
-    return LossPattern("--loss-regex", pattern)
-
-
-def read_losses(
-    logs: Iterable[Path], patterns: tuple[LossPattern, ...] | None = None
-) -> LossSeries | None:
-    """Return what `scan_losses` finds in logs, by default with the lines of all frameworks.
+def read_losses(logs: Sequence[Path]) -> LossSeries | None:
+    """Return what `scan_losses` finds in logs.
 
     Raises:
         InputError: a log cannot be opened or read.
     """
-    logs = list(logs)
     if not logs:
         return None
-    words = _words(frameworks()) if patterns is None else ()
+    declared = (one.loss for one in frameworks() if one.declared and one.loss is not None)
+    words = [b"loss", *(fixed_word(loss).encode() for loss in declared)]
     lines = chain.from_iterable(read_lines(log, words=words) for log in logs)
-    return scan_losses((line.text for line in lines), patterns)
+    return scan_losses(line.text for line in lines)
 
 
-def scan_losses(
-    lines: Iterable[str], patterns: tuple[LossPattern, ...] | None = None
-) -> LossSeries | None:
+def scan_losses(lines: Iterable[str]) -> LossSeries | None:
     """Return the loss by step of the first pattern that matches any line; None if none does.
 
-    Values that are not numbers count as NaN. What looks like a plain loop may be a framework's
-    evaluation before its first step, as nanoGPT's: of the two the one with more steps counts.
+    The first that matches reads the whole log, so no loss counts twice. Values that are not numbers
+    count as NaN. What looks like a plain loop may be a framework's evaluation before its first
+    step, as nanoGPT's: of the two the one with more steps counts.
     """
     found: dict[str, LossSeries] = {}
     counted = set()
-    patterns = loss_patterns() if patterns is None else patterns
+    patterns = _patterns(frameworks())
     left = patterns
     for raw in lines:
-        line = raw[:_MAX_LINE]
-        if "\x1b" in line:
-            line = _ANSI.sub("", line)
-        tried = (
-            (name, match)
-            for name, pattern, most in left
-            if (match := pattern.search(line, 0, most))
-        )
-        name, match = next(tried, ("", None))
+        line = uncolored(raw[:_MAX_LINE])
+        tried = ((name, pattern.search(line, 0, most)) for name, pattern, most in left)
+        name, match = next(filter(itemgetter(1), tried), ("", None))
         if match is None:
             continue
         if name not in found:
             found[name] = LossSeries(name, {}, False, {}, {})
-            left = tuple(p for p in patterns if name == PLAIN or p.framework in found)
+            left = [one for one in patterns if name == PLAIN or one[0] in found]
         step = _step(match)
         if step is None:
             counted.add(name)

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fp8verify.logs.lines import uncolored
+
 MAX_MESSAGE = 4096
 _MAX_DUMP = 1 << 16  # of a line that is no JSON
 _MAX_PREFIXES = 16
@@ -52,7 +54,6 @@ _BREAK = re.compile(
     r"|\[\d+:\d\d(?::\d\d)?(?:<[^\]]{1,300}|, [^\]]{0,80}(?:/s|s/\w)[^\]]{0,300})\]"
     r"|([^\w\s])\1{7,}|(\w)\2{39,}|[ \t]{200,}"
 )
-_COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
 # Comments of programming languages and markup, docstrings and quotations.
 _FOREIGN = re.compile(r"\s*(?:#|//|/\*|<!--|--\s|;|%%|[\"'`“\u2018«])")
 _QUOTED = re.compile(r"\s*['\"][\w./-]{1,80}['\"]\s?:")
@@ -119,11 +120,6 @@ _RANK = re.compile(
 _CROSSES = re.compile("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
-def uncolored(text: str) -> str:
-    """Return a line without the escape sequences that color it."""
-    return _COLOR.sub("", text) if "\x1b" in text else text
-
-
 def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
     """Yield the messages of a line: mostly one, several after progress bars.
 
@@ -151,7 +147,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _messages(text: str, depth: int = 0) -> Iterator[Message]:
-    text = _COLOR.sub("", text[: None if "{" in text[:200] else _MAX_DUMP]).rstrip()
+    text = uncolored(text[: None if "{" in text[:200] else _MAX_DUMP]).rstrip()
     at, strong, denied, named, rank = _prefix(text)
     body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:

@@ -176,15 +176,14 @@ def test_ranks_and_layers_that_both_runs_have_are_paired() -> None:
     assert found == {layer: round(us[layer] / len(rank.steps), 3) for layer in found}
 
 
-def test_logs_and_a_regex_of_ones_own(tmp_path: Path) -> None:
+def test_logs_beside_the_captures_are_compared(tmp_path: Path) -> None:
     for name, offset in (("a.log", 0.0), ("b.log", 0.5)):
-        lines = [f"it={step} nll={3.0 - step + offset}\n" for step in range(3)]
+        lines = [f"step {step} loss {3.0 - step + offset}\n" for step in range(3)]
         (tmp_path / name).write_text("".join(lines))
     result = call(
         "compare", "--format", "json",
         ROOT / "bf16_compiled", ROOT / "fp8_compiled",
         "--baseline-log", tmp_path / "a.log", "--candidate-log", tmp_path / "b.log",
-        "--loss-regex", r"it=(?P<step>\d+) nll=(?P<loss>\S+)",
     )  # fmt: skip
     loss = json.loads(result.output)["loss"]
     assert (loss["steps"], loss["mean_gap"]) == (3, 0.5)

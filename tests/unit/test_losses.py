@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.errors import UsageError
-from fp8verify.logs.losses import (
-    LossPattern,
-    LossSeries,
-    compile_loss_regex,
-    loss_patterns,
-    scan_losses,
-)
+from fp8verify.frameworks.known import OWN, frameworks
+from fp8verify.logs.losses import PLAIN, LossSeries, scan_losses
 
 TITAN = (
     "[titan] 2025-06-01 10:00:00,000 - root - INFO - \x1b[31mstep: 20  \x1b[32mloss:  2.3456  "
@@ -49,14 +43,15 @@ LINES = {
 }
 
 
-def read(lines: Iterable[str], patterns: tuple[LossPattern, ...] | None = None) -> LossSeries:
-    found = scan_losses(lines, patterns)
+def read(lines: Iterable[str]) -> LossSeries:
+    found = scan_losses(lines)
     assert found is not None
     return found
 
 
 def test_every_pattern_has_a_line_here() -> None:
-    assert {pattern.framework for pattern in loss_patterns()} == set(LINES)
+    named = {one.name for one in frameworks() if one.loss}
+    assert named - {OWN} | {PLAIN} == set(LINES)
 
 
 @pytest.mark.parametrize("framework", LINES)
@@ -151,21 +146,6 @@ def test_step_times_that_a_line_gives_are_kept(line: str, us: float | None) -> N
 def test_a_hostile_line_takes_no_longer_than_another() -> None:
     line = "Epoch 1: 1/2 [" * 300 + "loss"
     assert scan_losses([line] * 50) is None
-
-
-def test_a_regex_of_ones_own() -> None:
-    pattern = compile_loss_regex(r"it=(?P<step>\d+) .*nll=(?P<loss>\S+)")
-    found = read(["it=4 x nll=2.5", "it=5 x nll=nan", "it=6 x nll=oops"], (pattern,))
-    assert found.points[4] == 2.5
-    assert math.isnan(found.points[5])
-    assert math.isnan(found.points[6])
-
-
-@pytest.mark.parametrize("text", ["(", "step (?P<step>\\d+)", "(?P<los>.)"])
-def test_a_regex_without_a_loss_is_refused(text: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        compile_loss_regex(text)
-    assert "--loss-regex" in str(caught.value)
 
 
 @given(st.lists(st.text(max_size=60), max_size=20))
