@@ -252,7 +252,6 @@ def _read(file: TraceFile) -> list[TraceEvidence]:
             file.path,
             name=file.name,
             layers=file.layers,
-            part=file.part,
             split=split,
             launches=file.blas_log is not None,
         )

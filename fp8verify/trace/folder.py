@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain, count
 from pathlib import Path
 
@@ -15,11 +15,13 @@ from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.places import by_number, expand, is_pipe, is_remote, reading
-from fp8verify.trace.readers import OURS, glance_at, suffixes
+from fp8verify.trace.readers import glance_at, suffixes
 from fp8verify.trace.source import Glance
 
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _PROBES_AT_ONCE = 16
+# JSON files of a capture that are not traces; a hidden file is still being written.
+_OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
 # The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"
 
@@ -30,8 +32,7 @@ class TraceFile(Struct, frozen=True):
     `name` is the file's own, with its folder's where several traces are called alike. `layers` is
     whether the layers have names in it, which take longer to read. `declared` is whether a record
     of `fp8verify run` says that it is a window of its rank; `guessed` whether the rank is its place
-    alone. `part` is the process in a file that holds several.
-    `blas_log` is what a BLAS library logged of the same window.
+    alone. `blas_log` is what a BLAS library logged of the same window.
     """
 
     path: Path
@@ -40,30 +41,7 @@ class TraceFile(Struct, frozen=True):
     layers: bool = False
     declared: bool = False
     guessed: bool = False
-    part: int | None = None
     blas_log: Path | None = None
-
-
-def _with_ranks(traces: list[TraceFile], declared: Mapping[str, int]) -> list[TraceFile]:
-    """Return the files by rank; those of unknown rank get the free numbers in order.
-
-    Windows that the runner noted come in its order. A name that files share has the folder's
-    before it.
-    """
-    counts = Counter(path.name for path in {trace.path for trace in traces})
-    files = []
-    for trace in traces:
-        path, rank = trace.path, declared.get(trace.path.name)
-        name = trace.name if counts[path.name] == 1 else f"{clean(path.parent.name)}/{trace.name}"
-        file_of_rank = (
-            trace if rank is None else replace(trace, rank=rank, declared=True, guessed=False)
-        )
-        files.append(replace(file_of_rank, name=name))
-    taken = {file.rank for file in files if not file.guessed}
-    free = (number for number in count() if number not in taken)
-    files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
-    place = {name: index for index, name in enumerate(declared)}
-    return sorted(files, key=lambda file: (file.rank, place.get(file.path.name, len(place))))
 
 
 def _rank_of_name(name: str) -> int | None:
@@ -110,27 +88,21 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     with reading(str(where[0])):
         if len(where) == 1 and where[0].is_file():
             # What is wrong with it is reported when it is read.
-            ranks = list(_traces_in(where[0], _probe(where[0])._replace(is_trace=True)))
-            first = (_rank_of_name(where[0].name) or 0) if len(ranks) == 1 else 0
-            return TraceFiles(
-                replace(file, rank=number if file.guessed else file.rank, guessed=False)
-                for number, file in enumerate(ranks, first)
-            )
+            file = _trace_file(where[0], _probe(where[0]))
+            return TraceFiles([replace(file, guessed=False)])
         held = {path: _candidates_in(path) for path in where}
         named = set(map(str, paths))
         empty = [path for path in held if str(path) in named and not held[path] and path.is_dir()]
     probes = _probe_all(list(dict.fromkeys(chain.from_iterable(held.values()))))
-    files = [file for path, probe in probes.items() for file in _traces_in(path, probe)]
-    logs = [file for file in files if probes[file.path].is_blas_log]
-    traces = [file for file in files if file not in logs]
-    if not traces:  # then the logs are what there is to read
-        logs, traces = [], logs
-    known = {file.path for file in traces}
+    found = [path for path, probe in probes.items() if _counts(path, probe)]
+    logs = [path for path in found if probes[path].is_blas_log]
+    # Logs alone are what there is to read.
+    traces = [path for path in found if path not in logs] or logs
     declared = declared or {}
-    if not any(probes[path].is_trace or path.name in declared for path in known):
+    if not any(probes[path].is_trace or path.name in declared for path in traces):
         for path in where:
             _refuse_captures(path)
-        names = ", ".join(list(dict.fromkeys(file.name for file in probes))[:3])
+        names = ", ".join(list(dict.fromkeys(path.name for path in probes))[:3])
         what = f"has files, but no trace: {names}" if names else "has no trace"
         # What torch.profiler writes comes first: it is what most users have.
         *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))
@@ -139,41 +111,54 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             f"Traces end in {', '.join(others)} or {last}; give the folder that the profiler "
             "wrote to.",
         )
-    skipped = [path for path in probes if path not in known]
-    files, used = _with_logs(_with_ranks(traces, declared), logs)
-    return TraceFiles(files, [*empty, *(path for path in skipped if path not in used)])
+    counts = Counter(path.name for path in traces)
+    files = [
+        _trace_file(path, probes[path], declared.get(path.name), shares_name=counts[path.name] > 1)
+        for path in traces
+    ]
+    files = _by_rank(files, list(declared))
+    if traces is not logs:
+        files = _with_logs(files, [_trace_file(path, probes[path]) for path in logs])
+    read = {*traces, *(file.blas_log for file in files)}
+    return TraceFiles(files, [*empty, *(path for path in probes if path not in read)])
 
 
-def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> tuple[list[TraceFile], list[Path]]:
-    """Give each trace the BLAS log of its rank; return also the logs that were given."""
+def _trace_file(
+    path: Path, glance: Glance, declared: int | None = None, *, shares_name: bool = False
+) -> TraceFile:
+    name = f"{clean(path.parent.name)}/{clean(path.name)}" if shares_name else clean(path.name)
+    if declared is not None:
+        return TraceFile(path, declared, name, declared=True)
+    rank = _rank_of_name(path.name) if glance.rank is None else glance.rank
+    return TraceFile(path, rank or 0, name, guessed=rank is None)
+
+
+def _counts(path: Path, glance: Glance) -> bool:
+    """Whether a file is a trace; a damaged one must be called like a rank's."""
+    is_named = glance.rank is not None or _rank_of_name(path.name) is not None
+    return glance.is_trace or (glance.is_damaged and is_named)
+
+
+def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
+    """Return the files by rank; those of unknown rank get the free numbers in order.
+
+    Windows that the runner noted come in its order.
+    """
+    taken = {file.rank for file in files if not file.guessed}
+    free = (number for number in count() if number not in taken)
+    files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
+    place = {name: index for index, name in enumerate(order)}
+    return sorted(files, key=lambda file: (file.rank, place.get(file.path.name, len(place))))
+
+
+def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> list[TraceFile]:
+    """Give each trace the BLAS log of its rank."""
     by_rank = {log.rank: log.path for log in logs if not log.guessed or len(files) == 1}
     counts = Counter(file.rank for file in files)
-    joined = [
+    return [
         replace(file, blas_log=by_rank.pop(file.rank, None)) if counts[file.rank] == 1 else file
         for file in files
     ]
-    return joined, [file.blas_log for file in joined if file.blas_log is not None]
-
-
-def _traces_in(path: Path, glance: Glance) -> Iterator[TraceFile]:
-    """Yield the traces of a file, none if it is none; a damaged one must be called like one.
-
-    One of several in a file is named by its process.
-    """
-    rank = glance.rank if glance.rank is not None else _rank_of_name(path.name)
-    if not (glance.is_trace or (glance.is_damaged and rank is not None)):
-        return
-    name = clean(path.name)
-    if len(glance.parts) > 1:
-        for number, label in glance.parts:
-            rank_of_part = _rank_of_name(label)
-            called = f"{name} ({label})"
-            yield TraceFile(
-                path, rank_of_part or 0, called, guessed=rank_of_part is None, part=number
-            )
-    else:
-        part = glance.parts[0].number if glance.parts else None
-        yield TraceFile(path, rank or 0, name, guessed=rank is None, part=part)
 
 
 def _probe_all(paths: list[Path]) -> dict[Path, Glance]:
@@ -197,7 +182,7 @@ def _probe(path: Path) -> Glance:
 def _candidates_in(path: Path) -> list[Path]:
     """Return the files of a path; of a folder without any those of its direct subfolders."""
     if path.is_file():
-        return [] if OURS.search(path.name) else [path]
+        return [] if _OURS.search(path.name) else [path]
     if is_pipe(path):
         raise InputError(
             f"{path} is a pipe, which can be read only once. Pass it alone.",
@@ -235,6 +220,6 @@ def _trace_files(folder: Path) -> list[Path]:
     files = (
         entry
         for entry in folder.iterdir()
-        if entry.name.endswith(suffixes()) and not OURS.search(entry.name) and entry.is_file()
+        if entry.name.endswith(suffixes()) and not _OURS.search(entry.name) and entry.is_file()
     )
     return sorted(files, key=lambda path: by_number(path.name))

@@ -10,17 +10,26 @@ tables multiplies their rows.
 from __future__ import annotations
 
 import re
+import sqlite3
+import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from operator import add
+from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.columns import Columns
-from fp8verify.trace.database import Database, open_database, unread_wal
+from fp8verify.trace.places import is_remote
 from fp8verify.trace.rows import RowCollector, totals
-from fp8verify.trace.source import Glance, Part, Reading, Source
+from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
 # Texts of nsys 2024.2.3's libraries: "CUPTI dropped 7 records. …", "Number of incomplete CUPTI
@@ -67,52 +76,41 @@ _LEAST_SHARE: Final = 0.01
 _LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
 _CAPTURE: Final = re.compile(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
 
+# Steps of SQLite's machine: a query takes some 20 a row, and a row some bytes.
+_STEPS_AT_ONCE = 100_000
+_STEPS_FREE = 10_000_000
+_STEPS_A_BYTE = 50
+
 
 def glance(source: Source) -> Glance:
-    """Look for the tables of an export, and the processes in it."""
-    with open_database(source, _WANTED) as database:
-        return Glance(is_trace=True, parts=_parts(database)) if _is_export(database) else Glance()
+    """Look for the tables of an export."""
+    with open_export(source) as export:
+        return Glance(is_trace=export.is_trace)
 
 
 def read(source: Source, how: Reading) -> Trace:
-    """Read one process of an export, all if none is named.
+    """Read all processes of an export, or each for itself.
 
     Raises:
         InputError: the file is damaged, or no export.
     """
-    with open_database(source, _WANTED) as database:
-        if not _is_export(database):
+    with open_export(source) as export:
+        if not export.is_trace:
             raise InputError(
                 f"{source.name} is a SQLite file, but no trace.",
                 "Give what nsys export --type sqlite wrote; of a database of rocprofv3 the CSV: "
                 "rocpd convert --output-format csv.",
             )
-        trace = _read(database, source.name, how)
-    if unread_wal(source):
-        trace.health.truncated = True
-        trace.health.notes.append("what is in the write-ahead log next to it was not read")
-    return trace
-
-
-def _is_export(database: Database) -> bool:
-    return _STRINGS in database.tables and any(sign in database.tables for sign in _SIGNS)
-
-
-def _parts(database: Database) -> tuple[Part, ...]:
-    """Return the processes of an export that are ranks: those that ran more than a few kernels."""
-    counts: dict[int, list[int]] = {}
-    for table in (_KERNELS, _GRAPHS):
-        if not database.has(table, "globalPid", "deviceId"):
-            continue
-        query = f"SELECT globalPid, count(*), min(deviceId) FROM {table} GROUP BY 1"
-        for process, count, device in database.rows(query):
-            if isinstance(process, int):
-                known = counts.setdefault(process & ~_THREAD_BITS, [0, _number(device)])
-                known[0] += count
-    most = max((count for count, _ in counts.values()), default=0)
-    ordered = sorted(counts, key=lambda process: (counts[process][1], process))
-    busy = [process for process in ordered if counts[process][0] >= _LEAST_SHARE * most]
-    return tuple(Part(process, f"process {_system_number(process)}") for process in busy)
+        processes = export.processes()
+        if len(processes) < 2:
+            return _read(export, source.name, how, *processes)
+        if not how.split:
+            return _read(export, source.name, how)
+        first, *others = (
+            _read(export, f"{source.name} (process {_system_number(process)})", how, process)
+            for process in processes
+        )
+        return replace(first, others=others)
 
 
 def _system_number(process: int) -> int:
@@ -124,51 +122,167 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-def _read(database: Database, name: str, how: Reading) -> Trace:
-    rows, tables = RowCollector(), _Tables(database, how.part)
+@contextmanager
+def open_export(source: Source) -> Iterator[Export]:
+    """Open the database that a source holds, as a copy if it is packed, remote or piped.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    path = source.path
+    with tempfile.TemporaryDirectory(prefix="fp8verify-") as folder:
+        if path is None or is_remote(path) or source.is_packed:
+            path = Path(folder) / "copy.sqlite"
+            with path.open("wb") as file:
+                file.writelines(source)
+            if source.damage:
+                raise InputError(
+                    f"{source.name} cannot be read: {source.damage}.", "Pack it again."
+                )
+        try:
+            export = Export(path)
+            try:
+                yield export
+            finally:
+                export.close()
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            reason = clean(str(error))[:200].rstrip(".") or type(error).__name__
+            raise InputError(
+                f"{source.name} cannot be read as a SQLite file: {reason}.",
+                "It is damaged or was not finished: export it again with the tool that made it.",
+            ) from None
+
+
+class Export:
+    """An open database of which the wanted tables are read, one by one.
+
+    Attributes:
+        columns: of each table that is wanted and there; views are not followed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # immutable: neither locks nor a WAL file are looked at, and none is made.
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+        # A damaged tree of pages may name a page many times: rows then are as many as one likes.
+        self._left = _STEPS_FREE + _STEPS_A_BYTE * path.stat().st_size
+        self._connection.set_progress_handler(self._is_too_much, _STEPS_AT_ONCE)
+        self._connection.execute("PRAGMA trusted_schema = OFF")
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+        self.columns = {
+            table: {row[1] for row in self.rows(f"PRAGMA table_info({table})")}
+            for (table,) in self.rows(tables)
+            if table in _WANTED
+        }
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it has tables of Nsight Systems."""
+        return _STRINGS in self.columns and not self.columns.keys().isdisjoint(_SIGNS)
+
+    def rows(self, query: str) -> Iterator[Sequence[Any]]:
+        """Return the rows of a query."""
+        return self._connection.execute(query)
+
+    def table(
+        self, table: str, *columns: str, process: int | None = None
+    ) -> Iterator[Sequence[Any]]:
+        """Return the rows of a table, None for columns that it does not have.
+
+        Args:
+            table: one that is wanted; none has no rows.
+            columns: their names.
+            process: whose rows; old exports do not say whose they are.
+        """
+        known = self.columns.get(table, set())
+        if not known:
+            return iter(())
+        names = ", ".join(name if name in known else "NULL" for name in columns)
+        owner = next((name for name in ("globalPid", "globalTid") if name in known), None)
+        mine = "TRUE"
+        if process is not None and owner is not None:
+            mine = f"({owner} & ~{_THREAD_BITS}) = {process}"
+        return self.rows(f"SELECT {names} FROM {table} WHERE {mine}")
+
+    def processes(self) -> list[int]:
+        """Return the processes that are ranks: those that ran more than a few kernels."""
+        kernels: Counter[int] = Counter()
+        devices: dict[int, int] = {}
+        for table in (_KERNELS, _GRAPHS):
+            if {"globalPid", "deviceId"} <= self.columns.get(table, set()):
+                query = f"SELECT globalPid, count(*), min(deviceId) FROM {table} GROUP BY 1"
+                for process, count, device in self.rows(query):
+                    if isinstance(process, int):
+                        kernels[process & ~_THREAD_BITS] += count
+                        devices.setdefault(process & ~_THREAD_BITS, _number(device))
+        least = _LEAST_SHARE * max(kernels.values(), default=0)
+        busy = [process for process, count in kernels.items() if count >= least]
+        return sorted(busy, key=lambda process: (devices[process], process))
+
+    def _is_too_much(self) -> bool:
+        self._left -= _STEPS_AT_ONCE
+        return self._left < 0
+
+
+def _read(export: Export, name: str, how: Reading, process: int | None = None) -> Trace:
+    rows, tables = RowCollector(), _Tables(export, process)
     rows.kernels(tables.kernels())
     rows.calls(tables.calls())
-    rows.ranges(tables.ranges())
+    rows.ranges(tables.ranges(_last_end(rows.columns)))
     for kind, table in _COPIES.items():
-        rows.copies(kind, totals(tables.spans(table, "bytes")))
+        rows.copies(kind, totals(tables.of(table, "start", "end", "bytes")))
     trace = Trace(source=name)
-    graphs, graphs_ns, _ = totals(tables.spans(_GRAPHS, "start"))
+    notes = trace.health.notes
     texts = tables.remarks()  # they hold paths, and nothing of them is kept
+    graphs, graphs_ns, _ = totals(tables.of(_GRAPHS, "start", "end"))
+    if graphs:
+        notes.append(_GRAPHS_ALONE.format(graphs, graphs_ns / 1e6))
+    if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
+        notes.append("Nsight Systems says that events were lost")
     outstanding = any(map(_OUTSTANDING.search, texts))
     missing = _missing_kernels(tables, rows.columns, outstanding=outstanding)
-    if graphs:
-        trace.health.notes.append(_GRAPHS_ALONE.format(graphs, graphs_ns / 1e6))
-    if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
-        trace.health.notes.append("Nsight Systems says that events were lost")
     if missing:
-        trace.health.notes.append(f"{missing} kernels were launched that are not in the trace")
-    trace.health.records_lost = bool(trace.health.notes)
+        notes.append(f"{missing} kernels were launched that are not in the trace")
+    trace.health.records_lost = bool(notes)
     rows.fill(trace, "Nsight Systems", layers=how.layers)
     trace.gpu, trace.compute_capability = tables.gpu(main_device(trace.kernels))
     return trace
 
 
+def _last_end(columns: Columns) -> int:
+    ends = map(add, columns.kernels.start_ns, columns.kernels.duration_ns)
+    return max(columns.last_end, max(ends, default=0))
+
+
 class _Tables:
-    """The rows of one process.
+    """The rows of one process, or of all.
 
     Attributes:
+        of: returns the rows of a table, from its name and columns.
         launches: correlation id and start of what `calls` found that launches a kernel.
-        captures: when captures of graphs begin (True) and end, as `calls` found.
+        captures: when captures of graphs begin (True) and end (False), as `calls` found.
     """
 
-    def __init__(self, database: Database, process: int | None) -> None:
-        self._database, self._process = database, process
-        self._strings: dict[object, str] = {}
-        for number, value in database.table(_STRINGS, "id", "value"):
-            if isinstance(value, str):
-                self._strings.setdefault(number, value)
-        self.launches: list[tuple[Any, Any]] = []
-        self.captures: list[tuple[Any, bool]] = []
+    def __init__(self, export: Export, process: int | None) -> None:
+        self.of = partial(export.table, process=process)
+        self.launches: list[tuple[int, int]] = []
+        self.captures: dict[bool, list[int]] = {True: [], False: []}
+        self._all, self._process = export.table, process
+        strings = export.table(_STRINGS, "id", "value")
+        # Of strings with one number the first counts.
+        self._strings = {
+            number: text for number, text in reversed([*strings]) if isinstance(text, str)
+        }
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
         text = self._strings.get
-        for demangled, mangled, short, *rest in self._mine(
+        for demangled, mangled, short, *rest in self.of(
             _KERNELS,
             *("demangledName", "mangledName", "shortName"),
             *("start", "end", "deviceId", "streamId", "correlationId"),
@@ -178,28 +292,26 @@ class _Tables:
 
     def calls(self) -> Iterator[Sequence[Any]]:
         """Yield correlation id, start, end and thread of calls into CUDA, and note launches."""
-        launching = {number for number, text in self._strings.items() if _LAUNCH.match(text)}
-        capturing = {
-            number: mark[1].lower() == "begin"
-            for number, text in self._strings.items()
-            if (mark := _CAPTURE.match(text))
-        }
         columns = ("nameId", "returnValue", "correlationId", "start", "end", "globalTid")
-        for name, result, *row in self._mine(_CALLS, *columns):
-            if name in launching and not result:
-                self.launches.append((row[0], row[1]))
-            elif name in capturing:
-                self.captures.append((row[1], capturing[name]))
+        for name, result, *row in self.of(_CALLS, *columns):
             yield row
+            number, start, called = *row[:2], self._strings.get(name, "")
+            if not (isinstance(number, int) and isinstance(start, int)):
+                continue
+            if _LAUNCH.match(called) and not result:
+                self.launches.append((number, start))
+            elif mark := _CAPTURE.match(called):
+                self.captures[mark[1].lower() == "begin"].append(start)
 
-    def ranges(self) -> Iterator[Sequence[Any]]:
+    def ranges(self, last: int) -> Iterator[Sequence[Any]]:
         """Yield text, start, end and thread of NVTX ranges of the default domain.
 
-        That is the run's and torch's; libraries have their own. A range that was still open
-        has no end, and gets the trace's.
+        That is the run's and torch's; libraries have their own.
+
+        Args:
+            last: the end of ranges that were still open.
         """
-        last = max(map(self._last_end, (_KERNELS, _CALLS)))
-        for event, domain, text, number, start, end, thread in self._mine(
+        for event, domain, text, number, start, end, thread in self.of(
             _RANGES, "eventType", "domainId", "text", "textId", "start", "end", "globalTid"
         ):
             name = text or self._strings.get(number)
@@ -208,17 +320,12 @@ class _Tables:
                 owner = thread if event == _PUSH_POP else None
                 yield name, start, last if end is None else end, owner
 
-    def spans(self, table: str, size: str) -> Iterator[Sequence[Any]]:
-        """Yield start, end and another column of a table."""
-        return self._mine(table, "start", "end", size)
-
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""
-        diagnostics = self._database.table(_DIAGNOSTICS, "text", "globalPid")
         anyone = (None, self._process)
         return [
             text
-            for text, process in diagnostics
+            for text, process in self._all(_DIAGNOSTICS, "text", "globalPid")
             if isinstance(text, str)
             and (_number(process) <= 0 or _number(process) & ~_THREAD_BITS in anyone)
         ]
@@ -229,10 +336,12 @@ class _Tables:
         if self._process is not None:
             # CUDA_VISIBLE_DEVICES may have changed the number.
             mine = (device, _system_number(self._process))
-            gpus = self._database.table(_DEVICES, "cudaId", "pid", "gpuId")
+            gpus = self._all(_DEVICES, "cudaId", "pid", "gpuId")
             wanted = next((gpu for *place, gpu in gpus if tuple(place) == mine), device)
-        columns = ("id", "name", "computeMajor", "computeMinor")
-        known = {number: rest for number, *rest in self._database.table(_GPUS, *columns)}
+        known = {
+            number: rest
+            for number, *rest in self._all(_GPUS, "id", "name", "computeMajor", "computeMinor")
+        }
         if not known:
             return None, None
         name, major, minor = known.get(wanted, next(iter(known.values())))
@@ -242,66 +351,25 @@ class _Tables:
             f"{major}.{minor}" if has_capability else None,
         )
 
-    def _mine(self, table: str, *columns: str) -> Iterator[Sequence[Any]]:
-        """Yield the rows of the process; old exports do not say whose they are."""
-        said = [name for name in ("globalPid", "globalTid") if self._database.has(table, name)]
-        if self._process is None or not said:
-            return self._database.table(table, *columns)
-        of_process = f"({said[0]} & ~{_THREAD_BITS}) = {self._process}"
-        return self._database.table(table, *columns, where=of_process)
-
-    def _last_end(self, table: str) -> int:
-        if not self._database.has(table, "end"):
-            return 0
-        [row] = self._database.rows(f"SELECT max(end) FROM {table}")
-        return _number(row[0])
-
 
 def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) -> int:
     """Return the number of launches without their kernel.
 
     What was launched last may still have waited for the GPU when the recording ended. It is only
-    missed where the profiler says that buffers did not come back (`outstanding`).
+    missed where the profiler says that buffers did not come back (`outstanding`). What is launched
+    while a CUDA graph is captured, on any thread, does not run.
     """
-    kernels, calls = columns.kernels, columns.calls
-    started = dict(zip(columns.correlations, kernels.start_ns, strict=True))
-    lone = [
-        start
-        for correlation, start in tables.launches
-        if isinstance(start, int) and isinstance(correlation, int) and correlation not in started
-    ]
+    started = dict(zip(columns.correlations, columns.kernels.start_ns, strict=True))
+    lone = [start for number, start in tables.launches if number not in started]
     if not started or not lone:
         return 0
     until = _FOREVER
     if not outstanding:
         # From here on, a launch may have waited longer than the recording went on.
-        calls_of_kernels = zip(calls.correlation, calls.start, strict=True)
+        calls_of_kernels = zip(columns.calls.correlation, columns.calls.start, strict=True)
         waits = (started[c] - start for c, start in calls_of_kernels if c in started)
-        until = max(kernels.start_ns) - max(waits, default=_FOREVER)
-    begins, ends = _captured(tables.captures)
+        until = max(columns.kernels.start_ns) - max(waits, default=_FOREVER)
+    begins, ends = map(sorted, (tables.captures[True], tables.captures[False]))
     return sum(
         start < until and bisect_right(begins, start) <= bisect_left(ends, start) for start in lone
     )
-
-
-def _captured(marks: Iterable[tuple[Any, bool]]) -> tuple[list[int], list[int]]:
-    """Return when CUDA graphs were being captured: what is launched then does not run.
-
-    Args:
-        marks: when captures begin (True) and end, on any thread. One whose begin or end was not
-            recorded lasts from or to the trace's.
-
-    Returns:
-        Begins and ends of the times, which do not overlap.
-    """
-    timed = sorted(mark for mark in marks if isinstance(mark[0], int))
-    begins, ends, captures = list[int](), list[int](), 0
-    if timed and not timed[0][1]:
-        timed.insert(0, (-_FOREVER, True))
-    for time, is_begin in timed:
-        if is_begin and not captures:
-            begins.append(time)
-        captures = max(0, captures + (1 if is_begin else -1))
-        if not captures and len(ends) < len(begins):
-            ends.append(time)
-    return begins, [*ends, _FOREVER]

@@ -37,24 +37,15 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _NOT_READ = {b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz", b"7z\xbc\xaf\x27\x1c": "7z x"}
 
 
-class Part(NamedTuple):
-    """One of several processes in a file: its number there, and what reports call it."""
-
-    number: int
-    label: str
-
-
 class Glance(NamedTuple):
     """What the start of a file shows; a damaged file may be a trace without looking like one.
 
-    `parts` are the processes of a file that may hold several. `is_blas_log` is whether a BLAS
-    library logged it, which is also a witness for a trace.
+    `is_blas_log` is whether a BLAS library logged it, which is also a witness for a trace.
     """
 
     is_trace: bool = False
     is_damaged: bool = False
     rank: int | None = None
-    parts: tuple[Part, ...] = ()
     is_blas_log: bool = False
 
 
@@ -64,14 +55,12 @@ class Reading(NamedTuple):
     Attributes:
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         block_size: bytes to decode at once, if that can be chosen.
-        part: the process to read of a file that holds several.
-        split: give each rank of a file that joins several its own trace.
+        split: give each rank of a file that holds several its own trace.
         launches: say when and on which thread kernels were launched.
     """
 
     layers: bool = False
     block_size: int = BLOCK_SIZE
-    part: int | None = None
     split: bool = False
     launches: bool = False
 

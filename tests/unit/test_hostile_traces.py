@@ -14,7 +14,7 @@ import pytest
 
 from fp8verify import Verdict, inspect
 from fp8verify.errors import InputError
-from fp8verify.trace import build, database, read_trace, source
+from fp8verify.trace import build, nsys, read_trace, source
 from fp8verify.trace.kineto import document as buffer
 from tests.hand_built import BF16_KERNEL, FP8_KERNEL, TraceBuilder
 from tests.other_tools import PROCESS
@@ -54,10 +54,10 @@ def test_a_query_beyond_what_a_file_can_hold_is_stopped(
         file.execute("CREATE TABLE StringIds (id, value)")
         file.executemany("INSERT INTO StringIds VALUES (?, 'x')", [(n,) for n in range(ROWS)])
     file.close()
-    monkeypatch.setattr(database, "_STEPS_FREE", 0)
-    monkeypatch.setattr(database, "_STEPS_A_BYTE", 1)
-    found = database.Database(path, "run.sqlite", {"StringIds"})
-    with pytest.raises(InputError, match="interrupted"):
+    monkeypatch.setattr(nsys, "_STEPS_FREE", 0)
+    monkeypatch.setattr(nsys, "_STEPS_A_BYTE", 1)
+    found = nsys.Export(path)
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
         list(found.rows("SELECT a.id FROM StringIds a, StringIds b, StringIds c"))
     found.close()
 
