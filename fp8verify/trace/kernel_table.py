@@ -12,7 +12,7 @@ import csv
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -28,9 +28,22 @@ from fp8verify.trace.tables import Trace
 
 _NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, sec, second
 _JSON_ROWS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
+_JSON_START: Final = re.compile(r"[\[{]")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
-# Headings as `_heading` spells them. The first of these that a table has counts.
-_NAMES: Final = ("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation")
+# What a column holds, by headings as `_heading` spells them. The first that a table has counts.
+_COLUMNS: Final = {
+    "name": ("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation"),
+    "calls": (
+        *("# of calls", "number of calls", "instances", "calls", "count"),
+        "kernel duration (us)_count",
+    ),
+    "cpu": ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total"),
+    "share": ("time (%)", "percentage"),
+    # ncu's long form
+    "metric": ("metric name",),
+    "unit": ("metric unit",),
+    "value": ("metric value",),
+}
 # Tool, heading of the time (a group is its unit), unit where neither heading nor cell has one.
 _TIMES: Final = tuple(
     (tool, re.compile(pattern), unit)
@@ -54,12 +67,6 @@ _TIMES: Final = tuple(
         ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
     )
 )
-_CALLS: Final = (
-    *("# of calls", "number of calls", "instances", "calls", "count"),
-    "kernel duration (us)_count",
-)
-_CPU: Final = ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total")
-_SHARES: Final = ("time (%)", "percentage")
 # Tables with these headings are of calls on the CPU or of ranges.
 _OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
 
@@ -100,14 +107,15 @@ class _Sum(NamedTuple):
     cpu_ns: int = 0
 
 
-class Table(Struct, kw_only=True):
-    """One table: in which columns it has what, -1 for those that it lacks, and sums by name.
+class Table(Struct):
+    """One table: in which columns it has what, and sums by name.
 
     Attributes:
         tool: what printed it.
         cells: takes a line apart.
+        width: the number of columns.
+        places: of the columns of `_COLUMNS` and of "time".
         unit: of times without their own.
-        metric: the places of a metric's name, unit and value in ncu's long form.
         counters: places and headings of counters of tensor cores.
         sums: by name.
         on_cpu: those of rows with time on the CPU.
@@ -119,13 +127,8 @@ class Table(Struct, kw_only=True):
     tool: str
     cells: Callable[[str], Sequence[str]]
     width: int
-    name: int
-    time: int
+    places: dict[str, int]
     unit: str
-    calls: int = -1
-    cpu: int = -1
-    share: int = -1
-    metric: tuple[int, int, int] | None = None
     counters: tuple[tuple[int, str], ...] = ()
     sums: dict[str, _Sum] = field(default_factory=dict)
     on_cpu: dict[str, _Sum] = field(default_factory=dict)
@@ -140,33 +143,26 @@ class Table(Struct, kw_only=True):
             cells = cells[1:]
         if len(cells) != self.width:
             return False
-        name, time = cells[self.name].strip(), cells[self.time].strip()
+        row = {what: cells[place].strip() for what, place in self.places.items()}
+        name, time = row["name"], row["time"]
         if not name and (unit := _TIME_UNIT.fullmatch(time)):  # ncu's are below the headings
             self.unit = unit[1]
-        self._count(name, cells)
-        if self.metric is not None:
-            metric, unit_of_metric, _ = (cells[place].strip() for place in self.metric)
-            time = f"{time} {unit_of_metric}" if _is_time_of_ncu(metric) else ""
-        if not name or not time:
-            return True
-        ns = _nanoseconds(time, self.unit)
-        calls = _whole(cells[self.calls]) if self.calls >= 0 else 1
-        if ns is None or calls is None:
-            self.unread += any(map(str.isdigit, time)) or time.lower() in ("nan", "inf", "-nan")
-            return True
-        cpu_ns = (_nanoseconds(cells[self.cpu], "u") or 0) if self.cpu >= 0 else 0
-        self._sum(name, _Sum(ns, calls, cpu_ns))
-        self.shares += _number(cells[self.share]) or 0.0 if self.share >= 0 else 0.0
-        return True
-
-    def _count(self, name: str, cells: Sequence[str]) -> None:
-        """Note the source type whose operations a counter of tensor cores has seen."""
         counters = [(metric, cells[place]) for place, metric in self.counters]
-        if self.metric is not None:
-            counters.append((cells[self.metric[0]], cells[self.metric[2]]))
+        if "metric" in row:
+            counters.append((row["metric"], time))
+            time = f"{time} {row['unit']}" if _is_time_of_ncu(row["metric"]) else ""
         for metric, value in counters:
             if (counter := _COUNTED.search(metric[:200])) and (_number(value) or 0) > 0:
                 self.counted[name] = counter[1]
+        if not name or not time:
+            return True
+        ns, calls = _nanoseconds(time, self.unit), _whole(row.get("calls", "1"))
+        if ns is None or calls is None:
+            self.unread += any(map(str.isdigit, time)) or time.lower() in ("nan", "inf", "-nan")
+            return True
+        self._sum(name, _Sum(ns, calls, _nanoseconds(row.get("cpu", ""), "u") or 0))
+        self.shares += _number(row.get("share", "")) or 0.0
+        return True
 
     def _sum(self, name: str, row: _Sum) -> None:
         rows = self.on_cpu if row.cpu_ns else self.sums
@@ -368,36 +364,28 @@ def _split(line: str, sign: str) -> list[str]:
 
 def _table(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> Table | None:
     """Return an empty table with these headings; None if they are none."""
-    if len(headings) > _MOST_COLUMNS:
-        return None
     known = list(map(_heading, headings))
-    name = _place(known, _NAMES)
-    if name < 0 or len(known) < 2:
+    if not 2 <= len(known) <= _MOST_COLUMNS:
+        return None
+    places = {
+        what: known.index(next(filter(known.__contains__, texts)))
+        for what, texts in _COLUMNS.items()
+        if not set(texts).isdisjoint(known)
+    }
+    if "name" not in places:
         return None
     if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
-        return Table(tool="", cells=lambda _: (), width=-1, name=name, time=name, unit="n")
-    metric, unit, value = (_place(known, (f"metric {text}",)) for text in ("name", "unit", "value"))
-    if min(metric, unit, value) >= 0:
-        where = (metric, unit, value)
-        return Table(
-            tool="ncu", cells=cells, width=len(known), name=name, time=value, unit="n", metric=where
-        )
+        return Table("", lambda _: (), -1, places, "n")
+    if {"metric", "unit", "value"} <= places.keys():
+        return Table("ncu", cells, len(known), {**places, "time": places["value"]}, "n")
+    places.pop("metric", None)
     for tool, pattern, usual in _TIMES:
-        for time, text in enumerate(known):
-            match = pattern.fullmatch(text)
-            if match and time != name:
-                return Table(
-                    tool=tool,
-                    cells=cells,
-                    width=len(known),
-                    name=name,
-                    time=time,
-                    unit=usual if not match.re.groups or match[1] is None else match[1],
-                    calls=_place(known, _CALLS),
-                    cpu=_place(known, _CPU),
-                    share=_place(known, _SHARES),
-                    counters=tuple((n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])),
-                )
+        for place, text in enumerate(known):
+            if (match := pattern.fullmatch(text)) and place != places["name"]:
+                unit = usual if not match.re.groups or match[1] is None else match[1]
+                counters = tuple((n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200]))
+                places = {**places, "time": place}
+                return Table(tool, cells, len(known), places, unit, counters)
     return None
 
 
@@ -409,10 +397,6 @@ def _heading(text: str) -> str:
 def _plain(text: str) -> str:
     # In Latin-1 the sign of micro is no UTF-8.
     return text.strip().translate(dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u"))
-
-
-def _place(known: Sequence[str], wanted: Iterable[str]) -> int:
-    return next((known.index(text) for text in wanted if text in known), -1)
 
 
 def _nanoseconds(text: str, unit: str) -> int | None:
@@ -443,18 +427,11 @@ def _is_time_of_ncu(metric: str) -> bool:
 
 def _json_tables(source: Source) -> Iterator[Table]:
     """Yield the tables of a list of rows, as nsys prints it, or of rocprofv3's results."""
-    data = bytearray()
-    for piece in source:
-        data += piece
-        if len(data) > _MAX_JSON:
-            raise InputError(
-                f"{source.name} is a table of more than {_MAX_JSON >> 20} MB of JSON.",
-                "Print it as CSV: nsys stats --format csv, rocprofv3 --output-format csv.",
-            )
-    text, place, decoder = data.decode("utf-8", "replace").lstrip("\ufeff"), 0, json.JSONDecoder()
-    while (place := _next_document(text, place)) >= 0:
+    text = source.whole(_MAX_JSON).decode("utf-8", "replace").lstrip("\ufeff")
+    place, decoder = 0, json.JSONDecoder()
+    while start := _JSON_START.search(text, place):
         try:
-            found, place = decoder.raw_decode(text, place)
+            found, place = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             return
         rows = _rocprof_rows(found) if isinstance(found, dict) else found
@@ -465,11 +442,6 @@ def _json_tables(source: Source) -> Iterator[Table]:
                 for row in rows:
                     table.add([str(row.get(key, "")) for key in headings])
                 yield table
-
-
-def _next_document(text: str, place: int) -> int:
-    starts = [at for sign in "[{" if (at := text.find(sign, place)) >= 0]
-    return min(starts, default=-1)
 
 
 def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
