@@ -135,7 +135,7 @@ def _blocks(path: Path, notes: list[str]) -> Iterator[bytes]:
         with open_binary(path) as file:
             if not cast("Any", file).peek(1):
                 return
-            source = Source(file, path.name)
+            source = Source(file, path.name, path)
             held, size, left, some = [], 0, MAX_LOG_BYTES, False
             for piece in source:
                 held.append(piece[:left].replace(b"\0", b""))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from io import BufferedReader, RawIOBase
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -19,8 +18,8 @@ _PATTERN = re.compile(r"[*?[]")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 # Object stores read ahead by 50 MB by default (s3fs 2026.9).
 _READ_AHEAD = 4 << 20
-# For each reading of a remote file.
-MAX_BYTES, MAX_SECONDS = 64 << 30, 1800.0
+# For each answer of a web server.
+MAX_SECONDS = 1800.0
 # Listings and blocks of files, which are read at once; files themselves are read in blocks.
 MAX_BODY = 64 << 20
 _SILENCE_S = 60
@@ -65,8 +64,7 @@ def _options(url: str) -> dict[str, Any]:
                 self._body = bytes(body)
             return self._body
 
-    silence = min(_SILENCE_S, MAX_SECONDS)
-    timeout = ClientTimeout(total=MAX_SECONDS, sock_connect=silence, sock_read=silence)
+    timeout = ClientTimeout(total=MAX_SECONDS, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
     return {"client_kwargs": {"response_class": BoundedResponse, "timeout": timeout}}
 
 
@@ -129,35 +127,7 @@ def open_binary(path: Path) -> IO[bytes]:
     if not is_remote(path):
         return path.open("rb")
     remote: Any = path
-    return BufferedReader(_Bounded(remote.open("rb", block_size=_READ_AHEAD), str(path)))
-
-
-class _Bounded(RawIOBase):
-    """A remote file that may neither be endless nor take for ever."""
-
-    def __init__(self, file: Any, name: str) -> None:
-        self._file, self._name = file, name
-        self._left, self._deadline = MAX_BYTES, time.monotonic() + MAX_SECONDS
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0 or time.monotonic() > self._deadline:
-            raise InputError(
-                f"{self._name} has no end within {MAX_BYTES >> 30} GB and {MAX_SECONDS / 60:.0f} "
-                "minutes.",
-                "Download it, and give the file.",
-            )
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
+    return BufferedReader(remote.open("rb", block_size=_READ_AHEAD))
 
 
 @contextmanager
@@ -203,12 +173,13 @@ def run_name(paths: Sequence[str | Path]) -> str:
         return "standard input"
     if _OPEN_FILE.fullmatch(text):
         return "pipe"
-    parts = [part for part in text.split("/") if part not in ("", ".", "..")]
+    path = Path(text)
     if _PATTERN.search(text) or len(paths) > 1:
-        parts = parts[:-1]
-    name = parts[-1] if parts and not text.endswith(("/..", "/.")) else Path(text).resolve().name
-    stem = _ENDING.sub("", name) or name or "run"
-    if stem != name and _SAYS_NO_RUN.fullmatch(stem):
-        folder = parts[-2] if len(parts) > 1 else Path(text).resolve().parent.name
+        path = path.parent
+    if path.name in ("", ".."):
+        path = path.resolve()
+    stem = _ENDING.sub("", path.name) or path.name or "run"
+    if stem != path.name and _SAYS_NO_RUN.fullmatch(stem):
+        folder = path.parent.name or path.resolve().parent.name
         return clean(f"{folder}/{stem}" if folder else stem)
     return clean(stem)

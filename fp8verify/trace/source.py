@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.errors import InputError, requires
+from fp8verify.trace.places import is_remote
 
 inflate: Any
 try:
@@ -19,6 +21,8 @@ except ImportError:  # no wheel for this processor
 
 READ_SIZE = 1 << 17
 PIECE_SIZE = 1 << 16
+# Of a remote file, which may be endless.
+MAX_BYTES = 64 << 30
 MAX_LINE = 1 << 16
 # Bytes that are decoded at once.
 BLOCK_SIZE = 1 << 19
@@ -85,7 +89,7 @@ class Source:
     def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:
         self.name, self.path = name, path
         self.damage: str | None = None
-        self._file = _Counted(file)
+        self._file = _Counted(file, name, is_bounded=path is not None and is_remote(path))
         self._written = 0
         first = self._file.read(READ_SIZE)
         if not first:
@@ -113,6 +117,22 @@ class Source:
         if self.head:
             yield self.head
         yield from self._pieces
+
+    def whole(self, limit: int) -> bytes:
+        """Return all bytes.
+
+        Raises:
+            InputError: they are more than `limit`.
+        """
+        data = bytearray()
+        for piece in self:
+            data += piece
+            if len(data) > limit:
+                raise InputError(
+                    f"{self.name} has more than {limit >> 20} MB, too many to be read at once.",
+                    "Record fewer steps, or print a table as CSV in place of JSON.",
+                )
+        return bytes(data)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of a text with their ends; one of more than `MAX_LINE` bytes is cut."""
@@ -201,13 +221,19 @@ def _from_utf16(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class _Counted:
     """A file that counts the bytes read, and to which its first ones can be put back."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], name: str, *, is_bounded: bool) -> None:
         self.total = 0
-        self._file, self._head = file, b""
+        self._file, self._head, self._name = file, b"", name
+        self._limit = MAX_BYTES if is_bounded else math.inf
 
     def read(self, size: int) -> bytes:
         data, self._head = self._head or self._file.read(size), b""
         self.total += len(data)
+        if self.total > self._limit:
+            raise InputError(
+                f"{self._name} has no end within {MAX_BYTES >> 30} GB.",
+                "Download it, and give the file.",
+            )
         return data
 
     def put_back(self, head: bytes) -> None:

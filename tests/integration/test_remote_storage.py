@@ -20,7 +20,7 @@ import pytest
 from fp8verify import inspect
 from fp8verify.errors import InputError
 from fp8verify.report.forms import to_json
-from fp8verify.trace import places
+from fp8verify.trace import places, source
 from tests.hand_built import TraceBuilder
 from tests.unit.test_fleet_ranks import meta, write_ranks, write_window
 
@@ -149,7 +149,7 @@ class _Endless(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("path", ["fast.json", "slow.json", "page", "slow/page"])
 def test_an_answer_without_end_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(source, "MAX_BYTES", 8 << 20)
     monkeypatch.setattr(places, "MAX_SECONDS", 1.0)
     monkeypatch.setattr(places, "MAX_BODY", 8 << 20)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Endless)
