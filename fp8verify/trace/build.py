@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import compress, count, islice
-from operator import eq
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,9 +35,6 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         launches: say when and on which thread kernels were launched.
     """
-    dropped = _drop_duplicates(columns)
-    if dropped:
-        trace.remarks = [*trace.remarks, f"{dropped} kernels are recorded twice, and count once"]
     kernels, base_ns, health = columns.kernels, columns.base_ns, trace.health
     op_rows, launch_rows = _correlate(columns, trace, layers=layers)
     whole = [True] * len(columns.steps)
@@ -198,36 +194,3 @@ def main_device(kernels: Kernels) -> int:
         return devices[0]
     counted = Counter(devices).most_common(1)
     return counted[0][0] if counted else -1
-
-
-def _drop_duplicates(columns: Columns) -> int:
-    """Drop all but the first record of each launch; return how many were dropped.
-
-    A launch is known by its correlation id: one of a graph makes many kernels, which start one
-    after another.
-    """
-    kernels = columns.kernels
-    ordered = sorted(kernels.start_ns)
-    shared = set(compress(ordered, map(eq, ordered, islice(ordered, 1, None))))
-    if not shared:  # hardly any kernel starts when another one does
-        return 0
-    same = (
-        *(columns.correlations, columns.op_ids, kernels.start_ns, kernels.duration_ns),
-        *(kernels.name, kernels.device, kernels.stream),
-    )
-    is_first, seen = array("b", [1]) * len(kernels), set[tuple[int, ...]]()
-    for row in compress(count(), map(shared.__contains__, kernels.start_ns)):
-        key = tuple(column[row] for column in same)
-        if key in seen and key[0] >= 0:
-            is_first[row] = 0
-        seen.add(key)
-    dropped = is_first.count(0)
-    tables: tuple[tuple[Any, Sequence[str]], ...] = (
-        (kernels, kernels.__struct_fields__),
-        (columns, ("op_ids", "correlations")),
-    )
-    for table, names in tables if dropped else ():
-        for name in names:
-            values: array[Any] = getattr(table, name)
-            setattr(table, name, array(values.typecode, compress(values, is_first)))
-    return dropped

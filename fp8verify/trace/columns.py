@@ -7,7 +7,7 @@ columns alone. What a source does not record stays at its default: -1 in a colum
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from fp8verify.trace.tables import Step
 
 
-def append_all(column: array[Any], values: Sequence[float]) -> None:
+def append_all(column: array[Any], values: Iterable[int]) -> None:
     """Append numbers in half the time of `fromlist`, which parses each like an argument."""
-    column.frombytes(pack(f"{len(values)}{column.typecode}", *values))
+    numbers = tuple(values)
+    column.frombytes(pack(f"{len(numbers)}{column.typecode}", *numbers))
 
 
 class Interner(dict[Any, int]):
@@ -130,7 +131,6 @@ class Columns(Struct):
         threads: whatever identifies a CPU thread, numbered by `ops.thread` and `calls.thread`.
         collectives: `Collective`s, numbered by `kernels.collective`.
         inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
-        annotations: the rows of `ops` that are not operators.
         steps: the training steps by start, each number once.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
         interleaved: whether operators follow kernels in the file.
@@ -150,7 +150,6 @@ class Columns(Struct):
     threads: Interner = field(default_factory=Interner)
     collectives: Interner = field(default_factory=Interner)
     inputs: Interner = field(default_factory=Interner)
-    annotations: array[int] = field(default_factory=_int32)
     steps: list[Step] = field(default_factory=list)
     step_names: set[int] = field(default_factory=set)
     interleaved: bool = False
@@ -167,8 +166,13 @@ class Columns(Struct):
         for field_name, value in zip(self.ops.__struct_fields__, (*row, -1), strict=True):
             getattr(self.ops, field_name).append(value)
 
-    def note_times(self, starts: Iterable[int], ends: Iterable[int]) -> None:
+    def note_times(self, starts: Iterable[int], ends: Iterable[float]) -> None:
         """Note when some operators, annotations or calls began and ended; there must be one."""
-        first, last = min(starts), max(ends)
+        first, last = min(starts), round(max(ends))
         self.first_start = first if self.first_start is None else min(first, self.first_start)
         self.last_end = max(last, self.last_end)
+
+    def add_copies(self, kind: str, count: int, time_ns: int, size: int) -> None:
+        """Add "memcpy" or "memset" of the GPU."""
+        known = self.copies.get(kind, (0, 0, 0))
+        self.copies[kind] = (known[0] + count, known[1] + time_ns, known[2] + size)

@@ -93,9 +93,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "fp8verify.trace.rocprof",
-        re.compile(
-            rb"[^{\[\n]*kernel_name[^\n]*start_timestamp[^\n]*end_timestamp", re.IGNORECASE
-        ).match,
+        re.compile(rb"[^{\[\n]*Kernel_Name[^\n]*Start_Timestamp[^\n]*End_Timestamp").match,
         ("_kernel_trace.csv", "_kernel_trace.csv.gz"),
     ),
     BLAS_LOG,

@@ -9,7 +9,6 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from fp8verify.errors import InputError
 from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.places import open_binary, reading
@@ -18,51 +17,35 @@ from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
 _ENDING = "_kernel_trace.csv"
-_CALL = ("Correlation_Id", "Start_Timestamp", "End_Timestamp", "Thread_Id")
+_SPAN = ("Start_Timestamp", "End_Timestamp")
 
 
 def glance(source: Source) -> Glance:
-    """Look for the header of a CSV table; the file does not say of which rank it is."""
-    return Glance(is_trace=_is_header(_Table(source)))
+    """Take the file for a trace: its header is that of one; it does not say of which rank."""
+    del source
+    return Glance(is_trace=True)
 
 
 def read(source: Source, how: Reading) -> Trace:
     """Read the kernels of one process from CSV, and what else was recorded of it.
 
     Raises:
-        InputError: it is not a kernel trace, or cannot be unpacked.
+        InputError: it cannot be unpacked.
     """
-    table = _Table(source)
-    if not _is_header(table):
-        raise InputError(
-            f"{source.name} is not a kernel trace: no column Kernel_Name in it.",
-            "Give what rocprofv3 --kernel-trace --output-format csv wrote.",
-        )
     trace, rows = Trace(source=source.name), RowCollector()
-    rows.kernels(_kernels(table))
-    rows.calls(map(_numbers, _neighbor(source, "_hip_api_trace.csv", *_CALL)))
-    markers = _neighbor(source, "_marker_api_trace.csv", "Function", *_CALL[1:])
+    table = _Table(source)
+    rows.kernels(table.kernels())
+    calls = _neighbor(source, "_hip_api_trace.csv", "Correlation_Id", *_SPAN, "Thread_Id")
+    rows.calls(map(_numbers, calls))
+    markers = _neighbor(source, "_marker_api_trace.csv", "Function", *_SPAN, "Thread_Id")
     rows.ranges((text, *_numbers(rest)) for text, *rest in markers)
-    copies = _neighbor(source, "_memory_copy_trace.csv", *_CALL[1:3])
+    copies = _neighbor(source, "_memory_copy_trace.csv", *_SPAN)
     rows.copies("memcpy", totals(map(_numbers, copies)))
     rows.skipped += table.skipped
     rows.fill(trace, "rocprofv3", layers=how.layers)
     trace.health.truncated = table.is_cut
     trace.gpu = _gpu(source, main_device(trace.kernels))
     return trace
-
-
-def _is_header(table: _Table) -> bool:
-    return {"kernel_name", "start_timestamp", "end_timestamp"} <= table.columns.keys()
-
-
-def _kernels(table: _Table) -> Iterator[Sequence[Any]]:
-    """Yield name, start, end, device, stream and correlation id of kernels."""
-    stream = "Stream_Id" if "stream_id" in table.columns else "Queue_Id"
-    wanted = ("Kind", "Kernel_Name", "Start_Timestamp", "End_Timestamp")
-    for kind, name, *rest in table.rows(*wanted, "Agent_Id", stream, "Correlation_Id"):
-        if kind in ("", "KERNEL_DISPATCH"):
-            yield name, *_numbers(rest)
 
 
 def _gpu(source: Source, agent: int) -> str | None:
@@ -91,17 +74,21 @@ class _Table:
     """The rows of one file, to be iterated over once.
 
     Attributes:
-        skipped: rows that could not be read so far.
-        is_cut: whether the last line ends without a line break.
+        skipped: rows of another width.
+        is_cut: whether the file ends within a line, or cannot be read to its end.
     """
 
     def __init__(self, source: Source) -> None:
         self.skipped, self.is_cut = 0, False
         self._source = source
-        self._rows = csv.reader(self._lines())
-        header = self._next() or []
-        self._width = len(header)
-        self.columns = {name.strip("\ufeff ").lower(): place for place, name in enumerate(header)}
+
+    def kernels(self) -> Iterator[Sequence[Any]]:
+        """Yield name, start, end, device, stream and correlation id of kernels."""
+        columns = ("Agent_Id", "Stream_Id", "Queue_Id", "Correlation_Id")
+        for kind, name, start, end, *ids in self.rows("Kind", "Kernel_Name", *_SPAN, *columns):
+            if kind in ("", "KERNEL_DISPATCH"):
+                agent, stream, queue, number = ids
+                yield name, *_numbers((start, end, agent, stream or queue, number))
 
     def rows(self, *wanted: str) -> Iterator[Sequence[str]]:
         """Yield the values of some columns, "" where the file has no such column.
@@ -109,19 +96,14 @@ class _Table:
         Raises:
             InputError: the file cannot be unpacked.
         """
-        places = [self.columns.get(name.lower()) for name in wanted]
-        while (row := self._next()) is not None:
-            if len(row) == self._width:
-                yield ["" if place is None else row[place] for place in places]
-            elif row:
-                self.skipped += 1
-
-    def _next(self) -> list[str] | None:
         try:
-            return next(self._rows, None)
+            for row in csv.DictReader(self._lines()):
+                if None in row or None in row.values():
+                    self.skipped += 1
+                else:
+                    yield [row.get(name, "") for name in wanted]
         except csv.Error:
-            self.skipped += 1
-            return []
+            self.is_cut = True
 
     def _lines(self) -> Iterator[str]:
         for line in self._source.lines():

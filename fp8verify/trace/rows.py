@@ -8,22 +8,21 @@ Ranges have the names that torch gives them under `emit_nvtx` and nsys' --pytorc
 from __future__ import annotations
 
 import re
-from array import array
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
 from operator import sub
-from struct import error as struct_error
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from fp8verify.text import clean
 from fp8verify.trace.build import fill
-from fp8verify.trace.columns import SEPARATOR, Columns, Inputs
+from fp8verify.trace.columns import SEPARATOR, Columns, Inputs, append_all
 from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.steps import mark_steps
 
 if TYPE_CHECKING:
-    from fp8verify.trace.columns import Columns
     from fp8verify.trace.tables import Trace
 
 
@@ -66,13 +65,20 @@ def parse_range(text: str) -> RangeName:
     return RangeName(name, SEPARATOR.join(parts), int(number[1]) if number else -1)
 
 
-Row = Sequence[Any]
-_Add = Callable[[Sequence[Row]], None]
-
-_BLOCK = 4096
 # Three such times still add up in int64.
-_MAX_NS = 1 << 61
+_Time = Annotated[int, Meta(ge=-(1 << 61), le=1 << 61)]
+_Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Id = _Int64 | None
 
+Row: TypeAlias = "Iterable[Any]"
+# Name, start, end, device, stream and correlation id; copies are told by their names.
+_Kernel = tuple[str, _Time, _Time, _Id, _Id, _Id]
+# Correlation id, start, end and thread.
+_Call = tuple[_Int64, _Time, _Time, Any]
+# Text, start, end and thread; ranges of one thread nest. Those that belong to no thread (None) may
+# mark steps.
+_Range = tuple[str, _Time, _Time, Any]
+_BLOCK = 4096
 
 _NO_OPERATORS = (
     "no operators: precision is read from kernel names, GEMMs of an optimizer or of attention "
@@ -98,39 +104,74 @@ class RowCollector:
 
     def kernels(self, rows: Iterable[Row]) -> None:
         """Take rows of name, start, end, device, stream and correlation id."""
-        self._take(rows, self._add_kernels)
+        columns, kernels = self.columns, self.columns.kernels
+        for block in self._sound(rows, _Kernel):
+            names, starts, ends, *numbers = zip(*block, strict=True)
+            append_all(kernels.name, map(columns.names.__getitem__, names))
+            append_all(kernels.start_ns, starts)
+            append_all(kernels.duration_ns, map(sub, ends, starts))
+            ids = (kernels.device, kernels.stream, columns.correlations)
+            for column, values in zip(ids, numbers, strict=True):
+                append_all(column, (-1 if value is None else value for value in values))
+            for column in (kernels.collective, columns.op_ids):
+                append_all(column, repeat(-1, len(block)))
 
     def launches(self, rows: Iterable[Row]) -> None:
         """Take rows as `kernels` does, some of which are copies by their names."""
-        copies: dict[str, list[int]] = defaultdict(list)
-
-        def kernels() -> Iterator[Row]:
-            for row in rows:
-                if copy := COPY.match(row[0]):
-                    copies[f"mem{copy[1].lower()}"].append(row[2] - row[1])
-                else:
-                    yield row
-
-        self.kernels(kernels())
-        for kind, times in copies.items():
-            self.copies(kind, (len(times), sum(times), 0))
+        kernels = []
+        for row in rows:
+            name, start, end, *_ = row
+            if copy := COPY.match(name):
+                self.copies(f"mem{copy[1].lower()}", (1, end - start, 0))
+            else:
+                kernels.append(row)
+        self.kernels(kernels)
 
     def calls(self, rows: Iterable[Row]) -> None:
         """Take rows of correlation id, start, end and thread."""
-        self._take(rows, self._add_calls)
+        columns, calls = self.columns, self.columns.calls
+        for block in self._sound(rows, _Call):
+            correlations, starts, ends, threads = zip(*block, strict=True)
+            append_all(calls.correlation, correlations)
+            append_all(calls.start, starts)
+            append_all(calls.thread, map(columns.threads.__getitem__, threads))
+            columns.note_times(starts, ends)
 
     def ranges(self, rows: Iterable[Row]) -> None:
         """Take rows of text, start, end and thread; ranges of one thread nest.
 
         Those that belong to no thread (None) may mark steps.
         """
-        self._take(rows, self._add_ranges)
+        columns, ops = self.columns, self.columns.ops
+        for block in self._sound(rows, _Range):
+            texts, starts, ends, threads = zip(*block, strict=True)
+            names, inputs, sequences = zip(*map(parse_range, texts), strict=True)
+            append_all(ops.start, starts)
+            append_all(ops.end, ends)
+            append_all(ops.name, map(columns.op_names.__getitem__, names))
+            append_all(ops.inputs, (-1 if raw is None else columns.inputs[raw] for raw in inputs))
+            append_all(ops.sequence, sequences)
+            append_all(ops.op_id, repeat(-1, len(block)))
+            append_all(ops.thread, map(columns.threads.__getitem__, threads))
+            columns.note_times(starts, ends)
 
     def copies(self, kind: str, sums: tuple[int, int, int]) -> None:
         """Take the number, nanoseconds and bytes of "memcpy" or "memset"."""
         if sums[0]:
-            self.columns.copies[kind] = sums
+            self.columns.add_copies(kind, *sums)
             self.events += sums[0]
+
+    def _sound(self, rows: Iterable[Row], kind: Any) -> Iterator[list[Any]]:
+        """Yield blocks of rows, without those that are not of this kind."""
+        waiting = iter(rows)
+        while block := list(islice(waiting, _BLOCK)):
+            sound = _converted(block, kind)
+            if not sound:
+                sound = [row for one in block for row in _converted([one], kind)]
+            self.events += len(sound)
+            self.skipped += len(block) - len(sound)
+            if sound:
+                yield sound
 
     def fill(self, trace: Trace, tool: str, *, layers: bool) -> None:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
@@ -140,69 +181,12 @@ class RowCollector:
         fill(trace, columns, layers=layers)
         trace.health.events, trace.health.skipped_events = self.events, self.skipped
 
-    def _take(self, rows: Iterable[Row], add: _Add) -> None:
-        waiting = iter(rows)
-        while block := list(islice(waiting, _BLOCK)):
-            if not self._try(add, block):
-                self.skipped += sum(not self._try(add, [row]) for row in block)
 
-    def _try(self, add: _Add, block: Sequence[Row]) -> bool:
-        try:
-            add(block)
-        except (TypeError, ValueError, OverflowError, struct_error):
-            return False
-        self.events += len(block)
-        return True
-
-    def _add_kernels(self, block: Sequence[Row]) -> None:
-        names, starts, ends, devices, streams, correlations = zip(*block, strict=True)
-        columns, kernels = self.columns, self.columns.kernels
-        _extend(
-            (kernels.start_ns, _times(starts)),
-            (kernels.duration_ns, _times(list(map(sub, ends, starts)))),
-            (kernels.device, _numbers(devices)),
-            (kernels.stream, _numbers(streams)),
-            (columns.correlations, _numbers(correlations)),
-            (kernels.name, array("i", map(columns.names.__getitem__, map(_text, names)))),
-            (columns.op_ids, array("q", [-1]) * len(block)),
-            (kernels.collective, array("i", [-1]) * len(block)),
-        )
-
-    def _add_calls(self, block: Sequence[Row]) -> None:
-        correlations, starts, ends, threads = zip(*block, strict=True)
-        columns, calls = self.columns, self.columns.calls
-        start, end = _times(starts), _times(ends)
-        _extend(
-            (calls.correlation, _numbers(correlations)),
-            (calls.start, start),
-            (calls.thread, array("i", map(columns.threads.__getitem__, threads))),
-        )
-        columns.note_times(start, end)
-
-    def _add_ranges(self, block: Sequence[Row]) -> None:
-        texts, starts, ends, threads = zip(*block, strict=True)
-        columns, ops = self.columns, self.columns.ops
-        start, end = _times(starts), _times(ends)
-        names = list(map(parse_range, map(_text, texts)))
-        inputs = [-1 if name.inputs is None else columns.inputs[name.inputs] for name in names]
-        known = len(ops.name)
-        _extend(
-            (ops.start, start),
-            (ops.end, end),
-            (ops.name, array("i", [columns.op_names[name.name] for name in names])),
-            (ops.inputs, array("i", inputs)),
-            (ops.sequence, array("q", [name.sequence for name in names])),
-            (ops.op_id, array("q", [-1]) * len(block)),
-            (ops.thread, array("i", map(columns.threads.__getitem__, threads))),
-        )
-        columns.annotations.extend(known + at for at, number in enumerate(inputs) if number < 0)
-        columns.note_times(start, end)
-
-
-def _extend(*values: tuple[array[int], array[int]]) -> None:
-    """Append to columns; whatever may fail is done before, so they stay of one length."""
-    for column, more in values:
-        column.extend(more)
+def _converted(block: list[Row], kind: Any) -> list[Any]:
+    try:
+        return msgspec.convert(block, list[kind])
+    except msgspec.ValidationError:
+        return []
 
 
 def totals(rows: Iterable[Row]) -> tuple[int, int, int]:
@@ -216,30 +200,6 @@ def totals(rows: Iterable[Row]) -> tuple[int, int, int]:
     return count, time_ns, size
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a name that is not text")
-    return value
-
-
-def _times(values: Sequence[int]) -> array[int]:
-    """Return nanoseconds as a column.
-
-    Raises:
-        TypeError: not whole numbers.
-        ValueError: beyond what can be a time.
-    """
-    column = array("q", values)
-    if max(column) > _MAX_NS or min(column) < -_MAX_NS:
-        raise ValueError("no time")
-    return column
-
-
-def _numbers(values: Sequence[Any]) -> array[int]:
-    """Return ids as a column, -1 for what is not recorded."""
-    return array("q", [-1 if value is None else value for value in values])
-
-
 def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
     """Say what the columns lack, and what was taken for the steps.
 
@@ -248,10 +208,8 @@ def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
         tool: what recorded them.
         steps: what the ranges are called that count as steps, None for torch.profiler's own.
     """
-    ops = columns.ops
-    has_operators = len(columns.annotations) < len(ops.name)
     facts = []
-    if not has_operators:
+    if max(columns.ops.inputs, default=-1) < 0:
         facts.append(_NO_OPERATORS)
     elif not any(Inputs(raw).dims for raw in columns.inputs):
         facts.append("operators without shapes: FLOPs are unknown")

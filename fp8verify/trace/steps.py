@@ -145,10 +145,11 @@ def mark_steps(columns: Columns) -> str | None:
         return None
     ops, names = columns.ops, list(columns.op_names)
     called = {number for number, name in enumerate(names) if _STEP_NAME.fullmatch(name)}
+    of_steps = compress(count(), map(called.__contains__, ops.name))
+    ranges = [row for row in of_steps if ops.inputs[row] < 0]
     series: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for row in sorted(columns.annotations, key=ops.start.__getitem__):
-        if ops.name[row] in called:
-            series[ops.thread[row], _DIGITS.sub("#", names[ops.name[row]])].append(row)
+    for row in sorted(ranges, key=ops.start.__getitem__):
+        series[ops.thread[row], _DIGITS.sub("#", names[ops.name[row]])].append(row)
     lengths = {
         key: sum(ops.end[row] - ops.start[row] for row in rows)
         for key, rows in series.items()

@@ -342,15 +342,6 @@ def test_a_share_of_a_trace_that_is_cut_off_is_not_that_of_the_run(
     assert list(contradictions(report)) == []
 
 
-def test_events_that_are_recorded_twice_count_once(tmp_path: Path) -> None:
-    once = inspect(fp8().write(tmp_path / "once.json"))
-    capture = fp8()
-    half = capture.low[::2]
-    twice = inspect(capture.add(half).write(tmp_path / "twice.json"))
-    assert twice.gemm == once.gemm
-    assert any(f"{len(half)} kernels are recorded twice" in note for note in twice.notes)
-
-
 def test_a_rate_that_bf16_cannot_reach_is_no_proof_beside_bf16(tmp_path: Path) -> None:
     """The times are those of FP8: that the GEMMs are BF16 by name makes them no proof of FP8."""
     assert "faster-than-bf16" in codes(inspect(fp8().write(tmp_path / "before.json")))

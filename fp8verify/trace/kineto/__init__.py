@@ -224,7 +224,6 @@ def part_of(columns: Columns, process: Process) -> Columns:
     ops = [is_own[thread] for thread in columns.ops.thread]
     calls = [is_own[thread] for thread in columns.calls.thread]
     kernels = [device in process.devices for device in columns.kernels.device]
-    places = {row: place for place, row in enumerate(compress(range(len(ops)), ops))}
     return replace(
         columns,
         ops=_kept(columns.ops, OpColumns(), ops),
@@ -232,7 +231,6 @@ def part_of(columns: Columns, process: Process) -> Columns:
         kernels=_kept(columns.kernels, Kernels(), kernels),
         op_ids=_where(columns.op_ids, kernels),
         correlations=_where(columns.correlations, kernels),
-        annotations=array("i", (places[row] for row in columns.annotations if row in places)),
         copies={},
     )
 

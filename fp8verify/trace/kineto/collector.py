@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import dropwhile, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +26,15 @@ MAX_COPY_US = 3.6e9
 
 def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
     ops, args = columns.ops, [op.args for op in group]
-    if isinstance(group[0], ev.Annotation):
-        columns.annotations.extend(range(len(ops.name), len(ops.name) + len(group)))
-        inputs = [-1] * len(group)
-    else:
-        raw = map(SEPARATOR.join, map(_inputs_of, args))
-        inputs = list(map(columns.inputs.__getitem__, raw))
+    inputs = map(columns.inputs.__getitem__, map(SEPARATOR.join, map(_inputs_of, args)))
+    is_annotation = isinstance(group[0], ev.Annotation)
     ends = [start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)]
     append_all(ops.start, starts)
     append_all(ops.end, ends)
-    append_all(ops.inputs, inputs)
+    append_all(ops.inputs, repeat(-1, len(group)) if is_annotation else inputs)
     append_all(ops.op_id, [a.external_id for a in args])
-    append_all(ops.name, list(map(columns.op_names.__getitem__, map(_name_of, group))))
-    append_all(ops.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
+    append_all(ops.name, map(columns.op_names.__getitem__, map(_name_of, group)))
+    append_all(ops.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
     append_all(ops.sequence, [a.sequence for a in args])
     columns.note_times(starts, ends)
 
@@ -46,9 +43,9 @@ def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
     calls = columns.calls
     append_all(calls.start, starts)
     append_all(calls.correlation, [call.args.correlation for call in group])
-    append_all(calls.thread, list(map(columns.threads.__getitem__, map(_thread_of, group))))
+    append_all(calls.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
     ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
-    columns.note_times(starts, [round(max(ends))])
+    columns.note_times(starts, ends)
 
 
 def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
@@ -62,7 +59,7 @@ def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
     append_all(columns.correlations, [a.correlation for a in args])
     append_all(kernels.device, [a.device for a in args])
     append_all(kernels.stream, [a.stream for a in args])
-    append_all(kernels.name, list(map(columns.names.__getitem__, map(_name_of, group))))
+    append_all(kernels.name, map(columns.names.__getitem__, map(_name_of, group)))
     append_all(kernels.collective, [_collective(columns, a) if a.collective else -1 for a in args])
 
 
@@ -78,12 +75,6 @@ def _collective(columns: Columns, args: ev.KernelArgs) -> int:
     ]
 
 
-def _add_copies(columns: Columns, kind: str, group: list[Any]) -> None:
-    count, time, size = columns.copies.get(kind, (0, 0, 0))
-    time += sum(round(1000 * copy.dur) for copy in group if 0 <= copy.dur <= MAX_COPY_US)
-    columns.copies[kind] = (count + len(group), time, size + sum(copy.args.bytes for copy in group))
-
-
 def _lengths_ns(micros: list[float]) -> list[int]:
     """Return durations in nanoseconds, -1 for those that cannot be."""
     if min(micros) < 0 or max(micros) > ev.MAX_MICROS:
@@ -91,7 +82,7 @@ def _lengths_ns(micros: list[float]) -> list[int]:
     return [round(1000 * length) for length in micros]
 
 
-TIMED_ADDERS: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
+_TIMED: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
     **dict.fromkeys((*ev.OPS, ev.Annotation), _add_ranges),
     **dict.fromkeys(ev.CALLS, _add_calls),
     **dict.fromkeys(ev.KERNELS, _add_kernels),
@@ -167,23 +158,24 @@ class Collector:
             groups[type(event)].append(event)
         if not self.columns.interleaved:
             self.columns.interleaved = self._ops_follow_kernels(decoded, groups)
-        for kind, add in TIMED_ADDERS.items():
+        for kind, add in _TIMED.items():
             if kind in groups:
                 add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
         for kind, name in _COPIES.items():
-            if kind in groups:
-                _add_copies(self.columns, name, groups[kind])
+            if group := groups.get(kind):
+                times = [round(1000 * copy.dur) for copy in group if 0 <= copy.dur <= MAX_COPY_US]
+                size = sum(copy.args.bytes for copy in group)
+                self.columns.add_copies(name, len(group), sum(times), size)
         self.events += len(decoded)
 
     def _ops_follow_kernels(self, decoded: list[Any], groups: dict[type, list[Any]]) -> bool:
         """Whether an operator of the block comes after a kernel of the file."""
         if groups.keys().isdisjoint(ev.OPS):
             return False
-        if len(self.columns.kernels):
-            return True
-        kinds = list(map(type, decoded)) if not groups.keys().isdisjoint(ev.KERNELS) else []
-        first = next((i for i, kind in enumerate(kinds) if kind in ev.KERNELS), len(kinds))
-        return any(kind in ev.OPS for kind in kinds[first:])
+        if len(self.columns.kernels) or groups.keys().isdisjoint(ev.KERNELS):
+            return len(self.columns.kernels) > 0
+        kinds = dropwhile(lambda kind: kind not in ev.KERNELS, map(type, decoded))
+        return any(kind in ev.OPS for kind in kinds)
 
     def _nanoseconds(self, group: list[Any]) -> list[int]:
         """Return when events began, since the whole microsecond of the first event of all.
