@@ -47,7 +47,7 @@ def render(
 
     Args:
         result: a report, a comparison or a table of runs.
-        form: one of the names in `fp8verify.report`, or "notebook".
+        form: one of the names in `fp8verify.report` that the result has, or "notebook".
         terminal: whether text goes to a terminal, which shows colors and has a width.
         verbose: whether text shows every table.
         width: columns of text; None for the terminal's, or 80.
@@ -55,7 +55,7 @@ def render(
     """
     if form == "json":
         return to_json(result)
-    if form == "csv":
+    if form == "csv" and isinstance(result, (Report, RunTable)):
         from fp8verify.report.rows import write_csv
 
         return write_csv(result)
@@ -80,8 +80,8 @@ def to_json(result: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
-def to_pandas(result: Rendered) -> Frames | pd.DataFrame:
-    """Return the DataFrames of a report, or the one of another result.
+def to_pandas(result: Report | RunTable) -> Frames | pd.DataFrame:
+    """Return the DataFrames of a report, or the one of a table of runs.
 
     Raises:
         UsageError: pandas is not installed.

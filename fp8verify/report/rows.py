@@ -20,26 +20,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-from msgspec.structs import asdict
-
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.errors import requires
-from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
+from fp8verify.report.model.comparison import RunRow, RunTable
 from fp8verify.report.model.parts import KernelRow
-from fp8verify.report.model.report import Frames, RankReport, Rendered, Report
+from fp8verify.report.model.report import Frames, RankReport, Report
 from fp8verify.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Sequence[object]
-_COMPARISON = (
-    "kind name leg baseline_precision candidate_precision baseline_us candidate_us "
-    "baseline_us_each candidate_us_each speedup"
-)
 # Characters by which spreadsheets know a formula (OWASP, "CSV Injection").
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_KERNEL = KernelRow.__struct_fields__
+_TENSOR = tuple(name for name in TensorRecord.__struct_fields__ if name != "what_if")
+_RUN = tuple(name for name in RunRow.__struct_fields__ if name != "software")
 
 
 def to_frames(report: Report) -> Frames:
@@ -48,7 +44,12 @@ def to_frames(report: Report) -> Frames:
     Raises:
         InputError: pandas is not installed.
     """
-    return Frames(**{name: to_frame(*_table(report, name)) for name in _FRAMES})
+    return Frames(
+        **{
+            name: to_frame(("rank", *columns), _of_ranks(report, rows))
+            for name, (columns, rows) in _FRAMES.items()
+        }
+    )
 
 
 def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
@@ -62,6 +63,10 @@ def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(columns))
 
 
+def _of_ranks(report: Report, rows: Callable[[RankReport], Iterator[Row]]) -> Iterator[Row]:
+    return ((rank.rank, *row) for rank in report.ranks for row in rows(rank))
+
+
 def _fields(row: object, names: Iterable[str]) -> Iterator[object]:
     """Yield fields of a struct, terms as their words."""
     for name in names:
@@ -70,14 +75,12 @@ def _fields(row: object, names: Iterable[str]) -> Iterator[object]:
 
 
 def _kernels(rank: RankReport) -> Iterator[Row]:
-    for row in rank.kernels:
-        yield tuple(_fields(row, KernelRow.__struct_fields__))
+    return (tuple(_fields(row, _KERNEL)) for row in rank.kernels)
 
 
 def _gemms(rank: RankReport) -> Iterator[Row]:
-    for row, fields in zip(rank.kernels, _kernels(rank), strict=True):
-        if row.role.is_gemm:
-            yield *fields, row.precision.is_fp8
+    gemms = (row for row in rank.kernels if row.role.is_gemm)
+    return ((*_fields(row, _KERNEL), row.precision.is_fp8) for row in gemms)
 
 
 def _steps(rank: RankReport) -> Iterator[Row]:
@@ -87,8 +90,8 @@ def _steps(rank: RankReport) -> Iterator[Row]:
 
 
 def _layers(rank: RankReport) -> Iterator[Row]:
-    for state, names in (rank.modules.names if rank.modules else {}).items():
-        yield from ((name, state) for name in names)
+    states = rank.modules.names if rank.modules else {}
+    return ((name, state) for state, names in states.items() for name in names)
 
 
 def _named_layers(rank: RankReport) -> Iterator[Row]:
@@ -96,16 +99,19 @@ def _named_layers(rank: RankReport) -> Iterator[Row]:
     for row in named.rows if named else ():
         for leg in row.legs:
             for name, count in leg.kernels.items():
-                own = (leg.leg.value, name, count, leg.time_us[name])
-                yield row.layer, *own, named and named.source
-
-
-_TENSOR = [name for name in TensorRecord.__struct_fields__ if name != "what_if"]
+                yield (
+                    row.layer,
+                    leg.leg.value,
+                    name,
+                    count,
+                    leg.time_us[name],
+                    named and named.source,
+                )
 
 
 def _numerics(rank: RankReport) -> Iterator[Row]:
-    for row in rank.numerics.rows if rank.numerics is not None else ():
-        yield tuple(_fields(row, _TENSOR))
+    rows = rank.numerics.rows if rank.numerics is not None else ()
+    return (tuple(_fields(row, _TENSOR)) for row in rows)
 
 
 def _ranks(rank: RankReport) -> Iterator[Row]:
@@ -115,25 +121,21 @@ def _ranks(rank: RankReport) -> Iterator[Row]:
 
 
 # The columns of each frame behind the rank's, and the function that makes the rows of a rank.
-_FRAMES: dict[str, tuple[str, Callable[[RankReport], Iterator[Row]]]] = {
-    "kernels": (" ".join(KernelRow.__struct_fields__), _kernels),
-    "gemms": (" ".join((*KernelRow.__struct_fields__, "is_fp8")), _gemms),
-    "steps": ("step fp8_share_of_time gemm_us cpu_us gpu_us", _steps),
-    "layers": ("layer state", _layers),
-    "named_layers": ("layer leg precision kernels time_us source", _named_layers),
-    "numerics": (" ".join(_TENSOR), _numerics),
-    "ranks": ("source verdict reason fp8_share_of_time gemm_us gpu_us kernels", _ranks),
+_FRAMES: dict[str, tuple[Sequence[str], Callable[[RankReport], Iterator[Row]]]] = {
+    "kernels": (_KERNEL, _kernels),
+    "gemms": ((*_KERNEL, "is_fp8"), _gemms),
+    "steps": (("step", "fp8_share_of_time", "gemm_us", "cpu_us", "gpu_us"), _steps),
+    "layers": (("layer", "state"), _layers),
+    "named_layers": (("layer", "leg", "precision", "kernels", "time_us", "source"), _named_layers),
+    "numerics": (_TENSOR, _numerics),
+    "ranks": (
+        ("source", "verdict", "reason", "fp8_share_of_time", "gemm_us", "gpu_us", "kernels"),
+        _ranks,
+    ),
 }
 
 
-def _table(report: Report, name: str) -> tuple[Sequence[str], Iterator[Row]]:
-    """Return the columns of a frame, and the rows of all ranks."""
-    columns, make = _FRAMES[name]
-    rows = ((rank.rank, *row) for rank in report.ranks for row in make(rank))
-    return ("rank", *columns.split()), rows
-
-
-def write_csv(result: Rendered) -> str:
+def write_csv(result: Report | RunTable) -> str:
     """Write the rows of a result under a line of names; what is not known is empty.
 
     Text that a spreadsheet would run as a formula is quoted with an apostrophe.
@@ -152,21 +154,16 @@ def _cell(text: str) -> str:
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
-def columns_and_rows(result: Rendered) -> tuple[Sequence[str], Iterable[Row]]:
+def columns_and_rows(result: Report | RunTable) -> tuple[Sequence[str], Iterable[Row]]:
     """Return the names of the columns of a result, and its rows.
 
-    Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a
-    comparison each kind of work, pass, rank, layer and GEMM. Of a table each run.
+    Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a table
+    each run.
     """
-    if isinstance(result, Comparison):
-        return _COMPARISON.split(), _compared(result)
     if isinstance(result, RunTable):
-        names = [name for name in RunRow.__struct_fields__ if name != "software"]
-        return names, ([*map(_words, _fields(run, names))] for run in result.runs)
-    if not isinstance(result, Report):
-        raise TypeError(f"a {type(result).__name__} has no rows")
-    columns, kernels = _table(result, "kernels")
-    return (*columns, "run"), ([*map(_words, row), result.name] for row in kernels)
+        return _RUN, ([*map(_words, _fields(run, _RUN))] for run in result.runs)
+    kernels = _of_ranks(result, _kernels)
+    return ("rank", *_KERNEL, "run"), ([*map(_words, row), result.name] for row in kernels)
 
 
 def _words(value: object) -> object:
@@ -177,26 +174,3 @@ def _words(value: object) -> object:
         return " ".join(value)
     shapes = value if all(isinstance(item, tuple) for item in value) else (value,)
     return " ".join("x".join(map(str, shape)) for shape in shapes)
-
-
-def _compared(comparison: Comparison) -> Iterator[Row]:
-    """Yield rows whose times are µs a step; GEMMs have µs of one GEMM in further columns."""
-    for part in comparison.budget:
-        before, after = part.baseline_us, part.candidate_us
-        yield _paired("budget", part, speedup=before / after if before > 0 and after > 0 else None)
-    yield from (_paired("leg", leg) for leg in comparison.legs)
-    for rank in comparison.ranks:
-        yield _paired("rank", rank, name=rank.rank, speedup=rank.step_speedup)
-    yield from (_paired("layer", layer, name=layer.layer) for layer in comparison.layers)
-    for pair in comparison.gemms:
-        each = {"baseline_us_each": pair.baseline_us, "candidate_us_each": pair.candidate_us}
-        before = round(pair.baseline_us * pair.baseline_calls, 3)
-        after = round(pair.candidate_us * pair.candidate_calls, 3)
-        size = f"{pair.n}x{pair.k}"
-        yield _paired("gemm", pair, name=size, baseline_us=before, candidate_us=after, **each)
-
-
-def _paired(kind: str, pair: Struct, **own: object) -> Row:
-    """Return the row of a pair: its fields by the names of the columns, or others given."""
-    fields = {"kind": kind, **asdict(pair), **own}
-    return [fields.get(column) for column in _COMPARISON.split()]

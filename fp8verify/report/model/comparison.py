@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fp8verify.report import model
 from fp8verify.report.model.parts import Finding
-from fp8verify.report.model.report import OneTable
+from fp8verify.report.model.report import Rendered
 from fp8verify.terms import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Outcome(str, Enum):
@@ -256,7 +260,7 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'logged value' if self.counted else 'step'} {step}"
 
 
-class Comparison(OneTable, frozen=True, kw_only=True):
+class Comparison(Rendered, frozen=True, kw_only=True):
     """Two runs compared; `speedup` is at equal work, `step_speedup` of the steps.
 
     `busy_speedup` is at equal work and without the time in which the GPU waits, which profiling
@@ -375,7 +379,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     software: dict[str, str]
 
 
-class RunTable(OneTable, frozen=True, kw_only=True):
+class RunTable(Rendered, frozen=True, kw_only=True):
     """Runs in the order in which they were given; the exit code is the worst of theirs.
 
     Attributes:
@@ -395,6 +399,15 @@ class RunTable(OneTable, frozen=True, kw_only=True):
     fp8verify_version: str
     exit_code: int
     runs: tuple[RunRow, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows that `--format csv` prints.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        frame: pd.DataFrame = model.writers().to_pandas(self)
+        return frame
 
     def __repr__(self) -> str:
         return self.to_text().rstrip()

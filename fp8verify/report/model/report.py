@@ -103,19 +103,6 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
         return self._render("notebook")
 
 
-class OneTable(Rendered, frozen=True, kw_only=True):
-    """A result that is one table in pandas."""
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the rows that `--format csv` prints.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        frame: pd.DataFrame = model.writers().to_pandas(self)
-        return frame
-
-
 # What each verdict means: the documentation's tables say it in these words.
 MEANINGS: Mapping[Verdict, str] = {
     Verdict.ACTIVE: "FP8 ran wherever it should. If the intended layers are unknown: in every "
