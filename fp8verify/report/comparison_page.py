@@ -37,7 +37,7 @@ def comparison_page(comparison: Comparison) -> Page:
         if side is not None and side.gpu
     ]
     loss = "; ".join(filter(None, [loss_line(comparison.loss), loss_trend(comparison.loss)]))
-    notes = tuple(Note("note", note) for note in comparison.notes)
+    notes = tuple(Note("note", note, rank=6) for note in comparison.notes)
     budget, legs = _budget_grid(comparison), _leg_grid(comparison)
     return Page(
         verdict=comparison.outcome.value.replace("_", " "),

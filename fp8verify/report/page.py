@@ -79,18 +79,20 @@ class Note(NamedTuple):
         text: what it says.
         tone: good, fair, bad or empty.
         finding: what it is about, None if it is no finding.
+        rank: the order in which lines get what room there is; those of 0 always do.
     """
 
     label: str
     text: str
     tone: str = ""
     finding: Finding | None = None
+    rank: int = 0
 
     @classmethod
-    def of(cls, finding: Finding) -> Note:
+    def of(cls, finding: Finding, rank: int) -> Note:
         """Make the line of a finding; one without a message says what to do."""
         text = finding.message or f"fix: {finding.hint}"
-        return cls(finding.severity.value, text, finding=finding)
+        return cls(finding.severity.value, text, finding=finding, rank=rank)
 
     def coded(self) -> str:
         """Return the text with the code of the finding that it says."""
@@ -179,18 +181,18 @@ class Page(NamedTuple):
         if self.fix:
             yield Note("fix", self.fix)
         fixes = {""}
-        for finding in self.reports:
-            yield Note.of(finding)
+        for place, finding in enumerate(self.reports):
+            yield Note.of(finding, 2 if place else 0)
             if finding.message and finding.hint not in fixes:
-                yield Note("fix", finding.hint, finding=finding)
+                yield Note("fix", finding.hint, finding=finding, rank=4 if place else 1)
             fixes.add(finding.hint)
         if self.speed is not None:
             yield self.speed
             if self.speed.finding is not None:
-                yield Note("fix", self.speed.finding.hint, finding=self.speed.finding)
+                yield Note("fix", self.speed.finding.hint, finding=self.speed.finding, rank=3)
         every = (one for one in self.findings if one.severity is Severity.INFO)
         for finding in every if verbose else self.infos:
-            yield Note.of(finding)
+            yield Note.of(finding, 5)
             if verbose and finding.hint not in fixes:
                 yield Note("", finding.hint, finding=finding)
             fixes.add(finding.hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -12,10 +11,9 @@ from fp8verify.capture.schema import TensorRecord
 from fp8verify.report import tables
 from fp8verify.report.model.diagnosis import (
     CollectiveRow,
-    LayerRow,
     NamedLayersReport,
     NumericsReport,
-    TaxReport,
+    TaxEntry,
 )
 from fp8verify.report.model.parts import Finding, KernelRow, Proof, ProofRow, StepReport
 from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
@@ -23,7 +21,7 @@ from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, se
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
-from fp8verify.text import counted
+from fp8verify.text import MEASURES, counted
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
 # What to do where no error and no warning says it.
@@ -57,7 +55,6 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         verbose: whether tables show every layer, tensor and rank.
     """
     said, findings = sentence(report.reason), tuple(_findings(report))
-    body = tuple(_body(report))
     return Page(
         verdict=_verdict(report),
         tone=BAD if report.fails and _errors(report) else TONES.get(report.verdict, BAD),
@@ -72,9 +69,9 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         fix=_fix(report),
         speed=_speed(report, findings),
         requested=tuple(_requested(report, verbose)),
-        body=body if report.measure == "time" else tuple(map(_in_flops, body)),
+        body=tuple(_body(report)),
         notes=tuple(report_notes(report)),
-        urgent=tuple(Note("note", note) for note in report.notes)
+        urgent=tuple(Note("note", note, rank=6) for note in report.notes)
         if report.verdict is Verdict.INCONCLUSIVE
         else (),
         further=tuple(_further(report)),
@@ -238,45 +235,31 @@ def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
 
 
 def _body(report: Report) -> Iterator[Grid | str]:
+    timed = report.measure == "time"
     if any(report.gemm.kernels.values()):
-        yield _gemm_grid(report)
+        yield _gemm_grid(report, timed)
         if len(report.legs) > 1:
             yield _leg_grid(report)
         yield _gpu_time(report)
-        yield _kernel_grid(report)
+        yield _kernel_grid(report, timed)
     if len(report.ranks) > 1:
         yield _rank_grid(report)
-    if rows := tables.module_rows(report):
-        yield Grid("Modules", ("<precision", "<linear modules"), rows, stretch=True)
-    if report.measure == "time":
-        yield from (_step_grid(rank) for rank in report.ranks if len(rank.steps) > 1)
-        yield from (grid for rank in report.ranks for grid in _cost_grids(rank))
-
-
-# A log of a BLAS library has FLOPs in place of times: a GFLOP for a µs.
-_IN_FLOPS = {"ms": "TFLOP", "<leg (ms)": "<leg (TFLOP)", "<GEMM time": "<GEMM FLOPs"}
-_PER_SECOND = ("TFLOP/s", "of peak")
-
-
-def _in_flops(block: Grid | str) -> Grid | str:
-    if isinstance(block, str):
-        return block.replace("GPU time", "FLOPs").replace(" ms:", " TFLOP:")
-    kept = [place for place, name in enumerate(block.names) if name not in _PER_SECOND]
-    return block._replace(
-        title=block.title.replace("GEMM time", "GEMM FLOPs"),
-        headings=tuple(_IN_FLOPS.get(block.headings[n], block.headings[n]) for n in kept),
-        rows=[tuple(row[place] for place in kept) for row in block.rows],
-    )
+    if (layers := tables.layer_table(report)) is not None:
+        yield layers
+    if timed and any(len(rank.steps) > 1 for rank in report.ranks):
+        yield _step_grid(report)
+    yield from (grid for rank in report.ranks if timed for grid in _cost_grids(rank))
 
 
 def _of_rank(report: Report, rank: RankReport) -> str:
     return f" of {rank.label}" if len(report.ranks) > 1 else ""
 
 
-def _gemm_grid(report: Report) -> Grid:
+def _gemm_grid(report: Report, timed: bool) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
+    name, unit = MEASURES[report.measure]
     others = report.other_gemms
-    what, share = ("<GEMM of layers", "of layers") if others else ("<GEMM time", "share")
+    what, share = ("<GEMM of layers", "of layers") if others else (f"<GEMM {name}", "share")
     layers = [
         (
             row.precision,
@@ -291,7 +274,10 @@ def _gemm_grid(report: Report) -> Grid:
         (f"({row.precision}, {purpose})", str(row.kernels), millis(row.time_us), "-", "-")
         for purpose, row in others
     ]
-    return Grid("GEMM time", (what, "kernels", "ms", share, "TFLOP/s"), [*layers, *apart])
+    headings = (what, "kernels", unit, share, "TFLOP/s")
+    shown = len(headings) if timed else -1
+    rows = [row[:shown] for row in (*layers, *apart)]
+    return Grid(f"GEMM {name}", headings[:shown], rows)
 
 
 def _rate(tflops: float | None) -> str:
@@ -306,29 +292,35 @@ def _leg_grid(report: Report) -> Grid:
         (leg.leg.value, *(millis(leg.time_us.get(name) or None) for name in kinds))
         for leg in report.legs
     ]
-    return Grid("GEMM time by leg", ("<leg (ms)", *kinds), rows)
+    name, unit = MEASURES[report.measure]
+    return Grid(f"GEMM {name} by leg", (f"<leg ({unit})", *kinds), rows)
 
 
 def _gpu_time(report: Report) -> str:
     total = sum(report.gpu_time_us.values())
     shares = sorted(report.gpu_time_us.items(), key=lambda item: -item[1])
+    what = "GPU time" if report.measure == "time" else "FLOPs"
+    head = f"{what} {total / 1000:.2f} {MEASURES[report.measure].unit}"
     if not total:  # a trace may say of every kernel that it took no time
-        return "GPU time 0.00 ms"
+        return head
     parts = [f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005]
-    return f"GPU time {total / 1000:.2f} ms: {', '.join(parts)}"
+    return f"{head}: {', '.join(parts)}"
 
 
-def _kernel_grid(report: Report) -> Grid:
+def _kernel_grid(report: Report, timed: bool) -> Grid:
     """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
     kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
+    rates: dict[str, Callable[[KernelRow], str]] = {
+        "TFLOP/s": lambda row: _rate(row.tflops),
+        "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
+    }
     cells: dict[str, Callable[[KernelRow], str]] = {
-        "ms": lambda row: millis(row.time_us),
+        MEASURES[report.measure].unit: lambda row: millis(row.time_us),
         "<precision": lambda row: row.precision.value,
         "<leg": lambda row: row.leg.value if row.leg else "-",
         "<M x N x K": lambda row: " x ".join(map(str, row.shape[1:])) if row.shape else "-",
         "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
-        "TFLOP/s": lambda row: _rate(row.tflops),
-        "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
+        **(rates if timed else {}),
         "<kernel": lambda row: row.name,
     }
     return Grid("Longest GEMM kernels", *columns(kernels, cells), own_line=True, folded=True)
@@ -337,11 +329,12 @@ def _kernel_grid(report: Report) -> Grid:
 def _rank_grid(report: Report) -> Grid:
     """The ranks whose verdict differs from the run's first, then the others."""
     ranks = sorted(report.ranks, key=lambda rank: rank.verdict is report.verdict)
+    unit = MEASURES[report.measure].unit
     cells: dict[str, Callable[[RankReport], str]] = {
         "<rank": lambda rank: figure(rank.rank, "d"),
         "<verdict": lambda rank: rank.verdict.value,
         f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(rank.layer_share),
-        "GEMM ms": lambda rank: millis(sum(rank.gemm.time_us.values())),
+        f"GEMM {unit}": lambda rank: millis(sum(rank.gemm.time_us.values())),
         "<source": lambda rank: rank.source,
     }
     return Grid("Ranks", *columns(ranks, cells), stretch=True, shown=_RANKS)
@@ -437,21 +430,34 @@ def _all_tensors(rows: Sequence[TensorRecord]) -> str:
     return f"{counted(rows, 'tensor')} of {layers}: {', '.join(parts) or 'no cast is known'}"
 
 
-def _step_grid(rank: RankReport) -> Grid:
-    cells: dict[str, Callable[[StepReport], str]] = {
-        "<step": lambda step: str(step.step),
-        "ms on CPU": lambda step: millis(step.duration_us),
-        "ms on GPU": lambda step: millis(step.gpu_us),
-        "FP8 of all GEMMs": lambda step: percent(step.gemm.fp8_share_of_time),
-        "GEMM ms": lambda step: millis(sum(step.gemm.time_us.values())),
+def _step_grid(report: Report) -> Grid:
+    of_rank: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
+        "<rank": lambda row: row[0].label
     }
-    return Grid(f"Steps of {rank.label}", *columns(rank.steps, cells), folded=True)
+    cells: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
+        **(of_rank if len(report.ranks) > 1 else {}),
+        "<step": lambda row: str(row[1].step),
+        "ms on CPU": lambda row: millis(row[1].duration_us),
+        "ms on GPU": lambda row: millis(row[1].gpu_us),
+        "FP8 of all GEMMs": lambda row: percent(row[1].gemm.fp8_share_of_time),
+        "GEMM ms": lambda row: millis(sum(row[1].gemm.time_us.values())),
+    }
+    steps = [(rank, step) for rank in report.ranks for step in rank.steps]
+    return Grid("Steps", *columns(steps, cells), folded=True)
 
 
 def _cost_grids(rank: RankReport) -> Iterator[Grid]:
-    """Yield what FP8 costs, what the collectives moved, and the layers by size."""
+    """Yield what FP8 costs, and what the collectives moved."""
     if rank.tax is not None:
-        yield _tax_grid(rank.tax)
+        costs: dict[str, Callable[[TaxEntry], str]] = {
+            "<FP8 overhead": lambda row: row.purpose,
+            "<leg": lambda row: row.leg.value,
+            "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
+            "kernels": lambda row: str(row.kernels),
+            "ms": lambda row: millis(row.time_us),
+            "<how": lambda row: "fused" if row.fused else "one step a kernel (eager)",
+        }
+        yield Grid("What FP8 costs", *columns(rank.tax.rows, costs), folded=True)
     if rank.communication is not None:
         moved: dict[str, Callable[[CollectiveRow], str]] = {
             "<collective": lambda row: row.name,
@@ -462,39 +468,7 @@ def _cost_grids(rank: RankReport) -> Iterator[Grid]:
             "ms": lambda row: millis(row.time_us),
         }
         yield Grid("Collectives", *columns(rank.communication.collectives, moved), folded=True)
-    if rank.layers is not None:
-        sizes: dict[str, Callable[[LayerRow], str]] = {
-            "<layers (N x K)": lambda row: f"{row.n} x {row.k}",
-            "modules": lambda row: str(row.modules or "-"),
-            **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
-            "FLOPs": lambda row: percent(row.share_of_flops),
-            "<names": lambda row: ", ".join(row.names) or "-",
-        }
-        below = (f"  {rank.layers.note}",) if rank.layers.note else ()
-        yield Grid("Layers by size", *columns(rank.layers.rows, sizes), stretch=True, below=below)
 
 
 def _megabytes(size: int | None) -> str:
     return figure(size and size / 1e6, ".1f")
-
-
-def _in_fp8(leg: str, row: LayerRow) -> str:
-    return f"{row.in_fp8.get(leg, 0)}/{row.observed.get(leg) or '-'}"
-
-
-def _tax_grid(tax: TaxReport) -> Grid:
-    merged: dict[tuple[str, str, bool], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for row in tax.rows:
-        key = row.purpose, row.leg.value, row.fused
-        kernels, time_us = merged[key]
-        merged[key] = kernels + row.kernels, time_us + row.time_us
-    how = {True: "fused", False: "one step a kernel (eager)"}
-    return Grid(
-        "What FP8 costs",
-        ("<FP8 overhead", "<leg", "kernels", "ms", "<how"),
-        [
-            (purpose, leg, str(kernels), millis(us), how[fused])
-            for (purpose, leg, fused), (kernels, us) in merged.items()
-        ],
-        folded=True,
-    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from fp8verify.report.model.diagnosis import (
     CommunicationReport,
-    MemoryReport,
     NumericsReport,
     PayoffReport,
 )
@@ -26,6 +25,7 @@ from fp8verify.terms import (
 )
 from fp8verify.text import counted, cut_middle, gib, label_of_ranks, listed, show_steps, show_window
 
+_Line = TypeVar("_Line", str, Note)
 # Two lines at 80 columns hold as much of a log line.
 _QUOTED = 130
 _MENTIONED = 90
@@ -83,17 +83,25 @@ def _log(report: Report) -> str:
 
 def _model(report: Report) -> str:
     """Say what the modules are, once for ranks alike."""
-    lines: dict[str, list[RankReport]] = defaultdict(list)
-    for rank in report.ranks:
-        lines["not recorded" if rank.modules is None else _modules(rank, rank.modules)].append(rank)
-    parts = (
-        list(lines) if len(lines) == 1 else [f"{_who(of)}: {line}" for line, of in lines.items()]
-    )
+    lines = [
+        (rank, "not recorded" if rank.modules is None else _modules(rank, rank.modules))
+        for rank in report.ranks
+    ]
+    found = _by_ranks(lines)
+    parts = [f"{where}: {line}" if len(found) > 1 else line for line, where in found]
     scaling = _scaling(report)
     return listed(parts, _RANKS, between="; ") + (f", {scaling}" if scaling else "")
 
 
-def _who(ranks: list[RankReport]) -> str:
+def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, str]]:
+    """Return each line once, with the ranks that it is about."""
+    ranks: dict[_Line, list[RankReport]] = defaultdict(list)
+    for rank, line in lines:
+        ranks[line].append(rank)
+    return [(line, _label_of(same)) for line, same in ranks.items()]
+
+
+def _label_of(ranks: Sequence[RankReport]) -> str:
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     return label_of_ranks(numbers) if len(numbers) == len(ranks) else ranks[0].label
 
@@ -126,14 +134,13 @@ def _states(counts: dict[str, int], modules: ModulesReport) -> Iterator[tuple[in
 
 def _scaling(report: Report) -> str:
     """Say how operands are scaled: as configured, else inferred from kernels."""
-    seen = report.recipe.time_us
     modules = [rank.modules for rank in report.ranks if rank.modules is not None]
     configured = sorted({scaling for of_rank in modules for scaling in of_rank.scalings})
-    if not seen:
+    if not report.recipe.time_us:
         return ""
     if configured:
         return f"scaling: {', '.join(configured)}"
-    return f"{', '.join(seen)} (inferred from kernels)"
+    return f"{', '.join(report.recipe.time_us)} (inferred from kernels)"
 
 
 def _kernels(report: Report) -> str:
@@ -183,8 +190,6 @@ def _more(report: Report) -> Iterator[str]:
 
 # ---- whether FP8 pays, and the notes
 
-# Labels and texts of notes.
-_Lines = Iterator[tuple[str, str]]
 # Estimates from peak rates are no better than this.
 _EVEN = 0.05
 # Less 16-bit GEMM time than this share of GPU time is nothing more to gain.
@@ -310,46 +315,40 @@ def _steps_line(clock: ClockReport) -> str:
 
 def report_notes(report: Report) -> Iterator[Note]:
     """Yield what the tables and the first screen do not say, once for ranks alike."""
-    alone = len(report.ranks) == 1
     decides = deciding_claim(report)
     for claim in report.claims:
         if claim is not decides:
             by = "a setting" if claim.strength != "claim" else f"{claim.framework}'s wording"
             by += ", taken back later" if claim.says == "revoked" else ""
             yield Note("log", f"{quoted(claim)} ({by})")
-    yield from _by_ranks(((rank, _of_rank(rank)) for rank in report.ranks), alone)
+    notes = _by_ranks((rank, note) for rank in report.ranks for note in _of_rank(rank))
+    for note, where in notes:
+        yield note if len(report.ranks) == 1 else note._replace(text=f"{where}: {note.text}")
     yield from (Note("note", note) for note in report.notes)
 
 
-def _by_ranks(of_ranks: Iterable[tuple[RankReport, _Lines]], alone: bool) -> Iterator[Note]:
-    """Yield notes once each, with the ranks that they are about if there are several."""
-    ranks: dict[tuple[str, str], list[RankReport]] = defaultdict(list)
-    for rank, lines in of_ranks:
-        for line in lines:
-            ranks[line].append(rank)
-    for (label, text), same in ranks.items():
-        numbers = [rank.rank for rank in same if rank.rank is not None]
-        where = label_of_ranks(numbers) if len(numbers) == len(same) else same[0].label
-        yield Note(label, text if alone else f"{where}: {text}")
-
-
-def _of_rank(rank: RankReport) -> _Lines:
+def _of_rank(rank: RankReport) -> Iterator[Note]:
     if rank.clock is not None:
-        yield "steps", _steps_line(rank.clock)
+        yield Note("steps", _steps_line(rank.clock))
     estimate = payoff_of(rank)
     if estimate is not None:
-        yield "speed", estimate.detail
-    if rank.payoff is not None:
-        limits = (
-            f"the GPU is idle for {rank.payoff.idle_share:.0%} of the window; "
-            f"{rank.payoff.bandwidth_bound_share:.0%} of its busy time is in memory-bound kernels"
-        )
-        if rank.payoff.small_gemm_share is not None:
-            limits += f"; {rank.payoff.small_gemm_share:.0%} of FP8 GEMM time in small GEMMs"
-        yield "limits", limits
+        yield Note("speed", estimate.detail)
     if rank.communication is not None:
-        yield "network", _network(rank.communication)
-    yield from _numerics(rank)
+        yield Note("network", _network(rank.communication))
+    numbers = rank.numerics
+    if numbers is not None and numbers.recipes:
+        yield Note("scales", _scales(numbers))
+    if numbers is not None and numbers.loss_scales:
+        yield Note("loss scale", ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales))
+    if numbers is not None and numbers.gradients:
+        norms = [f"{figure(norm.norm, '.4g')} in step {norm.step}" for norm in numbers.gradients]
+        part = " (of this rank's part)" if numbers.gradients[0].sharded else ""
+        yield Note("gradient", f"norm {', '.join(norms[:6])}{part}")
+    if (peak := rank.memory) is not None:
+        held, total = gib(peak.reserved_peak), gib(peak.total)
+        used = f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"
+        yield Note("memory", used)
+        yield from (Note("", line) for line in peak.why)
 
 
 def _network(moved: CommunicationReport) -> str:
@@ -367,22 +366,6 @@ def _network(moved: CommunicationReport) -> str:
     return f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
 
 
-def _numerics(rank: RankReport) -> _Lines:
-    """Yield what there is on scales, gradients and memory."""
-    numbers = rank.numerics
-    if numbers is not None and numbers.recipes:
-        yield "scales", _scales(numbers)
-    if numbers is not None and numbers.loss_scales:
-        yield "loss scale", ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales)
-    if numbers is not None and numbers.gradients:
-        norms = [f"{figure(norm.norm, '.4g')} in step {norm.step}" for norm in numbers.gradients]
-        part = " (of this rank's part)" if numbers.gradients[0].sharded else ""
-        yield "gradient", f"norm {', '.join(norms[:6])}{part}"
-    if rank.memory is not None:
-        yield "memory", _memory(rank.memory)
-        yield from (("", line) for line in rank.memory.why)
-
-
 def _scales(numerics: NumericsReport) -> str:
     recipe = numerics.recipes[0]
     settings = {"margin": recipe.margin, "history": recipe.history_length, "by": recipe.algorithm}
@@ -390,9 +373,3 @@ def _scales(numerics: NumericsReport) -> str:
     free = [row.headroom_octaves for row in numerics.scales if row.headroom_octaves is not None]
     headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""
     return f"{recipe.name}{how and f' ({how})'}{headroom}"
-
-
-def _memory(peak: MemoryReport) -> str:
-    """Say how much memory was used at most, of tensors and by torch's allocator."""
-    held, total = gib(peak.reserved_peak), gib(peak.total)
-    return f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model.diagnosis import (
     LayerRow,
+    LayersReport,
     NamedLayerRow,
     NamedLayersReport,
 )
 from fp8verify.report.model.parts import Finding, KernelRow
-from fp8verify.report.model.report import Report
+from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
 from fp8verify.text import indexed, label_of_ranks, pattern, patterns, shorten
@@ -126,33 +127,39 @@ def layer_table(report: Report) -> Grid | None:
 
     Of several ranks the first one is shown that has any.
     """
-    named = next((r.named_layers for r in report.ranks if r.named_layers), None)
-    if named is not None and named.rows:
-        return _by_name(named)
-    sizes = next((r.layers for r in report.ranks if r.layers and r.layers.rows), None)
-    if sizes is not None:
-        cells: dict[str, Callable[[LayerRow], str]] = {
-            "<layer": lambda row: ", ".join(row.names) or "-",
-            "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
-            **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
-            "<configured": _converted,
-            "of FLOPs": lambda row: percent(row.share_of_flops),
-        }
-        return Grid("Layers", *columns(sizes.rows, cells), above=sizes.note or "")
-    rows = [(name, "-", state, "-") for state, name in module_rows(report)]
+    named = ((rank, rank.named_layers) for rank in report.ranks)
+    for rank, layers in named:
+        if layers is not None and layers.rows:
+            return _by_name(layers, _of_rank(report, rank))
+    sized = ((rank, rank.layers) for rank in report.ranks)
+    for rank, sizes in sized:
+        if sizes is not None and sizes.rows:
+            return _by_size(sizes, _of_rank(report, rank))
+    states = report.layer_states
+    kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
+    rows = [
+        (name, "-", kind.replace("_", " "), "-")
+        for kind in kinds
+        for name in shorten([name for name, state in states.items() if state == kind], states)
+    ]
     headings = ("<layer", "<outputs x inputs", "<configured", "ms")
     return Grid("Layers", headings, rows) if rows else None
 
 
-def module_rows(report: Report) -> list[tuple[str, str]]:
-    """Return the precision that each linear module is set for, and its name; FP8 last."""
-    states = report.layer_states
-    kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
-    return [
-        (kind.replace("_", " "), name)
-        for kind in kinds
-        for name in shorten([name for name, state in states.items() if state == kind], states)
-    ]
+def _of_rank(report: Report, rank: RankReport) -> list[str]:
+    return [f"layers of {rank.label}"] if len(report.ranks) > 1 else []
+
+
+def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
+    cells: dict[str, Callable[[LayerRow], str]] = {
+        "<layer": lambda row: ", ".join(row.names) or "-",
+        "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
+        **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
+        "<configured": _converted,
+        "of FLOPs": lambda row: percent(row.share_of_flops),
+    }
+    notes += [layers.note] if layers.note else []
+    return Grid("Layers", *columns(layers.rows, cells), above="; ".join(notes))
 
 
 def _in_fp8(leg: str, row: LayerRow) -> str:
@@ -163,10 +170,11 @@ def _converted(row: LayerRow) -> str:
     return f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
 
 
-def _by_name(named: NamedLayersReport) -> Grid:
+def _by_name(named: NamedLayersReport, notes: list[str]) -> Grid:
     eager = named.source == "step"
-    notes = [f"From step {named.step}, which ran without torch.compile"] if eager else []
+    notes += [f"From step {named.step}, which ran without torch.compile"] if eager else []
     notes += [unjoined(named)] if named.unjoined else []
+    notes += [named.note] if named.note else []
     cells: dict[str, Callable[[LayerGroup], str]] = {
         "<layer": lambda group: group[0],
         "<outputs x inputs": lambda group: _size(group[1][0]),
@@ -174,8 +182,8 @@ def _by_name(named: NamedLayersReport) -> Grid:
         "<configured": lambda group: (group[1][0].state or "-").replace("_", " "),
         "ms": lambda group: "-" if eager else group_ms(group),
     }
-    note = "; ".join([*notes, *([named.note] if named.note else [])])
-    return Grid("Layers", *columns(layer_groups(named, joined=True), cells), above=note)
+    rows = layer_groups(named, joined=True)
+    return Grid("Layers", *columns(rows, cells), above="; ".join(notes))
 
 
 def _size(row: NamedLayerRow) -> str:
@@ -201,14 +209,11 @@ def layer_groups(named: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
     kinds = Counter(shape for shape, _ in alike)
-    groups = [(list(_names(rows, kinds[shape] > 1)), rows) for (shape, _), rows in alike.items()]
-    ordered = sorted(groups, key=lambda group: _all_low(group[1][0]))
-    return [(", ".join(names), rows) for names, rows in ordered]
-
-
-def _names(rows: Iterable[NamedLayerRow], differ: bool) -> Iterator[str]:
-    names = [row.layer for row in rows]
-    yield from [indexed(names)] if differ else patterns(names)
+    groups = []
+    for (shape, _), rows in alike.items():
+        names = [row.layer for row in rows]
+        groups.append((indexed(names) if kinds[shape] > 1 else ", ".join(patterns(names)), rows))
+    return sorted(groups, key=lambda group: _all_low(group[1][0]))
 
 
 def _all_low(row: NamedLayerRow) -> bool:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import StringIO
 
-from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.model.parts import Finding
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
 from fp8verify.terms import Precision, Verdict
 from fp8verify.text import printable
@@ -128,48 +126,24 @@ class _Screen:
         return ["", *self._lines(*_grid(part, self._width, self._verbose))]
 
     def _fitting(self, rows: list[Note], room: int) -> list[Note]:
-        """Return the rows for which there is room, as if the screen were of usual width."""
-        if self._page.reports:
-            rows = self._shortened(rows, self._page.reports[0], room)
-        fitting = [row for row in rows if not self._rank(row)]
-        for row in sorted(filter(self._rank, rows), key=self._rank):
+        """Return the rows for which there is room, as if the screen were of usual width.
+
+        Where there is none for the cause and its fix, the cause refers to the sentence.
+        """
+        if self._height([row for row in rows if row.rank <= 1]) > room:
+            rows = [self._referring(row) for row in rows]
+        fitting = [row for row in rows if not row.rank]
+        for row in sorted(rows, key=lambda row: row.rank):
             if row.label == "fix" and all(other.finding is not row.finding for other in fitting):
                 continue  # advice without what it is about
             wanted = [other for other in rows if other in fitting or other is row]
-            if self._height(wanted) <= room:
+            if row.rank and self._height(wanted) <= room:
                 fitting = wanted
         return fitting
 
-    def _shortened(self, rows: list[Note], first: Finding, room: int) -> list[Note]:
-        """Return rows that fit: a first finding that the sentence has as a part only says its fix.
-
-        Where there is no room even for that, it refers to the sentence.
-        """
-        if first.message.casefold() not in self._page.sentence.casefold():
-            return rows
-        advice = Note.of(replace(first, message=""))._replace(finding=first)
-        for short in (advice, advice._replace(text="see the sentence above")):
-            needed = [row for row in rows if not self._rank(row) or row.finding is first]
-            if self._height(needed) <= room:
-                break
-            rows = [
-                short if row.finding is first else row
-                for row in rows
-                if row.finding is not first or row.label != "fix"
-            ]
-        return rows
-
-    def _rank(self, row: Note) -> int:
-        """Return the order in which rows get what room there is; those of 0 always do."""
-        page = self._page
-        if row in page.urgent:
-            return 300 + page.urgent.index(row)
-        if row.finding in page.infos:
-            return 100 + page.infos.index(row.finding)
-        if row.finding not in page.reports:  # a source, or the speed
-            return 39 if row.finding is not None and row.label == "fix" else 0
-        place = page.reports.index(row.finding)
-        return (40 + place if place else 1) if row.label == "fix" else place
+    def _referring(self, row: Note) -> Note:
+        is_cause = row.finding is not None and row.finding.code == self._page.cause
+        return row._replace(text="see the sentence above") if is_cause and not row.rank else row
 
     def _height(self, rows: list[Note]) -> int:
         options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
