@@ -1,13 +1,10 @@
-"""The pages' pictures: bars, timelines and curves as SVG.
-
-Lengths are in user units; the pictures are stretched to the width there is.
-"""
+"""The pages' pictures: bars, timelines and curves, which the templates draw as SVG."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.report.model.comparison import Comparison, LossPair
@@ -15,8 +12,8 @@ from fp8verify.report.model.parts import TimelineReport
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, fp8_share
+from fp8verify.text import MEASURES
 
-BAR_WIDTH = 1000
 TIMELINE_HEIGHT = 60
 _WORK_LEGENDS = {
     "work-casts": "casts and scales",
@@ -37,7 +34,7 @@ LEGENDS = {
     "curve-a": "baseline",
     "curve-b": "candidate",
 }
-_CURVE_HEIGHT = 100
+_CURVE_WIDTH, _CURVE_HEIGHT = 1000, 100
 # Losses that fall by more than this factor are drawn on a logarithmic scale.
 _STEEP = 2.0
 # More step marks than this would hide the picture.
@@ -47,47 +44,17 @@ _MAX_MARKS = 24
 Part = tuple[str, float, str]
 
 
-class Segment(NamedTuple):
-    """A part of a bar; `kind` is the CSS class that colors it, `tip` what it says when hovered."""
-
-    kind: str
-    x: float
-    width: float
-    tip: str = ""
-
-
 class Bar(NamedTuple):
-    """A labeled bar of several parts."""
+    """A labeled bar of several parts; the longest of some bars has the whole width."""
 
     label: str
-    segments: list[Segment]
+    parts: list[Part]
     figures: str
 
-
-class Mark(NamedTuple):
-    """A labeled place on a timeline, `at` in buckets."""
-
-    at: float
-    label: str
-
-
-def bars(rows: Iterable[tuple[str, Iterable[Part], str]], whole: float) -> list[Bar]:
-    """Draw bars on one scale.
-
-    Args:
-        rows: label, parts and figures of each bar.
-        whole: what the whole width means.
-    """
-    drawn = []
-    for label, parts, figures in rows:
-        bar, x = Bar(label, [], figures), 0.0
-        for kind, amount, tip in parts:
-            width = BAR_WIDTH * amount / whole if whole > 0 else 0.0
-            if width > 0:
-                bar.segments.append(Segment(kind, round(x, 2), round(width, 2), tip))
-            x += width
-        drawn.append(bar)
-    return drawn
+    @property
+    def amount(self) -> float:
+        """How long it is."""
+        return sum(amount for _, amount, _ in self.parts)
 
 
 def kind_of(precision: str) -> str:
@@ -100,52 +67,35 @@ def kind_of(precision: str) -> str:
     return "low" if known.is_low or known is Precision.INT8 else "high"
 
 
-def _tip(label: str, time_us: float, whole_us: float, unit: str = "ms") -> str:
-    return f"{label}: {millis(time_us)} {unit}, {percent(time_us / whole_us if whole_us else 0.0)}"
-
-
 def leg_bars(report: Report) -> list[Bar]:
-    """Draw all passes on one scale, so their lengths compare."""
-    legs, unit = report.legs, "ms" if report.measure == "time" else "TFLOP"
-    rows = [
-        (
+    """Draw the GEMMs of each leg by precision."""
+    unit = MEASURES[report.measure].unit
+    return [
+        Bar(
             leg.leg.value,
             _by_kind(leg.time_us, leg.leg.value, unit),
             f"{percent(fp8_share(leg.time_us))} FP8 of {millis(sum(leg.time_us.values()))} {unit}",
         )
-        for leg in legs
+        for leg in report.legs
     ]
-    return bars(rows, max((sum(leg.time_us.values()) for leg in legs), default=0.0))
 
 
-def _by_kind(time_us: Mapping[str, float], where: str, unit: str = "ms") -> list[Part]:
+def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:
     whole = sum(time_us.values())
     parts = [
-        (kind_of(name), us, _tip(f"{where}, {name}", us, whole, unit))
+        (kind_of(name), us, f"{where}, {name}: {millis(us)} {unit}, {percent(us / whole)}")
         for name, us in time_us.items()
+        if us
     ]
     return sorted(parts, key=lambda part: list(LEGENDS).index(part[0]))
 
 
-def gpu_bars(report: Report) -> list[Bar]:
-    """Draw what each kind of kernel took, on the scale of all GPU time."""
-    gpu_us = sum(report.gpu_time_us.values())
-    gemms = Counter(report.gemm.time_us) + Counter(report.optimizer_gemm.time_us)
-    rows = []
-    for name, us in sorted(report.gpu_time_us.items(), key=lambda item: -item[1]):
-        parts = [("rest", us, _tip(name, us, gpu_us))]
-        if us:
-            figures = f"{percent(us / gpu_us)}, {millis(us)} ms"
-            rows.append((name, _by_kind(gemms, "GEMMs") if name == "gemm" else parts, figures))
-    return bars(rows, gpu_us)
-
-
 def step_bars(comparison: Comparison) -> list[Bar]:
-    """Draw a mean step of both runs, by kind of work, on one scale; GEMMs by precision."""
-    rows, totals = [], []
+    """Draw a mean step of both runs by kind of work; GEMMs by precision."""
+    drawn = []
     for name, side in (("baseline", comparison.baseline), ("candidate", comparison.candidate)):
         low = (side and side.fp8_share_of_time) or 0.0
-        parts, total = [], 0.0
+        parts: list[Part] = []
         for row in comparison.budget:
             us = max(0.0, row.baseline_us if name == "baseline" else row.candidate_us)
             tip = f"{row.name}: {millis(us)} ms; change {row.change_us / 1000:+.2f} ms"
@@ -153,17 +103,9 @@ def step_bars(comparison: Comparison) -> list[Bar]:
                 parts += [("fp8", us * low, tip), ("high", us * (1 - low), tip)]
             else:
                 parts.append((_WORK_KINDS.get(row.name, "work-rest"), us, tip))
-            total += us
-        totals.append(total)
-        if total:
-            rows.append((name, parts, f"{millis(total)} ms per step"))
-    return bars(rows, max(totals))
-
-
-def kinds(drawn: Iterable[Bar]) -> list[str]:
-    """Return the kinds that bars show, in the order of the bars."""
-    seen = {segment.kind for bar in drawn for segment in bar.segments}
-    return [kind for kind in LEGENDS if kind in seen]
+        bar = Bar(name, parts, "")
+        drawn.append(bar._replace(figures=f"{millis(bar.amount)} ms per step"))
+    return [bar for bar in drawn if bar.amount]
 
 
 class Timeline(NamedTuple):
@@ -172,13 +114,13 @@ class Timeline(NamedTuple):
     Attributes:
         width: in buckets, the user units.
         bands: the path of each kind (CSS class) that ran.
-        marks: where steps begin.
+        marks: where steps begin, in buckets, by their names.
         millis: the length in ms.
     """
 
     width: int
     bands: dict[str, str]
-    marks: list[Mark]
+    marks: dict[str, float]
     millis: float
 
 
@@ -201,10 +143,8 @@ def timeline(report: TimelineReport) -> Timeline:
                 bands[kind] += f"M{x} {TIMELINE_HEIGHT - below[x]:.1f}h1v-{us * scale:.1f}h-1z"
             below[x] += us * scale
     span = count * report.bucket_us
-    marks = [
-        Mark(round(count * begin / span, 2), f"step {number}") for number, begin, _ in report.steps
-    ]
-    marks = marks if len(marks) <= _MAX_MARKS else []
+    steps = report.steps if len(report.steps) <= _MAX_MARKS else ()
+    marks = {f"step {number}": round(count * begin / span, 2) for number, begin, _ in steps}
     return Timeline(count, bands, marks, span / 1000)
 
 
@@ -216,51 +156,43 @@ class Curve(NamedTuple):
         ends: what the left and the right end of the axis are called.
         ticks: the figures at the top, in the middle and at the bottom.
         is_log: whether the scale is logarithmic.
-        is_gap: whether it is the gap of the runs, whose baseline is at 0.
     """
 
     paths: list[str]
     ends: tuple[str, str]
     ticks: tuple[str, str, str]
-    is_log: bool = False
-    is_gap: bool = False
+    is_log: bool
 
 
 Points = Sequence[tuple[int, float | None, float | None]]
 
 
 def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
-    """Draw the losses and the gap (above the baseline, which is at 0)."""
+    """Draw the losses and the gap (above the baseline, which is at 0).
+
+    The losses have a logarithmic scale where the first steps would flatten the others.
+    """
     if loss is None:
         return {"curve": None, "gap": None}
     gaps = [(s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None]
     unit = "value" if loss.counted else "step"
-    gap = _curve(gaps, unit)
-    return {"curve": _loss(loss.curve, unit), "gap": gap and gap._replace(is_gap=True)}
+    least, most = min(_values(loss.curve), default=0.0), max(_values(loss.curve), default=0.0)
+    steep = least > 0 and most >= _STEEP * least
+    return {"curve": _curve(loss.curve, unit, is_log=steep), "gap": _curve(gaps, unit)}
 
 
-def _loss(points: Points, unit: str) -> Curve | None:
-    """Draw losses; on a logarithmic scale where the first steps would flatten the others."""
-    values = [value for _, *both in points for value in both if value is not None]
-    if not values or min(values) <= 0 or max(values) < _STEEP * min(values):
-        return _curve(points, unit)
-    drawn = _curve([(step, _log(before), _log(after)) for step, before, after in points], unit)
-    low, high = min(values), max(values)
-    ticks = (f"{high:.4g}", f"{math.sqrt(low * high):.4g}", f"{low:.4g}")
-    return drawn and drawn._replace(ticks=ticks, is_log=True)
+def _values(points: Points) -> list[float]:
+    return [value for _, *both in points for value in both if value is not None]
 
 
-def _log(value: float | None) -> float | None:
-    return None if value is None else math.log(value)
-
-
-def _curve(points: Points, unit: str) -> Curve | None:
+def _curve(points: Points, unit: str, *, is_log: bool = False) -> Curve | None:
     """Draw a figure of both runs; None if fewer than two steps have numbers."""
-    values = [value for _, *both in points for value in both if value is not None]
+    values = _values(points)
     if len(points) < 2 or not values:
         return None
-    low, high = min(values), max(values)
-    scale = _CURVE_HEIGHT / (high - low or 1.0)
+    scale = math.log if is_log else float
+    least, most = min(values), max(values)
+    low, high = scale(least), scale(most)
     first, last = points[0][0], points[-1][0]
     paths = ["", ""]
     for run in (0, 1):
@@ -270,10 +202,11 @@ def _curve(points: Points, unit: str) -> Curve | None:
             if value is None:
                 pen = "M"
                 continue
-            x = BAR_WIDTH * (step - first) / max(1, last - first)
+            x = _CURVE_WIDTH * (step - first) / max(1, last - first)
+            y = _CURVE_HEIGHT * (1 - (scale(value) - low) / (high - low or 1.0))
             # A point alone between two gaps is a line of no length, which is drawn as a dot.
-            paths[run] += f"{pen}{x:.1f} {_CURVE_HEIGHT - scale * (value - low):.1f}"
-            paths[run] += "h0" if pen == "M" else ""
+            paths[run] += f"{pen}{x:.1f} {y:.1f}{'h0' if pen == 'M' else ''}"
             pen = "L"
-    ticks = (f"{high:.4g}", f"{(low + high) / 2:.4g}", f"{low:.4g}")
-    return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), ticks)
+    middle = math.sqrt(least * most) if is_log else (least + most) / 2
+    ticks = (f"{most:.4g}", f"{middle:.4g}", f"{least:.4g}")
+    return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), ticks, is_log)

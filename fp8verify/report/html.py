@@ -59,14 +59,12 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     drawn = [(rank, list(map(charts.timeline, rank.timelines))) for rank in shown]
     return {
         "legs": charts.leg_bars(report),
-        "gpu_times": charts.gpu_bars(report),
         "timelines": drawn,
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
         # Of several ranks the first one's.
         "grids": {grid.title: grid for grid in reversed(list(page.grids))},
         "layers": layer_table(report),
         "ranks": not_active_first,
-        "steps": [(rank, step) for rank in report.ranks for step in rank.steps],
         "kernels": tables.merge_kernels(report),
     }
 
@@ -106,7 +104,6 @@ def _environment() -> Environment:
         "tone_of_run": _tone_of_run,
         "verdict_of": verdict_of,
         "kind": charts.kind_of,
-        "kinds": charts.kinds,
         "total": lambda amounts: sum(amounts.values()),
     }
     return environment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.timeline import BUCKETS
-from fp8verify.report.charts import BAR_WIDTH, TIMELINE_HEIGHT, bars, timeline
+from fp8verify.report.charts import TIMELINE_HEIGHT, timeline
 from fp8verify.report.model.parts import TimelineReport
 from fp8verify.trace import Trace, read_trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
@@ -66,12 +65,3 @@ def test_columns_stay_inside_the_picture(rows: list[tuple[float, ...]]) -> None:
         for _, below, height in re.findall(r"M(\d+) (-?[\d.]+)h1v-([\d.]+)h-1z", path):
             assert float(below) <= TIMELINE_HEIGHT
             assert float(below) - float(height) >= -0.2
-
-
-@given(st.lists(st.tuples(st.sampled_from(["fp8", "high"]), _times), max_size=8))
-def test_the_segments_of_a_bar_fill_it_without_gaps(parts: list[tuple[str, float]]) -> None:
-    total = sum(amount for _, amount in parts)
-    found = bars([("run", [(kind, amount, "") for kind, amount in parts], "")], total)[0].segments
-    assert sum(part.width for part in found) == pytest.approx(BAR_WIDTH if found else 0, abs=0.1)
-    for first, second in pairwise(found):
-        assert second.x == pytest.approx(first.x + first.width, abs=0.05)
