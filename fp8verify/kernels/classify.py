@@ -122,7 +122,7 @@ def _by_operator(
     """
     known = evidence.precision is not Precision.UNKNOWN
     if known:
-        said = f"{op.name} multiplies {describe.operands(evidence.a, evidence.b, None)}"
+        said = f"{op.name} multiplies {describe.Operands(evidence.a, evidence.b)}"
     elif evidence.maybe:
         said = f"{op.name} has FP32 inputs, multiplied in FP32 or TF32"
     else:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from fp8verify.kernels.describe import CPP, product_class
+from fp8verify.kernels.describe import CPP, Operands
 from fp8verify.terms import COUNTED, OpContext, Precision, Role, Scaling, Shape
 
 
@@ -337,7 +337,7 @@ def _classes(op: OpContext, product: Product, a: str | None, b: str | None) -> f
     if a == b == "fp32":  # which of the two is a process-wide setting that no operator records
         return frozenset({Precision.FP32, Precision.TF32})
     scale = _BLOCK_SCALES.get(_scale_type(op, product) or "")
-    precision = product_class(a, b, scale)
+    precision = Operands(a, b, scale=scale).precision
     return frozenset() if precision is Precision.UNKNOWN else frozenset({precision})
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Set
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 from fp8verify.kernels.demangle import ANONYMOUS, MAX_DEPTH, demangle
+from fp8verify.terms import Role
 
 _MAX_PARAMETERS: Final = 4096
 _MAX_NODES: Final = 20_000
@@ -217,6 +219,16 @@ def split(identifier: str) -> tuple[str, ...]:
         else:
             words += [word.lower() for word in _WORD.findall(part)]
     return tuple(words)
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text, for tables of words."""
+    return frozenset(text.split())
+
+
+def role_of(words: Set[str], rows: Iterable[tuple[Role, Set[str]]]) -> Role | None:
+    """Return the role of the first row that has one of the words."""
+    return next((role for role, row in rows if words & row), None)
 
 
 # How NVIDIA's demangler, by which Nsight Systems and Nsight Compute show kernels, spells what

@@ -9,8 +9,8 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.describe import CPP
-from fp8verify.kernels.symbol import Symbol, Type, split, walk
+from fp8verify.kernels.describe import CPP, both
+from fp8verify.kernels.symbol import Symbol, Type, split, walk, word_set
 from fp8verify.terms import KernelName, Role
 
 _NAMESPACES: Final = {
@@ -27,16 +27,18 @@ _NAMESPACES: Final = {
 _CUDNN: Final = re.compile(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
 _SGLANG: Final = re.compile(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
 _CUDNN_PARTS: Final = re.compile(r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+")
-_FLASHINFER_HELPERS: Final = frozenset({"quantization", "sampling", "norm", "activation",
-                                        "pos_enc", "trtllm_allreduce_fusion"})  # fmt: skip
+_FLASHINFER_HELPERS: Final = word_set(
+    "quantization sampling norm activation pos_enc trtllm_allreduce_fusion"
+)
 # Words of attention in the names of other libraries, unless the kernel only prepares or stores.
-_WORDS: Final = frozenset({"attn", "attention", "mla", "mha", "mqa", "fmha", "sdpa", "alibi",
-                           "dkdv", "dkdvdq", "hstu", "sage", "mmha"})  # fmt: skip
-_BACKWARD: Final = frozenset({"dq", "dkv", "dk", "dv"})
-_PASSES: Final = frozenset({"fwd", "bwd", "forward", "backward", "prefill", "decode", "bmm"})
-_AROUND: Final = frozenset({"quant", "quantize", "amax", "scale", "cat", "concat", "rope", "norm",
-                            "rmsnorm", "scaling", "cast", "sum", "cumsum"})  # fmt: skip
-_NEVER: Final = frozenset({"metadata", "gemm"})
+WORDS: Final = word_set("attn attention mla mha mqa fmha sdpa")
+_WORDS: Final = WORDS | word_set("alibi dkdv dkdvdq hstu sage mmha")
+_BACKWARD: Final = word_set("dq dkv dk dv")
+_PASSES: Final = word_set("fwd bwd forward backward prefill decode bmm")
+_AROUND: Final = word_set(
+    "quant quantize amax scale cat concat rope norm rmsnorm scaling cast sum cumsum"
+)
+_NEVER: Final = word_set("metadata gemm")
 
 
 def by_words(symbol: Symbol) -> KernelName | None:
@@ -63,41 +65,30 @@ def decode(symbol: Symbol) -> KernelName | None:
     return _described(symbol, library, f"an attention kernel of {library}")
 
 
-def _described(symbol: Symbol, library: str, reason: str) -> KernelName:
-    element = _element(symbol.tree)
-    if element is None:
-        return describe.other(library, Role.ATTENTION, reason)
-    return describe.gemm(library, reason, element, element, role=Role.ATTENTION)
-
-
 def _library(symbol: Symbol) -> str | None:
-    if not symbol.path:
-        return None
-    first = symbol.path[0]
-    if first in _NAMESPACES and len(symbol.path) > 1:
+    first, *rest = symbol.path or ("",)
+    if first in _NAMESPACES and rest:
         helps = _FLASHINFER_HELPERS & set(symbol.path) or "gemm" in split(symbol.base)
         return None if helps else _NAMESPACES[first]
     if (first == "cudnn" and _CUDNN_PARTS.fullmatch(symbol.base)) or _CUDNN.fullmatch(first):
         return "cuDNN"
-    if symbol.base == "device_kernel":
-        return _cutlass(symbol.tree)
+    if symbol.base == "device_kernel":  # the attention is what CUTLASS's kernel is given
+        for node in walk(symbol.tree)[:4]:
+            if node.parts[:1] == ("flash",):
+                return "FlashAttention"
+            if "fmha" in node.parts or "fmha" in split(node.name):
+                return "CUTLASS"
     return "SGLang" if _SGLANG.fullmatch(symbol.base) else None
 
 
-def _cutlass(tree: Type) -> str | None:
-    """Look for attention in the kernel that `cutlass::device_kernel` is given."""
-    for node in walk(tree)[:4]:
-        if node.parts[:1] == ("flash",):
-            return "FlashAttention"
-        if "fmha" in node.parts or "fmha" in split(node.name):
-            return "CUTLASS"
-    return None
+def _described(symbol: Symbol, library: str, reason: str) -> KernelName:
+    # The first of CUTLASS's types is that of Q, K and V, after the head dimension.
+    elements = (CPP[node.name] for node in walk(symbol.tree) if _is_element(node))
+    element = next(elements, None)
+    if element is None:
+        return describe.other(library, Role.ATTENTION, reason)
+    return describe.gemm(library, reason, both(element), role=Role.ATTENTION)
 
 
-def _element(tree: Type) -> str | None:
-    """Return the first CUTLASS element type: that of Q, K and V, after the head dimension."""
-    for node in walk(tree):
-        element = CPP.get(node.name)
-        if element and node.parts[0].startswith("cutlass") and len(node.parts) == 2:
-            return element
-    return None
+def _is_element(node: Type) -> bool:
+    return len(node.parts) == 2 and node.name in CPP and node.parts[0].startswith("cutlass")

@@ -13,8 +13,8 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.describe import BLAS, CPP, SHORT
-from fp8verify.kernels.symbol import Symbol, Type, walk
+from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT, Operands, both
+from fp8verify.kernels.symbol import Symbol, walk
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "cuBLAS"
@@ -28,63 +28,49 @@ _NVJET_CUT: Final = re.compile(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)
 # Letters of the type code. t, h, s: launched by aten::mm with those inputs; q, r: HW counters
 # and torch._scaled_mm on an H200; o: NVFP4 torch._scaled_mm; b: libcublasLt RTTI (signed char).
 LETTERS: Final[dict[str, str]] = {
-    "t": "bf16",
-    "h": "fp16",
-    "s": "fp32",
-    "q": "e4m3",
-    "r": "e5m2",
-    "o": "e2m1",
-    "b": "int8",
+    "t": "bf16", "h": "fp16", "s": "fp32", "q": "e4m3", "r": "e5m2", "o": "e2m1", "b": "int8",
     "i": "int32",
-}
-
+}  # fmt: skip
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
-_SCALING: Final = re.compile(r"[AB](?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?")
+_SCALING: Final = re.compile(r"[AB](?:vec|blk)\d+(?P<format>UE8M0|UE4M3)?")
 _LAYOUT: Final = re.compile(r"[TN]{3,4}")
+_FP8: Final = frozenset({"e4m3", "e5m2"})
 
 
 def nvjet(symbol: Symbol) -> KernelName | None:
     """Decode an nvjet name: 3 letters are A=B, compute, D; 5 are A, B, C, compute, D."""
-    if not symbol.text.startswith("nvjet"):
-        return None
     match = _NVJET.fullmatch(symbol.text)
-    if not match:
-        return _nvjet_cut(symbol)
-    a, b, out = _nvjet_types(match["types"])
+    if match is None and _NVJET_CUT.fullmatch(symbol.text):
+        reason = "an nvjet GEMM whose name is cut off before the tile, so its types are not certain"
+        return describe.other(_LIBRARY, Role.GEMM, reason)
+    if match is None:
+        return None
     modifiers = match["rest"].split("_")
-    scaling, scale = _nvjet_scaling(modifiers, match["arch"], a)
-    if a == b == "e2m1" and scale is None:
+    types = _nvjet_types(match["types"])
+    scaling, scale = _nvjet_scaling(modifiers, match["arch"], types.a)
+    if types.a == types.b == "e2m1" and scale is None:
         scale = "ue4m3"  # cuBLASLt takes no other scales for FP4 (its documentation, 13.1)
     precision = None
-    if a == b == "fp32":  # the only FP32 code in the library carries _tf32
+    if types.a == types.b == "fp32":  # the only FP32 code in the library carries _tf32
         precision = Precision.TF32 if match["tf32"] else Precision.UNKNOWN
-        a = b = "tf32" if match["tf32"] else "fp32"
+        types = both("tf32" if match["tf32"] else "fp32", types.out)
+    # FP8 products may be added up in reduced precision, a Hopper-only choice.
+    fast = False if "algo2" in modifiers else True if match["arch"] == "90" else None
     return describe.gemm(
         _LIBRARY,
         f"nvjet type code {match['types']}{match['tf32'] or ''}",
-        a,
-        b,
-        out,
-        scale=scale,
+        types._replace(scale=scale),
         scaling=scaling,
         precision=precision,
-        fast_accum=_fast_accumulation(modifiers, match["arch"], a),
+        fast_accum=fast if types.a in _FP8 else None,
     )
 
 
-def _nvjet_cut(symbol: Symbol) -> KernelName | None:
-    """Decode a name that is cut before its tile: a GEMM of unknown precision."""
-    if not _NVJET_CUT.fullmatch(symbol.text):
-        return None
-    reason = "an nvjet GEMM whose name is cut off before the tile, so its types are not certain"
-    return describe.other(_LIBRARY, Role.GEMM, reason)
-
-
-def _nvjet_types(code: str) -> tuple[str | None, str | None, str | None]:
+def _nvjet_types(code: str) -> Operands:
     letters = [LETTERS.get(letter) for letter in code.split("_")[0]]
     if len(letters) == 3:
-        return letters[0], letters[0], letters[2]
-    return letters[0], letters[1], letters[4] if len(letters) == 5 else None
+        return both(letters[0], letters[2])
+    return Operands(letters[0], letters[1], letters[4] if len(letters) == 5 else None)
 
 
 def _nvjet_scaling(
@@ -103,16 +89,7 @@ def _nvjet_scaling(
     # a name that was cut off before its layout may have lost the token.
     older = arch == "90" or (arch is None and "2cta" not in modifiers)
     whole = _LAYOUT.fullmatch(modifiers[-1])
-    return (Scaling.TENSORWISE if older and whole and a in ("e4m3", "e5m2") else None), None
-
-
-def _fast_accumulation(modifiers: list[str], arch: str | None, a: str | None) -> bool | None:
-    """Return whether FP8 products are added up in reduced precision, a Hopper-only choice."""
-    if a not in ("e4m3", "e5m2"):
-        return None
-    if "algo2" in modifiers:
-        return False
-    return True if arch == "90" else None
+    return (Scaling.TENSORWISE if older and whole and a in _FP8 else None), None
 
 
 # Products in the libraries' own logs: fp8verify.trace.blas_log.
@@ -127,15 +104,10 @@ def logged(symbol: Symbol) -> KernelName | None:
     if not match:
         return None
     a, b, out = (None if match[place] == "other" else match[place] for place in (2, 3, 4))
-    return describe.gemm(
-        _LIBRARY if match[1] == "cublas" else "hipBLASLt",
-        f"logged by {match[1]}Lt",
-        a,
-        b,
-        out,
-        scale=match[5] if match[5] in describe.SCALES else None,
-        scaling=Scaling(match[5]) if match[5] in {kind.value for kind in Scaling} else None,
-    )
+    types = Operands(a, b, out, match[5] if match[5] in SCALES else None)
+    scaling = Scaling(match[5]) if match[5] in {kind.value for kind in Scaling} else None
+    library = _LIBRARY if match[1] == "cublas" else "hipBLASLt"
+    return describe.gemm(library, f"logged by {match[1]}Lt", types, scaling=scaling)
 
 
 _CLASSIC: Final = re.compile(
@@ -151,88 +123,58 @@ _TENSOR: Final = re.compile(r"cublasGemvTensor\w*")
 _MAGMA: Final = re.compile(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
 # What cuBLAS launches around a GEMM: its scaling of C by beta, cuBLASLt's unfused epilogue.
 _AROUND: Final = re.compile(r"scal_(?:\w+_)?kernel(?:_val)?")
+# m16n8k8 with 32-bit operands exists for TF32 only, m8n8k4 with FP32 sums for FP16 (PTX).
+_UNTAGGED: Final = {"1688": "tf32", "884": "fp16"}
 _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
 
 
 def decode(symbol: Symbol) -> KernelName | None:
     """Decode classic GEMMs, gemv and dot kernels, and split-K reductions."""
     base = symbol.tree.name if symbol.path[:1] == ("std",) else symbol.base
-    if base == "splitKreduce_kernel":
-        return _split_k()
-    around = symbol.path[-3:] == ("epilogue", "impl", "globalKernel") or _AROUND.fullmatch(base)
-    if around:
+    if base == "splitKreduce_kernel":  # its types are those of partial sums and of the output
+        reason = "adds up the parts of a split-K GEMM; the GEMM's operand types are not in its name"
+        return describe.other(_LIBRARY, Role.REDUCTION, reason, hint=Hint.SPLIT_K)
+    if symbol.path[-3:] == ("epilogue", "impl", "globalKernel") or _AROUND.fullmatch(base):
         reason = "a part of the GEMM beside it: scales or finishes its output"
         return describe.other(_LIBRARY, Role.OTHER, reason)
     magma = _MAGMA.fullmatch(base)
     if magma:  # CUDA cores multiply in the letter's type, whatever type is stored
-        element = BLAS[magma["letter"]]
-        return describe.gemm(_LIBRARY, f"{base} computes in", element, element)
-    if symbol.is_identifier:
-        return _classic(symbol)
-    if base.startswith(("gem", "dot_", "sgemm", "dgemm", "hgemm")) or "gemvx" in symbol.tree.parts:
-        return _vector(symbol, base)
-    return None
+        return describe.gemm(_LIBRARY, f"{base} computes in", both(BLAS[magma["letter"]]))
+    return _classic(symbol.text) if symbol.is_identifier else _vector(symbol, base)
 
 
-def _classic(symbol: Symbol) -> KernelName | None:
-    match = _CLASSIC.fullmatch(symbol.text)
+def _classic(text: str) -> KernelName | None:
+    match = _CLASSIC.fullmatch(text)
     if not match:
         return None
-    role = Role.CONV if match["op"] == "cudnn" else Role.GEMM
-    library = "cuDNN" if role is Role.CONV else _LIBRARY
+    conv = match["op"] == "cudnn"
+    library, role = ("cuDNN", Role.CONV) if conv else (_LIBRARY, Role.GEMM)
     letter, operand = match["letter"], SHORT.get(match["operand"] or "")
     evidence = f"{letter}{match['mma'] or ''}{match['op']}" + (f" on {operand}" if operand else "")
     element = BLAS.get(letter)
     if match["mma"] and letter == "s":
-        element = operand or (_untagged(match["mma"]) if match["tile"] else None)
+        element = operand or (_UNTAGGED.get(match["mma"]) if match["tile"] else None)
     elif operand == "int4" and letter == "i":
         element = operand
     elif operand == "int8" and letter == "s":
         element = None  # INT8 is read, FP32 is multiplied
-    return describe.gemm(
-        library,
-        f"{library} kernel type {evidence}",
-        element,
-        element,
-        SHORT.get(match["out"] or "", "int32" if letter == "i" else None),
-        role=role,
-    )
-
-
-def _untagged(mma: str) -> str | None:
-    """m16n8k8 with 32-bit operands exists for TF32 only, m8n8k4 with FP32 sums for FP16 (PTX)."""
-    return {"1688": "tf32", "884": "fp16"}.get(mma)
-
-
-def _split_k() -> KernelName:
-    """Describe the kernel that adds up the parts of a split-K GEMM.
-
-    Its types are those of the partial sums and of the output: an FP8 type shows what is
-    written, not what was multiplied.
-    """
-    reason = "adds up the parts of a split-K GEMM; the GEMM's operand types are not in its name"
-    return describe.other(_LIBRARY, Role.REDUCTION, reason, hint=Hint.SPLIT_K)
+    types = both(element, SHORT.get(match["out"] or "", "int32" if letter == "i" else None))
+    return describe.gemm(library, f"{library} kernel type {evidence}", types, role=role)
 
 
 def _vector(symbol: Symbol, base: str) -> KernelName | None:
     tree = symbol.tree
-    gemvx = tree.parts[-2:] == ("gemvx", "kernel")
     large = _LARGE_K.fullmatch(base)
-    if not (gemvx or large or _GEMV.fullmatch(base)) or not symbol.text.count("<"):
+    known = large or tree.parts[-2:] == ("gemvx", "kernel") or _GEMV.fullmatch(base)
+    if not known or "<" not in symbol.text:
         return None
-    element = _vector_element(tree, base)
-    if large and element is None:
-        element = BLAS[base[0]]
-    return describe.gemm(_LIBRARY, f"{base} operand type", element, element)
-
-
-def _vector_element(tree: Type, base: str) -> str | None:
-    """Return the element type of the inputs: of the first tensor argument, or the first float."""
-    tensors = [node for node in walk(tree) if _TENSOR.fullmatch(node.name) and node.args]
-    arguments = () if base == "dot_kernel" else tree.args  # its first argument is the accumulator
-    candidates = (tensors[0].args[0],) if tensors else arguments
-    names = (CPP.get(candidate.name) for candidate in candidates)
-    return next((name for name in names if name in _FLOATS), None)
+    tensors = (node for node in walk(tree) if _TENSOR.fullmatch(node.name) and node.args)
+    tensor = next(tensors, None)
+    # The first of dot_kernel's arguments is the accumulator.
+    inputs = tensor.args[:1] if tensor else () if base == "dot_kernel" else tree.args
+    names = (CPP.get(candidate.name) for candidate in inputs)
+    element = next((name for name in names if name in _FLOATS), BLAS[base[0]] if large else None)
+    return describe.gemm(_LIBRARY, f"{base} operand type", both(element))
 
 
 # xmma kernels of cuBLAS, cuDNN and TensorRT: `sm<arch>_xmma_<op>_<F1>_<F2>_<acc>_...`.
@@ -258,21 +200,19 @@ def xmma(symbol: Symbol) -> KernelName | None:
     fields = [i for i, word in enumerate(words) if _XMMA_FIELD.fullmatch(word)]
     head = words[: fields[0]] if fields else words
     role = Role.CONV if _XMMA_CONVOLUTION & set(head) else Role.GEMM
-    library = _xmma_library(words)
+    library = "cuDNN" if "cudnn" in words else "TensorRT" if "trt" in words else _LIBRARY
     if len(fields) < 2 or fields[1] != fields[0] + 1:
         return _xmma_untyped(library, role, words)
     stored, read = (_XMMA_ELEMENT.findall(words[i]) for i in fields[:2])
-    a, b = SHORT[read[0]], SHORT[read[1] if len(read) > 2 else read[0]]
-    out = SHORT[stored[-1]]
-    fast = False if "algo2" in words and a in ("e4m3", "e5m2") else None
+    types = Operands(
+        SHORT[read[0]], SHORT[read[1] if len(read) > 2 else read[0]], SHORT[stored[-1]]
+    )
     return describe.gemm(
         library,
         f"xmma type fields {words[fields[0]]}_{words[fields[1]]}",
-        a,
-        b,
-        out,
+        types,
         role=role,
-        fast_accum=fast,
+        fast_accum=False if "algo2" in words and types.a in _FP8 else None,
         hint=Hint.SPLIT_K if _XMMA_SPLIT_K in symbol.text else None,
     )
 
@@ -283,9 +223,3 @@ def _xmma_untyped(library: str, role: Role, words: list[str]) -> KernelName:
             reason = f"xmma type field {word}: complex numbers, multiplied in CUDA cores"
             return describe.other(library, role, reason, precision=_XMMA_COMPLEX[word])
     return describe.other(library, role, "an xmma kernel without type fields")
-
-
-def _xmma_library(words: list[str]) -> str:
-    if "cudnn" in words:
-        return "cuDNN"
-    return "TensorRT" if "trt" in words else "cuBLAS"

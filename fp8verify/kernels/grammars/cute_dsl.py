@@ -18,10 +18,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from fp8verify.kernels import describe, type_words
-from fp8verify.kernels.describe import SCALES, SHORT
+from fp8verify.kernels.describe import SCALES, SHORT, Operands, both
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.terms import Hint, KernelName, Precision, Role
@@ -50,13 +50,16 @@ def decode(symbol: Symbol) -> KernelName | None:
     """Decode a kernel of the CuTe DSL by its function's words, then by its arguments' types."""
     if not symbol.text.startswith(_PREFIX):
         return None
-    function, arguments = _split(symbol.text.removeprefix(_PREFIX))
+    function, *rest = _ARGUMENTS.split(symbol.text.removeprefix(_PREFIX), maxsplit=1)
     kernel = _by_words(function)
-    if kernel is not None:
-        return _typed(kernel, function, arguments)
-    if _ATTENTION.search(function):  # modules' names are joined without a separator
+    if kernel is None and _ATTENTION.search(function):
+        # modules' names are joined without a separator
         return describe.other(_LIBRARY, Role.ATTENTION, "the name of an attention module")
-    return None
+    if kernel is None:
+        return None
+    if not kernel.role.is_gemm or kernel.precision is not Precision.UNKNOWN:
+        return replace(kernel, library=_LIBRARY)
+    return _typed(kernel, function, rest[0] if rest else "")
 
 
 def thunderkittens(symbol: Symbol) -> KernelName | None:
@@ -68,11 +71,11 @@ def thunderkittens(symbol: Symbol) -> KernelName | None:
     kernel = _by_words(words)
     if kernel is None:
         return None
-    types = type_words.operands(split(words)) if kernel.role.is_gemm else type_words.Operands()
-    if not types.known:
-        return msgspec.structs.replace(kernel, library=_KITTENS)
+    types = type_words.operands(split(words))
+    if not kernel.role.is_gemm or types.precision is Precision.UNKNOWN:
+        return replace(kernel, library=_KITTENS)
     evidence = f"the name of its configuration, {words}"
-    return describe.gemm(_KITTENS, evidence, types.a, types.b, role=kernel.role, scale=types.scale)
+    return describe.gemm(_KITTENS, evidence, types._replace(out=None), role=kernel.role)
 
 
 def _by_words(function: str) -> KernelName | None:
@@ -81,53 +84,36 @@ def _by_words(function: str) -> KernelName | None:
     return next((kernel for grammar in grammars if (kernel := grammar(inner))), None)
 
 
-def _split(text: str) -> tuple[str, str]:
-    match = _ARGUMENTS.search(text)
-    return (text[: match.start()], text[match.end() :]) if match else (text, "")
-
-
 def _typed(kernel: KernelName, function: str, arguments: str) -> KernelName:
     """Read A and B from the arguments where the words left the types of a GEMM open."""
-    if not kernel.role.is_gemm or kernel.precision is not Precision.UNKNOWN:
-        return msgspec.structs.replace(kernel, library=_LIBRARY)
-    types = _tensors(arguments) or _LOADED.findall(arguments)[:2]
-    a, b = (*(_ELEMENTS[name] for name in types[:2]), None, None)[:2]
-    scale = SCALES.get(_ELEMENTS[types[2]]) if len(types) > 2 else None
-    if a == b == "e2m1" and len(types) > 2 and types[2] == "f8E4M3FN":
-        scale = "ue4m3"
+    spelled, at = [], 0
+    while match := _TENSOR.match(arguments, at):
+        spelled.append(match[1])
+        at = match.end()
+    elements = [_ELEMENTS[name] for name in spelled or _LOADED.findall(arguments)[:2]]
+    a, b, scale = (*elements, None, None, None)[:3]
     if b is None or "ue8m0" in (a, b):
         return _by_instruction(kernel, function, arguments)
-    return describe.gemm(_LIBRARY, "types of its arguments", a, b, role=kernel.role, scale=scale)
+    if scale == "e4m3" and a == b == "e2m1":
+        scale = "ue4m3"
+    types = Operands(a, b, scale=SCALES.get(scale or ""))
+    return describe.gemm(_LIBRARY, "types of its arguments", types, role=kernel.role)
 
 
 def _by_instruction(kernel: KernelName, function: str, arguments: str) -> KernelName:
     """Read the width of the operands from the K of the instruction; 16 bits are of two types."""
     match = _INSTRUCTION.search(arguments)
     depths = [k for k in (8, 16, 32, 64) if match and _is_shape(match[1], str(k))]
-    if len(depths) != 1:
-        return msgspec.structs.replace(kernel, library=_LIBRARY)
-    k = depths[0]
-    element = {8: "tf32", 64: "fp4"}.get(k)
-    scale = None
+    k = depths[0] if len(depths) == 1 else 0
+    types = {8: both("tf32"), 64: both("fp4")}.get(k)
     if k == 32 and _BLOCK_SCALED.search(function):
-        element, scale = "fp8", "ue8m0"
-    evidence = f"the K of its MMA, {k}"
-    if element is not None:
-        return describe.gemm(_LIBRARY, evidence, element, element, role=kernel.role, scale=scale)
-    hint = Hint.SIXTEEN_BITS if k == 16 else None
-    return msgspec.structs.replace(kernel, library=_LIBRARY, hint=hint)
+        types = both("fp8", scale="ue8m0")
+    if types is not None:
+        return describe.gemm(_LIBRARY, f"the K of its MMA, {k}", types, role=kernel.role)
+    return replace(kernel, library=_LIBRARY, hint=Hint.SIXTEEN_BITS if k == 16 else None)
 
 
 def _is_shape(digits: str, k: str) -> bool:
     """Whether N and K are these digits: N is a multiple of 8 up to 256."""
     n = digits.removesuffix(k)
     return n != digits and n.isdigit() and n[0] != "0" and int(n) <= 256 and int(n) % 8 == 0
-
-
-def _tensors(arguments: str) -> list[str]:
-    """Return the element types of the tensors that the arguments begin with."""
-    elements, at = [], 0
-    while match := _TENSOR.match(arguments, at):
-        elements.append(match[1])
-        at = match.end()
-    return elements

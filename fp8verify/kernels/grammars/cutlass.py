@@ -19,7 +19,7 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT
+from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT, Operands, both
 from fp8verify.kernels.symbol import EMPTY, Symbol, Type, segments, walk
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
@@ -30,28 +30,28 @@ _V3: Final = re.compile(r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)
 _TILE: Final = re.compile(r"\d+x\d+(?:x\d+)?")
 # Without the accumulator's letter and the instruction's shape where these are the builder's choice.
 _OPERATION: Final = re.compile(
-    r"(?:(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?)?"
+    r"(?:(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?"
+    r"|(?P<emulates>9xbf16|3xtf32)(?=gemm))?"
     r"(?:sp)?(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
 )
-_SPLIT_OPERATION: Final = re.compile(r"(?P<letter>)(?P<mma>)(?P<via>9xbf16|3xtf32)(?P<op>gemm)")
 _SCALED: Final = re.compile(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
 _CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad"})
 
 
 def procedural(symbol: Symbol) -> KernelName | None:
     """Decode a procedural name, bare or as the first template argument of a CUTLASS kernel."""
-    text = _procedural(symbol)
-    if text is None:
+    if not symbol.path or not symbol.path[0].startswith("cutlass"):
         return None
+    text = symbol.path[0] if len(symbol.path) == 1 else _first(symbol.tree).name
     library = "cuDNN" if any("cudnn" in part for part in symbol.path) else "cuBLAS"
     match = _V3.fullmatch(text) or _V2.fullmatch(text)
     if not match:
         return None
     words = match["rest"].split("_")
-    placed = _operation(words)
-    if not placed:
+    operations = enumerate(map(_OPERATION.fullmatch, words[:3]))
+    at, operation = next(((at, found) for at, found in operations if found), (0, None))
+    if operation is None:
         return None
-    at, operation = placed
     types, complete = _type_words(words[at + 1 :])
     if text.startswith("cutlass3x"):
         role = Role.GROUPED_GEMM if "grouped" in words else Role.GEMM
@@ -62,24 +62,8 @@ def procedural(symbol: Symbol) -> KernelName | None:
     return _tagged(library, operation, match["unit"], types, words[:at])
 
 
-def _procedural(symbol: Symbol) -> str | None:
-    if symbol.text.startswith("cutlass"):
-        return symbol.path[0] if len(symbol.path) == 1 else _argument(symbol)
-    return _argument(symbol) if symbol.path[:1] and symbol.path[0].startswith("cutlass") else None
-
-
-def _argument(symbol: Symbol) -> str | None:
-    arguments = symbol.tree.args
-    first = arguments[0] if arguments else None
-    return first.name if first and first.name.startswith("cutlass") else None
-
-
-def _operation(words: list[str]) -> tuple[int, re.Match[str]] | None:
-    for index, word in enumerate(words[:3]):
-        match = _OPERATION.fullmatch(word) or _SPLIT_OPERATION.fullmatch(word)
-        if match:
-            return index, match
-    return None
+def _first(tree: Type) -> Type:
+    return tree.args[0] if tree.args else EMPTY
 
 
 def _type_words(words: list[str]) -> tuple[list[str], bool]:
@@ -93,35 +77,23 @@ def _type_words(words: list[str]) -> tuple[list[str], bool]:
     return types, False
 
 
-def _word(word: str) -> tuple[str | None, str | None]:
-    """Return the element type and the block scale format of `e4m3` or `ue8m0xe4m3`."""
-    match = _SCALED.fullmatch(word)
-    if match:
-        return SHORT.get(match["element"]), SCALES[match["scale"]]
-    return SHORT.get(word), None
-
-
 def _typed(
-    library: str, operation: re.Match[str], unit: str, types: list[str], role: Role
+    library: str, operation: re.Match[str], unit: str, words: list[str], role: Role
 ) -> KernelName:
     """Describe a 3.x name, which has all five types: A, B, accumulator, C, D."""
-    if len(types) != 5:
+    if len(words) != 5:
         reason = "a CUTLASS kernel whose name does not have all five types"
         return describe.other(library, role, reason)
-    (a, scale), (b, _), (out, _) = (_word(types[i]) for i in (0, 1, 4))
+    scale = _SCALED.fullmatch(words[0])
+    a, b, out = (SHORT.get(words[place].rpartition("x")[2]) for place in (0, 1, 4))
+    types = Operands(a, b, out, scale and scale["scale"])
     precision = None
     if unit == "tensorop" and a == b == "fp32":
-        precision = _fp32_on_tensor_cores(operation["via"])
-        a = b = "tf32" if precision is Precision.TF32 else "fp32"
-    evidence = f"CUTLASS 3.x type fields {'_'.join(types)}"
-    return describe.gemm(library, evidence, a, b, out, role=role, scale=scale, precision=precision)
-
-
-def _fp32_on_tensor_cores(via: str | None) -> Precision:
-    """FP32 operands are rounded to TF32, unless several BF16 or TF32 products emulate FP32."""
-    if via == "tf32":
-        return Precision.TF32
-    return Precision.FP32 if via in ("9xbf16", "3xtf32") else Precision.UNKNOWN
+        precision = Precision.FP32 if operation["emulates"] else Precision.UNKNOWN
+        if operation["via"] == "tf32":
+            precision, types = Precision.TF32, both("tf32", out)
+    evidence = f"CUTLASS 3.x type fields {'_'.join(words)}"
+    return describe.gemm(library, evidence, types, role=role, precision=precision)
 
 
 def _tagged(
@@ -132,18 +104,20 @@ def _tagged(
     if role is Role.GEMM and operation["op"] != "gemm":
         reason = f"BLAS-3 {operation['op']}, a matrix product but not a GEMM"
         return describe.other(library, Role.OTHER, reason)
-    tags = [SHORT[word] for word in types if word in SHORT]
-    a, b = (tags[0], tags[-1]) if tags else (_implied(operation, unit),) * 2
+    tags: list[str | None] = [SHORT[word] for word in types if word in SHORT]
+    tags = tags or [_implied(operation, unit)]
     out = next((SHORT[word] for word in before if word in SHORT), None)
     evidence = f"CUTLASS {unit} {operation[0]}" + (f" on {'_'.join(types)}" if types else "")
-    return describe.gemm(library, evidence, a, b, out, role=role)
+    return describe.gemm(library, evidence, Operands(tags[0], tags[-1], out), role=role)
 
 
 def _implied(operation: re.Match[str], unit: str) -> str | None:
     """Return the operand type of a name without operand tag."""
-    letter, mma, via = operation["letter"], operation["mma"], operation["via"]
-    if via:
-        return SHORT.get(via, "fp32")  # 9xbf16 and 3xtf32 emulate FP32
+    letter, mma = operation["letter"], operation["mma"]
+    if operation["via"]:
+        return SHORT[operation["via"]]
+    if operation["emulates"]:
+        return "fp32"
     if unit != "simt" and letter in ("s", "c", "i"):
         # The accumulator's letter. m16n8k8 on 32-bit operands exists for TF32 only (PTX ISA).
         return "tf32" if mma == "1688" and letter != "i" else None
@@ -151,16 +125,15 @@ def _implied(operation: re.Match[str], unit: str) -> str | None:
 
 
 _KERNELS: Final = frozenset({"device_kernel", "Kernel", "Kernel2"})
-# Mainloops and the places of A and B among their template arguments.
-_MAINLOOPS: Final[dict[str, tuple[int, int]]] = {
+# Mainloops and the places of A, B and, where it is there, D among their template arguments.
+_MAINLOOPS: Final[dict[str, tuple[int, ...]]] = {
     "CollectiveMma": (2, 4),
     "CollectiveMmaArrayMixedInput": (2, 4),
     "CollectiveConv": (2, 3),
-    "DefaultGemmWithVisitor": (0, 4),
-    "DefaultGemmUniversal": (0, 4),
-    "DefaultGemm": (0, 3),
+    "DefaultGemmWithVisitor": (0, 4, 8),
+    "DefaultGemmUniversal": (0, 4, 8),
+    "DefaultGemm": (0, 3, 6),
 }
-_DEFAULT_OUT: Final = {"DefaultGemmWithVisitor": 8, "DefaultGemmUniversal": 8, "DefaultGemm": 6}
 _GROUPED: Final = frozenset({"GroupProblemShape", "MoEProblemShape"})
 _WEIGHT_ONLY: Final = frozenset({"MacheteCollectiveMma", "GemmFpAIntB", "MoeFCGemm"})
 
@@ -195,40 +168,39 @@ def _mainloop(nodes: list[Type]) -> KernelName | None:
     mainloop = next((node for node in nodes if node.name in _MAINLOOPS and node.args), None)
     if mainloop is None:
         return None
-    stored = [_element(_at(mainloop, place)) for place in _MAINLOOPS[mainloop.name]]
-    if stored == [(None, None), (None, None)]:
+    places = _MAINLOOPS[mainloop.name]
+    a, b, *out = (_operand(mainloop, place) for place in places)
+    if a == b == (None, None):
         return None
-    a, b = _multiplied(nodes) or (stored[0][0], stored[1][0])
-    scale = stored[0][1] or stored[1][1]
-    policy = _at(mainloop, 0).name
+    read_a, read_b = _multiplied(nodes) or (a[0], b[0])
+    written = out[0][0] if out else _output(nodes)
+    types = Operands(read_a, read_b, written, a[1] or b[1])
+    policy = mainloop.args[0].name
     return describe.gemm(
         "CUTLASS",
         f"template arguments of {mainloop.name}",
-        a,
-        b,
-        _output(nodes, mainloop),
+        types,
         role=_role(nodes),
-        scale=scale,
-        scaling=_scaling(policy, nodes, a),
-        fast_accum=_fast_accumulation(policy, a),
+        scaling=_scaling(policy, nodes, types.a),
+        fast_accum=_fast_accumulation(policy, types.a),
     )
 
 
 def _wrapper(symbol: Symbol) -> KernelName | None:
     """Read a wrapper that hides the mainloop: vLLM's cutlass_3x_*, DeepSeek's fp8_ptp128c."""
-    kernel = next(iter(symbol.tree.args), EMPTY)
+    kernel = _first(symbol.tree)
     for part, arguments in zip(kernel.parts, kernel.arguments, strict=True):
         wrapper = _WRAPPER.fullmatch(part)
         if wrapper:
             return _vllm(wrapper["words"].split("_"), arguments)
     internal = kernel.parts[-2:-1] and _INTERNAL.fullmatch(kernel.parts[-2])
-    if internal and kernel.name == "GemmKernel":
-        element = SHORT[internal["type"]]
-        role = Role.GROUPED_GEMM if internal["grouped"] else Role.GEMM
-        evidence = f"kernel name {kernel.parts[-2]}"
-        scaling = Scaling.BLOCKWISE if element == "fp8" else None
-        return describe.gemm("CUTLASS", evidence, element, element, role=role, scaling=scaling)
-    return None
+    if not internal or kernel.name != "GemmKernel":
+        return None
+    types = both(SHORT[internal["type"]])
+    role = Role.GROUPED_GEMM if internal["grouped"] else Role.GEMM
+    scaling = Scaling.BLOCKWISE if types.a == "fp8" else None
+    evidence = f"kernel name {kernel.parts[-2]}"
+    return describe.gemm("CUTLASS", evidence, types, role=role, scaling=scaling)
 
 
 def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
@@ -241,11 +213,12 @@ def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
     scaling = Scaling.BLOCKWISE if blockwise else None
     role = Role.GROUPED_GEMM if "group" in words or "moe" in words else Role.GEMM
     evidence = f"vLLM wrapper cutlass_{'_'.join(words)}"
-    return describe.gemm("vLLM", evidence, a, a, out, role=role, scaling=scaling)
+    return describe.gemm("vLLM", evidence, both(a, out), role=role, scaling=scaling)
 
 
 def _untyped(nodes: list[Type]) -> KernelName | None:
     """Describe weight-only kernels, which dequantize B to the type of A or of neither."""
+    names = {node.name for node in nodes}
     weight_only = next((node for node in nodes if node.name in _WEIGHT_ONLY), None)
     if weight_only is not None:
         element = None
@@ -253,8 +226,7 @@ def _untyped(nodes: list[Type]) -> KernelName | None:
             elements = (CPP.get(node.name) for node in walk(weight_only))
             element = next((name for name in elements if name in ("bf16", "fp16")), None)
         evidence = f"weight-only kernel {weight_only.name}"
-        return describe.gemm("CUTLASS", evidence, element, element, role=_role(nodes))
-    names = {node.name for node in nodes}
+        return describe.gemm("CUTLASS", evidence, both(element), role=_role(nodes))
     if names & {"GemmUniversal", "GemmWithEpilogueVisitor", "Gemm", "GemmGrouped"}:
         reason = "a CUTLASS GEMM whose name does not show the types of its operands"
         return describe.other("CUTLASS", _role(nodes), reason)
@@ -292,17 +264,13 @@ def _element(node: Type) -> tuple[str | None, str | None]:
     return CPP.get(node.name), None
 
 
-def _at(node: Type, place: int) -> Type:
-    return node.args[place] if place < len(node.args) else EMPTY
+def _operand(node: Type, place: int) -> tuple[str | None, str | None]:
+    return _element(node.args[place] if place < len(node.args) else EMPTY)
 
 
-def _output(nodes: list[Type], mainloop: Type) -> str | None:
-    if mainloop.name in _DEFAULT_OUT:
-        return _element(_at(mainloop, _DEFAULT_OUT[mainloop.name]))[0]
-    epilogue = next((node for node in nodes if node.name == "CollectiveEpilogue"), None)
-    if epilogue is None:
-        return None
-    # <policy, tile, [subtile,] ElementC, StrideC, ElementD, ...>; C is void where unused
+def _output(nodes: list[Type]) -> str | None:
+    """Return D's type: <policy, tile, [subtile,] C, its strides, D, ...>; an unused C is void."""
+    epilogue = next((node for node in nodes if node.name == "CollectiveEpilogue"), EMPTY)
     elements = [_element(argument)[0] for argument in epilogue.args[2:7]]
     return next((name for name in reversed(elements) if name), None)
 

@@ -8,15 +8,16 @@ is certain of them, the precision is UNKNOWN.
 
 from __future__ import annotations
 
-import itertools
 import re
+from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels import describe, type_words
-from fp8verify.kernels.describe import CPP, product_class
-from fp8verify.kernels.symbol import Symbol, split
-from fp8verify.kernels.type_words import Operands
-from fp8verify.terms import KernelName, Role
+from fp8verify.kernels.describe import CPP, Operands, both, element_class
+from fp8verify.kernels.grammars import attention
+from fp8verify.kernels.grammars.helper_names import SETS_UP, sets_up
+from fp8verify.kernels.symbol import Symbol, split, word_set
+from fp8verify.terms import KernelName, Precision, Role
 
 _LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")
 _LETTERS: Final = {"h": "fp16", "d": "fp64"}
@@ -27,37 +28,32 @@ _EXPERTS: Final = re.compile(r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2s
 # Uppercase words after a Triton kernel's name are its constants: ..._kernel_BLOCK_SIZE_M_128.
 _CONSTANT: Final = re.compile(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
 
-_SETS_UP: Final = frozenset(
-    {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
-     "metadata", "problem", "sizes", "finalize", "args", "arguments", "ptrs", "pointers",
-     "schedule", "indices", "align", "sort", "routing", "interleave", "shuffle", "unshuffle",
-     "rearrange", "fill", "starts", "inputs", "overflow", "stats", "preprocess", "postprocess"}
-)  # fmt: skip
+_SETS_UP: Final = SETS_UP | word_set(
+    "args arguments ptrs pointers schedule indices align sort routing interleave shuffle "
+    "unshuffle rearrange fill starts inputs overflow stats preprocess postprocess"
+)
 # What a name begins with that only handles a product's operands or looks at its result.
-_HANDLES: Final = frozenset({"zero", "copy", "pad", "check", "validate", "verify", "print"})
-_CASTS: Final = frozenset({"cast", "quantize", "quant", "convert", "downcast", "upcast", "swizzle"})
-_DEQUANTIZES: Final = frozenset({"dequant", "dequantize", "dequantization"})
+_HANDLES: Final = word_set("zero copy pad check validate verify print")
+_CASTS: Final = word_set("cast quantize quant convert downcast upcast swizzle")
+_DEQUANTIZES: Final = word_set("dequant dequantize dequantization")
 # Behind the product: a cast for it, or a product that also casts its output.
-_CASTS_BEHIND: Final = (_CASTS - {"swizzle"}) | {"quantization", "amax", "absmax"}
+_CASTS_BEHIND: Final = _CASTS - {"swizzle"} | word_set("quantization amax absmax")
 # Copies of a product that another format or plain code imitates.
-_IMITATES: Final = frozenset(
-    {"emulated", "emulation", "emulate", "simulated", "simulate", "fake", "mock", "dummy", "ref",
-     "reference", "naive", "golden"}
-)  # fmt: skip
-_HADAMARD: Final = frozenset({"rht", "hadamard"})
-_ATTENTION: Final = frozenset({"attn", "attention", "mla", "mha", "mqa", "fmha", "sdpa"})
-_GROUPED: Final = frozenset({"grouped", "moe", "gmm", "tgmm", "expert", "experts", "ragged"})
-_MOE: Final = frozenset({"fused", "e2e", "mega", "persistent"})
-_MOE_PARTS: Final = frozenset(
-    {"gate", "gating", "topk", "sum", "combine", "dispatch", "permute", "unpermute", "softmax",
-     "index", "histogram", "count", "counts", "map", "router", "scatter", "gather", "reduce",
-     "sigmoid", "route", "loss"}
-)  # fmt: skip
+_IMITATES: Final = word_set(
+    "emulated emulation emulate simulated simulate fake mock dummy ref reference naive golden"
+)
+_HADAMARD: Final = word_set("rht hadamard")
+_GROUPED: Final = word_set("grouped moe gmm tgmm expert experts ragged")
+_MOE: Final = word_set("fused e2e mega persistent")
+_MOE_PARTS: Final = word_set(
+    "gate gating topk sum combine dispatch permute unpermute softmax index histogram count counts "
+    "map router scatter gather reduce sigmoid route loss"
+)
 # Products of a fused MoE's layers, as Liger's `_moe_bwd_dW2_kernel`, `_moe_bwd_down_proj_kernel`.
 _MOE_PRODUCT: Final = re.compile(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
-_LINEAR: Final = frozenset({"relu", "gelu", "silu", "swiglu", "bias", "act", "square"})
+_LINEAR: Final = word_set("relu gelu silu swiglu bias act square")
 # Parts of a linear layer that may have a kernel of their own.
-_PARTLY_LINEAR: Final = frozenset({"grad", "add", "dbias", "reduce"})
+_PARTLY_LINEAR: Final = word_set("grad add dbias reduce")
 # Products with a library's own word as a prefix, as `tinygemm2`.
 _PREFIXED: Final = re.compile(r"(?!implicit|non)[a-z]{2,}gemm\d?")
 _POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
@@ -76,7 +72,7 @@ def decode(symbol: Symbol) -> KernelName | None:
     place = _product(words, base)
     if _EXPERTS.fullmatch(base):
         return _gemm(symbol, base, words, role=Role.GROUPED_GEMM, doubts=True)
-    if place is None or _ATTENTION & set(words):
+    if place is None or attention.WORDS & set(words):
         return None
     if "chunk" in words:
         reason = "a product inside a chunked scan (state-space models, linear attention)"
@@ -85,10 +81,9 @@ def decode(symbol: Symbol) -> KernelName | None:
     if _HADAMARD & set(words):
         reason = f"function name {symbol.base}: a Hadamard transform with a cast, and no GEMM"
         return describe.other("unknown", Role.CAST_QUANTIZE, reason)
-    precomputes = ("pre", "compute") in itertools.pairwise(words)
+    precomputes = ("pre", "compute") in pairwise(words)
     if _SETS_UP & set(words) or precomputes or "for" in before:
-        reason = "sets up or finishes the work of other kernels"
-        return describe.other(symbol.path[0], Role.OTHER, reason)
+        return sets_up(symbol)
     if _CASTS & set(before) or words[0] in _HANDLES:
         return None  # `quantize_..._gemm`: the helpers' grammar says what it casts
     if "tail" in after:
@@ -141,9 +136,8 @@ def _gemm(
     return describe.gemm(
         symbol.library,
         f"function name {base}",
-        *types[:3],
+        types,
         role=role,
-        scale=types.scale,
         scaling=type_words.scaling(words, types),
         fast_accum=type_words.fast_accumulation(words),
     )
@@ -151,10 +145,8 @@ def _gemm(
 
 def _is_grouped(words: tuple[str, ...]) -> bool:
     """Whether the product is of many matrices at once; `group_gemm` is, `per_group` is not."""
-    if _GROUPED & set(words):
-        return True
-    pairs = itertools.pairwise(words)
-    return any(first == "group" and type_words.product_of(second) for first, second in pairs)
+    group = any(one == "group" and type_words.product_of(two) for one, two in pairwise(words))
+    return group or not _GROUPED.isdisjoint(words)
 
 
 def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
@@ -163,15 +155,12 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     fused = "moe" in words and not any(map(type_words.product_of, words))
     if fused and not any(map(type_words.is_pair, words)):
         return Operands()  # a type in the name of a fused MoE may be that of its weights
-    if types.a or types.b:
-        if _reads_otherwise(symbol, words, types) or _is_alone(words, types):
-            return _parameters(symbol) if not symbol.is_identifier else Operands()
+    doubtful = _reads_otherwise(symbol, words, types) or _is_alone(words, types)
+    if (types.a or types.b) and not doubtful:
         return types
-    letters = [match["letter"] for word in words if (match := _LETTERED.fullmatch(word))]
-    element = _LETTERS.get(letters[0] or "") if letters else None
-    if element or symbol.is_identifier:
-        return Operands(element, element)
-    return _parameters(symbol)
+    letters = (match["letter"] for word in words if (match := _LETTERED.fullmatch(word)))
+    element = None if types.a or types.b else _LETTERS.get(next(letters, None) or "")
+    return both(element) if element or symbol.is_identifier else _parameters(symbol)
 
 
 def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
@@ -180,11 +169,10 @@ def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
     One in three public kernels called `fp8_gemm` reads FP8 weights and multiplies BF16, or reads
     FP8 and multiplies FP16. Two types, or a scaling, are evidence.
     """
-    if not product_class(types.a, types.b, types.scale).is_low:
+    if not types.precision.is_low:
         return False
     pair = any(map(type_words.is_pair, words))
-    scaled = type_words.scaling(words, types) is not None
-    return type_words.count_low(words) < 2 and not pair and not scaled
+    return type_words.count_low(words) < 2 and not pair and not type_words.scaling(words, types)
 
 
 def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) -> bool:
@@ -194,25 +182,33 @@ def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) ->
     most one such matrix, and others in high precision, multiplies something else. Parameters that
     are bytes, structs or tensor maps show nothing.
     """
-    if not product_class(types.a, types.b).is_low:
+    if not types._replace(scale=None).precision.is_low:
         return False
-    names = _read_types(symbol)
-    elements = [type_words.named_element(name) for name in names]
-    low = sum(product_class(element, element).is_low for element in elements)
+    listed = [_argument(symbol, part) for part in symbol.parameters]
+    plain = all(part.endswith("*") or _SCALAR.fullmatch(part) for part in listed)
+    names = _pointed(symbol) if plain else []
+    elements = [_element(name) for name in names]
+    low = sum(element_class(element).is_low for element in elements)
     if "gemv" in words and low < 2:
         return sum(map(type_words.is_low, words)) < 2
     high = any(element in ("bf16", "fp16") for element in elements)
-    unsaid = sum(element is None and _BYTES.fullmatch(n) is not None
-                 for n, element in zip(names, elements, strict=True))  # fmt: skip
+    unsaid = sum(_element(name) is None and bool(_BYTES.fullmatch(name)) for name in names)
     return len(names) > 1 and low < 2 and (high or low + unsaid < 2)
 
 
-def _read_types(symbol: Symbol) -> list[str]:
-    """Return the types of the matrices that a C++ function reads; none where it takes a struct."""
-    listed = [_argument(symbol, part) for part in symbol.parameters]
-    if not all(part.endswith("*") or _SCALAR.fullmatch(part) for part in listed):
-        return []
-    return _pointed(symbol)
+def _parameters(symbol: Symbol) -> Operands:
+    """Return the type of A and B where every matrix that a C++ function only reads has one."""
+    read = _pointed(symbol)
+    elements = {_element(name) for name in read}
+    if len(read) == 1:  # a demangler's cut may have left one: the template's types count too
+        others = {CPP[argument.name] for argument in symbol.tree.args if argument.name in CPP}
+        read = [*read, *others] if elements == others <= {"bf16", "fp16"} else []
+    if len(read) < 2 or len(elements) != 1:
+        return Operands()
+    single = both(elements.pop())
+    # FP8 may be widened before it is multiplied.
+    certain = single.precision is not Precision.UNKNOWN and single.a != "int32"
+    return single if certain and not single.precision.is_low else Operands()
 
 
 def _pointed(symbol: Symbol) -> list[str]:
@@ -220,22 +216,6 @@ def _pointed(symbol: Symbol) -> list[str]:
     matches = [match for part in symbol.parameters if (match := _POINTER.search(part))]
     read = [match["type"] for match in matches if match["const"]] or [m["type"] for m in matches]
     return [_argument(symbol, name) for name in read]
-
-
-def _parameters(symbol: Symbol) -> Operands:
-    """Return the type of A and B where every matrix that a C++ function only reads has one."""
-    read = _pointed(symbol)
-    elements = {type_words.named_element(name) for name in read}
-    if len(read) == 1:  # a demangler's cut may have left one: the template's types count too
-        named = [CPP.get(argument.name) for argument in symbol.tree.args]
-        others = {element for element in named if element}
-        read = [*read, *others] if elements == others <= {"bf16", "fp16"} else []
-    if len(read) < 2 or len(elements) != 1:
-        return Operands()
-    element = elements.pop()
-    single = Operands(element, element)
-    certain = single.known and single.a != "int32" and not product_class(element, element).is_low
-    return single if certain else Operands()  # FP8 may be widened before it is multiplied
 
 
 def _argument(symbol: Symbol, name: str) -> str:
@@ -248,3 +228,8 @@ def _argument(symbol: Symbol, name: str) -> str:
     if not match or "..." in symbol.text or int(match[1]) > len(arguments):
         return name
     return "::".join(arguments[int(match[1]) - 1].parts)
+
+
+def _element(name: str) -> str | None:
+    """Return the element type of a C++ type's name, with its namespace or without."""
+    return CPP.get(name.rpartition("::")[2])

@@ -6,53 +6,58 @@ in FP8: its precision is the format that it writes or reads.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, element_class
-from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.symbol import Symbol, role_of, split, word_set
 from fp8verify.kernels.type_words import is_low
 from fp8verify.terms import KernelName, Precision, Role
 
 _TE: Final = "transformer_engine"
-_FORMATS: Final = {
-    "mxfp8": Precision.MXFP8,
-    "nvfp4": Precision.NVFP4,
-    "mxfp4": Precision.MXFP4,
-    "fp4": Precision.FP4,
-    "fp8": Precision.FP8,
-    "hfp8": Precision.FP8,
-}
+_FORMATS: Final = ("mxfp8", "nvfp4", "mxfp4", "fp4")
 _WRITERS: Final = frozenset(
     {Role.CAST_QUANTIZE, Role.AMAX_REDUCE, Role.TRANSPOSE, Role.ELEMENTWISE}
 )
 
 # The first row with a word of the name decides; rows are in the order of how much a word says.
-_WORDS: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
-    (Role.CAST_QUANTIZE, frozenset({"quant"})),
-    (Role.OTHER, frozenset({"sort", "radix", "routing", "chunk", "recurrent"})),
-    (Role.CAST_QUANTIZE, frozenset({"cast", "quantize", "dequantize", "quant", "dequant",
-                                    "quantization", "convert", "quantized", "hfp8", "downcast",
-                                    "upcast"})),
-    (Role.AMAX_REDUCE, frozenset({"amax", "absmax"})),
-    (Role.CAST_QUANTIZE, frozenset({"swizzle", "unswizzle", "scaling"})),
-    (Role.TRANSPOSE, frozenset({"transpose", "transposed", "permute021"})),
-    (Role.REDUCTION, frozenset({"softmax", "norm", "layernorm", "rmsnorm", "layer_norm", "ln",
-                                "reduce", "reduction", "sum", "mean", "argmax", "batchnorm",
-                                "qknorm", "scan", "groupnorm"})),
-    (Role.ELEMENTWISE, frozenset({"elementwise", "copy", "cat", "fill", "rope", "rotary", "silu",
-                                  "gelu", "swiglu", "relu", "dropout", "add", "mul", "memset",
-                                  "adam", "index", "gather", "scatter", "unary", "gated",
-                                  "activation", "pad", "unpadding", "padding", "apply", "geglu",
-                                  "reglu", "permute", "unpermute"})),
-)  # fmt: skip
+_ROLES: Final = (
+    (Role.CAST_QUANTIZE, word_set("quant")),
+    (Role.OTHER, word_set("sort radix routing chunk recurrent")),
+    (
+        Role.CAST_QUANTIZE,
+        word_set(
+            "cast quantize dequantize quant dequant quantization convert quantized hfp8 downcast "
+            "upcast"
+        ),
+    ),
+    (Role.AMAX_REDUCE, word_set("amax absmax")),
+    (Role.CAST_QUANTIZE, word_set("swizzle unswizzle scaling")),
+    (Role.TRANSPOSE, word_set("transpose transposed permute021")),
+    (
+        Role.REDUCTION,
+        word_set(
+            "softmax norm layernorm rmsnorm layer_norm ln reduce reduction sum mean argmax "
+            "batchnorm qknorm scan groupnorm"
+        ),
+    ),
+    (
+        Role.ELEMENTWISE,
+        word_set(
+            "elementwise copy cat fill rope rotary silu gelu swiglu relu dropout add mul memset "
+            "adam index gather scatter unary gated activation pad unpadding padding apply geglu "
+            "reglu permute unpermute"
+        ),
+    ),
+)
 # Beside a low-precision format: what computes scales casts too, or is part of a cast.
-_SCALES: Final = frozenset({"scale", "scales", "pack"})
-_ALONG: Final = frozenset({"rowwise", "colwise"})
-_SETUP: Final = frozenset(
-    {"prepare", "setup", "init", "tensormaps", "workspace", "clean", "offsets", "scheduler",
-     "metadata", "problem", "sizes", "finalize"}
-)  # fmt: skip
+_SCALES: Final = word_set("scale scales pack")
+_ALONG: Final = word_set("rowwise colwise")
+SETS_UP: Final = word_set(
+    "prepare setup init tensormaps workspace clean offsets scheduler metadata problem sizes "
+    "finalize"
+)
 # The C++ types of FP8 and FP4.
 _LOW: Final = {name: element for name, element in CPP.items() if element_class(element).is_low}
 
@@ -63,45 +68,38 @@ def decode(symbol: Symbol) -> KernelName | None:
         return None
     if symbol.path[0] == _TE:
         return _describe(symbol, "Transformer Engine", _transformer_engine(symbol))
-    words = split(symbol.base)
-    role = _role(frozenset(words))
+    ordered = split(symbol.base)
+    words = frozenset(ordered)
+    role = role_of(words, _ROLES)
     if role in (None, Role.TRANSPOSE):
-        along = role is not None and any(map(is_low, words)) and not _ALONG.isdisjoint(words)
-        role = Role.CAST_QUANTIZE if along else _casts(words) or role
-    if role is None:
-        return _setup(symbol, frozenset(words))
-    return _describe(symbol, symbol.path[0] if len(symbol.path) > 1 else "unknown",
-                     _refined(symbol, role, frozenset(words)))  # fmt: skip
+        along = role is not None and any(map(is_low, words)) and words & _ALONG
+        role = Role.CAST_QUANTIZE if along or _casts(ordered) else role
+    if role is not None:
+        library = symbol.path[0] if len(symbol.path) > 1 else "unknown"
+        return _describe(symbol, library, _refined(symbol, role, words))
+    return sets_up(symbol) if words & SETS_UP else None
 
 
-def _setup(symbol: Symbol, words: frozenset[str]) -> KernelName | None:
+def sets_up(symbol: Symbol) -> KernelName:
     """Describe what sets up or finishes other kernels."""
-    if not words & _SETUP:
-        return None
     reason = "sets up or finishes the work of other kernels"
     return describe.other(symbol.path[0], Role.OTHER, reason)
 
 
-def _casts(words: tuple[str, ...]) -> Role | None:
+def _casts(words: tuple[str, ...]) -> bool:
     """Recognize casts by their target or scales: `to_mxfp8_dim0`, `fp8_colwise_scales`.
 
     `mx_block_rearrange` puts scales into the layout that the tensor cores read.
     """
-    low = [at for at, word in enumerate(words) if is_low(word)]
-    casts = any(at and words[at - 1] == "to" for at in low)
-    scales = bool(low) and not _SCALES.isdisjoint(words)
-    return Role.CAST_QUANTIZE if casts or scales or {"mx", "rearrange"} <= set(words) else None
-
-
-def _role(words: frozenset[str]) -> Role | None:
-    return next((role for role, row in _WORDS if words & row), None)
+    target = any(before == "to" and is_low(word) for before, word in pairwise(words))
+    scales = not _SCALES.isdisjoint(words) and any(map(is_low, words))
+    return target or scales or {"mx", "rearrange"} <= set(words)
 
 
 def _refined(symbol: Symbol, role: Role, words: frozenset[str]) -> Role:
     """Correct a role by the types: what is called quant, but writes no low precision, is not."""
     if role is Role.CAST_QUANTIZE and words & {"norm", "rmsnorm", "layernorm"}:
-        low = not _LOW.keys().isdisjoint(symbol.identifiers) or any(map(is_low, words))
-        return role if low else Role.REDUCTION
+        return role if _element(symbol) or any(map(is_low, words)) else Role.REDUCTION
     if role is Role.REDUCTION and "AbsMaxOp" in symbol.identifiers:
         return Role.AMAX_REDUCE
     if "unary" in words and _element(symbol):
@@ -122,7 +120,7 @@ def _transformer_engine(symbol: Symbol) -> Role:
         return Role.AMAX_REDUCE
     if words & {"scale", "scaling", "swizzle", "unswizzle"}:
         return Role.CAST_QUANTIZE
-    return _refined(symbol, _role(words) or Role.ELEMENTWISE, words)
+    return _refined(symbol, role_of(words, _ROLES) or Role.ELEMENTWISE, words)
 
 
 def _describe(symbol: Symbol, library: str, role: Role) -> KernelName:
@@ -135,16 +133,16 @@ def _describe(symbol: Symbol, library: str, role: Role) -> KernelName:
 
 def _format(symbol: Symbol, role: Role) -> tuple[Precision, str | None]:
     """Return the low-precision format that the kernel handles: by its path, or by its types."""
-    named = _FORMATS.keys() & {word for part in symbol.path for word in part.split("_")}
-    for block_format in ("mxfp8", "nvfp4", "mxfp4", "fp4"):
+    named = {word for part in symbol.path for word in part.split("_")}
+    for block_format in _FORMATS:
         if block_format in named:
-            return _FORMATS[block_format], None
+            return Precision(block_format), None
     element = _element(symbol)
     if element:
         return element_class(element), element
-    if "int4" in symbol.base or role is Role.ELEMENTWISE:
+    if "int4" in symbol.base or role is Role.ELEMENTWISE or named.isdisjoint(("fp8", "hfp8")):
         return Precision.UNKNOWN, None
-    return (Precision.FP8, None) if named else (Precision.UNKNOWN, None)
+    return Precision.FP8, None
 
 
 def _element(symbol: Symbol) -> str | None:

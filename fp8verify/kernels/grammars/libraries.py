@@ -1,4 +1,4 @@
-"""Libraries with small grammars: TensorRT-LLM, DeepGEMM, Marlin, NCCL, cuDNN, copies."""
+"""Libraries with small grammars: TensorRT-LLM, DeepGEMM, MIOpen, and those without types."""
 
 from __future__ import annotations
 
@@ -7,62 +7,84 @@ from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.describe import CPP, SHORT
-from fp8verify.kernels.symbol import Symbol, Type, split
+from fp8verify.kernels.describe import CPP, SHORT, Operands, both
+from fp8verify.kernels.symbol import Symbol, split, word_set
 from fp8verify.terms import KernelName, Role, Scaling
 
-# Copies and fills that the driver runs, as Kineto and roctracer name them.
-_COPY: Final = re.compile(
-    r"(?:Memcpy|Memset)(?: .*)?|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*|"
-    r"__amd_rocclr_\w+",
+_MARLIN: Final = "a Marlin GEMM, whose weights are of another format and are converted first"
+_COLLECTIVE: Final = "a custom collective"
+# Functions that say what they do, and no types: a row for each group of the pattern. Copies and
+# fills are called as Kineto and roctracer call them.
+_ROWS: Final = (
+    (Role.MEMORY, "driver", "a copy or fill of memory"),
+    (Role.COMMUNICATION, "NCCL", "NCCL communication kernel"),
+    (Role.COMMUNICATION, _COLLECTIVE, f"{_COLLECTIVE} communication kernel"),
+    (Role.GEMM, "Marlin", _MARLIN),
+    (Role.REDUCTION, "cuDNN", "batch normalization"),
+    (Role.CONV, "cuDNN", "part of a convolution"),
+)
+_FUNCTION: Final = re.compile(
+    r"(Memcpy|Memset|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*"
+    r"|__amd_rocclr_\w+)"
+    r"|((?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+)"
+    r"|(multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|nvshmemi?_\w+"
+    r"|k?userbuffers_\w+)"
+    r"|(Marlin\w*)"
+    r"|(bn_\w+|MIOpenBatchNorm\w*)"
+    r"|((?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine"
+    r"|nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+"
+    r"|conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*)",
     re.DOTALL,
 )
+_COMMUNICATION: Final = {
+    "deep_ep": "DeepEP",
+    "mscclpp": "MSCCL++",
+    "nvshmem": "NVSHMEM",
+    "mori": "MoRI",
+}
+_COLLECTIVES: Final = frozenset(
+    {"allreduce", "all reduce", "allgather", "all gather", "reduce scatter", "reducescatter",
+     "alltoall", "all to"}
+)  # fmt: skip
+_MULTIPLIES: Final = word_set("gemm matmul mm")
 
 
-def memory(symbol: Symbol) -> KernelName | None:
-    """Decode a copy or fill."""
-    if not _COPY.fullmatch(symbol.text):
+def untyped(symbol: Symbol) -> KernelName | None:
+    """Decode a kernel that says what it does, and no types."""
+    match = _FUNCTION.fullmatch(symbol.base or symbol.text)
+    if match:
+        role, library, reason = _ROWS[(match.lastindex or 1) - 1]
+        grouped = role is Role.GEMM and "moe" in symbol.path[0]
+        return describe.other(library, Role.GROUPED_GEMM if grouped else role, reason)
+    words = split(symbol.base)
+    pairs = {f"{first} {second}" for first, second in pairwise(words)}
+    name = _COMMUNICATION.get(symbol.path[0]) if symbol.path else None
+    if symbol.path[:2] == ("dpsk", "ep"):
+        name = "DeepEP"
+    elif _COLLECTIVES & pairs.union(words) and _MULTIPLIES.isdisjoint(words):
+        name = name or _COLLECTIVE
+    if name is None:
         return None
-    return describe.other("driver", Role.MEMORY, "a copy or fill of memory")
+    return describe.other(name, Role.COMMUNICATION, f"{name} communication kernel")
 
 
-# cuDNN and MIOpen kernels other than xmma, CUTLASS and attention ones.
 # MIOpen's assembly implicit GEMMs: igemm_<direction>_gtcx<n>_<layout>_<type>_...
 _IGEMM: Final = re.compile(r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+")
-_CUDNN_SPACES: Final = ("cudnn", "cask_cudnn", "cask_cudnn_infer", "cask_cudnn_train")
-_BATCH_NORM: Final = re.compile(r"bn_\w+|MIOpenBatchNorm\w*")
-_CONVOLUTIONS: Final = re.compile(
-    r"(?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine|"
-    r"nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+|"
-    r"conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*"
-)
+_CUDNN: Final = re.compile(r"(?:cask_)?cudnn(?:_infer|_train)?")
 
 
 def convolution(symbol: Symbol) -> KernelName | None:
-    """Decode a convolution kernel, its layout changes included."""
-    igemm = _IGEMM.fullmatch(symbol.text)
-    if igemm:
-        element = SHORT[igemm["type"]]
-        evidence = f"MIOpen implicit GEMM type {element}"
-        return describe.gemm("MIOpen", evidence, element, element, role=Role.CONV)
-    if _BATCH_NORM.fullmatch(symbol.base):
-        return describe.other("cuDNN", Role.REDUCTION, "batch normalization")
-    if symbol.path[:1] and symbol.path[0] in _CUDNN_SPACES and len(symbol.path) > 1:
+    """Decode kernels of MIOpen and cuDNN other than those of xmma, CUTLASS and attention."""
+    match = _IGEMM.fullmatch(symbol.text)
+    if match:
+        types = both(SHORT[match["type"]])
+        evidence = f"MIOpen implicit GEMM type {types.a}"
+        return describe.gemm("MIOpen", evidence, types, role=Role.CONV)
+    if symbol.path[1:] and _CUDNN.fullmatch(symbol.path[0]):
         return describe.other("cuDNN", Role.CONV, "a cuDNN kernel without types")
-    if _CONVOLUTIONS.fullmatch(symbol.base):
-        return describe.other("cuDNN", Role.CONV, "part of a convolution")
     if symbol.base == "Kernel" and symbol.path[0].startswith("cutlass_cudnn"):
         return describe.other("cuDNN", Role.CONV, "a convolution without plain types")
     return None
-
-
-def marlin(symbol: Symbol) -> KernelName | None:
-    """Decode a Marlin kernel: its operands differ in type, and B is converted first."""
-    if not symbol.base.startswith("Marlin"):
-        return None
-    role = Role.GROUPED_GEMM if "moe" in symbol.path[0] else Role.GEMM
-    reason = "a Marlin GEMM, whose weights are of another format and are converted first"
-    return describe.other("Marlin", role, reason)
 
 
 # DeepGEMM's JIT kernels: `deep_gemm::sm90_fp8_gemm_1d2d_impl<...>` and their siblings.
@@ -77,7 +99,7 @@ _DEEPGEMM_NAME: Final = re.compile(
 )
 # Its einsums name their dimensions, and exist for BF16 (impls/sm{90,100}_bmk_bnk_mn.cuh).
 _DEEPGEMM_EINSUM: Final = re.compile(r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*")
-_DEEPGEMM_GROUPED: Final = re.compile(r"(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
+_DEEPGEMM_GROUPED: Final = re.compile(r"(?:.*::)?(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
 
 
 def deepgemm(symbol: Symbol) -> KernelName | None:
@@ -94,49 +116,34 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
     if not match["types"]:
         if not _DEEPGEMM_EINSUM.fullmatch(match["kind"]):
             return None  # the words of the name say that it is a GEMM, and no more
-        return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", "bf16", "bf16")
-    a, b, out = _deepgemm_operands(match["types"].split("_"), symbol.tree.args)
+        return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", both("bf16"))
+    arguments = symbol.tree.args
+    first = next((i for i, argument in enumerate(arguments) if argument.name in CPP), None)
+    listed = [] if first is None else [CPP.get(a.name) for a in arguments[first : first + 3]]
     # Activations by weights, each with UE8M0 scales for 32 elements (sm100_fp8_fp4_mega_moe.cuh).
     mixed = match["types"] == "fp8_fp4" and match["kind"].startswith("mega_moe")
     if mixed:
-        a, b = "e4m3", "e2m1"
+        types = Operands("e4m3", "e2m1", listed[2] if len(listed) > 2 else None, "ue8m0")
+    elif "_" in match["types"]:  # of two formats: its consecutive dtype arguments
+        types = Operands(*listed)
+    else:
+        element = "e4m3" if match["types"] == "fp8" else SHORT[match["types"]]
+        types = both(element, listed[0] if listed else None)
     grouped = {"grouped", "moe"} & set(symbol.base.split("_")) or any(
-        map(_is_grouped, symbol.tree.args)
+        _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts)) for argument in arguments
     )
     return describe.gemm(
         _DEEPGEMM,
         f"function name {symbol.base}",
-        a,
-        b,
-        out,
+        types,
         role=Role.GROUPED_GEMM if grouped else Role.GEMM,
-        scale="ue8m0" if mixed else None,
         scaling=Scaling.BLOCKWISE if "fp8" in match["types"] and not mixed else None,
-    )
-
-
-def _deepgemm_operands(
-    names: list[str], arguments: tuple[Type, ...]
-) -> tuple[str | None, str | None, str | None]:
-    """Return A, B and D: for the kernel of two formats from its consecutive dtype arguments."""
-    first = next((i for i, argument in enumerate(arguments) if argument.name in CPP), None)
-    types = [] if first is None else [CPP.get(a.name) for a in arguments[first : first + 3]]
-    if len(names) == 2:
-        a, b, out = (*types, None, None, None)[:3]
-        return a, b, out
-    element = "e4m3" if names[0] == "fp8" else SHORT[names[0]]
-    return element, element, types[0] if types else None
-
-
-def _is_grouped(argument: Type) -> bool:
-    return bool(
-        _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts))
-        or _DEEPGEMM_GROUPED.fullmatch(argument.name)
     )
 
 
 # TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.
 # Source: names of the cubins in TensorRT-LLM and FlashInfer, checked on B200 traces of gpt-oss.
+_TRTLLM: Final = "TensorRT-LLM"
 _TRTLLM_TYPE: Final = r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
 _TRTLLM_GEMM: Final = re.compile(
     rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TRTLLM_TYPE})_(?P<a>{_TRTLLM_TYPE})(?P<b>{_TRTLLM_TYPE})?_"
@@ -151,33 +158,22 @@ def tensorrt_llm(symbol: Symbol) -> KernelName | None:
     """Decode a TensorRT-LLM GEMM or attention kernel."""
     gemm = _TRTLLM_GEMM.fullmatch(symbol.text)
     if gemm:
-        return _trtllm_gemm(gemm)
+        (a, scale_a), (b, scale_b), (out, _) = map(
+            _trtllm_element, (gemm["a"], gemm["b"] or gemm["a"], gemm["out"])
+        )
+        types = Operands(a, b, out, scale_a if scale_a == scale_b else None)
+        role = Role.GROUPED_GEMM if gemm["kind"] in ("bmm", "batchedGemm") else Role.GEMM
+        evidence = f"trtllm-gen {gemm['kind']} types {gemm['a']}{gemm['b'] or ''}"
+        return describe.gemm(_TRTLLM, evidence, types, role=role)
     attention = _TRTLLM_ATTENTION.fullmatch(symbol.text)
     if attention:
-        element, out = _trtllm_element(attention["qkv"])[0], _trtllm_element(attention["out"])[0]
+        types = both(*(_trtllm_element(attention[group])[0] for group in ("qkv", "out")))
         evidence = f"trtllm-gen attention, Qkv{attention['qkv']}"
-        return describe.gemm("TensorRT-LLM", evidence, element, element, out, role=Role.ATTENTION)
+        return describe.gemm(_TRTLLM, evidence, types, role=Role.ATTENTION)
     if symbol.base == "cudaCoreGemm" and symbol.tree.args:
-        a = CPP.get(symbol.tree.args[0].name)
-        return describe.gemm("TensorRT-LLM", "cudaCoreGemm element type", a, a)
+        types = both(CPP.get(symbol.tree.args[0].name))
+        return describe.gemm(_TRTLLM, "cudaCoreGemm element type", types)
     return None
-
-
-def _trtllm_gemm(match: re.Match[str]) -> KernelName:
-    (a, scale_a), (b, scale_b) = (
-        _trtllm_element(match["a"]),
-        _trtllm_element(match["b"] or match["a"]),
-    )
-    role = Role.GROUPED_GEMM if match["kind"] in ("bmm", "batchedGemm") else Role.GEMM
-    return describe.gemm(
-        "TensorRT-LLM",
-        f"trtllm-gen {match['kind']} types {match['a']}{match['b'] or ''}",
-        a,
-        b,
-        _trtllm_element(match["out"])[0],
-        role=role,
-        scale=scale_a if scale_a == scale_b else None,
-    )
 
 
 def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
@@ -185,56 +181,4 @@ def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
     if text is None:
         return None, None
     element = SHORT.get(text.removeprefix("Mx").lower())
-    if text.startswith("Mx"):
-        return element, "ue8m0"
-    return element, "ue4m3" if text == "E2m1" else None
-
-
-# Communication: NCCL and RCCL, DeepEP, custom all-reduces, NVSHMEM, user buffers.
-_NCCL: Final = re.compile(
-    r"(?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+"
-)
-_COMMUNICATION_SPACES: Final = {
-    "deep_ep": "DeepEP",
-    "mscclpp": "MSCCL++",
-    "nvshmem": "NVSHMEM",
-    "mori": "MoRI",
-}
-_COMMUNICATION_FUNCTIONS: Final = re.compile(
-    r"multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|"
-    r"nvshmemi?_\w+|k?userbuffers_\w+"
-)
-_COLLECTIVES: Final = frozenset(
-    {"allreduce", "all reduce", "allgather", "all gather", "reduce scatter", "reducescatter",
-     "alltoall", "all to"}
-)  # fmt: skip
-_MULTIPLIES: Final = frozenset({"gemm", "matmul", "mm"})
-
-
-def communication(symbol: Symbol) -> KernelName | None:
-    """Decode a communication kernel."""
-    library = _communication_library(symbol)
-    if library is None:
-        return None
-    return describe.other(library, Role.COMMUNICATION, f"{library} communication kernel")
-
-
-def _communication_library(symbol: Symbol) -> str | None:
-    if not symbol.path:
-        return None
-    if _NCCL.fullmatch(symbol.base):
-        return "NCCL"
-    if symbol.path[0] in _COMMUNICATION_SPACES:
-        return _COMMUNICATION_SPACES[symbol.path[0]]
-    if symbol.path[:2] == ("dpsk", "ep"):
-        return "DeepEP"
-    if _COMMUNICATION_FUNCTIONS.fullmatch(symbol.base) or _is_collective(symbol.base):
-        return "a custom collective"
-    return None
-
-
-def _is_collective(function: str) -> bool:
-    """Whether the words of a function's name name a collective, and no GEMM fused with it."""
-    words = split(function)
-    pairs = {f"{first} {second}" for first, second in pairwise(words)}
-    return bool(_COLLECTIVES & (pairs | set(words))) and not _MULTIPLIES & set(words)
+    return element, "ue8m0" if text.startswith("Mx") else "ue4m3" if text == "E2m1" else None

@@ -16,23 +16,24 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.demangle import ANONYMOUS
-from fp8verify.kernels.describe import CPP, SHORT, element_class
-from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.describe import CPP, SHORT, Operands, both, element_class
+from fp8verify.kernels.symbol import Symbol, role_of, split, word_set
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "PyTorch"
-_NAMESPACES: Final = frozenset({"at", "c10", "torch"})
-_ROLES: Final[tuple[tuple[Role, frozenset[str]], ...]] = (
-    (Role.OTHER, frozenset({"sort", "pool", "spin", "moments", "prepare", "gamma", "fused",
-                            "internal", "dense"})),
-    (Role.REDUCTION, frozenset({"reduce", "softmax", "soft", "norm", "layer", "batch", "scan",
-                                "cumsum"})),
-    (Role.ELEMENTWISE, frozenset({"elementwise", "cat", "copy", "fill", "index", "gather",
-                                  "scatter", "topk", "dropout", "apply", "arange", "triu",
-                                  "tril", "roll", "flip", "embedding", "distribution", "split",
-                                  "chunk", "loss", "masked", "multi"})),
-    (Role.TRANSPOSE, frozenset({"transpose"})),
-)  # fmt: skip
+_NAMESPACES: Final = word_set("at c10 torch")
+_ROLES: Final = (
+    (Role.OTHER, word_set("sort pool spin moments prepare gamma fused internal dense")),
+    (Role.REDUCTION, word_set("reduce softmax soft norm layer batch scan cumsum")),
+    (
+        Role.ELEMENTWISE,
+        word_set(
+            "elementwise cat copy fill index gather scatter topk dropout apply arange triu tril "
+            "roll flip embedding distribution split chunk loss masked multi"
+        ),
+    ),
+    (Role.TRANSPOSE, word_set("transpose")),
+)
 _NAME: Final = r"(?:c10::)?(BFloat16|Half|Float8_\w+|float|double)"
 _TEMPLATE: Final = re.compile(rf"\b{_NAME}\b")
 _LAMBDA: Final = re.compile(rf"lambda\({_NAME}\b")
@@ -49,7 +50,7 @@ def native(symbol: Symbol) -> KernelName | None:
     if _FP8_COPY.search(symbol.text) or _FBGEMM_CAST.search(symbol.text):
         return _fp8_copy(symbol)
     words = frozenset(split(symbol.base))
-    role = next((role for role, row in _ROLES if words & row), Role.OTHER)
+    role = role_of(words, _ROLES) or Role.OTHER
     element = _element(symbol.text, role) if role is not Role.OTHER else None
     reason = f"PyTorch {symbol.base}"
     return describe.other(_LIBRARY, role, reason, element=element, precision=element_class(element))
@@ -87,18 +88,22 @@ _KINDS: Final = {
     "per": "a reduction that fits one block",
     "for": "a foreach kernel",
 }
-_AMAX: Final = frozenset({"amax", "max"})
-_CASTS: Final = frozenset({"reciprocal", "scaled_mm", "round", "float8"})
+_AMAX: Final = word_set("amax max")
+_CASTS: Final = word_set("reciprocal scaled_mm round float8")
 _SCALED_MM: Final = "__scaled_mm_"
-_OTHER_PRODUCTS: Final = frozenset({"convolution", "attention", "flex", "grouped", "int", "v2"})
-_MATMULS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "linear", "matmul"})
+_OTHER_PRODUCTS: Final = word_set("convolution attention flex grouped int v2")
+_MATMULS: Final = word_set("mm bmm addmm baddbmm linear matmul")
 
 # Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
 _BLOCKWISE: Final = "_blockwise_fp8_unified_kernel"
 _MATMUL_OGS: Final = re.compile(
     r"_(?:p_)?matmul_ogs_[NTV]+_(?P<out>\w+?)x(?P<a>\w+?)x(?P<b>[a-z]+\d\w*?)_\d+x\w+"
 )
-_OGS_TYPES: Final = {"fp8e4nv": "e4m3", "fp8e4m3": "e4m3", "fp8e5": "e5m2", "fp8e5m2": "e5m2"}
+_OGS_TYPES: Final = {
+    **SHORT,
+    **dict.fromkeys(("fp8e4nv", "fp8e4m3"), "e4m3"),
+    **dict.fromkeys(("fp8e5", "fp8e5m2"), "e5m2"),
+}
 
 
 def triton(symbol: Symbol) -> KernelName | None:
@@ -110,10 +115,14 @@ def triton(symbol: Symbol) -> KernelName | None:
         return _inductor(inductor["kind"], inductor["ops"] or "")
     ogs = _MATMUL_OGS.fullmatch(symbol.text)
     if ogs:
-        return _matmul_ogs(ogs)
+        a, b, out = (_OGS_TYPES.get(ogs[name].removeprefix("mx")) for name in ("a", "b", "out"))
+        mx = ogs["a"].startswith("mx") and ogs["b"].startswith("mx")
+        types = Operands(a, b, out, "ue8m0" if mx else None)
+        evidence = f"matmul_ogs types {ogs['out']}x{ogs['a']}x{ogs['b']}"
+        return describe.gemm("Triton", evidence, types, role=Role.GROUPED_GEMM)
     if symbol.text == _BLOCKWISE:
         evidence = f"library function {_BLOCKWISE}"
-        return describe.gemm("Triton", evidence, "fp8", "fp8", scaling=Scaling.BLOCKWISE)
+        return describe.gemm("Triton", evidence, both("fp8"), scaling=Scaling.BLOCKWISE)
     return None
 
 
@@ -158,21 +167,3 @@ def _fused(kind: str, words: frozenset[str]) -> Role:
     if kind in ("red", "per", "split_scan"):
         return Role.AMAX_REDUCE if "abs" in words and words & _AMAX else Role.REDUCTION
     return Role.ELEMENTWISE if kind in ("poi", "for") else Role.OTHER
-
-
-def _matmul_ogs(match: re.Match[str]) -> KernelName:
-    (a, mx_a), (b, mx_b), (out, _) = (_ogs_type(match[group]) for group in ("a", "b", "out"))
-    return describe.gemm(
-        "Triton",
-        f"matmul_ogs types {match['out']}x{match['a']}x{match['b']}",
-        a,
-        b,
-        out,
-        role=Role.GROUPED_GEMM,
-        scale="ue8m0" if mx_a and mx_b else None,
-    )
-
-
-def _ogs_type(text: str) -> tuple[str | None, bool]:
-    bare = text.removeprefix("mx")
-    return _OGS_TYPES.get(bare, SHORT.get(bare)), bare != text
