@@ -20,15 +20,19 @@ from fp8verify import Comparison, Policy, Report, compare, inspect
 from fp8verify.errors import InputError
 from tests.captures import ROOT
 from tests.golden.edits import LAUNCHES, Capture, Event
-from tests.golden.test_figures import NUMERICS, assert_golden, figures
+from tests.golden.test_figures import NUMERICS, _summed, assert_golden, figures
 from tests.hand_built import BF16, FP8
 from tests.other_tools import WRITERS, record
 from tests.unit.test_claims import LINES
 
 # What is held of a variation's report: the whole of it would be too long to read.
 STATED = ("verdict", "outcome", "exit_code", "reason", "speedup", "gemm_speedup", "loss")
-OF_A_RANK = ("verdict", "shortfall", "opaque_us", "unplaced_us")
-SEEDS = 4
+OF_A_RANK = (
+    "verdict", "cause", "shortfall", "rest", "opaque_us", "unplaced_us", "gpu_time_us", "expected",
+    "payoff", "communication", "recipe", "library_log",
+)  # fmt: skip
+OTHER_GEMMS = ("attention_gemm", "untrained_gemm", "optimizer_gemm")
+SEEDS = 6
 SMALL = sorted(
     folder
     for folder in ROOT.iterdir()
@@ -234,6 +238,13 @@ def stated(document: dict[str, Any]) -> dict[str, Any]:
     for rank in figures(document.get("ranks", [])):
         said = {key: rank[key] for key in OF_A_RANK if key in rank}
         said |= {leg["leg"]: leg["kernels"] for leg in rank.get("legs", [])}
+        said |= {kind: rank[kind]["kernels"] for kind in OTHER_GEMMS if rank.get(kind)}
+        said["steps"] = [step.get("gemm", {}).get("kernels") for step in rank.get("steps", [])[:2]]
+        said |= _summed(
+            "overhead",
+            [one for one in (rank.get("tax") or {}).get("rows", []) if "time_us" in one],
+            "purpose",
+        )
         found[f"rank {rank.get('rank', 0)}"] = said | rank.get("gemm", {}).get("time_us", {})
     return dict(found)
 
