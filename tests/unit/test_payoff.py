@@ -77,21 +77,27 @@ def test_small_gemms_are_told_by_their_shortest_side(
 
 
 @pytest.mark.parametrize(
-    ("size", "eager", "cause"),
-    [(768, False, "small GEMMs"), (2048, False, "costly casts"), (1024, True, "unfused eager")],
+    ("size", "eager", "fused", "cause", "remedy"),
+    [
+        (768, 0, 60, "small GEMMs", "Leave small layers"),
+        (2048, 0, 60, "costly casts", "cast"),
+        (1024, 60, 0, "unfused eager", "torch.compile"),
+        (1024, 70, 30, "unfused eager", "graph breaks"),
+    ],
 )
 def test_casts_that_cost_more_than_fp8_saves_do_not_pay(
-    build: TraceBuilder, tmp_path: Path, size: int, eager: bool, cause: str
+    build: TraceBuilder, tmp_path: Path, size: int, eager: int, fused: int, cause: str, remedy: str
 ) -> None:
     fp8_gemm(build, size, 40)
     if eager:
-        build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=60)
-    else:
+        build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=eager)
+    if fused:
         name = "triton_red_fused_abs_max_view_4"
-        build.launch(name, name, us=60)
+        build.launch(name, name, us=fused)
     found = [f for f in report(build, tmp_path).findings if f.code == "fp8-not-paying"]
     assert [f.severity.value for f in found] == ["warning"]
     assert cause in found[0].message
+    assert remedy in found[0].hint
     assert "40.0" not in found[0].message  # times are in ms
     assert "0.1 ms" in found[0].message
 

@@ -212,6 +212,16 @@ def test_a_step_with_less_than_half_of_the_fp8_of_others_is_short(
     assert bool(found(report, "pass-without-fp8")) is (share is None)
 
 
+def test_a_step_without_fp8_is_short_however_many_steps_there_are(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
+    for step in range(1, 151):  # a step is less than a hundredth of all work
+        build.step(step).linear(M, N, K, fp8=step != 70)
+    report = verdict(build, tmp_path)
+    assert report.verdict == "PARTIAL"
+    assert "step 70" in found(report, "step-without-fp8")[0].message
+
+
 def test_steps_without_gemms_are_said_and_are_not_every_step(
     build: TraceBuilder, tmp_path: Path
 ) -> None:

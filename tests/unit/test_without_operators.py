@@ -65,6 +65,8 @@ def test_the_verdict_is_what_the_kernels_prove(
     assert report.verdict == expected
     said = [finding for finding in report.findings if finding.code == "no-operators"]
     assert bool(said) == (expected == "INCONCLUSIVE")
+    others = dict(kernels).get(BF16_KERNEL)
+    assert others is None or all(f"the other {others} (BF16)" in one.message for one in said)
 
 
 def test_a_leg_that_the_recipe_leaves_in_high_precision_is_no_riddle(
