@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
-from fp8verify.kernels import decode
-from fp8verify.kernels.classify import alike
+from fp8verify.kernels import alike, decode
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.parts import LibraryLogReport
 from fp8verify.terms import KernelName, Precision, Role

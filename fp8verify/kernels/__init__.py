@@ -1,6 +1,168 @@
 """What a GPU kernel is: from its name, and from the operator that launched it."""
 
-from fp8verify.kernels.classify import Classification, classify
-from fp8verify.kernels.grammars import decode
+from __future__ import annotations
 
-__all__ = ["Classification", "classify", "decode"]
+from typing import Final, Literal
+
+from msgspec.structs import asdict, replace
+
+from fp8verify.kernels import describe
+from fp8verify.kernels.describe import element_class
+from fp8verify.kernels.grammars import decode
+from fp8verify.kernels.operators import Evidence, encloses, evidence_of, multiplies_nothing
+from fp8verify.terms import COUNTED, Hint, KernelName, OpContext, Precision, Role, Scaling
+
+__all__ = ["Classification", "alike", "classify", "decode"]
+
+Source = Literal["name", "op", "name+op", "library", "none"]
+
+_UNKNOWN_LIBRARY: Final = "unknown"
+# Libraries whose kernels are named by hand: their names may be of one operand alone.
+_HAND_WRITTEN: Final = frozenset({_UNKNOWN_LIBRARY, "Triton"})
+# Inputs whose block scales were not recorded look like plain FP8 or FP4 to an operator.
+_SAME: Final = (
+    frozenset({Precision.FP8, Precision.MXFP8}),
+    frozenset({Precision.FP4, Precision.NVFP4, Precision.MXFP4}),
+)
+
+
+class Classification(KernelName, frozen=True, kw_only=True):
+    """The classification of a kernel launched by an operator, with its evidence.
+
+    `source` is the evidence of the precision: the name, the operator, both in agreement, what the
+    library logged, or none.
+    `split_k` marks a kernel that adds up the partial sums of a GEMM: its time is GEMM time, but it
+    is not counted as a GEMM.
+    `conflict` has both statements if name and operator disagree. If both are high or both are
+    low precision, the name decides, because it is the kernel that ran; otherwise the precision is
+    unknown. `upcast_from` is the format of operands that the GPU cannot multiply and that are
+    converted first. `hidden` marks a possible product, by its inputs and time and not by its name.
+    """
+
+    source: Source = "name"
+    split_k: bool = False
+    conflict: str | None = None
+    upcast_from: Precision | None = None
+    hidden: bool = False
+
+
+def classify(decoded: KernelName, op: OpContext | None) -> Classification:
+    """Classify a kernel: by its name if that is certain, else by its operator."""
+    kernel = _classify(decoded, op)
+    types_known = op is not None and any(op.types)
+    is_scaled_mm = decoded.hint is Hint.SCALED_MM and decoded.role.is_gemm
+    if kernel.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
+        reason = f"TorchInductor kernel, {Hint.SCALED_MM.value}"
+        return replace(kernel, precision=Precision.FP8, source="name", reason=reason)
+    if kernel.precision is Precision.UNKNOWN and decoded.hint is Hint.SIXTEEN_BITS:
+        halves = op is not None and {"c10::Half"} == {"c10::Half", "c10::BFloat16"} & set(op.types)
+        precision = Precision.FP16 if halves else Precision.BF16
+        reason = f"{kernel.reason}; {Hint.SIXTEEN_BITS.value}"
+        return replace(kernel, precision=precision, source="name", reason=reason)
+    return kernel
+
+
+def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
+    kernel = _by_name(decoded)
+    if op is None:
+        return kernel
+    if decoded.role.is_gemm and multiplies_nothing(op):
+        said = f"the name says {decoded.role.value} ({decoded.reason}), and {op.name} multiplies"
+        return replace(kernel, precision=Precision.UNKNOWN, conflict=f"{said} nothing")
+    enclosing = encloses(op)
+    if enclosing and decoded.role.is_gemm:
+        return replace(kernel, role=enclosing, reason=f"{kernel.reason}; launched by {op.name}")
+    evidence = evidence_of(op)
+    if evidence is None:
+        return kernel
+    if decoded.role.is_gemm or kernel.split_k:
+        return _both(kernel, op, evidence, named=decoded.role.is_gemm)
+    if kernel.source == "none":
+        return _by_operator(kernel, op, evidence, named=False)
+    return kernel
+
+
+def _by_name(decoded: KernelName) -> Classification:
+    """Classify by the name; a split-K reduction is a part of its GEMM."""
+    split = decoded.hint is Hint.SPLIT_K
+    silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
+    kernel = Classification(**asdict(decoded), source="none" if silent else "name", split_k=split)
+    return replace(kernel, role=Role.GEMM) if split else kernel
+
+
+def _both(
+    kernel: Classification, op: OpContext, evidence: Evidence, *, named: bool
+) -> Classification:
+    """Join a GEMM's name with its operator's types."""
+    if kernel.precision is Precision.UNKNOWN:
+        return _by_operator(kernel, op, evidence, named=named)
+    mixed = element_class(evidence.a) is not element_class(evidence.b)
+    if mixed and kernel.precision.is_low and kernel.library in _HAND_WRITTEN:
+        return _by_operator(replace(kernel, a=None, b=None), op, evidence, named=named)
+    kernel = _with_types(kernel, evidence)
+    if _allows(evidence, kernel.precision):
+        return replace(kernel, source="name+op" if evidence.maybe else "name")
+    if op.name.startswith(COUNTED):
+        return _by_operator(replace(kernel, a=None, b=None), op, evidence, named=named)
+    is_low = any(precision.is_low for precision in evidence.maybe)
+    disputed = is_low is not kernel.precision.is_low
+    allowed = " or ".join(sorted(precision.value for precision in evidence.maybe))
+    return replace(
+        kernel,
+        precision=Precision.UNKNOWN if disputed else kernel.precision,
+        conflict=f"the name says {kernel.precision.value} ({kernel.reason}), "
+        f"the operator {op.name} says {allowed} (inputs {', '.join(op.types[:3])})",
+    )
+
+
+def _by_operator(
+    kernel: Classification, op: OpContext, evidence: Evidence, *, named: bool
+) -> Classification:
+    """Classify by the operator, if the name does not show the operand types.
+
+    `named` is whether the name shows that it is a GEMM.
+    """
+    known = evidence.precision is not Precision.UNKNOWN
+    if known:
+        said = f"{op.name} multiplies {describe.Operands(evidence.a, evidence.b)}"
+    elif evidence.maybe:
+        said = f"{op.name} has FP32 inputs, multiplied in FP32 or TF32"
+    else:
+        said = f"{op.name} does not record usable input types"
+    return replace(
+        _with_types(kernel, evidence),
+        precision=evidence.precision,
+        source="op" if known or not named else "name",
+        reason=f"{kernel.reason}; {said}",
+    )
+
+
+def _with_types(kernel: Classification, evidence: Evidence) -> Classification:
+    """Fill in from the operator what the name leaves open: operand types, experts, scaling.
+
+    A name without a token for the scaling means tensorwise, which the shape of the scales may
+    refute.
+    """
+    scaling = kernel.scaling
+    if scaling in (None, Scaling.TENSORWISE) and _allows(evidence, kernel.precision):
+        scaling = evidence.scaling or scaling
+    grouped = Role.GROUPED_GEMM in (kernel.role, evidence.role)
+    return replace(
+        kernel,
+        role=Role.GROUPED_GEMM if grouped else Role.GEMM,
+        a=kernel.a or evidence.a,
+        b=kernel.b or evidence.b,
+        scaling=scaling,
+    )
+
+
+def alike(one: Precision, other: Precision) -> bool:
+    """Whether two classes are the same as far as witnesses can tell that know no block scales."""
+    return one is other or any({one, other} <= same for same in _SAME)
+
+
+def _allows(evidence: Evidence, precision: Precision) -> bool:
+    """Whether the operator's recorded types allow the class; without any recorded, all are."""
+    if not evidence.maybe or precision is Precision.UNKNOWN:
+        return True
+    return any(alike(precision, maybe) for maybe in evidence.maybe)

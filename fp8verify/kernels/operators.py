@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from fp8verify.kernels.describe import CPP, Operands
-from fp8verify.terms import COUNTED, OpContext, Precision, Role, Scaling, Shape
+from fp8verify.terms import COUNTED, OpContext, Precision, Role, Scaling
 
 
 class Counts(Enum):
@@ -325,26 +325,22 @@ def evidence_of(op: OpContext) -> Evidence | None:
     if product.named:
         return Evidence(product.role, frozenset({product.named}))
     a, b = _element(op, product.a), _element(op, product.b)
-    return Evidence(product.role, _classes(op, product, a, b), a, b, _scaling(op, product, a))
+    scale = _BLOCK_SCALES.get(_type(op, product.scale_a))
+    maybe = {Operands(a, b, scale=scale).precision} - {Precision.UNKNOWN}
+    if a == b == "fp32":  # which of the two is a process-wide setting that no operator records
+        maybe = {Precision.FP32, Precision.TF32}
+    return Evidence(product.role, frozenset(maybe), a, b, _scaling(op, product, a))
+
+
+def _type(op: OpContext, place: int | None) -> str:
+    """Return the type of an input without its namespace, "" if none was recorded."""
+    if place is None or place >= len(op.types):
+        return ""
+    return op.types[place].rpartition("::")[2]
 
 
 def _element(op: OpContext, place: int) -> str | None:
-    text = op.types[place] if place < len(op.types) else ""
-    return CPP.get(text.rpartition("::")[2])
-
-
-def _classes(op: OpContext, product: Product, a: str | None, b: str | None) -> frozenset[Precision]:
-    if a == b == "fp32":  # which of the two is a process-wide setting that no operator records
-        return frozenset({Precision.FP32, Precision.TF32})
-    scale = _BLOCK_SCALES.get(_scale_type(op, product) or "")
-    precision = Operands(a, b, scale=scale).precision
-    return frozenset() if precision is Precision.UNKNOWN else frozenset({precision})
-
-
-def _scale_type(op: OpContext, product: Product) -> str | None:
-    if product.scale_a is None or len(op.types) <= product.scale_a:
-        return None
-    return op.types[product.scale_a].rpartition("::")[2]
+    return CPP.get(_type(op, place))
 
 
 def _scaling(op: OpContext, product: Product, a: str | None) -> Scaling | None:
@@ -352,7 +348,7 @@ def _scaling(op: OpContext, product: Product, a: str | None) -> Scaling | None:
     place = product.scale_a
     if place is None or product.role is not Role.GEMM or a not in _FP8 or len(op.dims) <= place:
         return None
-    if _scale_type(op, product) == "Float8_e8m0fnu":
+    if _type(op, place) == "Float8_e8m0fnu":
         return Scaling.MXFP8
     rows, scale = op.dims[product.a], op.dims[place]
     if all(size == 1 for size in scale):
@@ -376,34 +372,14 @@ def multiplies_fp8(op: OpContext) -> bool:
         return evidence is not None and evidence.precision in (Precision.FP8, Precision.MXFP8)
     if row is not UNKNOWN or op.name.startswith("aten::") or multiplies_nothing(op):
         return False  # the table has every product of ATen
-    matrices = _two_matrices(op)
-    if matrices is None or _cast_from_recorded(op, *matrices):
+    recorded = [(dims, _element(op, place)) for place, dims in enumerate(op.dims)]
+    matrices = [dims for dims, element in recorded if element in _FP8]
+    if len(matrices) != 2 or not all(len(dims) in (2, 3) and min(dims) > 0 for dims in matrices):
         return False
     a, b = matrices
-    if not set(a[-2:]) & set(b[-2:]) - {1}:
+    high = {prod(dims) for dims, element in recorded if element in _HIGH}
+    if {prod(a), prod(b)} <= high or not set(a[-2:]) & set(b[-2:]) - {1}:
         return False
-    return (a[-1] == b[-2] and prod(a) != prod(b)) or _says_product(op.name)
-
-
-def _says_product(name: str) -> bool:
-    function = name.rpartition("::")[2].lower()
-    return bool(_PRODUCT_WORD.search(function)) and not _COPY_WORD.search(function)
-
-
-def _two_matrices(op: OpContext) -> tuple[Shape, Shape] | None:
-    """Return the shapes of the FP8 tensors if these are two matrices, or stacks of them."""
-    shapes = [dims for dims, element in _recorded(op) if element in _FP8]
-    if len(shapes) != 2 or not all(len(dims) in (2, 3) and min(dims) > 0 for dims in shapes):
-        return None
-    return shapes[0], shapes[1]
-
-
-def _cast_from_recorded(op: OpContext, a: Shape, b: Shape) -> bool:
-    """Whether for both matrices a tensor of their size in high precision was recorded too."""
-    sizes = {prod(dims) for dims, element in _recorded(op) if element in _HIGH}
-    return prod(a) in sizes and prod(b) in sizes
-
-
-def _recorded(op: OpContext) -> list[tuple[Shape, str | None]]:
-    """Return shape and element type of each input of which both were recorded."""
-    return [(dims, _element(op, place)) for place, dims in enumerate(op.dims)]
+    function = op.name.rpartition("::")[2].lower()
+    says_product = _PRODUCT_WORD.search(function) and not _COPY_WORD.search(function)
+    return (a[-1] == b[-2] and prod(a) != prod(b)) or bool(says_product)

@@ -117,8 +117,7 @@ def _agreement(
 
 def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
     """Return one JSON document: the GPU and a row for each kernel."""
-    rows = [msgspec.to_builtins(proof) for proof in proofs]
-    document = {"gpu": gpu.name, "compute_capability": gpu.capability, "kernels": rows}
+    document = {"gpu": gpu.name, "compute_capability": gpu.capability, "kernels": proofs}
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.kernels import Classification, classify, decode
-from fp8verify.terms import OpContext, Precision, Role, Scaling
+from fp8verify.terms import OpContext, Precision, Scaling
 
 BF16, HALF, FLOAT, CHAR = "c10::BFloat16", "c10::Half", "float", "signed char"
 E4M3, E5M2, E8M0 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::Float8_e8m0fnu"
+SCALED = "aten::_scaled_mm", (E4M3, E4M3)
 NVJET_FP8 = "nvjet_sm90_qqtst_128x64_128x8_1x2_h_bz_TNT"
 NVJET_BF16 = "nvjet_sm90_tst_128x64_64x8_1x2_h_bz_TNT"
 NVJET_MXFP8 = "nvjet_qqtst_128x256_128x6_2x2_2cta_h_bz_Avec32UE8M0_Bvec32UE8M0_TNT"
@@ -65,8 +66,15 @@ def _classify(name: str, op: str | None = None, *types: str) -> Classification:
         *((TEMPLATE, "aten::mm", types, "gemm unknown by name")
           for types in ((E4M3, BF16), (), (FLOAT, FLOAT))),
         # A split-K reduction is GEMM time of its operator's precision.
-        (SPLIT_K, "aten::mm", (BF16, BF16), "gemm bf16 by op"),
-        (SPLIT_K, None, (), "gemm unknown by name"),
+        (SPLIT_K, "aten::mm", (BF16, BF16), "gemm bf16 by op, split K"),
+        (SPLIT_K, None, (), "gemm unknown by name, split K"),
+        (XMMA_SPLIT_K, None, (), "gemm fp8 by name, split K"),
+        # Helpers under a GEMM operator are no GEMMs.
+        ("void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>(P)", *SCALED, "other unknown by name"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, X>(P)", *SCALED, "elementwise fp32 by name"),
+        ("triton_poi_fused__scaled_mm__to_copy_clamp_clone_mul_reciprocal_t_view_11", *SCALED, "cast_quantize unknown by name"),
+        ("void per_token_quant_fp8_kernel<__half, __nv_fp8_e4m3, 8, 16>(P)", *SCALED, "cast_quantize fp8 by name"),
+        ("Memset (Device)", *SCALED, "memory unknown by name"),
         # Unknown kernels; products inside convolution and attention are no GEMM time.
         ("no_name_at_all", "my::op", (E4M3, E4M3), "other unknown by none"),
         ("ampere_sgemm_128x64_nn", "aten::cudnn_convolution", (FLOAT, FLOAT), "conv fp32 by name"),
@@ -79,8 +87,8 @@ def test_name_and_operator_together_say(
     name: str, op: str | None, types: tuple[str, ...], said: str
 ) -> None:
     found = _classify(name, op, *types)
-    disputed = ", disputed" if found.conflict else ""
-    assert f"{found.role.value} {found.precision.value} by {found.source}{disputed}" == said
+    notes = ", disputed" * bool(found.conflict) + ", split K" * found.split_k
+    assert f"{found.role.value} {found.precision.value} by {found.source}{notes}" == said
 
 
 def test_a_dispute_shows_both_statements() -> None:
@@ -88,22 +96,6 @@ def test_a_dispute_shows_both_statements() -> None:
     assert "tst" in (found.conflict or "")
     assert "aten::_scaled_mm says fp8" in (found.conflict or "")
     assert "multiplies nothing" in (_classify(NVJET_FP8, "aten::copy_", BF16).conflict or "")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>(P)",
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, X>(P)",
-        "triton_poi_fused__scaled_mm__to_copy_clamp_clone_mul_reciprocal_t_view_11",
-        "void per_token_quant_fp8_kernel<__half, __nv_fp8_e4m3, 8, 16>(P)",
-        "Memset (Device)",
-    ],
-)
-def test_helpers_under_a_gemm_operator_are_no_gemms(name: str) -> None:
-    found = _classify(name, "aten::_scaled_mm", E4M3, E4M3)
-    assert not found.role.is_gemm
-    assert found.source == "name"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +115,3 @@ def test_the_scale_of_scaled_mm_says_the_scaling(
     op = OpContext(name="aten::_scaled_mm", types=(E4M3, E4M3, scale, scale), dims=dims)
     found = classify(decode("triton_tem_fused__scaled_mm_0"), op)
     assert (found.scaling, found.precision) == (scaling, precision)
-
-
-def test_a_split_k_kernel_of_xmma_has_its_types_and_no_operations_of_its_own() -> None:
-    found = _classify(XMMA_SPLIT_K)
-    assert (found.role, found.precision, found.split_k) == (Role.GEMM, Precision.FP8, True)

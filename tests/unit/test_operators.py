@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 from fp8verify.analysis.kinds import gemm_shape
@@ -115,21 +117,47 @@ def test_other_operators_on_fp8_are_not_taken_for_products(
 @pytest.mark.parametrize(
     ("name", "dims", "shape"),
     [
+        ("aten::mm", ((8, 16), (16, 4)), (1, 8, 4, 16)),
         ("aten::mv", ((8, 16), (16,)), (1, 8, 1, 16)),
         ("aten::dot", ((16,), (16,)), (1, 1, 1, 16)),
+        ("aten::bmm", ((3, 8, 16), (3, 16, 4)), (3, 8, 4, 16)),
+        ("aten::addmm", ((4,), (8, 16), (16, 4)), (1, 8, 4, 16)),
         ("aten::addmv_", ((8,), (8, 16), (16,)), (1, 8, 1, 16)),
         ("aten::addmm_", ((8, 4), (8, 16), (16, 4)), (1, 8, 4, 16)),
         ("aten::addbmm", ((8, 4), (3, 8, 16), (3, 16, 4)), (3, 8, 4, 16)),
         ("aten::baddbmm_", ((3, 8, 4), (3, 8, 16), (3, 16, 4)), (3, 8, 4, 16)),
+        ("aten::linear", ((2, 8, 16), (4, 16)), (1, 16, 4, 16)),
+        ("aten::_scaled_mm", ((8, 16), (16, 4), (), ()), (1, 8, 4, 16)),
+        # Grouped: the groups share the tokens (2-D by 3-D) or the contraction (2-D by 2-D).
+        ("aten::_grouped_mm", ((8, 16), (5, 16, 4), (5,)), (1, 8, 4, 16)),
+        ("aten::_scaled_grouped_mm", ((8, 16), (16, 4), (5,)), (1, 8, 4, 16)),
+        ("aten::_grouped_mm", ((5, 8, 16), (5, 16, 4)), (5, 8, 4, 16)),
+        # Transformer Engine records the weight (N, K) first, then the input (…, K).
+        ("_Linear", ((4, 16), (2, 8, 16), ()), (1, 16, 4, 16)),
+        ("triton_tem_fused__scaled_mm_0", ((8, 16), (16, 4), (), (), (8, 4)), (1, 8, 4, 16)),
         ("torchao::blockwise_fp8_gemm", ((2, 4, 256), (), (128, 256), ()), (1, 8, 128, 256)),
         ("vllm::cutlass_scaled_mm", ((8, 4), (8, 16), (16, 4)), (1, 8, 4, 16)),
         ("_C::cutlass_scaled_fp4_mm", ((8, 4), (8, 16), (4, 16)), (1, 8, 4, 32)),
         ("trtllm::cublas_scaled_mm", ((8, 16), (16, 4)), (1, 8, 4, 16)),
         ("sgl_kernel::fp8_scaled_mm", ((8, 16), (16, 4)), (1, 8, 4, 16)),
         ("mslk::f8f8bf16_groupwise", ((8, 16), (4, 16)), (1, 8, 4, 16)),
+        # What the recorded shapes do not say.
+        ("aten::mm", (), None),
+        ("aten::mv", ((8, 16), (16, 4)), None),
+        ("aten::mm", ((8, 16), (17, 4)), None),
+        ("aten::mm", ((8,), (16, 4)), None),
+        ("_LinearBackward", ((2, 8, 4), ()), None),
+        ("CompiledFunction", ((8, 16), (16, 4)), None),
+        ("aten::bmm", ((3, 8, 16), (0, 16, 4)), None),
     ],
 )
-def test_flops_of_operators_by_their_schemas(
-    name: str, dims: Dims, shape: tuple[int, int, int, int]
+def test_shapes_of_products_follow_from_the_operators_schemas(
+    name: str, dims: Dims, shape: tuple[int, int, int, int] | None
 ) -> None:
-    assert gemm_shape(OpContext(name=name, dims=dims)) == shape
+    found = gemm_shape(OpContext(name=name, dims=dims))
+    assert found == shape
+    assert found is None or found.flops == 2 * prod(found)
+
+
+def test_no_operator_has_no_shape() -> None:
+    assert gemm_shape(None) is None
