@@ -18,8 +18,7 @@ from pathlib import Path
 
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.checks import Status
-from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.launch import Facts, read_launch
 from fp8verify.preflight.machine import Gpu, Gpus
 from fp8verify.preflight.rules import judge
 

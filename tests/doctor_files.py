@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import Facts
-from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.launch import Facts, read_launch
 from fp8verify.preflight.machine import Gpu, Gpus, Installed, Interpreter
 from fp8verify.preflight.rules import judge
 

@@ -1,13 +1,15 @@
 """Read a configuration file into values by dotted key, and the line of each key.
 
 Files are untrusted: bytes, keys, values, depth and digits are bounded. Values are parsed as the
-frameworks parse them (tomllib, json, PyYAML).
+frameworks parse them (tomllib, json, PyYAML). Of a Python source there is only its code.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +45,7 @@ class Document(NamedTuple):
     """A file as read: its kind, values by dotted key, their lines, and its text.
 
     Attributes:
+        text: as it is in the file; of a Python source without comments and docstrings.
         elsewhere: what may add settings to those of the file, such as the file that it extends;
             while there is something, a key that is not given may be set.
         branches: the keys that only a branch of a script gives, with a number for each branch.
@@ -51,10 +54,15 @@ class Document(NamedTuple):
     path: str
     kind: str
     values: dict[str, Any]
-    lines: dict[str, int]
+    lines: Mapping[str, int] = {}
     text: str = ""
     elsewhere: str = ""
     branches: Mapping[str, int] = {}
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether its values are the arguments of a command, in a script or by itself."""
+        return self.kind in ("shell", "arguments")
 
 
 def kind_of(path: str) -> str | None:
@@ -71,6 +79,8 @@ def read_document(path: str) -> Document:
     """
     kind = kind_of(path) or "yaml"
     text = _text(path)
+    if kind == "python":
+        return Document(path, kind, {}, text=_without_remarks(text))
     try:
         values, lines, *more = _READERS[kind](text)
     except ImportError as error:
@@ -87,7 +97,7 @@ def read_document(path: str) -> Document:
     for key in values:  # what has no line of its own is in that of its table
         if line := lines.get(key.rpartition(".")[0]):
             lines.setdefault(key, line)
-    return Document(path, kind, values, lines, text, *(more or [inherited(values)]))
+    return Document(path, kind, values, lines, text, *(more or [_extended(values)]))
 
 
 # Keys by which configurations name those that they extend: of Hydra, mmengine, Primus and others.
@@ -96,7 +106,7 @@ _EXTENDS = re.compile(
 )
 
 
-def inherited(values: Mapping[str, Any]) -> str:
+def _extended(values: Mapping[str, Any]) -> str:
     """Return the key by which a configuration extends another, "" if it has none."""
     found = (key for key, value in values.items() if _EXTENDS.fullmatch(key) and value)
     return next(found, "")
@@ -229,5 +239,33 @@ _READERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
     "toml": _toml,
     "json": _json,
     "shell": read_launch_script,
-    "python": lambda _: ({}, {}),
 }
+
+
+def _without_remarks(text: str) -> str:
+    """Return a Python source without comments and strings that are statements, line by line."""
+    lines = text.splitlines()
+    for (row, column), (last, end) in _remarks(text):
+        for number in range(row, min(last, len(lines)) + 1):
+            line = lines[number - 1]
+            first = column if number == row else 0
+            lines[number - 1] = line[:first] + (line[end:] if number == last else "")
+    return "\n".join(lines)
+
+
+_Place = tuple[int, int]
+_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def _remarks(text: str) -> list[tuple[_Place, _Place]]:
+    """Return the places of comments and docstrings, the last one first."""
+    found: list[tuple[_Place, _Place]] = []
+    before = tokenize.NEWLINE
+    with suppress(tokenize.TokenError, SyntaxError, ValueError):  # as far as it can be read
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            is_statement = token.type == tokenize.STRING and before in _STARTS
+            if token.type == tokenize.COMMENT or is_statement:
+                found.append((token.start, token.end))
+            if token.type not in (tokenize.COMMENT, tokenize.NL):
+                before = token.type
+    return found[::-1]

@@ -20,7 +20,8 @@ import msgspec
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.frameworks import for_agent
 from fp8verify.logs.failures import causes
-from fp8verify.preflight.facts import DryModel, flops, layers_of
+from fp8verify.preflight.launch import DryModel
+from fp8verify.preflight.layers import flops, layers_of
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import (
     ARCHIVE,

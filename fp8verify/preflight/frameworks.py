@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.facts import (
-    Ask,
-    Config,
-    LayerSize,
-    Values,
-    llama_layers,
-    truth,
-    whole,
-    word,
-)
+from fp8verify.preflight.layers import LayerSize, layers_from_sizes
 from fp8verify.preflight.tables import (
     MISSING,
+    Values,
     all_hold,
-    is_on,
-    known_keys,
+    keys_of,
     name_of,
     table,
+    truth,
     value_of,
+    whole,
 )
 
 Row = Mapping[str, Any]
@@ -38,27 +31,100 @@ _FORMATS = {"mxfp8": "mxfp8", "blockwise": "fp8_block", "block": "fp8_block", "n
 _BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"}
 
 
+class Ask(NamedTuple):
+    """A wish for low precision.
+
+    Attributes:
+        format: "fp8", "fp8_block", "mxfp8" or "nvfp4".
+        recipe: how it scales, such as "tensorwise", "rowwise" or "delayed", if that is known.
+        backend: "torchao", "te" or "msamp", None if the framework chooses.
+        key: the key that asks, by which its line is found.
+        until: when the framework dropped that key, "" if it has it.
+    """
+
+    format: str
+    recipe: str | None = None
+    backend: str | None = None
+    key: str = ""
+    until: str = ""
+
+
+class Config(NamedTuple):
+    """A configuration, and its settings for the run.
+
+    Attributes:
+        document: its file, or "the command" for arguments.
+        framework: the framework that reads it.
+        row: the framework's row.
+        given: its values, and the framework's defaults, by the names that the rules use.
+        origins: the keys of the document by these names.
+        ask: the low precision that it requests.
+        compile: whether the model is compiled; None if not given.
+        checkpointing: whether activations are recomputed in the backward pass; None if not given.
+        tensor_parallel: number of GPUs that each matrix is split over.
+        deepspeed: whether DeepSpeed runs it.
+        layers: the linear layers that follow from its sizes.
+        tokens: the tokens of a micro-batch on one GPU; None if not given.
+    """
+
+    document: Document
+    framework: str
+    row: Row
+    given: Values
+    origins: Mapping[str, str]
+    ask: Ask | None
+    compile: bool | None
+    checkpointing: bool | None
+    tensor_parallel: int
+    deepspeed: bool
+    layers: tuple[LayerSize, ...]
+    tokens: int | None
+
+    @property
+    def path(self) -> str:
+        """Its file as the user named it."""
+        return self.document.path
+
+    def line_of(self, name: str) -> int | None:
+        """Return the line of a key, by the name that the rules use."""
+        return self.document.lines.get(self.origins.get(name, name))
+
+    def branch_of(self, name: str) -> int | None:
+        """Return the branch of a script that alone gives a key, by the name that rules use."""
+        return self.document.branches.get(self.origins.get(name, name))
+
+
 @cache
 def frameworks() -> dict[str, Row]:
-    """Return the frameworks by name, in the order in which they are asked."""
-    rows = dict(table("frameworks"))
-    families = rows.pop("families")
-    return {name: {**families.get(row.get("family"), {}), **row} for name, row in rows.items()}
+    """Return the frameworks by name, in the order in which they are asked.
+
+    `keys` of each are those that it knows, by section, as far as we do.
+    """
+    rows = table("frameworks")
+    return {name: _completed(row) for name, row in rows.items() if name != "families"}
+
+
+def _completed(row: Row) -> Row:
+    family = table("frameworks")["families"].get(row.get("family"), {})
+    keys = dict(keys_of(row.get("schema", "")))
+    if under := row.get("under"):
+        keys = {f"{under}.{name}" if name else under: names for name, names in keys.items()}
+    for section, names in row.get("fields", {}).items():
+        keys[section] = keys.get(section, frozenset()) | frozenset(names)
+    return {**family, **row, "keys": keys}
 
 
 def recognize(document: Document) -> Config | None:
     """Return the configuration that a document is, None if no framework knows its keys."""
     rows = [(name, row) for name, row in frameworks().items() if document.kind in row["kinds"]]
     for framework, row in rows:
-        names = {key: _canonical(key, row) for key in document.values}
-        renamed = {names[key]: value for key, value in document.values.items()}
+        renamed = {_canonical(key, row): value for key, value in document.values.items()}
         if _fits(row, document, {**document.values, **renamed}):
-            return _config(framework, row, document, names)
+            return _config(framework, row, document)
     for framework, row in rows:
         meant = _misspelled(row, document)
         if meant and _fits(row, document, {**document.values, **meant}):
-            names = {key: _canonical(key, row) for key in document.values}
-            return _config(framework, row, document, names)
+            return _config(framework, row, document)
     return None
 
 
@@ -70,33 +136,29 @@ def launched_by(document: Document) -> str:
     return ""
 
 
-def framework_of(config: Config) -> Row:
-    """Return the framework of a configuration."""
-    return frameworks()[config.framework]
-
-
 def _fits(row: Row, document: Document, given: Values) -> bool:
-    of_arguments = document.kind in ("shell", "arguments")
-    if of_arguments:
+    if document.is_launch:
         if "launcher" in row and not re.search(row["launcher"], document.text):
             return False
     elif "" in row.get("closed", ()):  # most keys of a file that shares some are another's
         names = {key for key in document.values if "." not in key}
-        if 2 * len(known_keys(row)[""] & names) < len(names):
+        if 2 * len(row["keys"][""] & names) < len(names):
             return False
     if any(all_hold(tests, given) for tests in row.get("signs", ())):
         return True
-    spelled = document.values if of_arguments else given  # arguments are spelled in one way alone
-    marks = sum(mark in spelled for mark in row.get("marks", ()))
-    if row.get("marks") and marks >= row.get("least", 3):
+    spelled = document.values if document.is_launch else given  # arguments have one spelling alone
+    if sum(mark in spelled for mark in row.get("marks", ())) >= _ENOUGH:
         return all_hold(row.get("besides", {}), given)
     named = any(mark in given for mark in row.get("script_marks", ()))
     return named and re.search(row["script"], document.text) is not None
 
 
+_ENOUGH = 3  # marks of a framework
+
+
 def _misspelled(row: Row, document: Document) -> dict[str, Any]:
     """Return the signs of a framework that a file has, but for one slip, with their values."""
-    if document.kind in ("shell", "arguments"):
+    if document.is_launch:
         return {}
     signs = {key for tests in row.get("signs", ()) for key, test in tests.items() if test != "!*"}
     meant: dict[str, Any] = {}
@@ -115,49 +177,42 @@ def _canonical(key: str, row: Row) -> str:
     section = row.get("section_of_arguments")
     if section and key.startswith("fp8_") and not key.startswith(section):
         return f"{section}.{key.removeprefix('fp8_')}"
-    for prefix in row.get("strip", ()):
-        if key.startswith(prefix):
-            key = key[len(prefix) :]
-            break
+    prefix = next((prefix for prefix in row.get("strip", ()) if key.startswith(prefix)), "")
+    key = key.removeprefix(prefix)
     if row.get("family") == "megatron":
         key = key.replace("_", "-")
     return str(row.get("alias", {}).get(key, key))
 
 
-def _config(framework: str, row: Row, document: Document, names: Mapping[str, str]) -> Config:
-    elsewhere = document.elsewhere or row.get("based_on", "")
+def _config(framework: str, row: Row, document: Document) -> Config:
+    document = document._replace(elsewhere=document.elsewhere or row.get("based_on", ""))
+    may_default = not document.elsewhere
     given: dict[str, Any] = dict(row.get("defaults", {}))
     origins: dict[str, str] = {}
     for key, value in document.values.items():
-        if names[key] not in origins or key == names[key]:
-            given[names[key]] = value
-            origins[names[key]] = key
+        name = _canonical(key, row)
+        if name not in origins or key == name:
+            given[name], origins[name] = value, key
     shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
     return Config(
-        path=document.path,
+        document=document,
         framework=framework,
-        kind=document.kind,
-        values=document.values,
-        lines=document.lines,
-        elsewhere=elsewhere,
+        row=row,
         given=given,
         origins=origins,
-        branches={names[key]: branch for key, branch in document.branches.items()},
-        ask=_ask(row, given, may_default=not elsewhere),
+        ask=_ask(row, given, may_default=may_default),
         compile=_switch(
-            row.get("compile", ()),
-            given,
-            None if elsewhere else row.get("compile_default"),
+            row.get("compile", ()), given, row.get("compile_default") if may_default else None
         ),
-        checkpointing=_switch(row.get("checkpointing", ()), given, None),
+        checkpointing=_switch(row.get("checkpointing", ()), given),
         tensor_parallel=shards,
         deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),
-        layers=tuple(_layers(row["sizes"], given, shards)) if _is_sized(row, given) else (),
-        tokens=_tokens(row, given, may_default=not elsewhere),
+        layers=tuple(layers_from_sizes(row, given, shards)),
+        tokens=_tokens(row.get("tokens", ()), given, may_default=may_default),
     )
 
 
-def _switch(keys: Sequence[str], given: Values, default: bool | None) -> bool | None:
+def _switch(keys: Sequence[str], given: Values, default: bool | None = None) -> bool | None:
     for key in keys:
         value = value_of(key, given)
         if value is not MISSING and value != {}:
@@ -185,66 +240,19 @@ def _text(wanted: str, given: Values, *, may_default: bool) -> str:
     if not wanted.startswith("@"):
         return wanted
     key, _, default = wanted[1:].partition("|")
-    value = value_of(key, given)
-    said = word(value) if value is not MISSING else ""
+    said = word(value_of(key, given))
     return said.partition("$")[0] if said else default * may_default
 
 
-def _tokens(row: Row, given: Values, *, may_default: bool) -> int | None:
-    found = 1
-    for key, default in row.get("tokens", ()):
-        number = whole(given.get(key, default if may_default else None))
-        if number is None:
-            return None
-        found *= number
-    return found if row.get("tokens") else None
+def word(value: Any) -> str:
+    """Return a value as a lower-case word; "" for other values."""
+    return value.strip().lower() if isinstance(value, str) else ""
 
 
-def _is_sized(row: Row, given: Values) -> bool:
-    """Whether a model's layers follow from its sizes."""
-    keys = (value_of(key, given) for key in row.get("unsized", ()))
-    return "sizes" in row and not any(map(is_on, keys))
-
-
-def _layers(sizes: Row, given: Values, shards: int) -> Iterator[LayerSize]:
-    """Yield the linear layers that follow from a decoder's sizes; experts per token."""
-
-    def number(name: str) -> int | None:
-        return whole(given.get(sizes.get(name, ""), sizes.get(f"{name}_default")))
-
-    dim, count = number("dim"), number("layers")
-    if dim is None or count is None:
-        return
-    heads = number("heads")
-    hidden = number("hidden") or _hidden(sizes, given, dim)
-    gated = is_on(given.get(sizes["gated"], MISSING)) if "gated" in sizes else True
-    layers = llama_layers(
-        dim, hidden, count, heads, number("kv_heads") or heads, number("head_dim"),
-        gated=gated, shards=shards,
-    )  # fmt: skip
-    experts, frequency = number("experts"), number("frequency") or 1
-    if experts:
-        width = number("expert_hidden") or hidden
-        active, sparse = number("top_k") or 1, count // frequency
-        yield from layers[:3]
-        yield from (part._replace(modules=part.modules * (count - sparse) // count)
-                    for part in layers[3:] if sparse < count)  # fmt: skip
-        inner = llama_layers(dim, width, sparse * active, gated=gated, shards=1)[3:]
-        yield from (part._replace(kind="expert", name=f"expert {part.name}") for part in inner)
-    else:
-        yield from layers
-    vocabulary = number("vocabulary")
-    if vocabulary:
-        yield LayerSize("output head", vocabulary, dim, kind="head")
-
-
-def _hidden(sizes: Row, given: Values, dim: int) -> int:
-    """Return the width of a feed-forward part that is not given: Llama's rule, or four times."""
-    if "multiplier" not in sizes:
-        return 4 * dim
-    factor = given.get(sizes["multiplier"], 1.0)
-    factor = factor if isinstance(factor, (int, float)) and 0 < factor < 1000 else 1.0
-    return 256 * math.ceil(int(4 * dim * (2 / 3) * factor) / 256)
+def _tokens(factors: Sequence[tuple[str, int]], given: Values, *, may_default: bool) -> int | None:
+    """Return the product of the keys that give it, by their values or defaults."""
+    numbers = [whole(given.get(key, default if may_default else None)) for key, default in factors]
+    return math.prod(filter(None, numbers)) if numbers and all(numbers) else None
 
 
 _ALIKE, _NEAR = 0.8, 0.7

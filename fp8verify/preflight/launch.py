@@ -3,21 +3,97 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.documents import Document, kind_of, read_document
-from fp8verify.preflight.facts import Config, Facts, Missing
-from fp8verify.preflight.frameworks import launched_by, recognize
+from fp8verify.preflight.frameworks import Ask, Config, launched_by, recognize
 from fp8verify.preflight.launch_script import arguments
-from fp8verify.preflight.machine import Gpus, find_gpus, find_installed, find_interpreter
-from fp8verify.preflight.mentions import mentions
+from fp8verify.preflight.machine import (
+    Gpus,
+    Installed,
+    Interpreter,
+    built_for,
+    find_gpus,
+    find_installed,
+    find_interpreter,
+)
+
+if TYPE_CHECKING:
+    from fp8verify.capture.schema import ModuleRecord
+    from fp8verify.logs.failures import Failure
 
 COMMAND = "the command"
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _CONFIG_FILE = re.compile(r"(?:[\w.-]*[._-])?config(?:[_-]?file)?")
+
+
+class DryModel(NamedTuple):
+    """The result of a dry start.
+
+    Attributes:
+        modules: the linear layers of the model, in the order of the model.
+        why_none: why no model was found; "" if one was.
+        remedy: the next step if none was found.
+        causes: known causes of a failure, if it failed.
+    """
+
+    modules: tuple[ModuleRecord, ...] = ()
+    why_none: str = ""
+    remedy: str = ""
+    causes: tuple[Failure, ...] = ()
+
+
+class Missing(NamedTuple):
+    """A configuration that a launch names and that is not here: who names it, where, what."""
+
+    path: str
+    line: int | None
+    framework: str
+    file: str
+
+
+class Facts(NamedTuple):
+    """The facts that all rules read.
+
+    Attributes:
+        environment: the variables that reach the run.
+        configs: the configurations, including those that the command names.
+        unread: documents whose framework is not known, among them Python sources.
+        named: the files that were named, not only found in the command.
+        missing: configurations that a launch names and that are not on this machine.
+        command: what would be run.
+        gpus: the GPUs of this machine, or those that were named.
+        installed: the packages of the run's Python.
+        require_gpu: whether a machine without a GPU fails.
+        model: the result of a dry start, None if nothing was started.
+    """
+
+    environment: Mapping[str, str]
+    configs: tuple[Config, ...] = ()
+    unread: tuple[Document, ...] = ()
+    named: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    command: tuple[str, ...] = ()
+    gpus: Gpus = Gpus()
+    installed: Installed = Installed(Interpreter("", "", named=False), {})
+    require_gpu: bool = False
+    model: DryModel | None = None
+
+    @property
+    def asks(self) -> tuple[tuple[Ask, str], ...]:
+        """The FP8 requests of the configurations, each with its file."""
+        asked = ((config.ask, config.path) for config in self.configs)
+        return tuple((ask, path) for ask, path in asked if ask is not None)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Versions by distribution, among them the CUDA or ROCm that torch was built for."""
+        return {**self.installed.versions, **built_for(self.installed.versions)}
 
 
 def gather(
@@ -42,11 +118,12 @@ def gather(
     """
     interpreter = find_interpreter(command, environment)
     with ThreadPoolExecutor(2) as pool:
-        found = pool.submit(find_gpus) if gpus is None else None
+        found = pool.submit(lambda: gpus or find_gpus())
         installed = pool.submit(find_installed, interpreter)
         facts = read_launch(configs, command, environment)
-        seen = found.result() if found is not None else gpus or Gpus()
-    return facts._replace(gpus=seen, installed=installed.result(), require_gpu=require_gpu)
+    return facts._replace(
+        gpus=found.result(), installed=installed.result(), require_gpu=require_gpu
+    )
 
 
 def read_launch(
@@ -59,43 +136,36 @@ def read_launch(
     Raises:
         InputError: one that was named cannot be read.
     """
-    words = list(command)
-    variables = {**environment, **dict(_assigned(words))}
-    # `--section.key=value`, with which TOML runs change their file.
-    overrides = {key: value for key, value in arguments(words).items() if "." in key}
-    line = Document(COMMAND, "arguments", arguments(words), {}, " ".join(words))
+    variables = {**environment, **dict(_assigned(command))}
+    values = arguments(command)
+    line = Document(COMMAND, "arguments", values, text=" ".join(command))
     documents = [read_document(path) for path in configs]
-    documents += _of_the_command([*words, *_default_file(words, variables)], set(configs))
+    documents += _of_the_command([*command, *_default_file(command, variables)], configs)
     for script in [one for one in documents if one.kind == "shell"]:
-        named = [file for _, file in _config_files(script)]
-        documents += _of_the_command(named, {one.path for one in documents})
+        files = [file for _, file in _config_files(script)]
+        documents += _of_the_command(files, [one.path for one in documents])
+    # `--section.key=value`, with which TOML runs change their file.
+    overrides = {key: value for key, value in values.items() if "." in key}
     found: list[Config] = []
     unread: list[Document] = []
-    for document in [*documents, *([line] if words else [])]:
+    for document in [*documents, *([line] if command else [])]:
         if document.kind == "toml":
             document = document._replace(values={**document.values, **overrides})
         if not document.elsewhere:
             document = document._replace(elsewhere=", ".join(f for _, f in _config_files(document)))
         config = recognize(document)
-        if config is not None:
-            found.append(config)
-            variables |= {  # that a launch script sets
-                key.removeprefix("ENV_VARS."): str(value)
-                for key, value in document.values.items()
-                if key.startswith("ENV_VARS.")
-            }
-        elif document.kind == "python" or document.path in configs or any(mentions(document)):
+        if config is None:
             unread.append(document)
-    missing = tuple(_missing([*documents, line]))
+            continue
+        found.append(config)
+        set_here = [key for key in document.values if key.startswith("ENV_VARS.")]
+        variables |= {k.removeprefix("ENV_VARS."): str(document.values[k]) for k in set_here}
     return Facts(
         environment=variables,
         configs=tuple(found),
-        unread=tuple(
-            one
-            for one in unread
-            if one.path not in {file.path for file in missing} or any(mentions(one))
-        ),
-        missing=missing,
+        unread=tuple(unread),
+        named=tuple(configs),
+        missing=tuple(_missing([*documents, line])),
         command=tuple(command),
     )
 
@@ -111,8 +181,7 @@ def _missing(documents: Sequence[Document]) -> Iterator[Missing]:
 
 def _config_files(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a launch that name a configuration file, with the file."""
-    is_launch = document.kind in ("shell", "arguments")
-    for key, value in document.values.items() if is_launch else ():
+    for key, value in document.values.items() if document.is_launch else ():
         is_file = kind_of(str(value)) in ("yaml", "toml", "json") or str(value).startswith("$")
         if _CONFIG_FILE.fullmatch(key) and is_file:
             beside = Path(document.path).parent / str(value)
@@ -120,7 +189,7 @@ def _config_files(document: Document) -> Iterator[tuple[str, str]]:
             yield key, str(beside) if is_beside else str(value)
 
 
-def _assigned(words: list[str]) -> Iterator[tuple[str, str]]:
+def _assigned(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the variables that the command sets: `env A=1 python …`."""
     for word in words:
         match = _VARIABLE.fullmatch(word)
@@ -130,19 +199,16 @@ def _assigned(words: list[str]) -> Iterator[tuple[str, str]]:
             return
 
 
-def _of_the_command(words: list[str], known: set[str]) -> Iterator[Document]:
+def _of_the_command(words: Sequence[str], known: Iterable[str]) -> Iterator[Document]:
     """Yield the files that a command names; what cannot be read is the run's concern."""
     for word in dict.fromkeys(words):
         name = word.partition("=")[2] if word.startswith("-") and "=" in word else word
-        if name in known or kind_of(name) is None or not Path(name).is_file():
-            continue
-        try:
-            yield read_document(name)
-        except Fp8VerifyError:
-            continue
+        if name not in known and kind_of(name) is not None and Path(name).is_file():
+            with suppress(Fp8VerifyError):
+                yield read_document(name)
 
 
-def _default_file(words: list[str], variables: Mapping[str, str]) -> list[str]:
+def _default_file(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
     """Return the file that `accelerate launch` reads where the command names none."""
     launches = any(Path(word).name == "accelerate" for word in words[:8])
     if not launches or any(word.startswith("--config") for word in words):

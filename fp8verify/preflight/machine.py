@@ -14,10 +14,10 @@ from shutil import which
 from typing import NamedTuple
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
 from fp8verify.analysis.gpus import multiplies, part_of
 from fp8verify.errors import UsageError
+from fp8verify.preflight.tables import parsed
 from fp8verify.record.command import Python, active_pythons, choose_python
 from fp8verify.terms import Precision
 
@@ -154,6 +154,14 @@ class Format(NamedTuple):
     first: tuple[int, int] = (0, 0)
     end: tuple[int, int] = (99, 0)
 
+    @property
+    def refused(self) -> str:
+        """What is said of GPUs that cannot train in it."""
+        return (
+            f"cannot train in {self.name} with Transformer Engine or torchao, which need "
+            f"{self.needs}"
+        )
+
 
 FORMATS = {
     "fp8": Format(
@@ -276,19 +284,8 @@ def find_installed(interpreter: Interpreter) -> Installed:
 
 def parse_scan(text: str) -> dict[str, str]:
     """Read the lines of the scan; the first folder on the path is the one that is imported."""
-    versions: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, version = line.partition(" ")
-        versions.setdefault(name, version)
-    return versions
-
-
-def parsed(text: str | None) -> Version | None:
-    """Return a version, None for what is none."""
-    try:
-        return Version(text) if text else None
-    except InvalidVersion:
-        return None
+    rows = (line.partition(" ") for line in reversed(text.splitlines()))
+    return {name: version for name, _, version in rows}
 
 
 def built_for(versions: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import Facts, LayerSize, layers_of
+from fp8verify.preflight.launch import Facts
+from fp8verify.preflight.layers import LayerSize, layers_of
 from fp8verify.text import listed
 
 BF16 = "bf16"

@@ -2,37 +2,34 @@
 
 A condition is a test for each key, all of which must hold. Tests: `true` (given and on), `false`
 (absent or off), a word or glob in any case ("*" is any given value), "!" before a test (also holds
-where the key is absent), "> 1", "% 16" (not a multiple), "~regex", for a version a specifier of
-PEP 440, and a list of tests of which one must hold. A list as value holds where one of its items
-does. A key may be a glob, or "a|b": the first that has a value.
+where the key is absent), "% 16" (not a multiple), "~regex", for a version or a number a specifier
+of PEP 440 ("> 1"), and a list of tests of which one must hold. A list as value holds where one of
+its items does. A key may be a glob, or "a|b": the first that has a value.
 """
 
 from __future__ import annotations
 
 import json
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from fp8verify.files import parse_toml
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import truth, whole
 
 Values = Mapping[str, Any]
 Test = bool | str | list[str]
 MISSING = object()
-_COMPARED = re.compile(r"(<=|>=|<|>|%)\s*(\d+)")
-_OPERATORS: dict[str, Callable[[int, int], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-    "%": lambda value, side: bool(value % side),
-}  # fmt: skip
+_TRUTHS = {
+    **dict.fromkeys(("true", "yes", "1", "on"), True),
+    **dict.fromkeys(("false", "no", "0", "off", "none"), False),
+}
 
 
 def value_of(key: str, values: Values) -> Any:
@@ -73,54 +70,73 @@ def holds(test: Test, value: Any) -> bool:
     return any(_item_holds(test, item) for item in items)
 
 
+def _item_holds(test: str, value: Any) -> bool:
+    if isinstance(value, Version):
+        return SpecifierSet(test).contains(value, prereleases=True)  # nightlies count as theirs
+    if test.startswith("%"):
+        number = whole(value)
+        return number is not None and number % int(test[1:]) != 0
+    text = "" if value is None else str(value).strip()
+    if test.startswith(("<", ">")):
+        version = parsed(text)
+        return version is not None and SpecifierSet(test).contains(version, prereleases=True)
+    if test.startswith("~"):
+        return re.search(test[1:], text) is not None
+    return fnmatchcase(text.lower(), test.lower())
+
+
+def parsed(text: str | None) -> Version | None:
+    """Return a version, None for what is none."""
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
 def is_on(value: Any) -> bool:
     """Return whether a key is given and not switched off."""
     given = value is not MISSING and value is not None and value not in ("", "auto", "null")
     return given and value != {} and truth(value) is not False
 
 
-def _item_holds(test: str, value: Any) -> bool:
-    if isinstance(value, Version):  # nightlies count as theirs
-        return SpecifierSet(test).contains(value, prereleases=True)
-    compared = _COMPARED.fullmatch(test)
-    if compared:
-        number = 0 if value in (0, "0") and not isinstance(value, bool) else whole(value)
-        return number is not None and _OPERATORS[compared[1]](number, int(compared[2]))
-    text = "" if value is None else str(value).strip()
-    if test.startswith("~"):
-        return re.search(test[1:], text) is not None
-    return fnmatchcase(text.lower(), test.lower())
+def truth(value: Any) -> bool | None:
+    """Return whether a value means yes, as YAML, TOML and command lines write it."""
+    if isinstance(value, str):
+        return _TRUTHS.get(value.lower())
+    return bool(value) if isinstance(value, int) else None
+
+
+def whole(value: Any) -> int | None:
+    """Return a positive whole number, also from a string; None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 12:
+        value = int(value)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _data(name: str) -> str:
+    file = resources.files("fp8verify.preflight") / "data" / name
+    return file.read_text(encoding="utf-8")
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
     """Return a table of data/ as TOML reads it."""
-    file = resources.files("fp8verify.preflight") / "data" / f"{name}.toml"
-    return parse_toml(file.read_text(encoding="utf-8"))
+    return parse_toml(_data(f"{name}.toml"))
 
 
 @cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the keys of each framework by section, as scripts/doctor_schemas.py wrote them."""
-    file = resources.files("fp8verify.preflight") / "data" / "schemas.json"
-    return dict(json.loads(file.read_text(encoding="utf-8")))
+    return dict(json.loads(_data("schemas.json")))
 
 
 @cache
-def _schema(name: str) -> dict[str, frozenset[str]]:
-    sections = schemas().get(name, {}).get("sections", {})
+def keys_of(schema: str) -> dict[str, frozenset[str]]:
+    """Return the keys of a schema by section; none for a schema that is not there."""
+    sections = schemas().get(schema, {}).get("sections", {})
     return {section: frozenset(names) for section, names in sections.items()}
-
-
-def known_keys(row: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return the keys of a framework by section, as far as they are known."""
-    known = dict(_schema(row.get("schema", "")))
-    under = row.get("under", "")
-    if under:
-        known = {f"{under}.{name}" if name else under: keys for name, keys in known.items()}
-    for section, names in row.get("fields", {}).items():
-        known[section] = known.get(section, frozenset()) | frozenset(names)
-    return known
 
 
 class Rule(NamedTuple):
@@ -150,8 +166,7 @@ def rules() -> dict[str, list[Rule]]:
 @cache
 def codes() -> dict[str, tuple[str, str]]:
     """Return by code what it means, and why it matters: the sections of codes.md."""
-    file = resources.files("fp8verify.preflight") / "data" / "codes.md"
-    sections = file.read_text(encoding="utf-8").removeprefix("## ").split("\n## ")
+    sections = _data("codes.md").removeprefix("## ").split("\n## ")
     parts = (section.strip().split("\n\n") for section in sections)
     return {code: (means, why) for code, means, why in parts}
 

@@ -19,8 +19,7 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.files import parse_toml
 from fp8verify.logs.failures import Failure, causes, failures
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import DryModel
-from fp8verify.preflight.launch import read_launch
+from fp8verify.preflight.launch import DryModel, read_launch
 from fp8verify.preflight.machine import Gpu, Gpus, Installed, Interpreter
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, codes, plain, rules

@@ -18,7 +18,7 @@ RULES = [rule for of_group in rules().values() for rule in of_group]
 
 def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
     text = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    used = set(re.findall(r'(?:code=|code, message = |\bCheck\(\s*|line, )"([a-z0-9-]+)"', text))
+    used = set(re.findall(r'(?:code=|code: str = |\bCheck\(\s*|line, )"([a-z0-9-]+)"', text))
     used |= {"torchao-not-installed", "msamp-not-installed"}
     used |= {rule.code for rule in RULES}
     assert used == set(codes())

@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status, report_of
-from fp8verify.preflight.facts import DryModel
+from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.machine import (
     FORMATS,
     Gpu,

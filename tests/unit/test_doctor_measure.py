@@ -10,7 +10,7 @@ import pytest
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
-from fp8verify.preflight.facts import DryModel, Facts
+from fp8verify.preflight.launch import DryModel, Facts
 from fp8verify.preflight.machine import Installed, Interpreter
 from fp8verify.preflight.measure import measure, parse_shape
 from tests import doctor_files as files

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.facts import Ask, Config, Facts
-from fp8verify.preflight.frameworks import framework_of
+from fp8verify.preflight.frameworks import Ask, Config
+from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import FORMATS, trains_in
-from fp8verify.preflight.mentions import Mention, mentions, mentions_of_values, spoken, told
-from fp8verify.preflight.tables import known_keys
-from fp8verify.text import listed
+from fp8verify.preflight.tables import Values, truth
+from fp8verify.text import abridged, listed
 
+_FP8 = re.compile(r"fp8|float8|nvfp4|fp4[_-]|e4m3|e5m2|mxfp", re.IGNORECASE)
+# Names, places and remarks: what they are called says nothing about precision.
+_LABELS = re.compile(
+    r"(?:^|[._-])(?:\w*dir|\w*folder|\w*path(?<!name_or_path)|config_?file|url|image|project|group"
+    r"|tags?|notes?|description|comment|(?:(?:run|exp|experiment|project|job|wandb)_)?name(?<!recipe_name)(?<!model_name))$",
+    re.IGNORECASE,
+)
+# What asks for FP8 in code and does not name it: Lightning's precisions, an import.
+_IN_CODE = re.compile(r"""["'](?:8-mixed|transformer-engine\S{0,20})["']|\btransformer_engine\b""")
+_GENERATION = re.compile(
+    r"rollout(?!_ref)|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
+)
+_SHOWN, _WIDTH = 3, 60
 _START = "`doctor -- COMMAND` and `run` show what a script does"
+
+
+class Mention(NamedTuple):
+    """A line that speaks of FP8: its number if known, its text, whether it is about generation."""
+
+    line: int | None
+    text: str
+    of_generation: bool
 
 
 def asked(facts: Facts) -> Iterator[Check]:
     """The FP8 request of each file, as the doctor understands it."""
     for config in facts.configs:
         yield _of_a_config(config)
+    absent = {missing.path for missing in facts.missing}
     for document in facts.unread:
-        found = list(mentions(document))
+        found = list(_mentions(document))
+        is_python = document.kind == "python"
+        is_named = is_python or (document.path in facts.named and document.path not in absent)
         # What a script does is told by its model, if that was built.
-        told_by_model = document.kind == "python" and facts.model and facts.model.modules
-        if not told_by_model and (found or not facts.asks):
+        told_by_model = is_python and facts.model and facts.model.modules
+        if (found or (is_named and not facts.asks)) and not told_by_model:
             yield _unread(document, found)
-        if document.kind != "python":  # which may have a branch for each GPU
+        if not is_python:  # which may have a branch for each GPU
             yield from _formats(document, found, facts)
     for missing in facts.missing:
         whose = f"{missing.framework}; its" if missing.framework else "the"
@@ -35,37 +60,82 @@ def asked(facts: Facts) -> Iterator[Check]:
         yield _skipped(message, missing.path, missing.line, "config-not-found")
 
 
+def _mentions(document: Document) -> Iterator[Mention]:
+    """Yield the settings, or the lines of code, that speak of FP8; labels do not."""
+    if document.kind != "python":
+        yield from _mentions_of_values(document.values, document.lines)
+        return
+    for number, line in enumerate(document.text.splitlines(), start=1):
+        if _FP8.search(line) or _IN_CODE.search(line):
+            yield Mention(number, line.strip(), _GENERATION.search(line) is not None)
+
+
+def _mentions_of_values(values: Values, lines: Mapping[str, int]) -> Iterator[Mention]:
+    """Yield the settings that speak of FP8, but for those that say no."""
+    for key, value in values.items():
+        if value in ({}, None, "", "null") or truth(value) is False:
+            continue
+        said = isinstance(value, (str, list)) and _FP8.search(str(value))
+        if _is_about_fp8(key) or (said and not _LABELS.search(key)):
+            of_generation = _GENERATION.search(key) is not None
+            yield Mention(lines.get(key), f"{key}: {value}", of_generation)
+
+
+def _is_about_fp8(key: str) -> bool:
+    return re.search(rf"{_FP8.pattern}|(?:^|\.)fp4$", key, re.IGNORECASE) is not None
+
+
+def _spoken(found: Sequence[Mention], where: str = "") -> str:
+    """Return what mentions are of: FP4 if none of them is about FP8."""
+    is_fp4 = all("fp4" in row.text.lower() for row in found)
+    return f"mentions {'FP4' if is_fp4 else 'FP8'}{where} ({_told(found)})"
+
+
+def _told(found: Iterable[Mention]) -> str:
+    """Return mentions in words, the first ones with their text."""
+    shown = [
+        f"line {row.line}: {_part(row.text)}" if row.line else _part(row.text) for row in found
+    ]
+    return abridged(shown, _SHOWN)
+
+
+def _part(text: str) -> str:
+    """Return a text, of a long one the part around the word."""
+    match = _FP8.search(text)
+    first = max(0, match.start() - _WIDTH // 2) if match and len(text) > _WIDTH else 0
+    part = text[first : first + _WIDTH]
+    return f"{'…' if first else ''}{part}{'…' if len(text) > first + _WIDTH else ''}"
+
+
 def _of_a_config(config: Config) -> Check:
-    ask, row = config.ask, framework_of(config)
+    ask, row, document = config.ask, config.row, config.document
     if ask is not None:
-        line = config.lines.get(config.origins.get(ask.key, ask.key))
-        where = " in a branch of the script" if ask.key in config.branches else ""
+        where = "" if config.branch_of(ask.key) is None else " in a branch of the script"
         where += f" in versions until {ask.until}" * bool(ask.until)
         message = f"{config.framework}: requests {_described(ask)}{where}"
+        line = config.line_of(ask.key)
         return Check("fp8-asked", Status.OK, message, file=config.path, line=line)
-    found = list(mentions_of_values(config.values, config.lines))
+    found = list(_mentions_of_values(document.values, document.lines))
     if "unread" in row:
-        says = f"mentions {spoken(found)} ({told(found)}); " if found else ""
+        says = f"{_spoken(found)}; " if found else ""
         message = f"{config.framework}: {says}{row['unread']}: not checked"
         return _skipped(message, config.path, _first(found))
     unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
     if unknown:
-        where = f"mentions {spoken(unknown)} where no rule reads it ({told(unknown)})"
-        message = f"{config.framework}: {where}: not checked"
+        says = _spoken(unknown, " where no rule reads it")
+        message = f"{config.framework}: {says}: not checked"
         return _skipped(message, config.path, _first(unknown))
     generation = [one for one in found if one.of_generation]
-    more = f"; FP8 for generation only ({told(generation)})" if generation else ""
-    other = config.elsewhere or row.get("asked_by", "")
-    rest = f"; {other} may request it" if other else ""
-    message = f"{config.framework}: no line requests FP8 for training{more}{rest}"
-    if rest:
-        return _skipped(f"{message}: not checked", config.path, None)
+    more = f"; FP8 for generation only ({_told(generation)})" if generation else ""
+    message = f"{config.framework}: no line requests FP8 for training{more}"
+    if other := document.elsewhere or row.get("asked_by", ""):
+        return _skipped(f"{message}; {other} may request it: not checked", config.path, None)
     return Check("fp8-not-asked", Status.NOTE, message, file=config.path, line=_first(generation))
 
 
 def _is_known(mention: Mention, config: Config) -> bool:
     """Whether a rule or the framework's table of keys knows the setting that mentions FP8."""
-    row = framework_of(config)
+    row = config.row
     key, _, value = mention.text.partition(": ")
     section, _, name = key.rpartition(".")
     plain = name.removeprefix("--").replace("-", "_")
@@ -77,8 +147,7 @@ def _is_known(mention: Mention, config: Config) -> bool:
     if _is_one_of(given, read) or given in row.get("alias", {}).values():
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
-    in_key = next(mentions_of_values({key: True}, {}), None) is not None
-    return in_key and bool({name, plain} & known_keys(row).get(section, frozenset()))
+    return _is_about_fp8(key) and not {name, plain}.isdisjoint(row["keys"].get(section, ()))
 
 
 def _is_one_of(name: str, keys: Iterable[str]) -> bool:
@@ -89,18 +158,15 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     """Return what is said of a file that no rule reads."""
     line = _first(found)
     if document.kind == "python":
-        says = f"mentions {spoken(found)} ({told(found)})" if found else "no line mentions FP8"
-        message = f"{says}; not checked further: {_START}"
-        return _skipped(message, document.path, line)
+        says = _spoken(found) if found else "no line mentions FP8"
+        return _skipped(f"{says}; not checked further: {_START}", document.path, line)
     rest = "its framework is not recognized: not checked"
     if not found:
-        code, message = "config-not-recognized", rest
-    elif all(one.of_generation for one in found):
-        code = "fp8-mentioned"
-        message = f"FP8 for generation only ({told(found)}), which says nothing of training; {rest}"
-    else:
-        code, message = "fp8-mentioned", f"mentions {spoken(found)} ({told(found)}); {rest}"
-    return _skipped(message, document.path, line, code)
+        return _skipped(rest, document.path, line, "config-not-recognized")
+    says = _spoken(found)
+    if all(one.of_generation for one in found):
+        says = f"FP8 for generation only ({_told(found)}), which says nothing of training"
+    return _skipped(f"{says}; {rest}", document.path, line)
 
 
 def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> Iterator[Check]:
@@ -109,10 +175,7 @@ def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> 
         found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
         gpus = dict.fromkeys(one.name for one in facts.gpus.found if trains_in(one, fmt) is False)
         if found and gpus:
-            message = (
-                f"{told(found)}: {listed(list(gpus))} cannot train in {FORMATS[fmt].name} with "
-                f"Transformer Engine or torchao, which need {FORMATS[fmt].needs}"
-            )
+            message = f"{_told(found)}: {listed(list(gpus))} {FORMATS[fmt].refused}"
             line = _first(found)
             yield Check("no-fp8-units", Status.WARN, message, file=document.path, line=line)
 
@@ -122,7 +185,7 @@ def _skipped(message: str, file: str, line: int | None, code: str = "fp8-mention
 
 
 def _first(found: Sequence[Mention]) -> int | None:
-    return next((one.line for one in found), None)
+    return found[0].line if found else None
 
 
 def _described(ask: Ask) -> str:

@@ -1,0 +1,95 @@
+"""The linear layers of a model by their sizes: from its modules, or from a configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fp8verify.preflight.tables import MISSING, Values, is_on, value_of, whole
+from fp8verify.text import listed, shorten
+
+if TYPE_CHECKING:
+    from fp8verify.capture.schema import ModuleRecord
+
+
+class LayerSize(NamedTuple):
+    """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
+
+    `kind`: "head" for an output head, "expert" for experts, of which only those per token count.
+    """
+
+    name: str
+    n: int
+    k: int
+    modules: int = 1
+    kind: str = ""
+
+
+def flops(layers: Iterable[LayerSize]) -> int:
+    """Return a number proportional to the FLOPs of layers."""
+    return sum(layer.n * layer.k * layer.modules for layer in layers)
+
+
+def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
+    """Return modules as layers; modules of one size are one entry."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for module in modules:
+        if module.in_features and module.out_features:
+            names.setdefault((module.out_features, module.in_features), []).append(module.fqn)
+    return tuple(
+        LayerSize(listed(shorten(fqns, fqns), 3), n, k, len(fqns)) for (n, k), fqns in names.items()
+    )
+
+
+def named(layers: Iterable[LayerSize]) -> str:
+    """Return layers as a message names them: K -> N."""
+    return listed([f"{layer.name} {layer.k} -> {layer.n}" for layer in layers], 6)
+
+
+def layers_from_sizes(row: Mapping[str, Any], given: Values, shards: int) -> Iterator[LayerSize]:
+    """Yield the linear layers that follow from a decoder's sizes, as split over `shards` GPUs.
+
+    Args:
+        row: the framework, whose `sizes` are the keys; none follow with a key of `unsized`.
+        given: the values of a configuration.
+        shards: the GPUs that each matrix is split over.
+    """
+    sizes = row.get("sizes", {})
+
+    def number(name: str) -> int | None:
+        return whole(given.get(sizes.get(name, ""), sizes.get(f"{name}_default")))
+
+    dim, count = number("dim"), number("layers")
+    is_unsized = any(is_on(value_of(key, given)) for key in row.get("unsized", ()))
+    if dim is None or count is None or is_unsized:
+        return
+    q = kv = dim
+    if heads := number("heads"):
+        head = number("head_dim") or dim // heads
+        q, kv = head * heads, head * (number("kv_heads") or heads)
+    yield LayerSize("attention q", q // shards, dim, count)
+    yield LayerSize("attention k, v", max(1, kv // shards), dim, 2 * count)
+    yield LayerSize("attention o", dim, q // shards, count)
+    hidden = number("hidden") or _hidden(sizes, given, dim)
+    gates = 2 if "gated" not in sizes or is_on(given.get(sizes["gated"], MISSING)) else 1
+    experts = number("experts")
+    sparse = count // (number("frequency") or 1) if experts else 0
+    if sparse < count:
+        yield LayerSize("feed-forward in", hidden // shards, dim, gates * (count - sparse))
+        yield LayerSize("feed-forward out", dim, hidden // shards, count - sparse)
+    if experts:
+        width, active = number("expert_hidden") or hidden, sparse * (number("top_k") or 1)
+        yield LayerSize("expert feed-forward in", width, dim, gates * active, "expert")
+        yield LayerSize("expert feed-forward out", dim, width, active, "expert")
+    if vocabulary := number("vocabulary"):
+        yield LayerSize("output head", vocabulary, dim, kind="head")
+
+
+def _hidden(sizes: Mapping[str, Any], given: Values, dim: int) -> int:
+    """Return the width of a feed-forward part that is not given: Llama's rule, or four times."""
+    if "multiplier" not in sizes:
+        return 4 * dim
+    factor = given.get(sizes["multiplier"], 1.0)
+    factor = factor if isinstance(factor, (int, float)) and 0 < factor < 1000 else 1.0
+    return 256 * math.ceil(int(4 * dim * (2 / 3) * factor) / 256)
