@@ -24,7 +24,7 @@ from fp8verify.cli.options import (
 from fp8verify.cli.output import emit
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight import RECIPES, doctor
-from fp8verify.preflight.checks import FORMS, Check, Status, report_of, to_text
+from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, to_text
 
 
 @click.command(
@@ -139,7 +139,7 @@ def check_each(files: Sequence[str]) -> int:
 
 
 def _is_of_file(check: Check) -> bool:
-    return check.file is not None and check.status in (Status.FAIL, Status.WARN)
+    return check.file is not None and check.status in FAULTS
 
 
 if __name__ == "__main__":

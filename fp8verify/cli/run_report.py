@@ -19,7 +19,7 @@ from fp8verify.capture.names import LOG
 from fp8verify.cli.output import apply_gates, emit, write_report
 from fp8verify.logs.failures import MISPLACED_OPTION, failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
-from fp8verify.preflight.afterwards import explain_missing
+from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
 from fp8verify.record.folder import CAPTURE
 from fp8verify.record.judge import keep_report

@@ -89,7 +89,7 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _GRAVITY = (Status.FAIL, Status.WARN, Status.NOTE, Status.OK, Status.SKIPPED)
-_FAULTS = (Status.FAIL, Status.WARN)
+FAULTS = (Status.FAIL, Status.WARN)
 # What a machine is, which says nothing of the files and the command that were named.
 _OF_MACHINE = {"fp8-units", "no-gpu", "te-not-installed", "torch-not-installed", "versions"}
 _UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found"})
@@ -107,7 +107,7 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
     faults = counts[Status.FAIL] + counts[Status.WARN]
     if faults:
         gravest = Status.FAIL if counts[Status.FAIL] else Status.WARN
-        words = [f"{counts[state]} {state.value}" for state in _FAULTS if counts[state]]
+        words = [f"{counts[state]} {state.value}" for state in FAULTS if counts[state]]
         words += [f"{counts[Status.SKIPPED]} not checked"] if counts[Status.SKIPPED] else []
         return (
             gravest,

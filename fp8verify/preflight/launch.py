@@ -15,12 +15,11 @@ from fp8verify.preflight.frameworks import Ask, Config, launched_by, recognize
 from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.machine import (
     Gpus,
-    Installed,
-    Interpreter,
+    RunPython,
     built_for,
     find_gpus,
-    find_installed,
-    find_interpreter,
+    find_python,
+    with_versions,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Facts(NamedTuple):
         missing: configurations that a launch names and that are not on this machine.
         command: what would be run.
         gpus: the GPUs of this machine, or those that were named.
-        installed: the packages of the run's Python.
+        python: the run's Python, and its packages.
         require_gpu: whether a machine without a GPU fails.
         model: the result of a dry start, None if nothing was started.
     """
@@ -80,7 +79,7 @@ class Facts(NamedTuple):
     missing: tuple[Missing, ...] = ()
     command: tuple[str, ...] = ()
     gpus: Gpus = Gpus()
-    installed: Installed = Installed(Interpreter("", "", named=False), {})
+    python: RunPython = RunPython("", "", named=False)
     require_gpu: bool = False
     model: DryModel | None = None
 
@@ -93,7 +92,7 @@ class Facts(NamedTuple):
     @property
     def versions(self) -> Mapping[str, str]:
         """Versions by distribution, among them the CUDA or ROCm that torch was built for."""
-        return {**self.installed.versions, **built_for(self.installed.versions)}
+        return {**self.python.versions, **built_for(self.python.versions)}
 
 
 def gather(
@@ -116,14 +115,12 @@ def gather(
     Raises:
         InputError: a configuration cannot be read.
     """
-    interpreter = find_interpreter(command, environment)
+    found = find_python(command, environment)
     with ThreadPoolExecutor(2) as pool:
-        found = pool.submit(lambda: gpus or find_gpus())
-        installed = pool.submit(find_installed, interpreter)
+        seen = pool.submit(lambda: gpus or find_gpus())
+        python = pool.submit(with_versions, found)
         facts = read_launch(configs, command, environment)
-    return facts._replace(
-        gpus=found.result(), installed=installed.result(), require_gpu=require_gpu
-    )
+    return facts._replace(gpus=seen.result(), python=python.result(), require_gpu=require_gpu)
 
 
 def read_launch(

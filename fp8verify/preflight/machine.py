@@ -41,22 +41,22 @@ class Gpus(NamedTuple):
     why_none: str = ""
 
 
-def answer_of(*command: str) -> tuple[int, str, str]:
+def answer_of(*command: str, given: str = "", timeout: float = TIMEOUT_S) -> tuple[int, str, str]:
     """Run a program; return its exit code, output and errors, or -1 and the reason."""
     try:
         done = subprocess.run(  # noqa: S603 - a tool of the driver, or a Python
             command,
-            stdin=subprocess.DEVNULL,
+            input=given,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TIMEOUT_S,
+            timeout=timeout,
             check=False,
         )
     except OSError as error:
         return -1, "", f"cannot be run: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return -1, "", f"did not answer within {TIMEOUT_S:g} s"
+        return -1, "", f"did not answer within {timeout:g} s"
     return done.returncode, done.stdout, done.stderr
 
 
@@ -190,22 +190,12 @@ def trains_in(gpu: Gpu, fmt: str) -> bool | None:
     return wanted.first <= (int(major), int(minor)) < wanted.end
 
 
-# Distributions that decide whether FP8 runs, by the name of their metadata folder.
-PACKAGES = (
-    "torch", "triton", "torchao", "torchtitan", "transformer_engine", "transformer_engine_torch",
-    "accelerate", "transformers", "trl", "axolotl", "llamafactory", "deepspeed", "lightning",
-    "megatron_core", "msamp", "pytorch_triton", "pytorch_triton_rocm", "nvidia_cublas",
-    "nvidia_cublas_cu12", "nvidia_cublas_cu11",
-)  # fmt: skip
 # Read in the run's Python, isolated: what an import would find is in folders on its path.
 _SCAN = """
 import os, sys, site
 paths = os.environ.get("PYTHONPATH", "").split(os.pathsep) + sys.path
 if sys.prefix == sys.base_prefix:
     paths.append(site.getusersitepackages())
-print("python", sys.version.split()[0])
-print("prefix", sys.prefix)
-wanted = set(sys.argv[1:])
 for path in dict.fromkeys(filter(None, paths)):
     try:
         names = os.listdir(path)
@@ -214,72 +204,69 @@ for path in dict.fromkeys(filter(None, paths)):
     for name in names:
         stem, ending = os.path.splitext(name)
         project, _, version = stem.partition("-")
-        if ending in (".dist-info", ".egg-info") and project.lower().replace("-", "_") in wanted:
-            print(project.lower(), version.split("-")[0])
+        if ending in (".dist-info", ".egg-info"):
+            print(project.lower().replace("-", "_"), version.split("-")[0])
     if os.path.exists(os.path.join(path, "torchao", "float8", "_inductor_patch.py")):
         print("torchao_inductor_patch", "1")
 """
 _LAUNCHERS_BESIDE_PYTHON = re.compile(
-    r"^(?:torchrun|accelerate|deepspeed|axolotl|llamafactory-cli|trl|lightning|fabric)$"
+    r"torchrun|accelerate|deepspeed|axolotl|llamafactory-cli|trl|lightning|fabric"
 )
 
 
-class Interpreter(NamedTuple):
-    """A Python: its program, why it is taken for the run's, and whether the user named it."""
+class RunPython(NamedTuple):
+    """The Python of the run, and what it has.
+
+    Attributes:
+        program: its path.
+        why: why it is taken for the run's.
+        named: whether the user named it.
+        versions: those of its packages by distribution.
+        why_unknown: why they are not known, "" if they are.
+    """
 
     program: str
     why: str
     named: bool
-
-
-class Installed(NamedTuple):
-    """What a Python has: versions by distribution, or why that is not known."""
-
-    interpreter: Interpreter
-    versions: Mapping[str, str]
+    versions: Mapping[str, str] = {}
     why_unknown: str = ""
 
 
-def find_interpreter(command: Sequence[str], environment: Mapping[str, str]) -> Interpreter:
+def find_python(command: Sequence[str], environment: Mapping[str, str]) -> RunPython:
     """Return the Python of the command, of the active environment, or of the PATH."""
-    path = environment.get("PATH")
     for word in command:
         name = Path(word).name
-        found = which(word, path=path)
+        found = which(word, path=environment.get("PATH"))
         if found and re.fullmatch(r"python[\d.]*", name):
-            return Interpreter(found, "of the command", named=True)
-        if found and _LAUNCHERS_BESIDE_PYTHON.match(name):
-            program = _shebang(found)
-            if program is not None:
-                return Interpreter(program, f"of {name}", named=True)
+            return RunPython(found, "of the command", named=True)
+        is_launcher = _LAUNCHERS_BESIDE_PYTHON.fullmatch(name)
+        if found and is_launcher and (program := _shebang(Path(found))):
+            return RunPython(program, f"of {name}", named=True)
         if word.endswith(".py"):
             if command[0] == word:
                 program, whose = choose_python(None, environment)  # as `run` does
-                return Interpreter(program, whose or "that runs fp8verify", named=True)
+                return RunPython(program, whose or "that runs fp8verify", named=True)
             break
     ours = Python(sys.executable, "that runs fp8verify")
     active = next(active_pythons(environment), ours)
-    return Interpreter(active.program, active.whose or "", named=False)
+    return RunPython(active.program, active.whose or "", named=False)
 
 
-def _shebang(program: str) -> str | None:
+def _shebang(program: Path) -> str | None:
     """Return the Python in a script's first line."""
-    try:
-        with Path(program).open("rb") as file:
-            first = file.readline(512)
-    except OSError:
-        return None
-    match = re.match(rb"#!\s*(\S*python[\d.]*)\s*$", first)
-    found = os.fsdecode(match[1]) if match else None
-    return found if found and Path(found).exists() else None
+    with suppress(OSError), program.open("rb") as file:
+        match = re.match(rb"#!\s*(\S*python[\d.]*)\s*$", file.readline(512))
+        if match and Path(found := os.fsdecode(match[1])).exists():
+            return found
+    return None
 
 
-def find_installed(interpreter: Interpreter) -> Installed:
+def with_versions(python: RunPython) -> RunPython:
     """Run the Python, isolated, to look for its packages."""
-    code, out, err = answer_of(interpreter.program, "-I", "-c", _SCAN, *PACKAGES)
+    code, out, err = answer_of(python.program, "-I", "-c", _SCAN)
     if code:
-        return Installed(interpreter, {}, err if code == -1 else f"ended with {code}")
-    return Installed(interpreter, parse_scan(out))
+        return python._replace(why_unknown=err if code == -1 else f"ended with {code}")
+    return python._replace(versions=parse_scan(out))
 
 
 def parse_scan(text: str) -> dict[str, str]:

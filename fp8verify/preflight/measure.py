@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -18,6 +17,7 @@ from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.layers import LayerSize, layers_of
+from fp8verify.preflight.machine import answer_of
 from fp8verify.text import listed
 
 BF16 = "bf16"
@@ -64,7 +64,7 @@ def measure(
     asked = list(layers_by_shape)[:MAX_SHAPES]
     compiled = not any(config.ask and config.compile is False for config in facts.configs)
     request = {"shapes": asked, "recipes": list(recipes), "compile": compiled, **options}
-    where, found = _answers(facts.installed.interpreter.program, request)
+    where, found = _answers(facts.python.program, request)
     if "error" in where:
         message = f"nothing was measured: {where['error']}"
         hint = "--measure needs a GPU, and torch and torchao in the run's Python."
@@ -127,22 +127,12 @@ def _answers(
     """Return where the worker ran, or its "error", and its answer for each shape."""
     if not request["shapes"]:
         return {"error": "no sizes are known: name some with --shape MxKxN"}, []
-    try:
-        done = subprocess.run(  # noqa: S603 - the user's own Python, our own script
-            [program, str(_WORKER)],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": f"{program}: {type(error).__name__}"}, []
+    given = json.dumps(request)
+    code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
     # Libraries print other lines.
-    lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
-    if done.returncode or not lines:
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    lines = [line for line in out.splitlines() if line.startswith(_MARK)]
+    if code or not lines:
+        last = (err.strip().splitlines() or ["it printed nothing"])[-1]
         return {"error": f"{program}: {last[:200]}"}, []
     where, *found = (json.loads(line.removeprefix(_MARK)) for line in lines)
     return where, found

@@ -20,7 +20,7 @@ from fp8verify.files import parse_toml
 from fp8verify.logs.failures import Failure, causes, failures
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import DryModel, read_launch
-from fp8verify.preflight.machine import Gpu, Gpus, Installed, Interpreter
+from fp8verify.preflight.machine import Gpu, Gpus, RunPython
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, codes, plain, rules
 from scripts.docs.shell import ROOT
@@ -150,11 +150,11 @@ def _told(name: str, text: str, rule: Rule) -> str | None:
 def _checks(
     *configs: str, gpus: tuple[Gpu, ...] = (_H100,), versions: Mapping[str, str] = _VERSIONS
 ) -> Iterator[Check]:
-    python = Interpreter("/venv/bin/python", "on the PATH", named=False)
+    python = RunPython("/venv/bin/python", "on the PATH", named=False, versions=versions)
     yield from judge(
         read_launch(configs, [], {})._replace(
             gpus=Gpus(gpus, "" if gpus else "no nvidia-smi or amd-smi"),
-            installed=Installed(python, versions),
+            python=python,
         )
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.preflight.afterwards import explain_missing
+from fp8verify.preflight import explain_missing
 from tests import doctor_files as files
 from tests.captures import ROOT
 from tests.doctor_files import write

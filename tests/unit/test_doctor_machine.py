@@ -14,9 +14,8 @@ from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.machine import (
     FORMATS,
     Gpu,
-    Interpreter,
     built_for,
-    find_interpreter,
+    find_python,
     parse,
     parse_scan,
     trains_in,
@@ -100,8 +99,7 @@ def test_torch_for_cpus_on_a_gpu_machine_fails() -> None:
     versions = {**GOOD, "torch": "2.11.0+cpu"}
     facts = facts_of(versions=versions)
     assert complaints(facts)["torch-without-cuda"].status is Status.WARN
-    named = facts.installed.interpreter._replace(named=True)
-    facts = facts._replace(installed=facts.installed._replace(interpreter=named))
+    facts = facts._replace(python=facts.python._replace(named=True))
     assert complaints(facts)["torch-without-cuda"].status is Status.FAIL
     assert complaints(facts_of(versions=versions, gpus=(), require_gpu=False)) == {}
 
@@ -121,10 +119,8 @@ def test_the_library_that_is_asked_for_must_be_there(
     versions = {name: version for name, version in GOOD.items() if name != package}
     facts = facts_of(path, versions=versions)
     assert complaints(facts)[code].status is Status.WARN  # it may not be the Python that trains
-    named = facts.installed._replace(
-        interpreter=Interpreter("python", "of the command", named=True)
-    )
-    assert complaints(facts._replace(installed=named))[code].status is Status.FAIL
+    named = facts.python._replace(named=True)
+    assert complaints(facts._replace(python=named))[code].status is Status.FAIL
     assert code not in complaints(facts_of(path, versions={**GOOD, package: "9"}))
     assert code not in complaints(facts_of(path, versions={}))  # not the training's Python
 
@@ -255,7 +251,7 @@ def test_the_python_of_the_command_is_the_trainings(tmp_path: Path) -> None:
     environment = {"PATH": str(python.parent), "VIRTUAL_ENV": str(venv)}
 
     def found(command: str) -> str:
-        return find_interpreter(command.split(), environment).program
+        return find_python(command.split(), environment).program
 
     assert found(f"env A=1 {python} train.py") == str(python)
     assert found("torchrun --nproc-per-node 8 train.py") == str(python)

@@ -11,7 +11,7 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import DryModel, Facts
-from fp8verify.preflight.machine import Installed, Interpreter
+from fp8verify.preflight.machine import RunPython
 from fp8verify.preflight.measure import measure, parse_shape
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
@@ -36,8 +36,8 @@ class Worker:
         says = "".join(f"echo 'fp8verify: {json.dumps(line)}'\n" for line in lines)
         python.write_text(f"#!/bin/sh\necho hello\ncat >{self.folder}/asked\n{says}")
         python.chmod(0o755)
-        installed = Installed(Interpreter(str(python), "", named=True), {})
-        return list(measure(facts._replace(installed=installed), shapes, tokens, RECIPES))
+        installed = RunPython(str(python), "", named=True)
+        return list(measure(facts._replace(python=installed), shapes, tokens, RECIPES))
 
     def sizes(self, facts: Facts, shapes: tuple[str, ...]) -> set[tuple[int, ...]]:
         modules = facts.model.modules if facts.model else ()
@@ -122,10 +122,10 @@ def test_the_layers_of_a_dry_model_that_are_in_fp8_are_measured(
 
 
 def test_a_python_that_cannot_measure_says_why(tmp_path: Path) -> None:
-    python = Installed(Interpreter(str(tmp_path / "none"), "", named=True), {})
-    (check,) = measure(Facts({}, installed=python), ["8x16x32"], None, RECIPES)
+    python = RunPython(str(tmp_path / "none"), "", named=True)
+    (check,) = measure(Facts({}, python=python), ["8x16x32"], None, RECIPES)
     assert (check.status, check.code) == (Status.SKIPPED, "measured")
-    assert "FileNotFoundError" in check.message
+    assert "cannot be run: No such file" in check.message
     (check,) = measure(Facts({}), [], None, RECIPES)
     assert "--shape" in check.message
 
@@ -137,8 +137,7 @@ def test_the_worker_times_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     # Emulated on the CPU: the times say nothing, but all of the worker runs, though uncompiled.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    python = Interpreter(f"{python_with_torch()}", "", named=True)
-    here = Facts({}, installed=Installed(python, {}))
+    here = Facts({}, python=RunPython(str(python_with_torch()), "", named=True))
     (check,) = measure(here, ["32x16x32"], None, ["tensorwise", "zigzag"], device="cpu")
     assert "zigzag failed (" in check.message
     assert "; tensorwise" not in check.message

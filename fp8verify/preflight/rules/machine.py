@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import Facts
-from fp8verify.preflight.machine import FORMATS, Gpu, Interpreter, trains_in
+from fp8verify.preflight.machine import FORMATS, Gpu, RunPython, trains_in
 
 _FALLBACKS = (
     "torchao raises (“torch._scaled_mm is only supported on CUDA devices with compute capability "
@@ -53,11 +53,11 @@ def _count(found: Iterable[Gpu]) -> str:
 
 def torch_of_the_run(facts: Facts) -> Iterator[Check]:
     """Which Python was looked at, and whether it has torch, built for this machine."""
-    python = facts.installed.interpreter
+    python = facts.python
     label = f"{python.program} ({python.why})"
     version = facts.versions.get("torch")
     if version is None:
-        why = facts.installed.why_unknown or "has no torch"
+        why = python.why_unknown or "has no torch"
         hint = "Activate the run's environment, or put its command after --."
         if python.named:
             hint = "Install torch there, or name the Python that trains."
@@ -74,7 +74,7 @@ def torch_of_the_run(facts: Facts) -> Iterator[Check]:
         yield Check("versions", Status.OK, f"{', '.join(shown)} in {label}")
 
 
-def _fault_of(python: Interpreter) -> Status:
+def _fault_of(python: RunPython) -> Status:
     """Return how grave it is that a Python lacks something: it may not be the one that trains."""
     return Status.FAIL if python.named else Status.WARN
 
@@ -92,7 +92,7 @@ def libraries(facts: Facts) -> Iterator[Check]:
     """Whether the library is there that multiplies in FP8 for the run."""
     if "torch" not in facts.versions:  # this is no Python that trains
         return
-    python, source = facts.installed.interpreter, "package metadata of that Python"
+    python, source = facts.python, "package metadata of that Python"
     backends = {ask.backend: path for ask, path in facts.asks if ask.backend}
     for backend, path in backends.items():
         name, label, install = _LIBRARIES[backend]
