@@ -12,6 +12,7 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,18 +179,19 @@ def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
         data = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return flatten(data), dict(_node_lines(node))
+    return flatten(data), _node_lines(node)
 
 
-def _node_lines(root: Any) -> Iterator[tuple[str, int]]:
+def _node_lines(root: Any) -> dict[str, int]:
+    return dict(islice(_lines_in(root), MAX_VALUES))  # aliases may make them endless
+
+
+def _lines_in(root: Any) -> Iterator[tuple[str, int]]:
     stack: list[tuple[str, Any]] = [("", root)]
-    left = MAX_VALUES
     while stack:
         prefix, node = stack.pop()
-        for key, value in node.value if getattr(node, "id", "") == "mapping" else ():
-            if not left or len(prefix) > MAX_KEY * MAX_DEPTH:
-                return
-            left -= 1
+        is_mapping = getattr(node, "id", "") == "mapping" and len(prefix) <= MAX_KEY * MAX_DEPTH
+        for key, value in node.value if is_mapping else ():
             name = f"{prefix}.{key.value}" if prefix else str(key.value)
             yield name, key.start_mark.line + 1
             stack.append((name, value))
@@ -199,7 +201,7 @@ def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     values = flatten(json.loads(text))
     with suppress(yaml.YAMLError):  # JSON is YAML, but for tabs
         node = yaml.compose(text.replace("\t", " "), _Bounded)
-        return values, dict(_node_lines(node))
+        return values, _node_lines(node)
     return values, {}
 
 
@@ -243,29 +245,22 @@ _READERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
 
 
 def _without_remarks(text: str) -> str:
-    """Return a Python source without comments and strings that are statements, line by line."""
+    """Return a Python source without comments and docstrings, as far as it can be read."""
     lines = text.splitlines()
-    for (row, column), (last, end) in _remarks(text):
-        for number in range(row, min(last, len(lines)) + 1):
-            line = lines[number - 1]
-            first = column if number == row else 0
-            lines[number - 1] = line[:first] + (line[end:] if number == last else "")
-    return "\n".join(lines)
-
-
-_Place = tuple[int, int]
-_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-
-
-def _remarks(text: str) -> list[tuple[_Place, _Place]]:
-    """Return the places of comments and docstrings, the last one first."""
-    found: list[tuple[_Place, _Place]] = []
     before = tokenize.NEWLINE
-    with suppress(tokenize.TokenError, SyntaxError, ValueError):  # as far as it can be read
+    with suppress(tokenize.TokenError, SyntaxError, ValueError, IndexError):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            is_statement = token.type == tokenize.STRING and before in _STARTS
-            if token.type == tokenize.COMMENT or is_statement:
-                found.append((token.start, token.end))
+            is_docstring = token.type == tokenize.STRING and before in _STARTS
+            if token.type == tokenize.COMMENT or is_docstring:
+                (first, begin), (last, end) = token.start, token.end
+                for number in range(first, last + 1):
+                    line = lines[number - 1]
+                    left = begin if number == first else 0
+                    right = end if number == last else len(line)
+                    lines[number - 1] = line[:left] + " " * (right - left) + line[right:]
             if token.type not in (tokenize.COMMENT, tokenize.NL):
                 before = token.type
-    return found[::-1]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+_STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)

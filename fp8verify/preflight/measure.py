@@ -116,7 +116,7 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
     m = tokens or next((one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS)
     found: dict[Shape, list[LayerSize]] = {}
     for layer in layers:
-        if layer.kind != "expert":
+        if not layer.is_expert:
             found.setdefault(Shape(m, layer.k, layer.n), []).append(layer)
     return found
 

@@ -11,8 +11,7 @@ from fp8verify.preflight.rules import asked, keys, machine, model, rows
 Rule = Callable[[Facts], Iterator[Check]]
 RULES: tuple[Rule, ...] = (
     machine.gpus, machine.torch_of_the_run, machine.libraries, asked.asked, keys.unknown_keys,
-    keys.unknown_values, rows.rows, model.small_sizes, model.expected_share, asked.not_started,
-    model.model,
+    keys.unknown_values, rows.rows, model.small_sizes, asked.not_started, model.model,
 )  # fmt: skip
 
 

@@ -49,44 +49,11 @@ def _small(ask: Ask | None, layers: Sequence[LayerSize], config: Config | None) 
         yield Check("dims-too-small-to-pay", status, message, hint, source, *place)
 
 
-def expected_share(facts: Facts) -> Iterator[Check]:
-    """The share of the linear layers' FLOPs that the configuration converts to FP8."""
-    for config in facts.configs:
-        share = fp8_share(config)
-        if config.ask is not None and share is not None:
-            high = config.row.get("sizes", {}).get("high", ())
-            has_head = any(part.kind == "head" for part in config.layers)
-            but = "" if has_head or "head" not in high else ", without the output head's,"
-            message = (
-                f"about {share:.0%} of the linear layers' GEMM FLOPs{but} are expected in "
-                "FP8" + (f"; in high precision: {', '.join(high)}" if share < 1 and high else "")
-            )
-            hint = "`fp8verify run --min-share` checks it."
-            source = "the sizes in this file; what its framework converts"
-            line = _line_of_sizes(config)
-            yield Check("fp8-share-expected", Status.OK, message, hint, source, config.path, line)
-
-
-def fp8_share(config: Config) -> float | None:
-    """Return the share of the linear layers' FLOPs that runs in FP8, 0 to 1; None if unknown."""
-    if not config.layers:
-        return None
-    low = [part for part in _converted(config) if not (part.n % 16 or part.k % 16)]
-    return flops(low) / flops(config.layers)
-
-
 def layers_asked(config: Config, facts: Facts) -> tuple[Ask | None, tuple[LayerSize, ...]]:
     """Return a configuration's request, or that of others for its sizes, and its layers."""
-    layers = _converted(config)
-    if config.ask is None and config.row.get("only_sizes") and layers and facts.asks:
-        return facts.asks[0][0], layers
-    return config.ask, layers if config.ask else ()
-
-
-def _converted(config: Config) -> tuple[LayerSize, ...]:
-    """Return the layers that the framework converts; `high` names the others."""
-    high = config.row.get("sizes", {}).get("high", ())
-    return tuple(part for part in config.layers if part.kind not in high)
+    if config.ask is None and config.row.get("only_sizes") and config.layers and facts.asks:
+        return facts.asks[0][0], config.layers
+    return config.ask, config.layers if config.ask else ()
 
 
 def _line_of_sizes(config: Config) -> int | None:

@@ -11,7 +11,7 @@ from fp8verify.preflight.frameworks import Config, word
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.layers import named
-from fp8verify.preflight.rules.model import fp8_share, layers_asked
+from fp8verify.preflight.rules.model import layers_asked
 from fp8verify.preflight.tables import (
     MISSING,
     Rule,
@@ -143,19 +143,14 @@ def _message(rule: Rule, config: Config, known: Known) -> str:
         kind, name = match.groups()
         if kind == "=":
             return str(value_of(name, config.given))[:60]
-        return _derived(name, rule, config, known) if kind == "@" else spelled(name, config)
-
-    return re.sub(r"<(=|@|)([^<>]+)>", part, rule.message)
-
-
-def _derived(name: str, rule: Rule, config: Config, known: Known) -> str:
-    if name == "sides":
+        if kind != "@":
+            return spelled(name, config)
+        if name != "sides":
+            return str(known[name])
         test = rule.where["sides"]
         return named([layer for layer in known["layers"] if holds(test, [layer.n, layer.k])])
-    if name == "share":
-        share = fp8_share(config)
-        return "an unknown share" if share is None else f"{share:.0%}"
-    return str(known[name])
+
+    return re.sub(r"<(=|@|)([^<>]+)>", part, rule.message)
 
 
 def spelled(key: str, config: Config) -> str:
