@@ -25,8 +25,8 @@ from fp8verify.record.folder import CAPTURE
 from fp8verify.record.judge import keep_report
 from fp8verify.record.log import own_line, say
 from fp8verify.report.forms import render
-from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
+from fp8verify.verdict.findings_table import finding
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 MANY_CAPTURES = 5
-_NO_STEP, _NOT_COMPLETE = "no-training-step", "window-not-complete"
 _MAX_WORLD = 1 << 20
 
 
@@ -107,28 +106,31 @@ def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
 
 def _with_failure(report: Report, result: RunResult) -> Report:
     """Report a run that failed before its window, with how it ended and its own error."""
+    if any(rank.health.kernels for rank in report.ranks):
+        return report
     metas = read_ranks(result.capture).values()
     seen = max((meta.steps_seen for meta in metas), default=0)
-    kernels = any(rank.health.kernels for rank in report.ranks)
-    code = _NO_STEP if not seen else "" if kernels else _NOT_COMPLETE
-    if all(finding.code != code for finding in report.findings):
-        return report
-    error = last_error(find_logs(result.capture))
+    last = last_error(find_logs(result.capture))
     # A shell may have ignored the exit code of a script that took no step.
-    if result.exit_code == 0 and (error is None or seen):
+    if result.exit_code == 0 and (last is None or seen):
         return report
-    fact = f"{_ended(result)} before it completed a step"
+    ended, error = _ended(result), f": {last}" if last else ""
     if seen:
         # A process that was killed could not write down its last steps.
         known = any(meta.ended and meta.steps_seen == seen for meta in metas)
-        fact = f"{_ended(result)} {'' if known else 'at or '}after step {seen}, before its window"
-    message = f"{fact}: {error}" if error else fact
-    found = tuple(
-        _with_message(finding, message) if finding.code == code else finding
-        for finding in report.findings
-    )
+        place = "" if known else "at or "
+        own = finding(
+            "window-not-complete", "failed", ended=ended, place=place, seen=seen, error=error
+        )
+    elif option := _misplaced(error):
+        own = finding("no-training-step", "misplaced", ended=ended, error=error, option=option)
+    else:
+        own = finding("no-training-step", "failed", ended=ended, error=error)
+    others = [one for one in report.findings if one.code != own.code]
+    if len(others) == len(report.findings):
+        return report
     notes = tuple(note for note in report.notes if note != result.guess)
-    return replace(report, reason=message if seen else fact, findings=found, notes=notes)
+    return replace(report, reason=own.message, findings=(own, *others), notes=notes)
 
 
 def _ended(result: RunResult) -> str:
@@ -138,12 +140,8 @@ def _ended(result: RunResult) -> str:
     return f"the run was ended by {name} (exit code {result.exit_code})"
 
 
-def _with_message(finding: Finding, message: str) -> Finding:
-    hint = "Fix the run's own error first, shown above; the log is in the capture."
-    if finding.code == _NOT_COMPLETE:
-        hint = f"{hint} {finding.hint}"
-    misplaced = MISPLACED_OPTION.search(message)
-    ours = {param.name for param in click.get_current_context().command.params}
-    if misplaced is not None and misplaced[1][2:].replace("-", "_") in ours:
-        hint = f"{misplaced[1]} is an option of fp8verify: put it before the script."
-    return replace(finding, message=message, hint=hint)
+def _misplaced(error: str) -> str:
+    """Return the option of ours that the script refused; empty if it refused none."""
+    refused = MISPLACED_OPTION.search(error)
+    ours = [name for param in click.get_current_context().command.params for name in param.opts]
+    return refused[1] if refused is not None and refused[1] in ours else ""
