@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fp8verify.cli.options import form_option
 from fp8verify.errors import UsageError
 from fp8verify.files import parse_toml
-from fp8verify.terms import KernelName
 
 if TYPE_CHECKING:
     from fp8verify.logs.failures import Cause
@@ -45,32 +44,69 @@ def explain_command(names: tuple[str, ...], form: str) -> None:
         raise UsageError(
             "no kernel name or finding code given", "Pass names, or - to read them from stdin."
         )
-    from msgspec.structs import replace
+    if form == "json":
+        for name in _names(names):
+            click.echo(_as_json(name))
+    else:
+        click.echo("\n\n".join(map(_as_text, _names(names))))
+
+
+def _names(names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        if name != "-":
+            yield name
+            continue
+        for raw in sys.stdin.buffer:
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            if line.strip():
+                yield line[:_MAX_NAME]
+
+
+def _as_json(name: str) -> str:
+    """Return an object for a message whose cause is known, else for the name of a kernel."""
+    import msgspec
 
     from fp8verify.kernels import decode
+
+    def fields(row: object, names: Iterable[str]) -> dict[str, object]:
+        return {field: getattr(row, field) for field in names}
+
+    if (cause := _cause(name)) is not None:
+        known = fields(cause.failure, ("cause", "remedy", "evidence", "check"))
+        return msgspec.json.encode({"message": cause.text, **known}).decode()
+    shown = ("name", "role", "precision", "a", "b", "out", "library", "reason")
+    return msgspec.json.encode(fields(decode(name), shown)).decode()
+
+
+def _cause(message: str) -> Cause | None:
     from fp8verify.logs.failures import causes
 
-    show = _as_json if form == "json" else _as_text
-    for place, name in enumerate(_names(names)):
-        between = "\n" if place else ""
-        pages = _pages() if form == "text" and _CODE.fullmatch(name) else {}
-        if name in pages:
-            click.echo(f"{between}{name}\n\n{_as_plain(pages[name](name))}")
-            continue
-        if form == "text" and (told := _word(name)):
-            click.echo(f"{between}{name}\n{_wrapped(told.replace('`', ''), '  ')}")
-            continue
-        if known := causes(name.splitlines(), alone=True):
-            cause = (_cause_as_json if form == "json" else _cause_as_text)(known[0])
-            click.echo(f"{between if form == 'text' else ''}{cause}")
-            continue
-        found = decode(name)
-        if found.library == "unknown" and (other := _other(name)):
-            found = replace(found, reason=other)
-        click.echo(show(found))
-        cutoff = 0.6 if "-" in name else 0.8
-        if close := get_close_matches(name, pages, n=1, cutoff=cutoff):
-            click.echo(f"  Did you mean {close[0]}?")
+    return next(iter(causes(message.splitlines(), alone=True)), None)
+
+
+def _as_text(name: str) -> str:
+    """Return what a code, a word, an error message or the name of a kernel means."""
+    from fp8verify.kernels import decode
+    from fp8verify.text import printable
+
+    pages = _pages() if _CODE.fullmatch(name) else {}
+    if name in pages:
+        return f"{name}\n\n{_as_plain(pages[name](name))}"
+    if told := _meaning(name):
+        return f"{name}\n{_wrapped(told.replace('`', ''), '  ')}"
+    if (cause := _cause(name)) is not None:
+        known = cause.failure
+        doubt = "" if cause.is_certain else "if FP8 code raised it: "
+        lines = [printable(cause.text), f"  a cause:  {doubt}{known.cause}"]
+        lines += [f"  next:     {known.remedy}", f"  evidence: {known.evidence}"]
+        if known.check:
+            lines.append(f"  doctor:   fp8verify doctor checks for it beforehand ({known.check})")
+        return "\n".join(lines)
+    found = decode(name)
+    said = f"  {found.role.value}, {found.precision.value}: {found.reason}"
+    close = get_close_matches(name, pages, n=1, cutoff=0.6 if "-" in name else 0.8)
+    meant = f"\n  Did you mean {close[0]}?" if close else ""
+    return f"{printable(found.name)}\n{said}{meant}"
 
 
 def _pages() -> dict[str, Callable[[str], str]]:
@@ -80,14 +116,6 @@ def _pages() -> dict[str, Callable[[str], str]]:
 
     pages: dict[str, Callable[[str], str]] = dict.fromkeys(codes(), code_page)
     return pages | dict.fromkeys(findings_table(), finding_page)
-
-
-def _word(word: str) -> str:
-    """Return what a verdict or a word of the glossary means; empty if it is neither."""
-    from fp8verify.report.model.report import MEANINGS
-
-    verdicts = {verdict.value.casefold(): text for verdict, text in MEANINGS.items()}
-    return verdicts.get(word.casefold()) or meaning(word)
 
 
 def _as_plain(page: str) -> str:
@@ -112,107 +140,16 @@ def _wrapped(text: str, indent: str = "") -> str:
     )
 
 
-# What people paste in place of a name, and the command that takes it.
-_OTHERS = (
-    (
-        r"Traceback \(most recent|  File \"|\w{0,60}(?:Error|Exception|Exit|Interrupt)\b",
-        (
-            "a traceback, whose message has no known cause here: `fp8verify inspect --log FILE` "
-            "reads the whole log"
-        ),
-    ),
-    (
-        r"(?:/|\./|~/|\w{1,4}://)\S|\S{1,200}\.(?:ya?ml|toml|json|sh|log|txt|gz|csv|sqlite)$",
-        (
-            "a file: `fp8verify inspect FILE` takes traces, `inspect --log FILE` logs and "
-            "`fp8verify doctor --config FILE` configurations"
-        ),
-    ),
-    (
-        r"--\w[\w-]*(?:[ =]|$)|[\"'{\w.-]{1,80}[\"']?\s?[:=]\s?[^:\s=]|\[[\w.]+\]$|export \w+=",
-        (
-            "a setting: `fp8verify doctor --config FILE` checks a configuration, `fp8verify doctor "
-            "-- COMMAND` a command line"
-        ),
-    ),
-    (
-        r"[^<>(){}]{0,400}?\w [^<>(){}]{0,400}?\w \w",
-        "a sentence: if it is from a log, `fp8verify inspect --log FILE` reads what the log claims",
-    ),
-)
-
-
-def _other(text: str) -> str | None:
-    """Say what a text is that is no name of a kernel; None if it may be one."""
-    if text.startswith("void ") or "::" in text:
-        return None
-    found = (what for shape, what in _OTHERS if re.match(shape, text))
-    what = next(found, None)
-    return what and f"this is no name of a kernel, but {what}"
-
-
-def _names(names: tuple[str, ...]) -> Iterator[str]:
-    for name in names:
-        if name != "-":
-            yield name
-            continue
-        for raw in sys.stdin.buffer:
-            line = raw.decode("utf-8", "replace").rstrip("\r\n")
-            if line.strip():
-                yield line[:_MAX_NAME]
-
-
-def _cause_as_text(found: Cause) -> str:
-    from fp8verify.text import printable
-
-    row = found.failure
-    lines = [
-        printable(found.text),
-        f"  a cause:  {'' if found.is_certain else 'if FP8 code raised it: '}{row.cause}",
-        f"  next:     {row.remedy}",
-        f"  evidence: {row.evidence}",
-        *(
-            [f"  doctor:   fp8verify doctor checks for it beforehand ({row.check})"]
-            if row.check
-            else []
-        ),
-    ]
-    return "\n".join(lines)
-
-
-def _cause_as_json(found: Cause) -> str:
-    import msgspec
-
-    fields = ("cause", "remedy", "evidence", "check")
-    row: dict[str, Any] = {field: getattr(found.failure, field) for field in fields}
-    return msgspec.json.encode({"message": found.text, **row}).decode()
-
-
-def _as_json(found: KernelName) -> str:
-    import msgspec
-
-    fields = ("name", "role", "precision", "a", "b", "out", "library", "reason")
-    row: dict[str, Any] = {field: getattr(found, field) for field in fields}
-    return msgspec.json.encode(row).decode()
-
-
-def _as_text(found: KernelName) -> str:
-    from fp8verify.text import printable
-
-    said = f"  {found.role.value}, {found.precision.value}: {found.reason}"
-    return f"{printable(found.name)}\n{said}"
-
-
 @cache
-def glossary() -> dict[str, str]:
-    """Return the meaning of each word; words that share one are joined by commas."""
+def glossary() -> dict[str, dict[str, str]]:
+    """Return the meanings of verdicts, and of words; words that share one are joined by commas."""
     text = Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8")
     return parse_toml(text)
 
 
-def meaning(word: str) -> str:
-    """Return what a word means, in any case; empty if the glossary does not have it."""
-    for words, text in glossary().items():
-        if word.casefold() in (one.casefold() for one in words.split(", ")):
+def _meaning(word: str) -> str:
+    """Return what a verdict or a word means, in any case; empty if the glossary has it not."""
+    for words, text in (row for table in glossary().values() for row in table.items()):
+        if word.casefold() in words.casefold().split(", "):
             return text
     return ""

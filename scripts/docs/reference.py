@@ -18,7 +18,6 @@ from fp8verify import thresholds
 from fp8verify.cli.explain_command import glossary
 from fp8verify.cli.group import COMMANDS
 from fp8verify.files import parse_toml
-from fp8verify.report.model.report import MEANINGS
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import finding_page, findings_table, first_sentence
 from fp8verify.verdict.verdict import EXIT_CODES
@@ -40,7 +39,7 @@ def verdicts() -> str:
     lines = ["| verdict | means | exit code |", "|---|---|---|"]
     for verdict in Verdict:
         code = f"{EXIT_CODES[verdict]}{_RAISED.get(verdict, '')}"
-        lines.append(f"| {verdict.value} | {MEANINGS[verdict]} | {code} |")
+        lines.append(f"| {verdict.value} | {glossary()['verdicts'][verdict.value]} | {code} |")
     return "\n".join(lines)
 
 
@@ -59,7 +58,7 @@ def limits() -> str:
 
 def words() -> str:
     """Make the table of the glossary."""
-    rows = [f"| {word} | {meaning} |" for word, meaning in glossary().items()]
+    rows = [f"| {word} | {meaning} |" for word, meaning in glossary()["words"].items()]
     return "\n".join(["| word | meaning |", "|---|---|", *rows])
 
 

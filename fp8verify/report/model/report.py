@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -101,21 +100,6 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         return self._render("notebook")
-
-
-# What each verdict means: the documentation's tables say it in these words.
-MEANINGS: Mapping[Verdict, str] = {
-    Verdict.ACTIVE: "FP8 ran wherever it should. If the intended layers are unknown: in every "
-    "step, forward and backward, for at least half of GEMM time (`--min-share`)",
-    Verdict.PARTIAL: "FP8 ran, but not everywhere: a rank, step, micro-batch, layer or GEMM pass "
-    "(fprop, dgrad, wgrad) that should run in FP8 did not, or the FP8 share is below the expected "
-    "or the minimum share",
-    Verdict.INACTIVE: "no FP8 GEMM ran, and neither the log nor the model claimed FP8",
-    Verdict.CONTRADICTED: "the log or the model says FP8, but no GEMM kernel ran in FP8",
-    Verdict.EMULATED: "tensors were rounded to FP8, but every GEMM ran in high precision",
-    Verdict.INCONCLUSIVE: "the evidence cannot decide: no GPU kernels, a damaged trace without "
-    "FP8, too many GEMMs of unknown precision, or a window that was not recorded",
-}
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
