@@ -18,7 +18,6 @@ from fp8verify.cli.options import (
     flag,
     form_option,
     output_option,
-    refuse_unknown_option,
     valued,
 )
 from fp8verify.cli.output import emit
@@ -27,9 +26,7 @@ from fp8verify.preflight import RECIPES, doctor
 from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, to_text
 
 
-@click.command(
-    "doctor", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+@click.command("doctor", context_settings={"allow_interspersed_args": False})
 @valued(
     "--config FILE",
     "configs",
@@ -106,7 +103,6 @@ def doctor_command(
 
     Exit codes: 0 no check fails, 1 a check fails (with --strict also warnings), 2 usage.
     """
-    refuse_unknown_option(doctor_command, command_line[0] if command_line else "")
     report = doctor(
         *configs,
         command=command_line,

@@ -318,22 +318,3 @@ report_options = added(
         text="Print at most four lines: verdict, reason, error or speed, exit code.",
     ),
 )
-
-
-def refuse_unknown_option(command: click.Command, word: str) -> None:
-    """Refuse a mistyped option, which would be taken for the program to run.
-
-    Raises:
-        UsageError: the first word of the command to run is an option.
-    """
-    if not word.startswith("-"):
-        return
-    from difflib import get_close_matches
-
-    names = [name for param in command.params for name in param.opts if name.startswith("--")]
-    close = get_close_matches(word.partition("=")[0], names, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"fp8verify {command.name} --help lists them."
-    raise UsageError(
-        f"fp8verify {command.name} has no option {word.partition('=')[0]}.",
-        f"{hint} The options of a script come after it.",
-    )

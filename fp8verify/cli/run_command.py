@@ -22,7 +22,6 @@ from fp8verify.cli.options import (
     attach_options,
     flag,
     need_linux,
-    refuse_unknown_option,
     report_options,
     valued,
 )
@@ -31,7 +30,6 @@ from fp8verify.files import writing
 from fp8verify.record.command import script_place
 from fp8verify.record.log import say
 from fp8verify.record.run_watch import RunWatch, WindowReports
-from fp8verify.record.settings_file import steps_of_training
 
 if TYPE_CHECKING:
     from fp8verify.record.runner import RunResult
@@ -141,7 +139,7 @@ def _parse_verdicts(
 @click.command(
     "run",
     cls=RunCommand,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @attach_options
 @flag(
@@ -237,12 +235,10 @@ def run_command(
     from fp8verify.record.settings import read_settings
 
     options = ReportOptions.take(given)
-    refuse_unknown_option(run_command, command_line[0])
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
         _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
-        chosen = _settle_window(given["steps"], given["after_seconds"], words)
-        given["steps"], given["after_seconds"] = chosen
+        _settle_window(given)
     settings = read_settings(every=every, window=window, **given)
     _check_output(options.shown.output)
     if dry_run:
@@ -268,22 +264,18 @@ def run_command(
     _exit(result, code)
 
 
-def _settle_window(
-    steps: str | None, after_seconds: float | None, words: list[str]
-) -> tuple[str | None, float | None]:
-    """Settle windows and times from different places: the command line is above the others."""
-    if steps is None and after_seconds is None:
-        for word in words:
-            steps = steps_of_training(Path(word)) if word.endswith(".toml") else None
-            if steps is not None:
-                click.echo(f"fp8verify: steps {steps}, by the [profiling] of {word}", err=True)
-                break
-    elif steps is not None and after_seconds is not None and not steps.isdecimal():
-        if not _is_on_the_line("after_seconds"):
-            after_seconds = None
-        elif not _is_on_the_line("steps"):
-            steps = None
-    return steps, after_seconds
+def _settle_window(given: dict[str, Any]) -> None:
+    """Drop a window or a time of a settings file that the other one on the command line replaces.
+
+    `--steps N` with a time is a number of steps, and no window.
+    """
+    steps, after_seconds = given["steps"], given["after_seconds"]
+    if steps is None or after_seconds is None or steps.isdecimal():
+        return
+    if not _is_on_the_line("after_seconds"):
+        given["after_seconds"] = None
+    elif not _is_on_the_line("steps"):
+        given["steps"] = None
 
 
 def _need_every(**given: object) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,18 +133,3 @@ def parse_toml(data: bytes) -> dict[str, Any]:
         return files.parse_toml(data.decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def steps_of_training(config: Path) -> str | None:
-    """Return the window that the `[profiling]` table of a run records, None if it does not.
-
-    As in KempnerForge: `start_step` warms the profiler up, the steps after it are recorded up to
-    `end_step`, inclusive.
-    """
-    with suppress(OSError, ValueError, AttributeError), config.open("rb") as file:
-        profiling = parse_toml(file.read(MAX_BYTES + 1)).get("profiling", {})
-        first, last = profiling.get("start_step"), profiling.get("end_step")
-        is_window = type(first) is int and type(last) is int and 0 <= first < last
-        if is_window and profiling.get("enable", True) is True:
-            return f"{first + 1}-{last}"
-    return None

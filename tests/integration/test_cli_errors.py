@@ -95,7 +95,7 @@ def test_a_damaged_file_is_described_as_it_is(
         ("run --steps 12-10 x.py", "12-10", ""),
         ("run --steps 10-12 missing.py", "missing.py", ""),
         ("run --steps 10-12 --ranks some x.py", "'some' does not name ranks", ""),
-        ("run --stpes 3-4 x.py", "no option --stpes", "Did you mean --steps?"),
+        ("run --stpes 3-4 x.py", "one of: '--no-shapes', '--steps',", "fp8verify run --help"),
         ("run --steps 3-4 x.ipynb", "is a notebook", ""),
         ("run --steps 3-4 --python /no/python x.py", "/no/python", "Give --python"),
         ("run --steps 3-4 --trace-dir a:b x.py", "a:b cannot be in PYTHONPATH", ""),

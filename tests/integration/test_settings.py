@@ -94,17 +94,6 @@ def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) ->
     assert {done.returncode for done in (in_file, in_variable, on_the_line)} == {2}
 
 
-def test_the_training_s_own_profiling_names_the_steps(tmp_path: Path) -> None:
-    config = "[profiling]\nenable = true\nstart_step = 5\nend_step = 8\n"
-    (tmp_path / "kf.toml").write_text(config)
-    (tmp_path / "train.py").write_text("")
-
-    done = fp8verify("run", "--dry-run", "train.py", "kf.toml", cwd=tmp_path)
-
-    assert "steps 6-8" in done.stdout
-    assert "kf.toml" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [("owner", "another user"), ("mode", "all users"), ("link", "a link of another user")],
