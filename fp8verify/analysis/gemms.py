@@ -14,7 +14,13 @@ from fp8verify.analysis.inputs import (
 )
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
 from fp8verify.analysis.legs import doubt, owners_of, place_gemms, settle_by_shape, surely_forward
-from fp8verify.analysis.pairing import number_micro_batches, pair, settle_optimizer
+from fp8verify.analysis.pairing import (
+    nodes_of,
+    number_micro_batches,
+    pair,
+    settle_by_node,
+    settle_optimizer,
+)
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import Leg, Precision, Role, Scaling, fp8_share, low_precision_share
@@ -116,11 +122,13 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
         else:
             of_layers.append(gemm)
     place_gemms(of_layers)
+    nodes = nodes_of(of_layers)
+    settle_by_node(of_layers, nodes)
     forward = surely_forward(trace, kinds)
     settle_by_shape(of_layers, forward)
     if trace.in_flops:
         doubt(of_layers)
-    pair(of_layers, whole=bool(trace.steps))
+    pair(of_layers, nodes, whole=bool(trace.steps))
     settle_optimizer(of_layers, forward)
     number_micro_batches(trace, kinds, of_layers)
     return gemms

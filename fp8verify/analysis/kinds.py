@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.kernels import Classification, classify, decode
-from fp8verify.kernels.operators import Counts, Product, find
+from fp8verify.kernels.operators import Counts, LayerInputs, Product, find, function_of
 from fp8verify.terms import KernelName, Leg, OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 from fp8verify.trace.columns import Interner
@@ -83,6 +83,46 @@ def _template(dims: tuple[Shape, ...], product: Product) -> GemmShape | None:
     return _plain(matrices[0], matrices[1], product)
 
 
+def layer_shapes(kind: Kind) -> list[GemmShape | None]:
+    """Return the shapes of the GEMMs that a call of a function of whole layers launches, in order.
+
+    Its input and weights are recorded. Experts have a launch each, unless one kernel is of all; how
+    many tokens each had is not recorded, so the mean counts. Empty for any other function.
+    """
+    op, inputs = kind.op, kind.layer_inputs
+    if op is None or inputs is None:
+        return []
+    dims, places = op.dims, inputs.weights
+    width = dims[inputs.input][-1] if len(dims) > inputs.input and dims[inputs.input] else 0
+    if inputs.grouped:  # after arguments that vary: the first matrix that the input fits
+        rest = range(inputs.input + 1, len(dims))
+        places = tuple(n for n in rest if len(dims[n]) == 2 and dims[n][1] == width)[:1] or places
+    each = 1
+    if inputs.grouped and len(dims) > places[0] and decode(kind.name).role is not Role.GROUPED_GEMM:
+        each = dims[places[0] :].count(dims[places[0]])
+    unknown: list[GemmShape | None] = [None for _ in range(len(places) * each)]
+    if len(dims) <= max(inputs.input, *places) or len(dims[inputs.input]) < 2:
+        return unknown
+    rows, left = divmod(prod(dims[inputs.input][:-1]), each)
+    shapes: list[GemmShape | None] = []
+    for weight in map(dims.__getitem__, places):
+        # A gated activation halves what the first layer puts out.
+        if left or len(weight) != 2 or weight[1] not in (width, width / 2):
+            return unknown
+        width = weight[0]
+        shapes += [GemmShape(1, rows, *weight)] * each
+    return shapes
+
+
+def gradient(shape: GemmShape | None, leg: Leg) -> GemmShape | None:
+    """Return the product of a gradient: (m, n) by (n, k) for dgrad, (n, m) by (m, k) for wgrad."""
+    if shape is None:
+        return None
+    if leg is Leg.DGRAD:
+        return shape._replace(n=shape.k, k=shape.n)
+    return shape._replace(m=shape.n, n=shape.k, k=shape.m)
+
+
 def layer_sizes(leg: Leg, shape: Shape) -> tuple[tuple[int, int], ...]:
     """Return (outputs, inputs) that the layer of a GEMM of a leg may have.
 
@@ -108,6 +148,12 @@ class Kind(NamedTuple):
     def around(self) -> tuple[str, ...]:
         """The operator that launched it and all that encloses that; empty if not known."""
         return () if self.op is None else self.op.around
+
+    @property
+    def layer_inputs(self) -> LayerInputs | None:
+        """Where the function of whole layers that launched it, or its node, takes its inputs."""
+        name = "" if self.op is None else self.op.name
+        return find(function_of(name) or name).layer_inputs
 
     @property
     def multiplies(self) -> bool:

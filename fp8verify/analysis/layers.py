@@ -14,7 +14,6 @@ from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.kernels.operators import find, function_of
 from fp8verify.report.model.diagnosis import LayerRow
 from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Role
 from fp8verify.text import patterns
@@ -191,10 +190,7 @@ def _is_linear(row: GemmRow) -> bool:
 
 
 def _library_of(row: GemmRow) -> str | None:
-    op = row.kind.op
-    name = op.name if op is not None else ""
-    inputs = find(function_of(name) or name).layer_inputs
-    return TRANSFORMER_ENGINE if inputs is not None else None
+    return TRANSFORMER_ENGINE if row.kind.layer_inputs is not None else None
 
 
 def _size_of(row: GemmRow, sizes: set[Size]) -> Size | None:

@@ -26,7 +26,6 @@ from itertools import zip_longest
 from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
-from fp8verify.analysis.layer_functions import deal
 from fp8verify.analysis.purpose import has_gradient, optimizer_products
 from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
 from fp8verify.kernels.symbol import split
@@ -60,22 +59,13 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
         if leg is None:
             settled[number] = _from_shape(kinds[number], shapes[number], forward)
     alternating = _settle_by_count(products, settled, shapes, forward)
-    undecided: Counter[GemmShape | None] = Counter()
-    groups = {n: shape if shape in alternating else None for n, shape in shapes.items()}
-    for number, leg in settled.items():
-        if leg is None:
-            undecided[groups[number]] += products[number]
-    deal(gemms)
     turn: Counter[GemmShape | None] = Counter()
     for gemm in gemms:
-        leg = settled[gemm.kind_id] if gemm.leg is Leg.UNKNOWN else gemm.leg
-        group = groups[gemm.kind_id]
-        if leg is None and (group is None or undecided[group] % 2):
-            leg = Leg.BACKWARD
-        elif leg is None:  # the undecided ones of a group take turns, dgrad first
-            turn[group] += gemm.kind.multiplies
-            leg = Leg.DGRAD if turn[group] % 2 else Leg.WGRAD
-        gemm.leg = leg
+        leg = settled[gemm.kind_id]
+        if leg is None and gemm.shape in alternating:
+            turn[gemm.shape] += gemm.kind.multiplies
+            leg = Leg.DGRAD if turn[gemm.shape] % 2 else Leg.WGRAD
+        gemm.leg = leg or Leg.BACKWARD
 
 
 def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:

@@ -22,14 +22,22 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import gcd
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds
-from fp8verify.analysis.layer_functions import gradient
+from fp8verify.analysis.kinds import (
+    ANY_SIZE,
+    EXPERTS,
+    Gemm,
+    GemmShape,
+    Kind,
+    Kinds,
+    gradient,
+    layer_shapes,
+)
 from fp8verify.analysis.purpose import is_update, multiplies_square
-from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
 from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
 
@@ -41,10 +49,12 @@ _Size: TypeAlias = "tuple[int, int, int]"
 class _Waiting:
     """Forward GEMMs by size that no gradient took yet, of one call or of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, gemms: Iterable[Gemm] = ()) -> None:
         self._open: dict[_Size, list[Gemm]] = defaultdict(list)
         self._taken: dict[_Size, Counter[Leg]] = defaultdict(Counter)
         self._last: dict[_Size, Gemm] = {}
+        for gemm in gemms:
+            self.add(gemm)
 
     def add(self, gemm: Gemm) -> None:
         self._open[gemm.size].append(gemm)
@@ -100,78 +110,120 @@ def _half(taken: Counter[Leg]) -> int:
     return -(-max(taken.values(), default=0) // 2)
 
 
-def pair(gemms: Sequence[Gemm], *, whole: bool) -> None:
-    """Settle `trained` and `forward`, and by these the legs that are still open.
+class Node(NamedTuple):
+    """A node of autograd: the GEMMs of the call that made it, and those that it launched."""
 
-    Args:
-        gemms: launches of layers, in order.
-        whole: whether the window holds whole steps.
-    """
-    products = [gemm for gemm in gemms if gemm.kind.multiplies]
-    if not any(gemm.leg in BACKWARD_LEGS and gemm.kind.op for gemm in gemms):
-        return  # no backward pass is known: all may train
-    calls: dict[int, list[Gemm]] = {}
-    by_node: dict[int, _Waiting] = {}
-    of_all = _Waiting()
-    gradients: dict[int, list[Gemm]] = defaultdict(list)
-    for gemm in products:
-        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN)
-        outer = by_node.get(gemm.node)
-        if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
-            (outer or of_all).recompute(gemm)
-        elif gemm.leg in BACKWARD_LEGS:
-            gemm.forward = (outer or of_all).take(gemm)
-            gradients[gemm.node].append(gemm)
-            for forward in () if outer is None else _whole_layer(calls[gemm.node]):
-                forward.trained = True
+    forward: list[Gemm]
+    gradients: list[Gemm]
+
+
+def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
+    """Return by their numbers the nodes whose calls are known, of launches in order."""
+    nodes: dict[int, Node] = {}
+    for gemm in gemms:
+        if not gemm.kind.multiplies:
+            continue
+        if gemm.node in nodes and gemm.leg in BACKWARD_LEGS:
+            nodes[gemm.node].gradients.append(gemm)
         if gemm.makes >= 0:
-            if gemm.makes not in calls or calls[gemm.makes][0].call != gemm.call:
+            node = nodes.setdefault(gemm.makes, Node([], []))
+            if node.forward and node.forward[0].call != gemm.call:
                 # Frozen layers have the number of the next node, which the last call made.
-                calls[gemm.makes], by_node[gemm.makes] = [], _Waiting()
-            calls[gemm.makes].append(gemm)
-            by_node[gemm.makes].add(gemm)
-        if gemm.leg is Leg.FPROP:
-            of_all.add(gemm)
-    _settle_by_node(calls, gradients)
-    _settle_delayed(products, calls, gradients)
-    last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0)
-    for gemm in () if whole else products[last:]:
-        gemm.trained |= gemm.leg is Leg.FPROP
+                node.forward.clear()
+            node.forward.append(gemm)
+    return nodes
 
 
-def _settle_by_node(calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm]]) -> None:
+def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     """Settle legs by the number of gradients of a call: dgrad and wgrad, the last layer first.
 
     The first layer has no dgrad, if its input takes no gradient. Where single gradients are many,
     as beside adapters, these are of frozen weights too, and stay what they may be.
     """
-    known = [(calls[node], backward) for node, backward in gradients.items() if node in calls]
-    whole = sum(len(backward) == 2 * len(forward) for forward, backward in known)
-    first = sum(len(backward) == 2 * len(forward) - 1 for forward, backward in known)
-    for forward, backward in known:
-        legs = list(GRADIENT_LEGS) * len(forward)
-        if len(backward) == len(legs) - 1 and first < HALF * whole:
-            del legs[-2]
-        if len(backward) == len(legs) and len(forward) <= 2:
-            for gemm, leg in zip(backward, legs, strict=True):
+    _settle_layer_functions(gemms)
+    known = [node for node in nodes.values() if node.gradients]
+    whole = sum(len(node.gradients) == 2 * len(node.forward) for node in known)
+    first = sum(len(node.gradients) == 2 * len(node.forward) - 1 for node in known)
+    for forward, gradients in known:
+        inputs = forward[0].kind.layer_inputs
+        if inputs is not None:
+            gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
+        layers = [forward] if inputs and inputs.grouped else [[gemm] for gemm in forward]
+        work = [
+            (leg, gemm.shape)
+            for layer in reversed(layers)
+            for leg in GRADIENT_LEGS
+            for gemm in layer
+        ]
+        if len(gradients) == len(work) - 1 and first < HALF * whole:
+            del work[-2]
+        if len(gradients) == len(work) and len(layers) <= 2:
+            for gemm, (leg, shape) in zip(gradients, work, strict=True):
                 gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
-        sizes = {gemm.shape for gemm in forward}
-        for gemm in backward if len(sizes) == 1 else ():
-            if gemm.shape is None and gemm.leg in GRADIENT_LEGS:
-                gemm.shape = gradient(forward[0].shape, gemm.leg)
+                gemm.shape = gemm.shape or gradient(shape, gemm.leg)
+    last: dict[tuple[int, int], Gemm] = {}
+    for gemm in gemms:
+        site = gemm.call, gemm.node
+        if gemm.kind.multiplies:
+            last[site] = gemm
+        elif max(site) >= 0 and site in last:
+            gemm.leg, gemm.shape = last[site].leg, last[site].shape
 
 
-def _settle_delayed(
-    products: Sequence[Gemm], calls: dict[int, list[Gemm]], gradients: dict[int, list[Gemm]]
-) -> None:
+def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
+    """Settle the shapes of the GEMMs that functions of whole layers launch, in turn."""
+    turn: Counter[tuple[int, OpContext | None]] = Counter()
+    shapes: dict[int, list[GemmShape | None]] = {}
+    for gemm in gemms:
+        if gemm.kind_id not in shapes:
+            shapes[gemm.kind_id] = layer_shapes(gemm.kind)
+        of_call = shapes[gemm.kind_id]
+        if of_call and gemm.kind.multiplies:
+            gemm.shape = of_call[turn[gemm.call, gemm.kind.op] % len(of_call)]
+            turn[gemm.call, gemm.kind.op] += 1
+
+
+def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> None:
+    """Settle `trained` and `forward`, and by these the legs that are still open.
+
+    Args:
+        gemms: launches of layers, in order.
+        nodes: the nodes that launched them, by their numbers.
+        whole: whether the window holds whole steps.
+    """
+    products = [gemm for gemm in gemms if gemm.kind.multiplies]
+    if not any(gemm.leg in BACKWARD_LEGS and gemm.kind.op for gemm in gemms):
+        return  # no backward pass is known: all may train
+    of_all = _Waiting()
+    by_node = {number: _Waiting(node.forward) for number, node in nodes.items()}
+    for gemm in products:
+        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN)
+    for gemm in products:
+        waiting = by_node.get(gemm.node, of_all)
+        if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
+            waiting.recompute(gemm)
+        elif gemm.leg in BACKWARD_LEGS:
+            gemm.forward = waiting.take(gemm)
+            for forward in () if waiting is of_all else _whole_layer(nodes[gemm.node].forward):
+                forward.trained = True
+        if gemm.leg is Leg.FPROP:
+            of_all.add(gemm)
+    _settle_delayed(products, nodes)
+    last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0)
+    for gemm in () if whole else products[last:]:
+        gemm.trained |= gemm.leg is Leg.FPROP
+
+
+def _settle_delayed(products: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     """Let products that may be delayed gradients be gradients.
 
     Zero-bubble schedules compute wgrad when its node is over. Without shapes it is told by number:
     as many products outside of nodes, behind the first gradient, as gradients inside are missing.
     """
     missing: Counter[int] = Counter()
-    for node, found in gradients.items():
-        missing[found[0].step] += 2 * len(calls[node]) - len(found) if node in calls else 0
+    for forward, gradients in nodes.values():
+        if gradients:
+            missing[gradients[0].step] += 2 * len(forward) - len(gradients)
     turned: set[int] = set()
     outside: dict[int, list[Gemm]] = defaultdict(list)
     for gemm in products:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fp8verify.analysis.kinds import Gemm, Kind, gemm_shape
 from fp8verify.analysis.legs import place_gemms
+from fp8verify.analysis.pairing import nodes_of, settle_by_node
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import OpContext, Role
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
@@ -35,19 +36,23 @@ def mm(
     return Kind(kernel, op, classify(decode(kernel), op)), calls
 
 
-def placed(order: list[int] | None, *sites: Site) -> list[list[Gemm]]:
-    launches = order or [i for i, (_, calls) in enumerate(sites) for _ in range(calls)]
+def placed(order: list[tuple[int, int]] | None, *sites: Site) -> list[list[Gemm]]:
+    """Place launches: each a site, and the number of its node of autograd, -1 for none."""
+    launches = order or [(i, -1) for i, (_, calls) in enumerate(sites) for _ in range(calls)]
     kinds = [kind for kind, _ in sites]
-    gemms = [
-        Gemm(place, 0, number, kinds[number], gemm_shape(kinds[number].op), -1, -1, -1)
-        for place, number in enumerate(launches)
-    ]
+    gemms = []
+    for place, (number, node) in enumerate(launches):
+        kind = kinds[number]
+        backward = kind.op is not None and kind.op.backward
+        site = (-1, -1, node) if backward else (node, node, -1)
+        gemms.append(Gemm(place, 0, number, kind, gemm_shape(kind.op), *site))
     place_gemms(gemms)
+    settle_by_node(gemms, nodes_of(gemms))
     return [[gemm for gemm in gemms if gemm.kind_id == number] for number in range(len(sites))]
 
 
-def legs(*sites: Site, order: list[int] | None = None) -> list[list[str]]:
-    return [[one.leg.value for one in found] for found in placed(order, *sites)]
+def legs(*sites: Site) -> list[list[str]]:
+    return [[one.leg.value for one in found] for found in placed(None, *sites)]
 
 
 def test_shapes_tell_dgrad_from_wgrad() -> None:
@@ -122,7 +127,9 @@ def te(name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL) 
     return Kind(kernel, op, classify(decode(kernel), op)), calls
 
 
-def work(order: list[int], *sites: Site) -> list[list[tuple[str, tuple[int, ...] | None]]]:
+def work(
+    order: list[tuple[int, int]], *sites: Site
+) -> list[list[tuple[str, tuple[int, ...] | None]]]:
     """Return leg and (m, n, k) of each launch, by site."""
     return [
         [(placed.leg.value, placed.shape and placed.shape[1:]) for placed in found]
@@ -133,7 +140,7 @@ def work(order: list[int], *sites: Site) -> list[list[tuple[str, tuple[int, ...]
 def test_transformer_engine_runs_dgrad_then_wgrad() -> None:
     forward = te("_Linear", (32, 16), (4, 64, 16), calls=2)
     backward = te("_LinearBackward", (4, 64, 32), calls=4)
-    assert work([0, 0, 1, 1, 1, 1], forward, backward) == [
+    assert work([(0, 0), (0, 1), (1, 1), (1, 1), (1, 0), (1, 0)], forward, backward) == [
         [("fprop", (256, 32, 16))] * 2,
         [("dgrad", (256, 16, 32)), ("wgrad", (32, 16, 256))] * 2,
     ]
@@ -143,7 +150,7 @@ def test_the_four_gradients_of_an_mlp_come_from_its_end() -> None:
     inputs = ((64, 16), (16,), (16,), (48, 16), (), (), (16, 48))
     forward = te("_LayerNormMLP", *inputs, calls=2)
     backward = te("_LayerNormMLPBackward", (64, 16), calls=4)
-    assert work([0, 0, 1, 1, 1, 1], forward, backward) == [
+    assert work([(0, 0)] * 2 + [(1, 0)] * 4, forward, backward) == [
         [("fprop", (64, 48, 16)), ("fprop", (64, 16, 48))],
         [
             ("dgrad", (64, 48, 16)),
@@ -156,28 +163,32 @@ def test_the_four_gradients_of_an_mlp_come_from_its_end() -> None:
 
 def test_a_gated_mlp_is_twice_as_wide_at_first() -> None:
     inputs = ((64, 16), (16,), (16,), (96, 16), (), (), (16, 48))
-    (found,) = work([0, 0], te("_LayerNormMLP", *inputs, calls=2))
+    (found,) = work([(0, 0)] * 2, te("_LayerNormMLP", *inputs, calls=2))
     assert found == [("fprop", (64, 96, 16)), ("fprop", (64, 16, 48))]
 
 
-def test_gradients_have_the_sizes_of_the_latest_layer_that_they_fit() -> None:
-    # Both put out 32: only the order of the passes tells which gradient is whose.
+def test_gradients_have_the_sizes_of_the_call_that_made_their_node() -> None:
+    # Both put out 32, and run in the order of a pipeline: only the numbers tell whose they are.
     narrow = te("_Linear", (32, 16), (64, 16), calls=1)
     wide = te("_Linear", (32, 128), (64, 128), calls=1)
     backward = te("_LinearBackward", (64, 32), calls=4)
-    found = work([0, 1, 2, 2, 2, 2], narrow, wide, backward)[2]
+    found = work([(0, 0), (1, 1), (2, 0), (2, 0), (2, 1), (2, 1)], narrow, wide, backward)[2]
     assert found == [
-        ("dgrad", (64, 128, 32)),
-        ("wgrad", (32, 128, 64)),
         ("dgrad", (64, 16, 32)),
         ("wgrad", (32, 16, 64)),
+        ("dgrad", (64, 128, 32)),
+        ("wgrad", (32, 128, 64)),
     ]
 
 
-def test_a_layer_whose_input_takes_no_gradient_leaves_the_legs_open() -> None:
-    forward = te("_Linear", (32, 16), (64, 16), calls=2)
-    backward = te("_LinearBackward", (64, 32), calls=3)
-    assert work([0, 0, 1, 1, 1], forward, backward)[1] == [("backward", None)] * 3
+def test_one_layer_whose_input_takes_no_gradient_has_no_dgrad() -> None:
+    forward = te("_Linear", (32, 16), (64, 16), calls=3)
+    backward = te("_LinearBackward", (64, 32), calls=5)
+    order = [(0, n) for n in range(4)] + [(1, n) for n in (3, 3, 2, 2, 1, 1, 0)]
+    found = [leg for leg, _ in work(order, forward, backward)[1]]
+    assert found == ["dgrad", "wgrad"] * 3 + ["wgrad"]
+    found = [leg for leg, _ in work([(0, 0), (1, 0)], forward, backward)[1]]
+    assert found == ["backward"]  # nothing shows that others have two
 
 
 def test_experts_of_a_grouped_linear_share_its_tokens() -> None:
@@ -185,7 +196,7 @@ def test_experts_of_a_grouped_linear_share_its_tokens() -> None:
     forward = te("_GroupedLinear", *inputs, calls=4)
     backward = te("_GroupedLinearBackward", (64, 32), calls=8)
     assert forward[0].classification.role is Role.GROUPED_GEMM
-    assert work([0] * 4 + [1] * 8, forward, backward) == [
+    assert work([(0, 0)] * 4 + [(1, 0)] * 8, forward, backward) == [
         [("fprop", (16, 32, 16))] * 4,
         [("dgrad", (16, 16, 32))] * 4 + [("wgrad", (32, 16, 16))] * 4,
     ]
