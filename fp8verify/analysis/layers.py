@@ -7,7 +7,7 @@ are one class, and so are all products of (tokens, K) by (K, N).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
@@ -19,7 +19,6 @@ from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Role
 from fp8verify.text import patterns
 from fp8verify.trace import Trace
 
-TRANSFORMER_ENGINE = "transformer_engine"
 # What tells Transformer Engine's modules, also below classes of Megatron-LM or a script's own:
 # common/recipe/__init__.py, the recipe that the module ran under.
 _RECIPES = (
@@ -33,25 +32,26 @@ FP8_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
 class Size(NamedTuple):
     """N outputs by K inputs of a linear layer.
 
-    `library` is that of the GEMMs' operator, if it shows: Transformer Engine's layers and other
-    layers of the same size are two classes.
+    Transformer Engine's layers (`engine`) and others of the same size are two classes.
     """
 
     n: int
     k: int
-    library: str | None = None
+    engine: bool = False
 
 
 class LayerClass(NamedTuple):
     """All linears of one size, and the GEMMs of that size.
 
     Attributes:
+        size: theirs.
         row: what the report says of them.
         modules: modules of the module list, if there is one.
         converted: those that compute fprop in low precision, by the list.
         flops: of all GEMMs of this size.
     """
 
+    size: Size
     row: LayerRow
     modules: tuple[ModuleRecord, ...]
     converted: tuple[ModuleRecord, ...]
@@ -99,23 +99,20 @@ def join_by_size(
     rows = [row for row in gemms if row.flops and _is_linear(row)]
     sizes = set(by_size)
     if modules is None:
-        forward = [row for row in rows if row.leg is Leg.FPROP]
-        sizes = {Size(n, k, _library_of(row)) for row in forward for n, k in row.layer_sizes}
+        forward = (row for row in rows if row.leg is Leg.FPROP)
+        sizes = {size for row in forward for size in _fitting(row)}
     of_size: dict[Size, list[GemmRow]] = defaultdict(list)
     for row in rows:
-        size_of_row = _size_of(row, sizes)
+        size_of_row = next((size for size in _fitting(row) if size in sizes), None)
         if size_of_row is not None:
             of_size[size_of_row].append(row)
     whole = known_flops(gemm_totals(gemms))
-    classes = {
-        size: _class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size
-    }
-    order = sorted(classes, key=lambda size: (-classes[size].flops, *size[:2], size.library or ""))
+    classes = [_class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size]
     of_modules = [(module, sizes_of(module)) for module in modules or ()]
     return Layers(
-        classes=tuple(map(classes.__getitem__, order)),
+        classes=tuple(sorted(classes, key=lambda layer: (-layer.flops, *layer.size))),
         flops=whole,
-        apart=tuple(m for m, own in of_modules if own and classes.keys().isdisjoint(own)),
+        apart=tuple(m for m, own in of_modules if own and of_size.keys().isdisjoint(own)),
         experts=tuple(module for module in modules or () if module.kind == "experts"),
     )
 
@@ -155,26 +152,23 @@ def _class_of(
         expected={leg: passes * count for leg, count in needed.items()} if passes else {},
         share_of_flops=round(flops / whole, 6) if whole else None,
     )
-    return LayerClass(row_of_report, tuple(modules), converted, flops)
+    return LayerClass(size, row_of_report, tuple(modules), converted, flops)
 
 
 def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
     """Return the sizes of the linear layers of a module, nothing if not known."""
     if module.kind != "linear":
         return ()
-    is_engine = module.state == "fp8_module_off" or is_transformer_engine(module)
-    library = TRANSFORMER_ENGINE if is_engine else None
-    if module.sizes:
-        return tuple(Size(n, k, library) for n, k in module.sizes)
-    known = module.out_features and module.in_features
-    return (Size(module.out_features or 0, module.in_features or 0, library),) if known else ()
+    engine = module.state == "fp8_module_off" or is_transformer_engine(module)
+    sizes = module.sizes or ((module.out_features, module.in_features),)
+    return tuple(Size(n, k, engine) for n, k in sizes if n and k)
 
 
 def is_transformer_engine(module: ModuleRecord) -> bool:
     """Whether a module is Transformer Engine's, by its recipe, its weight or its class."""
     if module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS:
         return True
-    return package_of(module) == TRANSFORMER_ENGINE
+    return package_of(module) == "transformer_engine"
 
 
 def package_of(module: ModuleRecord) -> str:
@@ -183,22 +177,16 @@ def package_of(module: ModuleRecord) -> str:
 
 
 def _is_linear(row: GemmRow) -> bool:
-    """Whether a row can be a linear layer's: one GEMM, of known types."""
+    """Whether a row can be a linear layer's: one GEMM, of known types and leg."""
     found = row.kind.classification
     single = found.role is Role.GEMM and row.kind.multiplies
-    return single and row.precision is not Precision.UNKNOWN
+    return single and row.precision is not Precision.UNKNOWN and row.leg in CERTAIN_LEGS
 
 
-def _library_of(row: GemmRow) -> str | None:
-    return TRANSFORMER_ENGINE if row.kind.layer_inputs is not None else None
-
-
-def _size_of(row: GemmRow, sizes: set[Size]) -> Size | None:
-    if row.leg not in CERTAIN_LEGS:
-        return None
-    library = _library_of(row)
-    fits = (Size(n, k, library) for n, k in row.layer_sizes)
-    return next((size for size in fits if size in sizes), None)
+def _fitting(row: GemmRow) -> Iterator[Size]:
+    """Yield the sizes that the layer of a GEMM may have."""
+    engine = row.kind.layer_inputs is not None
+    return (Size(n, k, engine) for n, k in row.layer_sizes)
 
 
 class NamedLayers(NamedTuple):
