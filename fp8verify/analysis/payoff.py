@@ -168,9 +168,8 @@ def _gain(row: GemmRow, *, in_sixteen: bool) -> float | None:
 
 # ---- casts of weights
 
-# The recorded sizes of its operator show that a cast is a weight's. Transformer Engine's casts of
-# an input and a weight run under one function, the weight's first: one cast a GEMM is the input's.
-# transformer_engine/pytorch/module/linear.py: `_Linear.apply(weight, inp, …)`.
+# Transformer Engine's casts of an input and a weight run under one function: one cast a GEMM is the
+# input's. transformer_engine/pytorch/module/linear.py: `_Linear.apply(weight, inp, …)`.
 _WEIGHT_AND_INPUT = "_Linear"
 Size = tuple[int, ...]
 
@@ -192,81 +191,49 @@ class WeightCasts(NamedTuple):
 
 
 def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> WeightCasts | None:
-    """Count the casts of weights; None if a step is one micro-batch, or sizes are not recorded."""
-    micro_batches, steps = _micro_batches(trace), len(trace.steps)
-    layers = _layers_by_size(trace, modules)
-    if micro_batches < 2 or not steps or not layers:
-        return None
-    calls, times = _weight_casts(trace, layers)
-    if not calls:
-        return None
-    often = {size: count / (steps * layers[size]) for size, count in calls.items()}
-    most = max(often, key=often.__getitem__)
-    return WeightCasts(micro_batches, often[most], most, round(sum(times.values())))
+    """Count the casts of weights, which their operators' sizes tell from those of inputs.
 
-
-def _micro_batches(trace: TraceEvidence) -> int:
-    """Return the least number of micro-batches that a step has."""
-    last: dict[int, int] = defaultdict(int)
+    None if a step is one micro-batch, or sizes are not recorded.
+    """
+    last, gemms = Counter[int](), Counter[OpContext | None]()
     for row in trace.trained:
-        last[row.step] = max(last[row.step], row.micro_batch + 1)
-    return min(last.values(), default=0)
+        last[row.step] = max(last[row.step], row.micro_batch)
+        gemms[row.kind.op] += row.calls
+    micro_batches, steps = min(last.values(), default=0) + 1, len(trace.steps)
+    layers = _layers_by_size(trace, modules)
+    by_op: dict[OpContext, list[int]] = defaultdict(lambda: [0, 0])
+    for total in trace.others if micro_batches > 1 and steps else ():
+        if total.kind.op is not None and purpose_of(total.kind) is not None:
+            is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
+            by_op[total.kind.op][0] += total.calls * is_cast
+            by_op[total.kind.op][1] += total.time_ns
+    casts, time_ns = Counter[Size](), 0.0
+    for op, (calls, op_ns) in by_op.items():
+        first = op.dims[0] if op.dims else ()
+        size = next((size for size in (first, first[::-1]) if size in layers), None)
+        if size is None:
+            continue
+        inputs = gemms[op] if op.name == _WEIGHT_AND_INPUT and len(op.dims) > 1 else 0
+        weights = max(0, calls - inputs)
+        cast = weights * prod(size), (calls - weights) * prod(op.dims[1]) if inputs else 0
+        casts[size] += weights
+        time_ns += op_ns * (cast[0] / (sum(cast) or 1) if inputs else 1)
+    often = {size: count / (steps * layers[size]) for size, count in casts.items() if count}
+    most = max(often, key=often.__getitem__, default=None)
+    if most is None:
+        return None
+    return WeightCasts(micro_batches, often[most], most, round(time_ns))
 
 
 def _layers_by_size(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Counter[Size]:
     """Count the FP8 layers of each size that differs from the sizes of all inputs."""
-    converted = [m for m in modules if m.state.startswith("fp8") and m.kind == "linear"]
     found = Counter(
         (module.out_features, module.in_features)
-        for module in converted
-        if module.out_features and module.in_features
+        for module in modules
+        if module.state.startswith("fp8") and module.kind == "linear"
     )
     shapes = [row.shape for row in trace.trained if row.shape and row.leg is Leg.FPROP]
     inputs = {(shape.m, shape.k) for shape in shapes}
-    return Counter({size: n for size, n in found.items() if size not in inputs})
-
-
-def _weight_casts(
-    trace: TraceEvidence, layers: Counter[Size]
-) -> tuple[dict[Size, float], dict[Size, float]]:
-    """Return calls and time by size of weight."""
-    calls: dict[Size, float] = defaultdict(float)
-    times: dict[Size, float] = defaultdict(float)
-    both: dict[tuple[Size, int], tuple[int, int]] = {}
-    for total in trace.others:
-        size, op = _weight_size(total.kind.op, layers), total.kind.op
-        if size is None or op is None or purpose_of(total.kind) is None:
-            continue
-        is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
-        if op.name == _WEIGHT_AND_INPUT:
-            key = (size, prod(op.dims[1]) if len(op.dims) > 1 else 0)
-            old = both.get(key, (0, 0))
-            both[key] = (old[0] + total.calls * is_cast, old[1] + total.time_ns)
-            continue
-        calls[size] += total.calls * is_cast
-        times[size] += total.time_ns
-    for (size, elements), (count, time_ns) in both.items():
-        own = max(0, count - _products(trace, size, elements))
-        weights, inputs = own * prod(size), (count - own) * elements
-        calls[size] += own
-        times[size] += time_ns * weights / ((weights + inputs) or 1)
-    return {size: count for size, count in calls.items() if count}, times
-
-
-def _products(trace: TraceEvidence, size: Size, elements: int) -> int:
-    """Count the GEMMs of a weight of this size with an input of this number of elements."""
-    return sum(
-        row.calls
-        for row in trace.trained
-        if (op := row.kind.op) is not None
-        and (op.name, op.dims[:1]) == (_WEIGHT_AND_INPUT, (size,))
-        and len(op.dims) > 1
-        and prod(op.dims[1]) == elements
+    return Counter(
+        {(n, k): count for (n, k), count in found.items() if n and k and (n, k) not in inputs}
     )
-
-
-def _weight_size(op: OpContext | None, layers: Counter[Size]) -> Size | None:
-    """Return the size of the weight that an operator reads, None if it reads none."""
-    first = tuple(op.dims[0]) if op is not None and op.dims else ()
-    turned = first[::-1]
-    return first if first in layers else turned if len(turned) == 2 and turned in layers else None

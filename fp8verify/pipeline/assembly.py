@@ -42,6 +42,7 @@ def assemble(
     notes: Sequence[str] = (),
     *,
     name: str,
+    logs: Sequence[str] = (),
 ) -> Report:
     """Return a report, still without its verdict, from the evidence of all ranks.
 
@@ -51,6 +52,7 @@ def assemble(
         promises: what the log and the model promised.
         notes: remarks on what was read and recorded.
         name: what the run is called.
+        logs: names of the logs that were read.
     """
     return Report(
         schema_version=SCHEMA_VERSION,
@@ -73,6 +75,7 @@ def assemble(
         environment=environment(ranks),
         measure="flops" if any(rank.trace.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
+        logs=tuple(logs),
         proof=judgement.proof,
     )
 

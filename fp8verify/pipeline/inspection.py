@@ -33,7 +33,7 @@ from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import OnProgress, gather_ranks, naming_steps, read_pipe
 from fp8verify.report.model.report import Report
-from fp8verify.trace import NoTraceError, Trace, TraceFiles, find_traces, read_trace
+from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
 from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
 from fp8verify.verdict.expected import collect_promises
@@ -75,94 +75,86 @@ def inspect(
         InputError: nothing there can be read as a trace or a log.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
-    policy = policy or Policy()
-    if not paths:
-        return _inspect_log_alone(log, policy, name)
-    name = name or run_name(paths)
-    if comes_through_pipe(paths):
-        said = _said_by(None, log)
-        piped = list(map(RankEvidence, read_pipe(paths[0])))
-        report = _report(piped, said, policy, [*run_notes, *said.notes], name)
-        return replace(report, logs=_names(logs_of(None, log)))
     folder, metas, numerics, attached = _read_sidecars(paths)
-    said = _said_by(folder, log, called_apis(metas))
-    notes = [*run_notes, *attached]
-    try:
-        files = find_traces(*paths, declared=declared_traces(metas))
-    except NoTraceError:
-        if folder is None or not (metas or notes):
-            raise
-        traces = [
-            Trace(source=folder.name, rank=rank, world_size=meta.world_size)
-            for rank, meta in sorted(metas.items())
-        ]
-        # A capture whose window never opened has a module list at most.
-        ranks = [gather(trace) for trace in traces or [Trace(source=folder.name)]]
-        remarked = remarks(metas)
+    logs = logs_of(folder, log)
+    said = _said_by(logs, called_apis(metas))
+    traces: list[TraceEvidence]
+    remarked: list[str] = []
+    if not paths:
+        traces = [_printed_table(log)]
+    elif comes_through_pipe(paths):
+        traces = read_pipe(paths[0])
     else:
-        named = named_traces(metas)
-        logs = {} if folder is None else blas_logs(folder, metas)
-        ranks = gather_ranks(
-            [
-                replace(
-                    file,
-                    layers=file.path.name in named,
-                    blas_log=file.blas_log or logs.get(file.path.name),
-                )
-                for file in files
-            ],
-            naming=naming_steps(folder, metas) if folder is not None else {},
-            workers=workers,
-            executor=executor,
-            on_progress=on_progress,
-        )
-        profiled = {rank.rank for rank in ranks}
-        remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
-    evidence = _with_records(ranks, metas, numerics, read_losses(logs_of(folder, log)))
-    notes += [*_remarks_on(log, None), *said.notes, *remarked]
-    report = _report(evidence, said, policy, notes, name, listed=len(metas))
-    return replace(report, logs=_names(logs_of(folder, log)))
+        try:
+            files = find_traces(*paths, declared=declared_traces(metas))
+        except NoTraceError:
+            if folder is None or not (metas or run_notes or attached):
+                raise
+            # A capture whose window never opened has a module list at most.
+            traces = [
+                gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size))
+                for rank, meta in sorted(metas.items())
+            ] or [gather(Trace(source=folder.name))]
+            remarked = remarks(metas)
+        else:
+            traces = gather_ranks(
+                _with_sidecars(files, folder, metas),
+                naming=naming_steps(folder, metas) if folder is not None else {},
+                workers=workers,
+                executor=executor,
+                on_progress=on_progress,
+            )
+            profiled = {rank.rank for rank in traces}
+            remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
+    losses = read_losses(logs)
+    ranks = _with_records(traces, metas, numerics, losses)
+    promises = collect_promises(said, ranks)._replace(listed=len(metas))
+    of_log = _remarks_on(log, None if paths else losses)
+    limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
+    report = assemble(
+        ranks,
+        assess(ranks, promises),
+        promises,
+        [*run_notes, *attached, *of_log, *said.notes, *remarked, *limits],
+        name=name or run_name(paths or [str(log)]),
+        logs=[path.name for path in logs],
+    )
+    return judge(report, policy or Policy())
 
 
-def _inspect_log_alone(log: str | Path | None, policy: Policy, name: str | None) -> Report:
-    """Report on a log alone; without kernels the verdict is INCONCLUSIVE."""
+def _printed_table(log: str | Path | None) -> TraceEvidence:
+    """Return the kernels of a table, or of a BLAS library, in the log; none if there are none."""
     if log is None:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
-    said, losses = _said_by(None, log), read_losses(logs_of(None, log))
-    trace = gather(_printed_table(Path(log)))  # a log may hold a table of kernels
-    if not trace.health.kernels:
-        trace.health.log_alone = True
-        trace.health.notes.append("a log, and no trace")
-    notes = [*said.notes, *_remarks_on(log, losses)]
-    ranks = _with_records([trace], {}, {}, losses)
-    report = _report(ranks, said, policy, notes, name or run_name([Path(log)]))
-    return replace(report, logs=_names(logs_of(None, log)))
-
-
-def _printed_table(log: Path) -> Trace:
-    """Return the kernels of a table, or of a BLAS library, in the log; none if there are none."""
+    path = Path(log)
+    trace = Trace(source=path.name)
     try:
-        source, glance = glance_at(log)
+        source, glance = glance_at(path)
         if source in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
-            return read_trace(log)
+            trace = read_trace(path)
     except InputError:
         pass  # what is wrong with the file was said when its claims were read
-    return Trace(source=log.name)
+    evidence = gather(trace)
+    if not evidence.health.kernels:
+        evidence.health.log_alone = True
+        evidence.health.notes.append("a log, and no trace")
+    return evidence
 
 
-def _report(
-    ranks: Sequence[RankEvidence],
-    said: LogReading,
-    policy: Policy,
-    notes: Sequence[str],
-    name: str,
-    listed: int = 0,
-) -> Report:
-    """Work out what the evidence of all ranks shows, judge them, and return the report."""
-    promises = collect_promises(said, ranks)._replace(listed=listed)
-    judgement = assess(ranks, promises)
-    limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
-    return judge(assemble(ranks, judgement, promises, [*notes, *limits], name=name), policy)
+def _with_sidecars(
+    files: TraceFiles, folder: Path | None, metas: dict[int, RankMeta]
+) -> list[TraceFile]:
+    """Return the traces with what the run recorded of each: names of layers, the BLAS log."""
+    named = named_traces(metas)
+    logs = {} if folder is None else blas_logs(folder, metas)
+    return [
+        replace(
+            file,
+            layers=file.path.name in named,
+            blas_log=file.blas_log or logs.get(file.path.name),
+        )
+        for file in files
+    ]
 
 
 def _with_records(
@@ -212,6 +204,8 @@ def _read_sidecars(
         The folder of the traces, if there is one, the runner's records of each rank, of each rank's
         scales and tensors, and why an attached job was not observed.
     """
+    if not paths or comes_through_pipe(paths):
+        return None, {}, {}, ()
     with reading(str(paths[0])):
         folder = place(paths[0]) if len(paths) == 1 else None
         if folder is None or not folder.is_dir():
@@ -223,9 +217,8 @@ def _read_sidecars(
         return folder, metas, read_numerics(folder), notes
 
 
-def _said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] = ()) -> LogReading:
+def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
     """Return what the logs and calls claim and promise, and what of the logs was not read."""
-    paths = logs_of(folder, log)
     if not (paths or calls):
         return LogReading()
     from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
@@ -249,10 +242,6 @@ def _said_by(folder: Path | None, log: str | Path | None, calls: Sequence[str] =
 def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:
     """Return the log that the user gave, else those of a capture."""
     return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
-
-
-def _names(paths: Sequence[Path]) -> tuple[str, ...]:
-    return tuple(path.name for path in paths)
 
 
 # An error further from the end of a log than this was survived.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.payoff import WeightCasts, _weight_size, weight_casts
+from fp8verify.analysis.payoff import WeightCasts, weight_casts
 from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import OpContext
 from fp8verify.trace.readers import read_trace
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings.speed import weight_recast
@@ -75,24 +73,6 @@ def facts(
             for _ in range(LAYERS):
                 backward(built, engine=engine)
     return RankEvidence(gather(read_trace(built.write(path / "t.json"))), Recorded(META))
-
-
-@pytest.mark.parametrize(
-    ("dims", "size"),
-    [
-        (((64, 32),), (64, 32)),
-        (((32, 64), (64, 32)), (64, 32)),  # transposed; the first operand counts
-        (((32,),), None),
-        (((8, 32, 64),), None),
-        ((), None),
-    ],
-)
-def test_an_operator_reads_the_weight_whose_size_it_has(
-    dims: tuple[tuple[int, ...], ...], size: tuple[int, ...] | None
-) -> None:
-    layers = Counter({(64, 32): 2, (64, 32, 8): 1})
-    assert _weight_size(OpContext(name="aten::copy_", dims=dims), layers) == size
-    assert _weight_size(None, layers) is None
 
 
 def found(of: RankEvidence) -> list[Finding]:
