@@ -3,7 +3,7 @@
 The log has each product of cuBLAS and cuBLASLt once, in the order of the calls of each thread, with
 the types that the library was given: a third witness beside a kernel's name and its operator.
 Kernels of other libraries are not in it, nor what a CUDA graph replays, which was logged when it
-was captured. So the log is a part of the sequence of launches, and must be found in it whole.
+was captured. It is used where it has as many products as the window launched kernels of BLAS.
 """
 
 from __future__ import annotations
@@ -92,33 +92,14 @@ def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> 
         pairs: _Pairs = []
         for thread, products in of_thread.items():
             places = sorted(launched[thread], key=when.__getitem__)
-            found = _in_order(places, products, kinds)
-            if found is None:
+            joined = list(zip(places, products, strict=False))
+            of_kinds = [(kinds.rows[kinds.ids[place]], product) for place, product in joined]
+            if len(places) != len(products) or _is_another_run(of_kinds):
                 break
-            pairs += found
+            pairs += joined
         else:
             return pairs
     return None
-
-
-def _in_order(places: Sequence[int], products: Sequence[Product], kinds: Kinds) -> _Pairs | None:
-    """Return all products with their kernels, in order; None if some have none.
-
-    If there are more kernels than products, only those are paired that agree.
-    """
-    kind_of = [kinds.rows[kinds.ids[place]] for place in places]
-    if len(places) == len(products):
-        if _is_another_run(list(zip(kind_of, products, strict=True))):
-            return None
-        return list(zip(places, products, strict=True))
-    pairs: _Pairs = []
-    waiting = iter(products)
-    product = next(waiting, None)
-    for place, kind in zip(places, kind_of, strict=True):
-        if product is not None and _fits(kind, product) and _agree(kind, product):
-            pairs.append((place, product))
-            product = next(waiting, None)
-    return pairs if product is None else None
 
 
 def _is_another_run(pairs: Sequence[tuple[Kind, Product]]) -> bool:
@@ -130,11 +111,6 @@ def _is_another_run(pairs: Sequence[tuple[Kind, Product]]) -> bool:
         # Where name and operator agree, the log is the one that is wrong.
         or any(k.classification.source == "name+op" and not _agree(k, p) for k, p in pairs)
     )
-
-
-def _fits(kind: Kind, product: Product) -> bool:
-    same = _same_size(kind, product)
-    return bool(_same_tile(kind, product) if same is None else same)
 
 
 def _same_size(kind: Kind, product: Product) -> bool | None:

@@ -7,10 +7,9 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
-from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -40,7 +39,6 @@ _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
 _REMOTE_IN_FLIGHT = 256
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
-_PATIENCE_S = 1.0  # without a word on what is read
 _WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
@@ -125,9 +123,9 @@ def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[Rank
 def _examine_all(
     jobs: list[RankJob], workers: int | None, executor: Executor | None
 ) -> Iterator[list[TraceEvidence]]:
-    shared = all(is_shared(file.path) for job in jobs for file in job.files)
-    count = min(_worth(jobs) if workers is None else workers, len(jobs))
-    if not shared or (executor is None and count <= 1):
+    files = [file for job in jobs for file in job.files]
+    count = min(_worth(files) if workers is None else workers, len(jobs))
+    if not all(is_shared(file.path) for file in files) or (executor is None and count <= 1):
         return map(examine, jobs)
     # Executors take as long to import as a small trace to read.
     from fp8verify.pipeline.workers import process_pool, retrying_map
@@ -151,12 +149,15 @@ def _anywhere(job: RankJob) -> RankJob:
     return RankJob(tuple(map(absolute, job.files)), naming)
 
 
-def _worth(jobs: list[RankJob]) -> int:
-    """Return how many worker processes the files are worth."""
-    if len(jobs) == 1 or _cores() == 1:
-        return 1
-    size = sum(_unpacked_size(file) for job in jobs for file in job.files)
-    return _cores() if size > _WORTH_A_WORKER * _cores() else 1
+def _worth(files: Iterable[TraceFile]) -> int:
+    """Return how many worker processes the files are worth, by what they take unpacked."""
+    with suppress(InputError, OSError):
+        size = sum(
+            file.path.stat().st_size * (1 if file.name.endswith(".json") else _USUAL_RATIO)
+            for file in files
+        )
+        return _cores() if size > _WORTH_A_WORKER * _cores() else 1
+    return 1
 
 
 def _cores() -> int:
@@ -166,42 +167,16 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _unpacked_size(file: TraceFile) -> int:
-    try:
-        with reading(file.path):
-            size = file.path.stat().st_size
-    except InputError:
-        return 0
-    return size if file.name.endswith(".json") else size * _USUAL_RATIO
-
-
 def _in_order(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
     if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
         raise errors[0]
-    # Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
-    idle = [rank for rank in ranks if _runs_nothing(rank)]
-    kept = [rank for rank in ranks if rank not in idle] or ranks
-    first, *others = join_cycles(kept)
-    notes = tuple(
-        f"{rank.source} was left out of the ranks: it holds no kernels, no operators and no "
-        "rank, like the trace of torchrun's own process"
-        for rank in idle
-        if kept is not ranks
-    )
     by_rank: dict[int | None, TraceEvidence] = {}
-    for evidence in (replace(first, remarks=(*first.remarks, *notes)), *others):
+    for evidence in join_cycles(ranks):
         other = by_rank.setdefault(evidence.rank, evidence)
         if other is not evidence:
             raise two_of_one_rank(evidence.rank or 0, other.source, evidence.source)
     return list(by_rank.values())
-
-
-def _runs_nothing(evidence: TraceEvidence) -> bool:
-    """Whether a process is not a rank: no number, no kernels, and its trace is complete."""
-    ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
-    is_whole = evidence.health.complete and evidence.error is None
-    return evidence.guessed and evidence.process is None and is_whole and not ran
 
 
 def examine(job: RankJob) -> list[TraceEvidence]:
@@ -348,7 +323,7 @@ def _alike(ranks: Iterable[TraceEvidence]) -> Iterable[list[TraceEvidence]]:
 
 @contextmanager
 def rank_progress(what: str) -> Iterator[OnProgress | None]:
-    """Show what is read after a second, and how many ranks; it goes away in the end.
+    """Show what is read, and how much of it; it goes away in the end.
 
     It is not there where standard error is no terminal.
 
@@ -358,21 +333,9 @@ def rank_progress(what: str) -> Iterator[OnProgress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich import progress as bars
     from rich.console import Console
+    from rich.progress import Progress
 
-    with bars.Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"reading {printable(what)}", total=None, visible=False)
-
-        def show(done: int, total: int) -> None:
-            if total > 1:
-                said = f"reading ranks {done}/{total}"
-                progress.update(task, description=said, completed=done, total=total, visible=True)
-
-        patience = Timer(_PATIENCE_S, progress.update, [task], {"visible": True})
-        patience.daemon = True
-        patience.start()
-        try:
-            yield show
-        finally:
-            patience.cancel()
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"reading {printable(what)}", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
 
 import pytest
 
-from fp8verify.pipeline import fleet
 from fp8verify.pipeline.fleet import rank_progress
 
 
@@ -24,28 +22,16 @@ def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch: pytest.MonkeyP
     assert error.getvalue() == ""
 
 
-@pytest.mark.parametrize(("total", "shown"), [(12, True), (1, False)])
-def test_a_terminal_sees_how_many_ranks_are_read(
-    total: int, shown: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_terminal_sees_what_is_read_and_how_much_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = Terminal()
     monkeypatch.setattr("sys.stderr", error)
     monkeypatch.setenv("TERM", "xterm")
-    with rank_progress("a.json") as show:
+    with rank_progress("big\x1b.json") as show:
         assert show is not None
-        show(total, total)
-    assert (f"{total}/{total}" in error.getvalue()) is shown
-    assert "a.json" not in error.getvalue()  # it did not take long
-    assert capsys.readouterr().out == ""
-
-
-def test_what_takes_long_to_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = Terminal()
-    monkeypatch.setattr("sys.stderr", error)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(fleet, "Timer", lambda _, show, *given: SimpleNamespace(
-        start=lambda: show(*given[0], **given[1]), cancel=lambda: None))  # fmt: skip
-    with rank_progress("big\x1b.json"):
-        pass
+        show(12, 12)
     assert "reading big" in error.getvalue()
     assert "\x1b.json" not in error.getvalue()
+    assert "100%" in error.getvalue()
+    assert capsys.readouterr().out == ""

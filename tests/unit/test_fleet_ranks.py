@@ -14,11 +14,18 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, Verdict, inspect
+from fp8verify.capture.schema import NamingRecord
 from fp8verify.errors import InputError
-from fp8verify.pipeline.fleet import _WORTH_A_WORKER, _jobs, _worth, gather_ranks
+from fp8verify.pipeline.fleet import (
+    _WORTH_A_WORKER,
+    RankJob,
+    _anywhere,
+    _worth,
+    gather_ranks,
+)
 from fp8verify.report.forms import to_json
 from fp8verify.report.tables import shown_findings
-from fp8verify.trace import find_traces
+from fp8verify.trace import TraceFile, find_traces
 from tests.hand_built import TraceBuilder
 
 
@@ -191,54 +198,6 @@ def test_traces_of_other_processes_are_ranks_of_their_own(
     assert [found.rank for found in inspect(tmp_path).ranks] == [0, 1]
 
 
-def write_launcher(folder: Path, name: str, **head: Any) -> None:
-    """Write the trace of a process that runs nothing, such as torchrun's own."""
-    naming = {"name": "process_name", "ph": "M", "ts": 0, "pid": 7, "args": {"name": "python"}}
-    document = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": [naming], **head}
-    (folder / name).write_text(json.dumps(document))
-
-
-@pytest.mark.parametrize("ranks", [True, False], ids=["told", "guessed"])
-def test_the_process_that_starts_the_ranks_is_none(tmp_path: Path, ranks: bool) -> None:
-    write_launcher(tmp_path, "fp8_100.json")
-    for number in range(2):
-        built = TraceBuilder(rank=number if ranks else None, world=2).step(1)
-        path = built.linear(64, 32, 16, fp8=True).write(tmp_path / f"fp8_10{number + 1}.json")
-    report = inspect(tmp_path)
-    assert [rank.rank for rank in report.ranks] == [0, 1]
-    assert report.verdict is inspect(path).verdict
-    (note,) = (note for note in report.notes if "fp8_100.json" in note)
-    assert "no kernels, no operators and no rank" in note
-    assert not any("torchrun" in note for note in inspect(path).notes)
-
-
-def test_a_process_that_runs_nothing_is_judged_where_it_is_alone(tmp_path: Path) -> None:
-    write_launcher(tmp_path, "a.json")
-    assert inspect(tmp_path).verdict is Verdict.INCONCLUSIVE
-    write_launcher(tmp_path, "b.json")
-    report = inspect(tmp_path)
-    assert [rank.rank for rank in report.ranks] == [0, 1]
-    assert report.verdict is Verdict.INCONCLUSIVE
-
-
-@pytest.mark.parametrize("kind", ["says its rank", "is called so", "has operators", "is cut off"])
-def test_a_rank_without_kernels_stays_a_rank(tmp_path: Path, kind: str) -> None:
-    write_cycle(tmp_path, "a.json", 1000)
-    head: dict[str, Any] = {}
-    if kind == "says its rank":
-        head = {"distributedInfo": {"backend": "nccl", "rank": 1, "world_size": 2}}
-    if kind == "has operators":
-        op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": 1, "dur": 1}
-        head = {"traceEvents": [op]}
-    name = "rank1.json" if kind == "is called so" else "b.json"
-    write_launcher(tmp_path, name, **head)
-    if kind == "is cut off":
-        text = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(text.removesuffix("]}"))
-    report = inspect(tmp_path)
-    assert [rank.rank for rank in report.ranks] == [0, 1]
-
-
 def test_ranks_share_what_they_have_in_common(tmp_path: Path) -> None:
     files = find_traces(write_ranks(tmp_path, fp8="yyy"))
     first, *others = gather_ranks(files, workers=2)
@@ -250,11 +209,11 @@ def test_ranks_share_what_they_have_in_common(tmp_path: Path) -> None:
 def test_small_files_are_not_worth_a_worker(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("fp8verify.pipeline.fleet._cores", lambda: 4)
     files = find_traces(write_ranks(tmp_path, fp8="yy"))
-    assert _worth(_jobs(files, {})) == 1
+    assert _worth(files) == 1
     for file in files:
         with file.path.open("ab") as out:
             out.truncate(3 * _WORTH_A_WORKER)
-    assert _worth(_jobs(files, {})) == 4
+    assert _worth(files) == 4
 
 
 def meta(folder: Path, stem: str, traces: list[str], **more: Any) -> None:
@@ -419,10 +378,6 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
-    from fp8verify.capture.schema import NamingRecord
-    from fp8verify.pipeline.fleet import RankJob, _anywhere
-    from fp8verify.trace import TraceFile
-
     window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))
     job = _anywhere(RankJob((window,), (NamingRecord(step=4), step)))
     assert job.files[0].path.is_absolute()
