@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Set
+from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from fp8verify.kernels.demangle import ANONYMOUS, MAX_DEPTH, demangle
-from fp8verify.terms import Role
 
+_Kind = TypeVar("_Kind", bound=Enum)
 _MAX_PARAMETERS: Final = 4096
 _MAX_NODES: Final = 20_000
 _MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
@@ -226,9 +227,20 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def role_of(words: Set[str], rows: Iterable[tuple[Role, Set[str]]]) -> Role | None:
-    """Return the role of the first row that has one of the words."""
-    return next((role for role, row in rows if words & row), None)
+def word_rows(kind: type[_Kind], text: str) -> list[tuple[_Kind, set[str]]]:
+    """Return the rows of a table of words: "transpose: transpose transposed reduction: …"."""
+    rows: list[tuple[_Kind, set[str]]] = []
+    for word in text.split():
+        if word.endswith(":"):
+            rows.append((kind(word[:-1]), set()))
+        else:
+            rows[-1][1].add(word)
+    return rows
+
+
+def first_of(rows: Iterable[tuple[_Kind, Set[str]]], words: Set[str]) -> _Kind | None:
+    """Return what the first row stands for that has one of the words."""
+    return next((kind for kind, row in rows if words & row), None)
 
 
 # How NVIDIA's demangler, by which Nsight Systems and Nsight Compute show kernels, spells what

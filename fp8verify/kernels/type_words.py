@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels.describe import SHORT, Operands, both, element_class
-from fp8verify.kernels.symbol import word_set
+from fp8verify.kernels.symbol import first_of, word_rows, word_set
 from fp8verify.terms import Precision, Scaling
 
 # Spellings in addition to those of `SHORT`, with the block scale that the word implies. MX: OCP
@@ -42,12 +42,14 @@ _WEIGHT_ONLY: Final = word_set(
     "weightonly wo woq marlin gptq awq mixed lut dequant dequantize dequantization"
 )
 _WEIGHTS: Final = word_set("weight weights only")
-_SCALINGS: Final = {
-    **dict.fromkeys(("blockwise", "blockscale", "blockscaled", "groupwise"), Scaling.BLOCKWISE),
-    **dict.fromkeys(("1x128", "128x128", "128x1"), Scaling.BLOCKWISE),
-    **dict.fromkeys(("row", "rowwise", "pertoken"), Scaling.ROWWISE),
-    **dict.fromkeys(("tensorwise", "pertensor"), Scaling.TENSORWISE),
-}
+_SCALINGS: Final = word_rows(
+    Scaling,
+    """
+    blockwise: blockwise blockscale blockscaled groupwise 1x128 128x128 128x1
+    rowwise: row rowwise pertoken
+    tensorwise: tensorwise pertensor
+    """,
+)
 
 
 def _types(word: str) -> list[Operands]:
@@ -119,9 +121,9 @@ def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:
     """Return the scaling that the words name, for FP8 without hardware block scales."""
     if types.precision is not Precision.FP8:
         return types.scaling
-    named = {_SCALINGS[word] for word in words if word in _SCALINGS}
-    if named:
-        return next(kind for kind in _SCALINGS.values() if kind in named)
+    named = first_of(_SCALINGS, set(words))
+    if named is not None:
+        return named
     for first, second in pairwise(words):
         if "block" in (first, second) and (first in _SPELLED or second in _SPELLED):
             return Scaling.BLOCKWISE

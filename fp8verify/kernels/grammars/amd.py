@@ -21,7 +21,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, SHORT, Operands, both
-from fp8verify.kernels.symbol import Symbol, Type, role_of, split, walk, word_set
+from fp8verify.kernels.symbol import Symbol, Type, first_of, split, walk, word_rows
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _TENSILE: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
@@ -68,13 +68,16 @@ def tensile(symbol: Symbol) -> KernelName | None:
 
 _CK: Final = "Composable Kernel"
 _CK_ELEMENTS: Final = {**CPP, "unsigned short": "bf16", "ushort": "bf16"}
-_CK_ROLES: Final = (
-    (Role.ATTENTION, word_set("fmha attention")),
-    (Role.CONV, word_set("conv convolution")),
-    (Role.REDUCTION, word_set("rmsnorm2d layernorm2d reduce softmax norm")),
-    (Role.GEMM, word_set("gemm flatmm")),
-    (Role.ELEMENTWISE, word_set("elementwise permute")),
-    (Role.TRANSPOSE, word_set("transpose")),
+_CK_ROLES: Final = word_rows(
+    Role,
+    """
+    attention: fmha attention
+    conv: conv convolution
+    reduction: rmsnorm2d layernorm2d reduce softmax norm
+    gemm: gemm flatmm
+    elementwise: elementwise permute
+    transpose: transpose
+    """,
 )
 
 
@@ -99,7 +102,7 @@ def _ck_role(symbol: Symbol) -> Role:
     words = {word for name in names for word in split(name)}
     if {"bwd", "weight"} <= words:
         return Role.CONV
-    role = role_of(words, _CK_ROLES) or Role.OTHER
+    role = first_of(_CK_ROLES, words) or Role.OTHER
     return Role.GROUPED_GEMM if role is Role.GEMM and words & {"moe", "grouped"} else role
 
 

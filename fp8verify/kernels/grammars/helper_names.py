@@ -11,7 +11,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, element_class
-from fp8verify.kernels.symbol import Symbol, role_of, split, word_set
+from fp8verify.kernels.symbol import Symbol, first_of, split, word_rows, word_set
 from fp8verify.kernels.type_words import is_low
 from fp8verify.terms import KernelName, Precision, Role
 
@@ -22,34 +22,22 @@ _WRITERS: Final = frozenset(
 )
 
 # The first row with a word of the name decides; rows are in the order of how much a word says.
-_ROLES: Final = (
-    (Role.CAST_QUANTIZE, word_set("quant")),
-    (Role.OTHER, word_set("sort radix routing chunk recurrent")),
-    (
-        Role.CAST_QUANTIZE,
-        word_set(
-            "cast quantize dequantize quant dequant quantization convert quantized hfp8 downcast "
-            "upcast"
-        ),
-    ),
-    (Role.AMAX_REDUCE, word_set("amax absmax")),
-    (Role.CAST_QUANTIZE, word_set("swizzle unswizzle scaling")),
-    (Role.TRANSPOSE, word_set("transpose transposed permute021")),
-    (
-        Role.REDUCTION,
-        word_set(
-            "softmax norm layernorm rmsnorm layer_norm ln reduce reduction sum mean argmax "
-            "batchnorm qknorm scan groupnorm"
-        ),
-    ),
-    (
-        Role.ELEMENTWISE,
-        word_set(
-            "elementwise copy cat fill rope rotary silu gelu swiglu relu dropout add mul memset "
-            "adam index gather scatter unary gated activation pad unpadding padding apply geglu "
-            "reglu permute unpermute"
-        ),
-    ),
+_ROLES: Final = word_rows(
+    Role,
+    """
+    cast_quantize: quant
+    other: sort radix routing chunk recurrent
+    cast_quantize: cast quantize dequantize quant dequant quantization convert quantized hfp8
+        downcast upcast
+    amax_reduce: amax absmax
+    cast_quantize: swizzle unswizzle scaling
+    transpose: transpose transposed permute021
+    reduction: softmax norm layernorm rmsnorm layer_norm ln reduce reduction sum mean argmax
+        batchnorm qknorm scan groupnorm
+    elementwise: elementwise copy cat fill rope rotary silu gelu swiglu relu dropout add mul memset
+        adam index gather scatter unary gated activation pad unpadding padding apply geglu reglu
+        permute unpermute
+    """,
 )
 # Beside a low-precision format: what computes scales casts too, or is part of a cast.
 _SCALES: Final = word_set("scale scales pack")
@@ -70,7 +58,7 @@ def decode(symbol: Symbol) -> KernelName | None:
         return _describe(symbol, "Transformer Engine", _transformer_engine(symbol))
     ordered = split(symbol.base)
     words = frozenset(ordered)
-    role = role_of(words, _ROLES)
+    role = first_of(_ROLES, words)
     if role in (None, Role.TRANSPOSE):
         along = role is not None and any(map(is_low, words)) and words & _ALONG
         role = Role.CAST_QUANTIZE if along or _casts(ordered) else role
@@ -120,7 +108,7 @@ def _transformer_engine(symbol: Symbol) -> Role:
         return Role.AMAX_REDUCE
     if words & {"scale", "scaling", "swizzle", "unswizzle"}:
         return Role.CAST_QUANTIZE
-    return _refined(symbol, role_of(words, _ROLES) or Role.ELEMENTWISE, words)
+    return _refined(symbol, first_of(_ROLES, words) or Role.ELEMENTWISE, words)
 
 
 def _describe(symbol: Symbol, library: str, role: Role) -> KernelName:

@@ -17,22 +17,20 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.demangle import ANONYMOUS
 from fp8verify.kernels.describe import CPP, SHORT, Operands, both, element_class
-from fp8verify.kernels.symbol import Symbol, role_of, split, word_set
+from fp8verify.kernels.symbol import Symbol, first_of, split, word_rows, word_set
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "PyTorch"
 _NAMESPACES: Final = word_set("at c10 torch")
-_ROLES: Final = (
-    (Role.OTHER, word_set("sort pool spin moments prepare gamma fused internal dense")),
-    (Role.REDUCTION, word_set("reduce softmax soft norm layer batch scan cumsum")),
-    (
-        Role.ELEMENTWISE,
-        word_set(
-            "elementwise cat copy fill index gather scatter topk dropout apply arange triu tril "
-            "roll flip embedding distribution split chunk loss masked multi"
-        ),
-    ),
-    (Role.TRANSPOSE, word_set("transpose")),
+_ROLES: Final = word_rows(
+    Role,
+    """
+    other: sort pool spin moments prepare gamma fused internal dense
+    reduction: reduce softmax soft norm layer batch scan cumsum
+    elementwise: elementwise cat copy fill index gather scatter topk dropout apply arange triu tril
+        roll flip embedding distribution split chunk loss masked multi
+    transpose: transpose
+    """,
 )
 _NAME: Final = r"(?:c10::)?(BFloat16|Half|Float8_\w+|float|double)"
 _TEMPLATE: Final = re.compile(rf"\b{_NAME}\b")
@@ -50,7 +48,7 @@ def native(symbol: Symbol) -> KernelName | None:
     if _FP8_COPY.search(symbol.text) or _FBGEMM_CAST.search(symbol.text):
         return _fp8_copy(symbol)
     words = frozenset(split(symbol.base))
-    role = role_of(words, _ROLES) or Role.OTHER
+    role = first_of(_ROLES, words) or Role.OTHER
     element = _element(symbol.text, role) if role is not Role.OTHER else None
     reason = f"PyTorch {symbol.base}"
     return describe.other(_LIBRARY, role, reason, element=element, precision=element_class(element))
