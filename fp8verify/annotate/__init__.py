@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import msgspec
 from msgspec import Raw
@@ -56,7 +56,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
             f"{path.name} is not a trace of torch.profiler.",
             "Annotate a Kineto trace; Nsight Systems and rocprofv3 have viewers of their own.",
         )
-    labels = Labels(read_trace(path))
+    trace = read_trace(path)
     draft = replacing(out, f"{out.name}.part")
     with writing("the trace", out), draft as unfinished, _open(unfinished, out.suffix) as sink:
 
@@ -67,20 +67,20 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         with reading(path), open_binary(path) as file:
             source = Source(file, path.name, path)
             is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
-            writer = Writer(write, labels, is_list=is_list)
+            writer = Writer(write, trace, is_list=is_list)
             Document(Buffer(source, path.name), writer.take, writer).read()
             writer.finish()
     return writer.counts
 
 
 def _open(path: Path, suffix: str) -> IO[bytes]:
+    if suffix == ".zst":
+        with requires("zstd", path.stem):
+            import zstandard
+        return cast("IO[bytes]", zstandard.open(path, "wb"))
     if suffix == ".gz":
         return cast("IO[bytes]", _packer.open(path, "wb", compresslevel=_LEVEL))
-    if suffix != ".zst":
-        return path.open("wb")
-    with requires("zstd", path.stem):
-        import zstandard
-    return cast("IO[bytes]", zstandard.open(path, "wb"))
+    return path.open("wb")
 
 
 CATEGORY = "fp8verify"
@@ -97,47 +97,17 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 Fields = dict[str, Any]
 
 
-class Label(NamedTuple):
-    """The precision and the leg of a GEMM."""
+def _color(precision: Precision) -> str:
+    """Return the name of a color that chrome://tracing knows (catapult, color_scheme.html).
 
-    precision: Precision
-    leg: Leg
-
-    @property
-    def color(self) -> str:
-        """The name of a color that chrome://tracing knows (catapult, color_scheme.html).
-
-        Perfetto ignores colors by design (google/perfetto#624) and colors by name instead: the
-        precision track is for it.
-        """
-        if self.precision.is_fp8:
-            return "good"
-        if self.precision.is_low or self.precision is Precision.INT8:
-            return "rail_response"
-        return "grey" if self.precision is Precision.UNKNOWN else "bad"
-
-
-class Labels:
-    """Labels of kernels, taken in the order of the file."""
-
-    def __init__(self, trace: Trace) -> None:
-        self._names, self._kernels = trace.names, trace.kernels
-        self._place = 0
-        kinds = classify_kernels(trace)
-        self._of_gemm = {
-            gemm.place: Label(gemm.kind.classification.precision, gemm.leg)
-            for gemm in label_gemms(trace, kinds)
-        }
-
-    def take(self, name: str, duration_ns: int) -> Label | None:
-        """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
-        kernels = self._kernels
-        for place in range(self._place, min(self._place + _LOOK_AHEAD, len(kernels))):
-            known = kernels.duration_ns[place]  # 0 if the file's could not be
-            if known in (0, duration_ns) and self._names[kernels.name[place]] == name:
-                self._place = place + 1
-                return self._of_gemm.get(place)
-        return None
+    Perfetto ignores colors by design (google/perfetto#624) and colors by name instead: the
+    precision track is for it.
+    """
+    if precision.is_fp8:
+        return "good"
+    if precision.is_low or precision is Precision.INT8:
+        return "rail_response"
+    return "grey" if precision is Precision.UNKNOWN else "bad"
 
 
 class Writer:
@@ -151,13 +121,15 @@ class Writer:
 
     Args:
         write: takes the next bytes of the file.
-        labels: of the kernels.
+        trace: what was read of it before.
         is_list: whether the trace is a list of events, without metadata.
     """
 
-    def __init__(self, write: Callable[[bytes], object], labels: Labels, *, is_list: bool) -> None:
+    def __init__(self, write: Callable[[bytes], object], trace: Trace, *, is_list: bool) -> None:
         self.counts: Counter[str] = Counter()
-        self._labels = labels
+        self._names, self._kernels, self._place = trace.names, trace.kernels, 0
+        gemms = label_gemms(trace, classify_kernels(trace))
+        self._gemms = {one.place: (one.kind.classification.precision, one.leg) for one in gemms}
         self._write, self._is_list = write, is_list
         self._in_events, self._ahead = is_list, b"[\n" if is_list else b"{\n"
         self._tracks: set[tuple[bytes, bytes]] = set()
@@ -227,15 +199,27 @@ class Writer:
         if (_decode(event["cat"]), _decode(event["ph"])) != ("kernel", "X"):
             return []
         duration_ns = round(1000 * float(bytes(event["dur"]).strip(b'"')))
-        label = self._labels.take(clean(_decode(event["name"], type=str)), duration_ns)
+        label = self._label(clean(_decode(event["name"], type=str)), duration_ns)
         if label is None:
             return []
-        self.counts[label.precision.value] += 1
+        precision, leg = label
+        self.counts[precision.value] += 1
         args: Fields = dict(_fields.decode(event.get("args", b"{}")))
-        args[CATEGORY] = {"precision": label.precision.value, "leg": label.leg.value}
-        return [{**event, "cname": label.color, "args": args}, *self._track(event, label)]
+        args[CATEGORY] = {"precision": precision.value, "leg": leg.value}
+        labeled = {**event, "cname": _color(precision), "args": args}
+        return [labeled, *self._track(event, f"{precision.value} {leg.value}")]
 
-    def _track(self, event: Fields, label: Label) -> Iterable[Fields]:
+    def _label(self, name: str, duration_ns: int) -> tuple[Precision, Leg] | None:
+        """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
+        kernels = self._kernels
+        for place in range(self._place, min(self._place + _LOOK_AHEAD, len(kernels))):
+            known = kernels.duration_ns[place]  # 0 if the file's could not be
+            if known in (0, duration_ns) and self._names[kernels.name[place]] == name:
+                self._place = place + 1
+                return self._gemms.get(place)
+        return None
+
+    def _track(self, event: Fields, name: str) -> Iterable[Fields]:
         """Yield a slice on the stream's precision track, and first the name of the track."""
         process, stream = bytes(event["pid"]), bytes(event["tid"])
         if not stream.isdigit():
@@ -245,5 +229,4 @@ class Writer:
             self._tracks.add((process, stream))
             title = {"name": f"stream {stream.decode()}: GEMM precision"}
             yield {"ph": "M", **place, "name": "thread_name", "ts": event["ts"], "args": title}
-        name = f"{label.precision.value} {label.leg.value}"
         yield {"ph": "X", **place, "name": name, "ts": event["ts"], "dur": event["dur"]}

@@ -4,69 +4,64 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from fp8verify.kernels.symbol import word_rows
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 
-def _spellings(**elements: str) -> dict[str, str]:
-    """Return the element of each spelling; the spellings of an element are separated by commas."""
-    return {name: element for element, names in elements.items() for name in names.split(", ")}
+def _elements(text: str) -> dict[str, str]:
+    """Return the element of each spelling in a table."""
+    return {name: element for element, names in word_rows(str, text) for name in names}
 
 
 # C++ type names: CUDA headers (cuda_fp8.h, cuda_fp4.h, cuda_bf16.h), HIP (hip_fp8.h), CUTLASS
 # numeric_types.h, c10/util, Composable Kernel's data_type.hpp, Transformer Engine (ROCm).
-CPP: Final = _spellings(
-    e4m3=(
-        "float_e4m3_t, __nv_fp8_e4m3, __nv_fp8x2_e4m3, __nv_fp8x4_e4m3, Float8_e4m3fn, "
-        "Float8_e4m3fnuz, te_hip_fp8_e4m3, hip_f8_e4m3, __hip_fp8_e4m3, "
-        "__hip_fp8_e4m3_fnuz, f8_t, f8_fnuz_t, f8_ocp_t, fp8_t, fp8_e4m3"
-    ),
-    e5m2=(
-        "float_e5m2_t, __nv_fp8_e5m2, __nv_fp8x2_e5m2, __nv_fp8x4_e5m2, Float8_e5m2, "
-        "Float8_e5m2fnuz, te_hip_fp8_e5m2, __hip_fp8_e5m2, __hip_fp8_e5m2_fnuz, bf8_t, "
-        "bf8_fnuz_t, bf8_ocp_t, fp8_e5m2"
-    ),
-    fp8="__nv_fp8_interpretation_t, type_erased_dynamic_float8_t",
-    e2m1=(
-        "float_e2m1_t, float_e2m1_unpacksmem_t, __nv_fp4_e2m1, __nv_fp4x2_e2m1, "
-        "Float4_e2m1fn_x2, f4_t, f4x2_pk_t"
-    ),
-    fp4="type_erased_dynamic_float4_t",
-    e3m2="float_e3m2_t",
-    e2m3="float_e2m3_t",
-    fp6="type_erased_dynamic_float6_t",
-    bf16=(
-        "bfloat16_t, __nv_bfloat16, nv_bfloat16, BFloat16, hip_bfloat16, __hip_bfloat16, "
-        "__bf16, bhalf_t"
-    ),
-    fp16="half_t, __half, half, Half, _Float16",
-    tf32="tfloat32_t",
-    fp32="float",
-    fp64="double",
-    int8="signed char, int8_t",
-    int4="integer_subbyte, int4b_t, uint4b_t",
-    int32="int",
-)
+CPP: Final = _elements(
+    """
+    e4m3: float_e4m3_t __nv_fp8_e4m3 __nv_fp8x2_e4m3 __nv_fp8x4_e4m3 Float8_e4m3fn Float8_e4m3fnuz
+        te_hip_fp8_e4m3 hip_f8_e4m3 __hip_fp8_e4m3 __hip_fp8_e4m3_fnuz f8_t f8_fnuz_t f8_ocp_t
+        fp8_t fp8_e4m3
+    e5m2: float_e5m2_t __nv_fp8_e5m2 __nv_fp8x2_e5m2 __nv_fp8x4_e5m2 Float8_e5m2 Float8_e5m2fnuz
+        te_hip_fp8_e5m2 __hip_fp8_e5m2 __hip_fp8_e5m2_fnuz bf8_t bf8_fnuz_t bf8_ocp_t fp8_e5m2
+    fp8: __nv_fp8_interpretation_t type_erased_dynamic_float8_t
+    e2m1: float_e2m1_t float_e2m1_unpacksmem_t __nv_fp4_e2m1 __nv_fp4x2_e2m1 Float4_e2m1fn_x2
+        f4_t f4x2_pk_t
+    fp4: type_erased_dynamic_float4_t
+    e3m2: float_e3m2_t
+    e2m3: float_e2m3_t
+    fp6: type_erased_dynamic_float6_t
+    bf16: bfloat16_t __nv_bfloat16 nv_bfloat16 BFloat16 hip_bfloat16 __hip_bfloat16 __bf16 bhalf_t
+    fp16: half_t __half half Half _Float16
+    tf32: tfloat32_t
+    fp32: float
+    fp64: double
+    int8: int8_t
+    int4: integer_subbyte int4b_t uint4b_t
+    int32: int
+    """
+) | {"signed char": "int8"}
 
 # Short spellings inside procedural names: cuBLASLt and CUTLASS `e4m3`, `s8`; xmma `i8`;
-# trtllm-gen `Bfloat16` (lower-cased before the look-up); Triton `fp8e4nv`.
-SHORT: Final = _spellings(
-    e4m3="e4m3",
-    e5m2="e5m2",
-    fp8="f8, fp8",
-    e2m1="e2m1",
-    fp4="f4, fp4",
-    e3m2="e3m2",
-    e2m3="e2m3",
-    fp6="f6",
-    bf16="bf16, bfloat16",
-    fp16="f16, fp16, half",
-    tf32="tf32",
-    fp32="f32, fp32",
-    fp64="f64",
-    int8="s8, i8, int8",
-    uint8="u8",
-    int4="s4, i4, u4, int4",
-    int32="s32, i32, int32",
+# trtllm-gen `Bfloat16` (lower-cased before the look-up).
+SHORT: Final = _elements(
+    """
+    e4m3: e4m3
+    e5m2: e5m2
+    fp8: f8 fp8
+    e2m1: e2m1
+    fp4: f4 fp4
+    e3m2: e3m2
+    e2m3: e2m3
+    fp6: f6
+    bf16: bf16 bfloat16
+    fp16: f16 fp16 half
+    tf32: tf32
+    fp32: f32 fp32
+    fp64: f64
+    int8: s8 i8 int8
+    uint8: u8
+    int4: s4 i4 u4 int4
+    int32: s32 i32 int32
+    """
 )
 
 # Letters of BLAS, of complex numbers too (gc and gz: by three multiplications), and NVIDIA's i.
@@ -76,7 +71,7 @@ BLAS: Final = {
 }  # fmt: skip
 
 # The block scale formats; a scale format never makes an operand FP8 (UE4M3 scales NVFP4).
-SCALES: Final = _spellings(ue8m0="float_ue8m0_t, ue8m0", ue4m3="float_ue4m3_t, ue4m3")
+SCALES: Final = _elements("ue8m0: float_ue8m0_t ue8m0 ue4m3: float_ue4m3_t ue4m3")
 
 _CLASSES: Final[dict[str, Precision]] = {
     **{precision.value: precision for precision in Precision},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
-from enum import Enum
+from collections.abc import Callable, Iterable, Set
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from fp8verify.kernels.demangle import ANONYMOUS, MAX_DEPTH, demangle
 
-_Kind = TypeVar("_Kind", bound=Enum)
+_Kind = TypeVar("_Kind")
 _MAX_PARAMETERS: Final = 4096
 _MAX_NODES: Final = 20_000
 _MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
@@ -227,7 +226,7 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def word_rows(kind: type[_Kind], text: str) -> list[tuple[_Kind, set[str]]]:
+def word_rows(kind: Callable[[str], _Kind], text: str) -> list[tuple[_Kind, set[str]]]:
     """Return the rows of a table of words: "transpose: transpose transposed reduction: …"."""
     rows: list[tuple[_Kind, set[str]]] = []
     for word in text.split():

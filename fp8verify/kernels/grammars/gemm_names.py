@@ -104,9 +104,8 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
     for at, word in enumerate(words):
         if type_words.is_pair(word) or (type_words.is_compound(word) and not _CASTS & whole):
             return None if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}) else at
-    if "moe" in whole and whole & _MOE and not whole & (_MOE_PARTS | _CASTS):
-        return words.index("moe")
-    if "moe" in whole and _MOE_PRODUCT.search(base) and not whole & (_MOE_PARTS | _CASTS):
+    fused = whole & _MOE or _MOE_PRODUCT.search(base)
+    if "moe" in whole and fused and not whole & (_MOE_PARTS | _CASTS):
         return words.index("moe")
     if "linear" in whole and whole & _LINEAR:
         return words.index("linear")
