@@ -99,11 +99,14 @@ class _Reader:
         self.at = read.end()
         return read
 
-    def remember(self, named: str) -> str:
+    def written(self, named: str) -> str:
         self.left -= len(named)
         if self.left < 0:
             raise _UnreadableError
-        self.seen.append(named)
+        return named
+
+    def remember(self, named: str) -> str:
+        self.seen.append(self.written(named))
         return named
 
     def parameters(self) -> list[str]:
@@ -197,7 +200,7 @@ class _Reader:
         if two in _STANDARD:
             self.at += 2
             return _STANDARD[two]
-        return self.seen[_index(self.match(_SEQUENCE))]
+        return self.written(self.seen[_index(self.match(_SEQUENCE))])
 
     def argument(self) -> str:
         """Read a reference to a template argument, which stays one where they are not known."""
