@@ -7,9 +7,6 @@
     def test_the_nightly_capture(fp8_report):
         assert_fp8_active(fp8_report("captures/nightly"), min_share=0.8)
 
-    def test_the_machine(fp8_doctor):
-        fp8_doctor("configs/fp8.toml")
-
 The plugin imports fp8verify's modules when a test uses them, and never torch.
 """
 
@@ -17,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +23,6 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fp8verify.preflight import DoctorReport
     from fp8verify.pytest_plugin.session_reports import SessionReports
     from fp8verify.report.model.report import Report
 
@@ -167,28 +163,6 @@ def fp8_report(pytestconfig: pytest.Config) -> Callable[..., Report]:
     `fp8_report(path=None, *, log=None, min_share=None)`; without a path, that of --fp8-trace.
     """
     return reports_of(pytestconfig).inspect
-
-
-@pytest.fixture(scope="session")
-def fp8_doctor() -> Callable[..., DoctorReport]:
-    """Fail a test on a machine that cannot do what a recipe asks, before anything trains.
-
-    `fp8_doctor(*configs, command=(), require_gpu=True)`.
-    """
-    from fp8verify.preflight import doctor
-
-    def check(
-        *configs: str | Path, command: Sequence[str] = (), require_gpu: bool = True
-    ) -> DoctorReport:
-        __tracebackhide__ = True
-        report = doctor(*configs, command=command, require_gpu=require_gpu)
-        if report.exit_code:
-            from fp8verify.preflight.checks import to_text
-
-            pytest.fail(to_text(report), pytrace=False)
-        return report
-
-    return check
 
 
 @pytest.fixture
