@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fp8verify import files
 from fp8verify.errors import InputError
+from fp8verify.files import parse_toml
 from fp8verify.record.trust import TRUST, is_trusted, why_distrusted
 
 OWN_FILE = "fp8verify.toml"
@@ -110,26 +110,15 @@ def _table(path: Path, data: bytes) -> dict[str, Any] | None:
     if path.name == PROJECT_FILE and TABLE.encode() not in data:
         return None  # as most, which are not parsed
     try:
-        table: Any = parse_toml(data)
-    except ValueError as error:
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it is longer than {MAX_BYTES} bytes")
+        table: Any = parse_toml(data.decode())
+    except (ValueError, RecursionError) as error:
+        why = str(error)[:200] if isinstance(error, ValueError) else "it is nested too deeply"
         raise InputError(
-            f"The settings {path} are not TOML: {str(error)[:200]}.", "Fix the file, or remove it."
+            f"The settings {path} are not TOML: {why}.", "Fix the file, or remove it."
         ) from None
     if path.name == PROJECT_FILE:
         tools = table.get("tool")
         table = tools.get(TABLE) if isinstance(tools, dict) else None
     return table if isinstance(table, dict) else None
-
-
-def parse_toml(data: bytes) -> dict[str, Any]:
-    """Return a TOML document.
-
-    Raises:
-        ValueError: it is not TOML, or larger than 1 MB.
-    """
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it is longer than {MAX_BYTES} bytes")
-    try:
-        return files.parse_toml(data.decode())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
