@@ -33,14 +33,13 @@ class Ranks(TypedDict):
 class Config(TypedDict):
     """The boot folder's `config.json`, as `agent_config` of the runner returns it.
 
-    The settings are those of `RunSettings`. `boot` is the boot folder, `agent` the archive with the
-    agent, `guest` what this node calls itself in a capture that another one made, `started` when
-    the run began; `modules` and `counters` (of `StepCounter`) are what is known of frameworks.
+    The settings are those of `RunSettings`. `boot` is the boot folder, `guest` what this node calls
+    itself in a capture that another one made, `started` when the run began; `modules` and
+    `counters` (of `StepCounter`) are what is known of frameworks.
     """
 
     version: str
     boot: str
-    agent: str | None
     capture: str
     guest: str | None
     started: float

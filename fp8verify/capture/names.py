@@ -16,5 +16,4 @@ DEBUG_LOGS = "debug.*.log"  # of `run --debug`, one for each process
 NUMERICS_SUFFIX = ".numerics.json"  # scales and measured tensors of a rank
 NUMERICS = f"rank*{NUMERICS_SUFFIX}"
 SERIES_SUFFIX = ".numerics.jsonl"  # and of each step that `run --numerics-every` measured
-AGENT = ".agent"  # the copy that the runners of a job share
 BOOTS = ".boot-*"  # of a run that is not over, or of `fp8verify env`

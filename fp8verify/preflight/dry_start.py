@@ -23,13 +23,7 @@ from fp8verify.logs.failures import causes
 from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.layers import flops, layers_of
 from fp8verify.record.command import resolve_command
-from fp8verify.record.injection import (
-    ARCHIVE,
-    boot_folder,
-    child_environment,
-    write_agent,
-    write_config,
-)
+from fp8verify.record.injection import boot_folder, child_environment
 from fp8verify.version import __version__
 
 TIMEOUT_S = 120.0
@@ -56,10 +50,8 @@ def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
     arguments = resolve_command(command)
     with tempfile.TemporaryDirectory(prefix="fp8verify-doctor-") as name:
         folder = Path(name)
-        with boot_folder(folder) as boot:
-            config = {"version": __version__, "boot": str(boot), "dry": str(folder), **for_agent()}
-            write_agent(boot / ARCHIVE)
-            write_config(boot, config)
+        config = {"version": __version__, "dry": str(folder), **for_agent()}
+        with boot_folder(folder, config) as boot:
             ending, tail = _run(arguments, boot, name, timeout)
         modules = _read(folder)
     if modules:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.names import AGENT, CLAIM, LOG
+from fp8verify.capture.names import CLAIM, LOG
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
 from fp8verify.record.trust import check_capture
 
@@ -148,16 +148,9 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
             if capture.secondary_node is None and not any(capture.path.glob(f"{PRESENT}*")):
                 for name in (CLAIM, ENDED):
                     (capture.path / name).unlink(missing_ok=True)
-                remove_shared_agent(capture.path)
                 if not capture.existed:
                     capture.path.rmdir()
         raise
-
-
-def remove_shared_agent(folder: Path) -> None:
-    """Remove the agent that the runners of the job shared, if there is one."""
-    with suppress(OSError):  # the run may have removed the capture
-        (folder / AGENT).unlink()
 
 
 def _claim(folder: Path, job: str, started: float) -> bool:

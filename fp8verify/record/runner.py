@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,12 +22,11 @@ from fp8verify.record.folder import (
     check_name,
     job_of,
     make_capture_folder,
-    remove_shared_agent,
     runner_lock,
     undone_unless_started,
     writing_to,
 )
-from fp8verify.record.injection import attach, boot_folder, child_environment
+from fp8verify.record.injection import agent_config, boot_folder, child_environment
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES, say
 from fp8verify.record.output import STDERR, STDOUT, Output, reserve_closed_streams
 from fp8verify.record.settings import RunSettings
@@ -95,25 +94,22 @@ def run_training(
         once=job.once and job.runners != 1,
         script=script_name(command),
     )
-    # Signals are handled until everything that was recorded is in its place.
-    with forwarded_signals() as signals:
-        with ExitStack() as stack:
-            stack.enter_context(undone_unless_started(capture))
-            lock = stack.enter_context(runner_lock(capture.path, job.runners))
-            boot = stack.enter_context(boot_folder(capture.path))
-            attach(boot, capture, settings, shared=(job.runners or 1) > 1)
-            log = capture.log if settings.capture_log else None
-            with nullcontext() if watch is None else watch.following(capture, signals.stop):
-                code = _spawn(arguments, boot, log, signals)
-            exit_code = code if code >= 0 else 128 - code
-            try:
-                result = collect_result(boot, capture, exit_code, settings)
-                result = result._replace(notes=(*result.notes, *capture.notes))
-            except Exception as error:  # the run may have left anything there
-                why = f"what the run left cannot be read: {type(error).__name__}: {error}"
-                result = RunResult(capture.path, exit_code, notes=(why,))
-        if lock.last:
-            remove_shared_agent(capture.path)
+    log = capture.log if settings.capture_log else None
+    with (
+        forwarded_signals() as signals,  # until everything that was recorded is in its place
+        undone_unless_started(capture),
+        runner_lock(capture.path, job.runners) as lock,
+        boot_folder(capture.path, agent_config(settings, capture)) as boot,
+    ):
+        with nullcontext() if watch is None else watch.following(capture, signals.stop):
+            code = _spawn(arguments, boot, log, signals)
+        exit_code = code if code >= 0 else 128 - code
+        try:
+            result = collect_result(boot, capture, exit_code, settings)
+            result = result._replace(notes=(*result.notes, *capture.notes))
+        except Exception as error:  # the run may have left anything there
+            why = f"what the run left cannot be read: {type(error).__name__}: {error}"
+            result = RunResult(capture.path, exit_code, notes=(why,))
     return result._replace(last=lock.last, signal=-code if code < 0 else None)
 
 

@@ -63,13 +63,6 @@ def check_capture(folder: Path) -> tuple[str, ...]:
     )
 
 
-def is_private(folder: Path) -> bool:
-    """Return whether only this user may write a folder."""
-    status = folder.stat()
-    mine = status.st_uid == os.getuid()
-    return mine and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
 def make_private(folder: str) -> int:
     """Make a folder of mode 0700 and return a descriptor of it, for `dir_fd`.
 

@@ -254,7 +254,6 @@ def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
     }
     capture = tmp_path / "fp8verify-capture-slurm-7.0"
     wait_until(lambda: len(list(capture.glob("rank*.meta.json"))) == 2)
-    copies = [*capture.glob(".boot-*/agent*"), *capture.glob(".agent")]
 
     ended = {}
     for task in order:
@@ -262,8 +261,7 @@ def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
         ended[task] = tasks[task].wait(timeout=120)
 
     assert ended == codes
-    assert len(copies) == 1
-    assert not list(capture.glob(".agent*"))
+    assert not list(capture.glob(".boot-*"))
     reported = [task for task in "01" if "INCONCLUSIVE" in (tmp_path / f"err.{task}").read_text()]
     assert reported[-1] == order[-1]
 

@@ -16,7 +16,7 @@ from fp8verify.capture import names
 from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import SCHEMA, RankMeta
 from fp8verify.record.folder import CaptureFolder
-from fp8verify.record.injection import attach
+from fp8verify.record.injection import agent_config, make_boot_folder
 from fp8verify.record.settings import LiveWindows, RankSelection, RunSettings, TimedWindow
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
@@ -39,7 +39,6 @@ class Experts(torch.nn.Module):  # type: ignore[misc, name-defined]
 def config(folder: Path) -> dict[str, Any]:
     """Return what the runner tells the agent, as the agent reads it."""
     boot = folder / "boot"
-    boot.mkdir()
     settings = RunSettings(
         windows=((1, 2), (4, 4)),
         timed_window=TimedWindow(seconds=3600),
@@ -47,7 +46,7 @@ def config(folder: Path) -> dict[str, Any]:
         layers=True,
         debug=True,
     )
-    attach(boot, CaptureFolder(folder), settings, shared=False)
+    make_boot_folder(boot, agent_config(settings, CaptureFolder(folder)))
     read: dict[str, Any] = json.loads((boot / "config.json").read_text())
     return read
 
@@ -65,9 +64,8 @@ def test_the_agent_knows_every_entry_of_its_configuration(
     """`Config` of the agent is what the runner writes, key for key and type for type."""
     from fp8verify.agent.config import Config
 
-    (tmp_path / "boot").mkdir()
-    settings = RunSettings(**more)
-    attach(tmp_path / "boot", CaptureFolder(tmp_path, "node2"), settings, shared=False)
+    config = agent_config(RunSettings(**more), CaptureFolder(tmp_path, "node2"))
+    make_boot_folder(tmp_path / "boot", config)
     written = json.loads((tmp_path / "boot" / "config.json").read_text())
 
     read = msgspec.convert(written, type=Config, strict=True)

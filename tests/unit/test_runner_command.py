@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.record import injection
 from fp8verify.record.command import resolve_command
-from fp8verify.record.folder import CaptureFolder, remove_shared_agent
-from fp8verify.record.injection import attach, boot_folder, child_environment
+from fp8verify.record.injection import boot_folder, child_environment
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
 
@@ -72,43 +68,7 @@ def test_the_boot_folder_leads_pythonpath(before: dict[str, str], after: str) ->
 
 
 def test_the_boot_folder_is_private_and_does_not_stay(tmp_path: Path) -> None:
-    with boot_folder(tmp_path) as boot:
-        attach(boot, CaptureFolder(tmp_path), RunSettings(), shared=False)
+    with boot_folder(tmp_path, {}) as boot:
         assert stat.S_IMODE(boot.stat().st_mode) == 0o700
         assert {stat.S_IMODE(path.stat().st_mode) for path in boot.iterdir()} == {0o600}
     assert not list(tmp_path.iterdir())
-
-
-def agent_of(boot: Path, capture: CaptureFolder) -> str:
-    """Attach as a runner of a job does and return where the run finds the agent."""
-    attach(boot, capture, RunSettings(), shared=True)
-    archive: str = json.loads((boot / "config.json").read_text())["agent"]
-    return archive
-
-
-def test_the_runners_of_a_job_share_one_agent(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    for runner in (CaptureFolder(tmp_path), CaptureFolder(tmp_path, "node7")):
-        with boot_folder(tmp_path) as boot:
-            archive = agent_of(boot, runner)
-            assert not list(boot.glob("agent*"))
-        assert archive == str(tmp_path / ".agent")
-    assert zipfile.is_zipfile(tmp_path / ".agent")
-    remove_shared_agent(tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("why", ["none there", "a group may write it"])
-def test_a_runner_whose_job_has_no_agent_of_ours_brings_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    monkeypatch.setattr(injection, "PATIENCE_S", 0)
-    if why != "none there":
-        (tmp_path / ".agent").write_bytes(b"planted")
-        tmp_path.chmod(0o770)
-
-    with boot_folder(tmp_path) as boot:
-        archive = agent_of(boot, CaptureFolder(tmp_path, "node7"))
-
-        assert archive == str(boot / "agent.zip")
-        assert zipfile.is_zipfile(archive)

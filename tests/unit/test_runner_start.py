@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.record import output, runner
-from fp8verify.record.injection import write_agent
+from fp8verify.record.injection import make_boot_folder
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
 
@@ -101,10 +101,9 @@ def _no_agent_stays() -> Iterator[None]:
 def test_the_agent_is_imported_from_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = tmp_path / "agent.zip"
-    write_agent(archive)
+    make_boot_folder(tmp_path / "boot", {})
 
-    assert [path.name for path in tmp_path.iterdir()] == ["agent.zip"]
+    archive = tmp_path / "boot" / "agent.zip"
     monkeypatch.syspath_prepend(archive)
     agent = importlib.import_module("_fp8verify_agent")
     assert agent.__file__ == f"{archive}/_fp8verify_agent/__init__.pyc"
@@ -115,11 +114,11 @@ def test_the_archive_serves_other_pythons(tmp_path: Path, version: str) -> None:
     python = next(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"), None)
     if python is None:
         pytest.skip(f"needs Python {version}")
-    write_agent(tmp_path / "agent.zip")
+    make_boot_folder(tmp_path / "boot", {})
     Path("torch.py").write_text("")
     code = (
-        "import sys, _fp8verify_boot as b; b._load_agent('agent.zip').arm;"
-        "print('agent.zip' in sys.path)"
+        "import sys, _fp8verify_boot as b; b._load_agent('boot/agent.zip').arm;"
+        "print('boot/agent.zip' in sys.path)"
     )
     environment = {"PYTHONPATH": str(ROOT / "fp8verify" / "agent" / "boot")}
     command = [python, "-S", "-B", "-c", code]

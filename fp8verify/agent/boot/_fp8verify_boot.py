@@ -90,8 +90,7 @@ def _arm() -> None:
             file.write(f"{os.getpid()}\n")
     except OSError:  # it only helps to say why nothing was observed
         pass
-    config = _read_config()
-    _load_agent(config.get("agent") or os.path.join(HERE, "agent.zip")).arm(config, after_import)
+    _load_agent(os.path.join(HERE, "agent.zip")).arm(_read_config(), after_import)
 
 
 def _read_config() -> dict[str, Any]:
