@@ -7,6 +7,7 @@ it: `tests/unit/test_agent_contract.py` compares the agent's names with these.
 from __future__ import annotations
 
 LOG = "log.txt"  # of the runner that made the folder
+REPORT = "report.json"
 LOGS = "log*.txt"  # and those of other nodes, and of ranks whose output went to files
 META_SUFFIX = ".meta.json"
 METAS = f"rank*{META_SUFFIX}"

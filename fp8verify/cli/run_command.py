@@ -28,8 +28,8 @@ from fp8verify.cli.options import (
 from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.files import writing
 from fp8verify.record.command import script_place
+from fp8verify.record.live import RunWatch, WindowReports, open_sink
 from fp8verify.record.log import say
-from fp8verify.record.run_watch import RunWatch, WindowReports
 
 if TYPE_CHECKING:
     from fp8verify.record.runner import RunResult
@@ -246,8 +246,6 @@ def run_command(
         return
     watch = None
     if every is not None:
-        from fp8verify.record.window_metrics import open_sink
-
         sinks = [open_sink(what) for what in metrics]
         watch = RunWatch(settings, options.policy, sinks, on_change, stop_on)
     reports = WindowReports(settings, options.policy, prints=options.shown.output is None)

@@ -21,8 +21,7 @@ from fp8verify.logs.failures import MISPLACED_OPTION, failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
-from fp8verify.record.folder import CAPTURE
-from fp8verify.record.judge import keep_report
+from fp8verify.record.folder import CAPTURE, keep_report
 from fp8verify.record.log import own_line, say
 from fp8verify.report.forms import render
 from fp8verify.report.model.report import Report
@@ -30,7 +29,7 @@ from fp8verify.verdict.findings_table import finding
 
 if TYPE_CHECKING:
     from fp8verify.cli.options import ReportOptions
-    from fp8verify.record.run_watch import RunWatch
+    from fp8verify.record.live import RunWatch
     from fp8verify.record.runner import RunResult
     from fp8verify.record.settings import RankSelection
 

@@ -13,12 +13,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fp8verify.capture.names import REPORT
 from fp8verify.errors import InputError, UsageError
 from fp8verify.record.folder import CaptureFolder, make_capture_folder
 from fp8verify.record.injection import agent_config
-from fp8verify.record.judge import REPORT, History, Judge, Judged, is_closed
+from fp8verify.record.live import (
+    Destination,
+    History,
+    Judge,
+    WindowMetrics,
+    is_closed,
+    open_sink,
+)
 from fp8verify.record.settings import RankSelection, RunSettings, read_settings
-from fp8verify.record.window_metrics import Call, Destination, WindowMetrics, open_sink, scalars_in
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
@@ -60,13 +67,23 @@ class Recording:
         config = agent_config(settings._replace(capture_log=False), CaptureFolder(self.folder))
         self.observer: Any = agent("hooks").install_late(config)
 
+    def step(self) -> None:
+        """Say that a training step is complete; from then on only these count.
+
+        Raises:
+            UsageError: it is closed.
+        """
+        if self.observer is None:
+            raise UsageError("The watch is closed.", "Call step() inside its with.")
+        self.observer.announced()
+
     def close(self) -> None:
         """Write what is recorded, and take the hooks away."""
         agent("hooks").uninstall()
         self.observer = None
 
 
-class Watch:
+class Watch(Recording):
     """Records a short window every N steps, and judges each in another process.
 
         with fp8verify.watch(every=1000, sinks="fp8.jsonl"):
@@ -79,8 +96,7 @@ class Watch:
         every: steps from the beginning of one window to that of the next.
         window: steps in a window, 2 by default.
         steps: the first window, such as "10-11"; else it begins with step `every`.
-        sinks: receivers of each window's metrics: a file of JSON lines, a function, or an
-            object with `write` and `close`; or several of these.
+        sinks: receivers of each window's metrics: a file of JSON lines or a function, or several.
         folder: keeps windows whose verdict changed; None keeps none.
         on_change: called with the previous verdict, None at first, and the metrics.
         policy: requirements of the verdict.
@@ -90,6 +106,7 @@ class Watch:
 
     Attributes:
         folder: the capture.
+        last: the metrics of the last window that was judged.
 
     Raises:
         UsageError: invalid steps, an invalid sink, or the process is watched already.
@@ -117,31 +134,14 @@ class Watch:
             numerics_every=numerics_every,
             no_shapes=not record_shapes,
         )
-        several = isinstance(sinks, (list, tuple, set, frozenset))
-        opened = [open_sink(one) for one in cast(Any, sinks if several else [sinks])]
+        opened = [open_sink(sink) for sink in _listed(sinks)]
+        super().__init__(settings)
         self._is_temporary = folder is None
-        self._recording = Recording(settings)
-        self.folder = self._recording.folder
-        self._unread: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
-        self._history = History(self.folder, [*opened, Call(self._unread.append)], on_change)
+        self._history = History(self.folder, opened, on_change)
         self._judge = Judge(policy or Policy(), self._history.take)
         self._process = os.getpid()  # a fork of it has nothing to close
-        self._recording.observer.recorder.on_closed = self._closed
+        self.observer.recorder.on_closed = self._closed
         atexit.register(self.close)  # a watch that is never closed is judged to its end too
-
-    def step(self) -> None:
-        """Say that a training step is complete; from then on only these count.
-
-        Raises:
-            UsageError: the watch is closed.
-        """
-        if self._recording.observer is None:
-            raise UsageError("The watch is closed.", "Call step() inside its with.")
-        self._recording.observer.announced()
-
-    def lines(self) -> list[WindowMetrics]:
-        """Return the metrics of windows that were judged since the last call."""
-        return [self._unread.popleft() for _ in range(len(self._unread))]
 
     @property
     def last(self) -> WindowMetrics | None:
@@ -149,13 +149,12 @@ class Watch:
         return self._history.last
 
     def close(self) -> None:
-        """Stop watching, wait until every window is judged, and close the sinks."""
-        if self._recording.observer is None or self._process != os.getpid():
+        """Stop watching, and return when every window is judged."""
+        if self.observer is None or self._process != os.getpid():
             return
         atexit.unregister(self.close)
-        self._recording.close()
+        super().close()
         self._judge.wait()
-        self._history.close()
         if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -168,6 +167,11 @@ class Watch:
     def _closed(self, folder: Path) -> None:
         if is_closed(folder, FIRST_RANK):
             self._judge.submit(folder)
+
+
+def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
+    several = isinstance(sinks, (list, tuple, set, frozenset))
+    return list(cast(Any, sinks)) if several else [cast(Any, sinks)]
 
 
 class Window:
@@ -196,13 +200,9 @@ class Window:
         )
         self._judge = Judge(policy or Policy(), self._take)
         self._recording: Recording | None = None
-        self._judged: Judged | None = None
-        self._is_entered = False
+        self._judged: WindowMetrics | str | None = None
 
     def __enter__(self) -> Window:
-        if self._is_entered:
-            raise UsageError("A window is entered once.", "Make another one for other steps.")
-        self._is_entered = True
         if _is_first_rank():
             self._recording = Recording(self._settings)
             self._recording.observer.recorder.after(0)
@@ -210,10 +210,8 @@ class Window:
 
     def step(self) -> None:
         """Say that a training step is complete; from then on only these count."""
-        if not self._is_entered:
-            raise UsageError("The window is not open.", "Call step() inside its with.")
         if self._recording is not None and self._recording.observer is not None:
-            self._recording.observer.announced()
+            self._recording.step()
 
     def close(self) -> None:
         """End the window, and let it be judged."""
@@ -225,7 +223,7 @@ class Window:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _take(self, judged: Judged) -> None:
+    def _take(self, _: Path, judged: WindowMetrics | str) -> None:
         self._judged = judged
 
     @property
@@ -242,9 +240,9 @@ class Window:
                 "There is no report: the window is still open, or this rank does not record.",
                 "Ask for it on rank 0, after the window.",
             )
-        if self._judged.error is not None:
+        if isinstance(self._judged, str):
             raise InputError(
-                f"The window in {self.folder} could not be judged: {self._judged.error}.",
+                f"The window in {self.folder} could not be judged: {self._judged}.",
                 f"Try fp8verify inspect {self.folder}.",
             )
         import msgspec
@@ -287,15 +285,17 @@ class Attachment:
         }
         # Errors are the caller's: they come now, and not when the run begins.
         settings = read_settings(**how, every=every, ranks=ranks, trace_dir=trace_dir)
-        self._attach: Callable[[], Watch | Recording] = partial(Recording, settings)
+        self._judged: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
+        self._attach: Callable[[], Recording] = partial(Recording, settings)
         if every is not None:
+            sinks = [*_listed(metrics), self._judged.append]
             policy = Policy(min_share=min_share)
             self._attach = partial(
-                Watch, every, **how, sinks=metrics, folder=trace_dir, policy=policy
+                Watch, every, **how, sinks=sinks, folder=trace_dir, policy=policy
             )
         elif trace_dir is None:
             raise UsageError("There is no folder for the capture.", "Give trace_dir.")
-        self._open: Watch | Recording | None = None
+        self._open: Recording | None = None
         self._is_done = False
 
     def begin(self) -> None:
@@ -305,18 +305,22 @@ class Attachment:
         """
         if self._open is None and not self._is_done:
             self._open = self._attach()
-            self._is_done = isinstance(self._open, Recording)
+            self._is_done = not isinstance(self._open, Watch)
 
     def scalars(self) -> list[dict[str, float]]:
         """Return the scalars of windows that were judged since the last call."""
-        judged = self._open.lines() if isinstance(self._open, Watch) else []
-        return [{**scalars_in(one), STEP: float(one["step"] or 0)} for one in judged]
+        judged = [self._judged.popleft() for _ in range(len(self._judged))]
+        return [
+            {
+                STEP: float(metrics["step"] or 0),
+                **{k: v for k, v in metrics.items() if k.startswith(("fp8/", "train/"))},
+            }
+            for metrics in judged
+        ]
 
     def end(self) -> list[dict[str, float]]:
         """Detach, and return the scalars that are left."""
-        if self._open is None:
-            return []
-        self._open.close()
-        left = self.scalars()
-        self._open = None
-        return left
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+        return self.scalars()

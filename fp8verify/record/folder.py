@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.capture.names import CLAIM, LOG
+from fp8verify.capture.names import CLAIM, LOG, REPORT
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
+from fp8verify.files import replacing
 from fp8verify.record.trust import check_capture
 
 PRIVATE = 0o700
@@ -132,6 +133,16 @@ def writing_to(folder: Path) -> Iterator[None]:
             f"Cannot write to the capture folder {folder}: {error.strerror}.",
             "Make room there, or name another folder with --trace-dir.",
         ) from None
+
+
+def keep_report(folder: Path, text: str) -> None:
+    """Write `report.json` into a capture, whole at once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with replacing(folder / REPORT, f".{REPORT}.{os.getpid()}") as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.text import show_window
 
 if TYPE_CHECKING:
-    from fp8verify.record.run_watch import Watcher
+    from fp8verify.record.live import Watcher
 
 
 INNER = "inner"  # written by boot/sitecustomize.py

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from fp8verify.record import run_watch
+from fp8verify.record import live
 from fp8verify.record.folder import CaptureFolder
-from fp8verify.record.run_watch import RunWatch
+from fp8verify.record.live import RunWatch, Sink, WindowMetrics, open_sink
 from fp8verify.record.settings import read_settings
-from fp8verify.record.window_metrics import Call, JsonLines, Sink, WindowMetrics
 from fp8verify.report.model.report import Report
 from fp8verify.verdict.policy import Policy
 from tests.attached import ROOT
@@ -145,7 +144,7 @@ def test_windows_are_kept_where_the_verdict_changes(tmp_path: Path) -> None:
     ):
         closed_window(tmp_path, step, trace)
 
-    watch = watched(tmp_path, JsonLines(tmp_path / "m.jsonl"), Call(seen.append))
+    watch = watched(tmp_path, open_sink(tmp_path / "m.jsonl"), seen.append)
 
     assert watch.notes == ("of the run's windows 4 ACTIVE, 1 EMULATED",)
     kept = sorted(path.name for path in (tmp_path / "kept").iterdir())
@@ -185,7 +184,7 @@ def test_a_change_runs_a_command_and_a_verdict_stops_the_training(
 def test_a_command_that_fails_or_hangs_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_watch, "AT_THE_END_S", 1.0)
+    monkeypatch.setattr(live, "COMMAND_S", 1.0)
     monkeypatch.chdir(tmp_path)
     for step, trace in enumerate(["fp8_compiled", "fp8_emulated", "fp8_compiled"], 1):
         closed_window(tmp_path, step, trace)
@@ -223,7 +222,7 @@ def test_a_window_is_judged_when_all_ranks_are_done_with_it(tmp_path: Path) -> N
         (folder / "rank1.closed").touch()
         assert judged.wait(30)
 
-    watched(tmp_path, Call(lambda _: judged.set()), ranks="all", meanwhile=last_rank)
+    watched(tmp_path, lambda _: judged.set(), ranks="all", meanwhile=last_rank)
 
 
 def test_a_window_that_cannot_be_judged_is_inconclusive_and_a_sink_that_fails_ends_nothing(
@@ -236,9 +235,9 @@ def test_a_window_that_cannot_be_judged_is_inconclusive_and_a_sink_that_fails_en
     closed_window(tmp_path, 1, "fp8_compiled")
     (tmp_path / "live" / "step-000000007").mkdir()
 
-    watch = watched(tmp_path, Call(fail), Call(seen.append))
+    watch = watched(tmp_path, fail, seen.append)
 
     assert [one["verdict"] for one in seen] == ["ACTIVE", "INCONCLUSIVE"]
     assert seen[1]["step"] == 7
     assert "could not be judged: " in seen[1]["reason"]
-    assert watch.notes[1:] == ("Call: ConnectionError: no route",)
+    assert watch.notes[1:] == ("metrics: ConnectionError: no route",)

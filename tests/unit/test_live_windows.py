@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from fp8verify.capture.schema import RankMeta, WindowRecord
-from fp8verify.record import judge
-from fp8verify.record.judge import Judge, Judged, keep_report, progress
+from fp8verify.record import live
+from fp8verify.record.folder import keep_report
+from fp8verify.record.live import GRAVITY, Judge, WindowMetrics, progress
 from fp8verify.record.settings import parse_ranks
+from fp8verify.terms import Verdict
 from fp8verify.verdict.policy import Policy
 
 ALL = parse_ranks("all")
@@ -60,6 +62,10 @@ def test_a_rank_without_a_record_may_open_one(tmp_path: Path) -> None:
     assert progress(tmp_path, parse_ranks("0"), 1) == (1, True)
 
 
+def test_every_verdict_has_its_place_from_best_to_worst() -> None:
+    assert sorted(GRAVITY) == sorted(verdict.value for verdict in Verdict)
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     """The processes that judge; each one takes a request and never answers."""
@@ -71,16 +77,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
         return processes[-1]
 
     popen = subprocess.Popen
-    monkeypatch.setattr(judge.subprocess, "Popen", start)
+    monkeypatch.setattr(live.subprocess, "Popen", start)
     return processes
 
 
 def test_a_judge_that_is_stopped_or_killed_leaves_nothing(
     tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    answers: list[Judged] = []
+    answers: list[WindowMetrics | str] = []
     begun = threading.Event()
-    judging = Judge(Policy(), lambda judged: (answers.append(judged), begun.set()))
+    judging = Judge(Policy(), lambda _, judged: (answers.append(judged), begun.set()))
     judging.submit(tmp_path)
     while not started:
         pass
@@ -93,7 +99,7 @@ def test_a_judge_that_is_stopped_or_killed_leaves_nothing(
 
     judging.stop()
 
-    assert [judged.error for judged in answers] == ["the process that reads windows died"] * 2
+    assert answers == ["the process that reads windows died"] * 2
     assert judging.idle
     assert list(tmp_path.iterdir()) == []
     for process in started:

@@ -68,8 +68,10 @@ elif how == "watch":
         for _ in range(35):
             train()
     print(changes)
-    with fp8verify.watch(every=5, window=1, steps="3", sinks=print) as w:
+    lines = []
+    sinks = [print, lines.append]
+    with fp8verify.watch(every=5, window=1, steps="3", sinks=sinks) as w:
         for _ in range(10):
             train_without_torch_optim()
             w.step()
-    print([line["step"] for line in w.lines()], w.last["step"])
+    print([line["step"] for line in lines], w.last["step"])
