@@ -102,9 +102,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     marked = [item for item in items if item.get_closest_marker(MARK) is not None]
     if marked:
-        from fp8verify.pytest_plugin.session_reports import wrong_marks
+        from fp8verify.pytest_plugin.session_reports import demands_of
 
-        wrong = list(wrong_marks(marked))
+        wrong = []
+        for item in marked:
+            try:
+                demands_of(item)
+            except ValueError as error:  # noqa: PERF203 - of each test
+                wrong.append(f"{item.nodeid}: {error}")
         if wrong:
             raise pytest.UsageError("\n".join(wrong))
 
@@ -132,19 +137,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
     A test may ask for more than ACTIVE does: where it failed, its line says so.
     """
-    reports = [one for found in terminalreporter.stats.values() for one in found]
-    failed = {one.nodeid for one in reports if getattr(one, "failed", False)}
-    found = {
-        (one.nodeid, value)
-        for one in reports
-        for name, value in getattr(one, "user_properties", ())
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    failed = {report.nodeid for report in reports if getattr(report, "failed", False)}
+    lines = {
+        f"{'FAILED ' if report.nodeid in failed else ''}{value}  {report.nodeid}"
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
         if name == "fp8verify"
     }
-    if found:
+    if lines:
         terminalreporter.section("fp8verify")
-        for nodeid, value in sorted(found):
-            outcome = "FAILED " if nodeid in failed else ""
-            terminalreporter.line(f"{outcome}{value}  {nodeid}")
+        for line in sorted(lines):
+            terminalreporter.line(line)
 
 
 def reports_of(config: pytest.Config) -> SessionReports:
@@ -186,7 +190,7 @@ def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Report
     ) -> Report:
         __tracebackhide__ = True
         reports = reports_of(pytestconfig)
-        share = reports.min_share if min_share is None else _share(min_share)
+        share = reports.min_share if min_share is None else min_share
         return reports.note(session_reports.run(command, tmp_path, steps, timeout, share))
 
     return run

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple, NoReturn
@@ -57,11 +57,10 @@ class SessionReports:
         self._must_run: bool = config.getoption("--fp8-require-gpu")
         self._trace: str | None = config.getoption("--fp8-trace")
         self._baseline: str | None = config.getoption("--fp8-baseline")
-        self._default: dict[tuple[str | None, float], Report] = {}
+        self._inspect_trace = cache(partial(inspect, self._trace or ""))
 
     def prepare(self, item: pytest.Item) -> None:
-        """Read the mark of a test, and skip it if it asks for no report and there is none."""
-        demands_of(item)
+        """Skip a marked test that asks for no report if there is none."""
         if self._trace is None and not _FIXTURES.intersection(getattr(item, "fixturenames", ())):
             self.skip("marked fp8, and no --fp8-trace was given")
 
@@ -81,17 +80,12 @@ class SessionReports:
     ) -> Report:
         """Inspect a path, or --fp8-trace, and note the report."""
         __tracebackhide__ = True
-        policy = Policy(min_share=self.min_share if min_share is None else min_share)
-        if path is not None:
-            with _two_lines():
-                return self.note(inspect(path, log=log, policy=policy))
-        if self._trace is None:
+        if path is None and self._trace is None:
             self.skip("no path, and no --fp8-trace was given")
-        key = (None if log is None else str(log), policy.share)
-        if key not in self._default:
-            with _two_lines():
-                self._default[key] = inspect(self._trace, log=log, policy=policy)
-        return self.note(self._default[key])
+        look = self._inspect_trace if path is None else partial(inspect, path)
+        policy = Policy(min_share=self.min_share if min_share is None else min_share)
+        with _two_lines():
+            return self.note(look(log=log, policy=policy))
 
     def note(self, report: Report) -> Report:
         """Note a report with the test that is running."""
@@ -147,39 +141,31 @@ class Demands(NamedTuple):
     layers: tuple[str, ...] = ()
 
 
-def wrong_marks(items: Iterable[pytest.Item]) -> Iterator[str]:
-    """Yield a line for each test whose mark means nothing."""
-    for item in items:
-        try:
-            demands_of(item)
-        except ValueError as error:  # noqa: PERF203 - of each test
-            yield f"{item.nodeid}: {error}"
-
-
 def demands_of(item: pytest.Item) -> Demands:
     """Read the marks of a test, of its class and of its module; the closest one decides.
 
     Raises:
         ValueError: an argument is unknown or means nothing.
     """
-    given: dict[str, object] = {}
+    given: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("fp8"))):
         if mark.args or not set(mark.kwargs) <= set(Demands._fields):
             raise ValueError(f"the mark fp8 takes {', '.join(Demands._fields)} by name")
         given |= mark.kwargs
-    share: Any = given.get("min_share")
-    legs = _names(given.get("forbid_legs"))
+    demands = Demands(
+        parse_share(given["min_share"]) if given.get("min_share") is not None else None,
+        _names(given.get("forbid_legs", ())),
+        _names(given.get("layers", ())),
+    )
     known = [leg.value for leg in Leg]
-    unknown = [leg for leg in legs if leg not in known]
+    unknown = [leg for leg in demands.forbid_legs if leg not in known]
     if unknown:
         raise ValueError(f"unknown leg {unknown[0]!r}: one of {', '.join(known)}")
-    return Demands(None if share is None else parse_share(share), legs, _names(given.get("layers")))
+    return demands
 
 
-def _names(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    return tuple(map(str, value)) if isinstance(value, Iterable) else ()
+def _names(value: str | Iterable[object]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(map(str, value))
 
 
 def unmet(report: Report, demands: Demands, min_share: float, baseline: str | None) -> list[str]:
@@ -234,7 +220,11 @@ def why_not() -> str | None:
 
 
 def run(
-    command: Sequence[str | Path], folder: Path, steps: str, timeout: float, min_share: float
+    command: Sequence[str | Path],
+    folder: Path,
+    steps: str,
+    timeout: float,
+    min_share: float | str,
 ) -> Report:
     """Run a script under a window of steps and return the report on it.
 
