@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from fp8verify.errors import UsageError
 from fp8verify.record.log import say
-from fp8verify.record.settings_file import SettingsFile, find_settings
+from fp8verify.record.trust import SettingsFile, find_settings
 from fp8verify.version import __version__
 
 # The visible list of commands; a command's module is imported when it is called.

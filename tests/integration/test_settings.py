@@ -9,7 +9,7 @@ import click
 import pytest
 
 from fp8verify.cli.group import COMMANDS, cli, options_of
-from fp8verify.record.settings_file import OWN_ONLY, find_settings
+from fp8verify.record.trust import OWN_ONLY, find_settings
 from tests.command_line import fp8verify
 
 
