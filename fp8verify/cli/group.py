@@ -16,7 +16,6 @@ import click
 from click.core import ParameterSource
 
 from fp8verify.errors import UsageError
-from fp8verify.record.log import say
 from fp8verify.record.trust import SettingsFile, find_settings
 from fp8verify.version import __version__
 
@@ -165,7 +164,7 @@ def _settings_for(command: click.Command) -> dict[str, Any]:
     except FileNotFoundError:  # the current folder was removed
         return {}
     for note in file.notes:
-        say(note)
+        click.echo(f"fp8verify: {note}", err=True)
     if (tables := file.values.pop(FRAMEWORKS, None)) is not None:
         from fp8verify.frameworks.known import declare
 

@@ -28,8 +28,6 @@ from fp8verify.cli.options import (
 from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.files import writing
 from fp8verify.record.command import script_place
-from fp8verify.record.live import RunWatch, WindowReports, open_sink
-from fp8verify.record.log import say
 
 if TYPE_CHECKING:
     from fp8verify.record.runner import RunResult
@@ -231,6 +229,7 @@ def run_command(
     script as they would without fp8verify.
     """
     need_linux("run")
+    from fp8verify.record.live import RunWatch, WindowReports, open_sink
     from fp8verify.record.runner import describe_run, run_training
     from fp8verify.record.settings import read_settings
 
@@ -316,6 +315,8 @@ def training_comes_first(
         debug: whether to print the traceback of an error of ours.
         exit_zero: whether to exit with 0 if the script did.
     """
+    from fp8verify.record.output import say
+
     try:
         yield
     except Fp8VerifyError as error:

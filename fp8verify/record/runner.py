@@ -27,8 +27,15 @@ from fp8verify.record.folder import (
     writing_to,
 )
 from fp8verify.record.injection import agent_config, boot_folder, child_environment
-from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES, say
-from fp8verify.record.output import STDERR, STDOUT, Output, reserve_closed_streams
+from fp8verify.record.output import (
+    HEAD_BYTES,
+    STDERR,
+    STDOUT,
+    TAIL_BYTES,
+    Output,
+    reserve_closed_streams,
+    say,
+)
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
 from fp8verify.text import show_window
