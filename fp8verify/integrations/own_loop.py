@@ -53,7 +53,6 @@ class Recording:
 
     Attributes:
         folder: the capture, a temporary folder where the settings name none.
-        observer: what counts the steps, None once it is closed.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -65,6 +64,7 @@ class Recording:
         if _is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
         config = agent_config(settings._replace(capture_log=False), CaptureFolder(self.folder))
+        # What counts the steps, None once it is closed.
         self.observer: Any = agent("hooks").install_late(config)
 
     def step(self) -> None:
@@ -105,7 +105,6 @@ class Watch(Recording):
             since the last measured step; None measures none.
 
     Attributes:
-        folder: the capture.
         last: the metrics of the last window that was judged.
 
     Raises:
