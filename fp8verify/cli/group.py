@@ -34,7 +34,7 @@ COMMANDS = {
 MORE = ("env", "prove")
 # Commands that live in the file of another.
 _HOMES = {"table": "compare", "annotate": "inspect", "env": "run"}
-NEVER_SET = frozenset({"help", "version", "dry-run"})
+NEVER_SET = frozenset({"help", "version"})
 FRAMEWORKS = "frameworks"  # the table of settings that is no option
 HUGE = 10**18  # above what any option takes, and far below what Python refuses to write as text
 

@@ -193,7 +193,6 @@ def _parse_verdicts(
     text="End a window after S seconds, at the end of a step; 0: no limit.",
 )
 @valued("--python PATH", text="Python for SCRIPT.py and -m.  [default: the active environment's]")
-@flag("--dry-run", text="Print what would be run and injected, and exit.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @report_options
 @click.help_option("-h", "--help")
@@ -201,7 +200,6 @@ def _parse_verdicts(
 def run_command(
     command_line: tuple[str, ...],
     module: bool,
-    dry_run: bool,
     every: int | None,
     window: int | None,
     metrics: tuple[str, ...],
@@ -230,7 +228,7 @@ def run_command(
     """
     need_linux("run")
     from fp8verify.record.live import RunWatch, WindowReports, open_sink
-    from fp8verify.record.runner import describe_run, run_training
+    from fp8verify.record.runner import run_training
     from fp8verify.record.settings import read_settings
 
     options = ReportOptions.take(given)
@@ -240,9 +238,6 @@ def run_command(
         _settle_window(given)
     settings = read_settings(every=every, window=window, **given)
     _check_output(options.shown.output)
-    if dry_run:
-        click.echo(describe_run(words, settings), nl=False)
-        return
     watch = None
     if every is not None:
         sinks = [open_sink(what) for what in metrics]

@@ -16,7 +16,6 @@ from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
 from fp8verify.record.command import python_for, resolve_command, script_name, with_switches
 from fp8verify.record.folder import (
-    CAPTURE,
     CaptureFolder,
     Job,
     check_name,
@@ -38,7 +37,6 @@ from fp8verify.record.output import (
 )
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
-from fp8verify.text import show_window
 
 if TYPE_CHECKING:
     from fp8verify.record.live import Watcher
@@ -233,39 +231,3 @@ def _copy_ends(source: Path, target: Path) -> None:
             copy.write(b"\n[fp8verify: %d bytes left out here]\n" % left_out)
             log.seek(-TAIL_BYTES, os.SEEK_END)
         copy.write(log.read(TAIL_BYTES))
-
-
-def describe_run(command: Sequence[str], settings: RunSettings) -> str:
-    """Return what `run_training` would run and inject, one line for each.
-
-    Raises:
-        UsageError: if `command` is empty or names no module.
-        InputError: if the script or the program does not exist.
-    """
-    import shlex  # not before a run, which waits for what we import
-
-    arguments = resolve_command(command, python_for(command, settings.python).program)
-    capture = settings.trace_dir or f"{CAPTURE}{script_name(command)}-<time>-<pid>"
-    return (
-        f"run      {shlex.join(arguments)}\n"
-        f"record   {_windows(settings)}\n"
-        f"capture  {capture}\n"
-        f"inject   PYTHONPATH={capture}/.boot-<random>: a sitecustomize that arms the agent once "
-        "torch is imported\n"
-    )
-
-
-def _windows(settings: RunSettings) -> str:
-    shown = [f"steps {show_window(window)}" for window in settings.windows]
-    shown += [f"the framework's steps {show_window(w)}" for w in settings.global_windows]
-    if settings.timed_window is not None:
-        timed = settings.timed_window
-        when = f"{timed.seconds:g} seconds into the run"
-        if timed.auto:
-            when = "once step times are stable, at the latest from step 20 or after 120 seconds"
-        shown.append(f"{timed.steps} steps, {when}")
-    if settings.live is not None:
-        live = settings.live
-        window = show_window((live.first, live.first + live.length - 1))
-        shown.append(f"every {live.every} steps, from steps {window} on")
-    return ", ".join(shown)

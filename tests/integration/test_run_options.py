@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -119,16 +118,3 @@ def test_an_option_of_ours_that_the_script_refuses_is_named(folder: Path) -> Non
     assert done.returncode == 2
     said = "--min-share is an option of fp8verify: put it before the script."
     assert said in " ".join(done.stderr.split())
-
-
-def test_a_dry_run_runs_nothing(folder: Path) -> None:
-    before = sorted(folder.iterdir())
-    done = run(folder, "--dry-run --after-seconds 600 --trace-dir cap train.py --lr 1")
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"{sys.executable} train.py --lr 1\n" in done.stdout
-    assert "3 steps, 600 seconds into the run" in done.stdout
-    assert "PYTHONPATH=cap/.boot-" in done.stdout
-    assert sorted(folder.iterdir()) == before
-    every = run(folder, "--every 100 --steps 10-12 --dry-run train.py")
-    assert "every 100 steps, from steps 10-12 on" in every.stdout

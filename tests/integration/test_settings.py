@@ -7,47 +7,55 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from fp8verify.cli.group import COMMANDS, cli, options_of
+from fp8verify.record import runner
+from fp8verify.record.settings import RunSettings, TimedWindow
 from fp8verify.record.trust import OWN_ONLY, find_settings
 from tests.command_line import fp8verify
 
 
-def plan(cwd: Path, *options: str, **variables: str) -> dict[str, str]:
-    """Return what a run would do, by the names of --dry-run."""
-    done = fp8verify("run", *options, "--dry-run", "true", cwd=cwd, **variables)
-    assert done.returncode == 0, done.stderr
-    return dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+def plan(cwd: Path, *options: str, **variables: str) -> RunSettings:
+    """Return how a run would be observed."""
+    asked: list[RunSettings] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        patch.setattr(runner, "run_training", lambda _, settings, __: asked.append(settings))
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        CliRunner().invoke(cli, ["run", *options, "true"])
+    return asked[0]
 
 
 def test_the_nearest_file_upwards_holds(tmp_path: Path) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     (tmp_path / "fp8verify.toml").write_text('steps = "3-4"\n')
-    assert plan(below)["record"] == "steps 3-4"
+    assert plan(below).windows == ((3, 4),)
     (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'fp8verify-user'\n")
-    assert plan(below)["record"] == "steps 3-4"
+    assert plan(below).windows == ((3, 4),)
     (tmp_path / "a" / "pyproject.toml").write_text('[tool.fp8verify]\nsteps = "5-6"\n')
-    assert plan(below)["record"] == "steps 5-6"
+    assert plan(below).windows == ((5, 6),)
     (tmp_path / "a" / "fp8verify.toml").write_text('steps = ["7", "9-10"]\n')
-    assert plan(below)["record"] == "steps 7, steps 9-10"
+    assert plan(below).windows == ((7, 7), (9, 10))
 
 
 def test_the_command_line_is_above_variables_and_these_above_the_file(tmp_path: Path) -> None:
     (tmp_path / "fp8verify.toml").write_text('steps = "3-4"\ntrace-dir = "file"\n')
-    assert plan(tmp_path)["record"] == "steps 3-4"
-    assert plan(tmp_path)["capture"] == "file"
-    assert plan(tmp_path, FP8VERIFY_STEPS="5-6")["record"] == "steps 5-6"
+    assert plan(tmp_path).windows == ((3, 4),)
+    assert plan(tmp_path).trace_dir == Path("file")
+    assert plan(tmp_path, FP8VERIFY_STEPS="5-6").windows == ((5, 6),)
     found = plan(tmp_path, "--steps", "7-8", FP8VERIFY_STEPS="5-6", FP8VERIFY_TRACE_DIR="there")
-    assert (found["record"], found["capture"]) == ("steps 7-8", "there")
+    assert (found.windows, found.trace_dir) == (((7, 8),), Path("there"))
 
 
 def test_a_time_and_a_window_from_different_places_do_not_mix(tmp_path: Path) -> None:
     (tmp_path / "fp8verify.toml").write_text('steps = "3-4"\n')
-    assert plan(tmp_path, "--after-seconds", "60")["record"].startswith("3 steps, 60 seconds")
+    assert plan(tmp_path, "--after-seconds", "60").timed_window == TimedWindow(60)
     (tmp_path / "fp8verify.toml").write_text("after-seconds = 60\n")
-    assert plan(tmp_path, "--steps", "3-4")["record"] == "steps 3-4"
-    assert plan(tmp_path, "--steps", "5")["record"] == "5 steps, 60 seconds into the run"
+    assert plan(tmp_path, "--steps", "3-4").windows == ((3, 4),)
+    assert plan(tmp_path, "--steps", "5").timed_window == TimedWindow(60, 5)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +77,7 @@ def test_a_file_that_is_wrong_is_an_error_of_two_lines(
 ) -> None:
     (tmp_path / "fp8verify.toml").write_text(text)
 
-    done = fp8verify("run", "--dry-run", "true", cwd=tmp_path)
+    done = fp8verify("run", "true", cwd=tmp_path)
 
     assert done.returncode == 2
     error, advice = done.stderr.splitlines()
@@ -82,7 +90,7 @@ def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) ->
     settings = tmp_path / "fp8verify.toml"
     settings.write_text('every = "many"\n')
 
-    in_file = fp8verify("run", "--dry-run", "true", cwd=tmp_path)
+    in_file = fp8verify("run", "true", cwd=tmp_path)
     in_variable = fp8verify("run", "--every=9", "x", cwd=tmp_path, FP8VERIFY_MIN_SHARE="lots")
     on_the_line = fp8verify("run", "--every", "many", "true", cwd=tmp_path)
 

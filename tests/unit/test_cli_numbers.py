@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from fp8verify.cli.group import COMMANDS, cli
 from fp8verify.errors import UsageError
+from fp8verify.record import runner
+from fp8verify.record.settings import RunSettings
 
 HUGE = "9" * 40
 
@@ -76,12 +78,14 @@ def test_a_settings_file_may_hold_no_such_number(
     (tmp_path / "fp8verify.toml").write_text(f"max-window-seconds = {value}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=said):
-        cli.main(["run", "--steps", "3-4", "--dry-run", "train.py"], standalone_mode=False)
+        cli.main(["run", "--steps", "3-4", "train.py"], standalone_mode=False)
 
 
 def test_a_number_that_fits_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    words = ["run", "--after-seconds", "0.5", "--max-window-seconds", "0", "--dry-run", "train.py"]
-    done = CliRunner().invoke(cli, words)
-    assert done.exit_code == 0, done.output
+    started: list[RunSettings] = []
+    monkeypatch.setattr(runner, "run_training", lambda _, settings, __: started.append(settings))
+    words = ["run", "--after-seconds", "0.5", "--max-window-seconds", "0", "train.py"]
+    CliRunner().invoke(cli, words)
+    assert started[0].max_window_seconds == 0
