@@ -17,25 +17,19 @@ from fp8verify.capture.names import REPORT
 from fp8verify.errors import InputError, UsageError
 from fp8verify.record.folder import CaptureFolder, make_capture_folder
 from fp8verify.record.injection import agent_config
-from fp8verify.record.live import (
-    Destination,
-    History,
-    Judge,
-    WindowMetrics,
-    is_closed,
-    open_sink,
-)
-from fp8verify.record.settings import RankSelection, RunSettings, read_settings
+from fp8verify.record.live import Destination, History, Judge, WindowMetrics, is_closed, open_sink
+from fp8verify.record.settings import RunSettings, read_settings
 from fp8verify.verdict.policy import Policy
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fp8verify.report.model.report import Report
 
 
 STEP = "fp8/step"
 MAX_UNREAD = 256
 OPEN_END = 1 << 40
-FIRST_RANK = RankSelection(only=(0,))
 
 
 def agent(module: str) -> Any:
@@ -49,23 +43,33 @@ def _is_first_rank() -> bool:
 
 
 class Recording:
-    """Records the windows of `settings` from now on, until it is closed.
+    """Records the windows of `settings` once it has begun, until it is closed.
 
     Attributes:
         folder: the capture, a temporary folder where the settings name none.
     """
 
+    folder: Path
+
     def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self.observer: Any = None  # what counts the steps, while it records
+
+    def begin(self) -> None:
+        """Attach.
+
+        Raises:
+            UsageError: the process is watched already.
+        """
         if agent("hooks").installed() is not None:
             raise UsageError("This process is watched already.", "Close the other watch first.")
         # A TemporaryDirectory would be removed by a fork of this process that ends.
-        folder = settings.trace_dir or Path(tempfile.mkdtemp(prefix="fp8verify-"))
+        folder = self.settings.trace_dir or Path(tempfile.mkdtemp(prefix="fp8verify-"))
         self.folder = folder.absolute()
         if _is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        config = agent_config(settings._replace(capture_log=False), CaptureFolder(self.folder))
-        # What counts the steps, None once it is closed.
-        self.observer: Any = agent("hooks").install_late(config)
+        config = agent_config(self.settings._replace(capture_log=False), CaptureFolder(self.folder))
+        self.observer = agent("hooks").install_late(config)
 
     def step(self) -> None:
         """Say that a training step is complete; from then on only these count.
@@ -81,6 +85,12 @@ class Recording:
         """Write what is recorded, and take the hooks away."""
         agent("hooks").uninstall()
         self.observer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class Watch(Recording):
@@ -135,7 +145,7 @@ class Watch(Recording):
         )
         opened = [open_sink(sink) for sink in _listed(sinks)]
         super().__init__(settings)
-        self._is_temporary = folder is None
+        self.begin()
         self._history = History(self.folder, opened, on_change)
         self._judge = Judge(policy or Policy(), self._history.take)
         self._process = os.getpid()  # a fork of it has nothing to close
@@ -154,17 +164,11 @@ class Watch(Recording):
         atexit.unregister(self.close)
         super().close()
         self._judge.wait()
-        if self._is_temporary:
+        if self.settings.trace_dir is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _closed(self, folder: Path) -> None:
-        if is_closed(folder, FIRST_RANK):
+        if is_closed(folder, self.settings.ranks):
             self._judge.submit(folder)
 
 
@@ -173,7 +177,7 @@ def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
     return list(cast(Any, sinks)) if several else [cast(Any, sinks)]
 
 
-class Window:
+class Window(Recording):
     """Records the steps inside a `with` block, on the first of several ranks.
 
         with fp8verify.window("capture") as w:
@@ -194,33 +198,31 @@ class Window:
         self, folder: str | Path, *, policy: Policy | None = None, record_shapes: bool = True
     ) -> None:
         self.folder = Path(folder).absolute()
-        self._settings = RunSettings(
-            windows=((1, OPEN_END),), trace_dir=self.folder, record_shapes=record_shapes
+        super().__init__(
+            RunSettings(
+                windows=((1, OPEN_END),), trace_dir=self.folder, record_shapes=record_shapes
+            )
         )
         self._judge = Judge(policy or Policy(), self._take)
-        self._recording: Recording | None = None
         self._judged: WindowMetrics | str | None = None
 
-    def __enter__(self) -> Window:
+    def __enter__(self) -> Self:
         if _is_first_rank():
-            self._recording = Recording(self._settings)
-            self._recording.observer.recorder.after(0)
+            self.begin()
+            self.observer.recorder.after(0)
         return self
 
     def step(self) -> None:
         """Say that a training step is complete; from then on only these count."""
-        if self._recording is not None and self._recording.observer is not None:
-            self._recording.step()
+        if self.observer is not None:
+            super().step()
 
     def close(self) -> None:
         """End the window, and let it be judged."""
-        if self._recording is not None and self._recording.observer is not None:
-            self._recording.observer.recorder.close_now()
-            self._recording.close()
+        if self.observer is not None:
+            self.observer.recorder.close_now()
+            super().close()
             self._judge.submit(self.folder)
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _take(self, _: Path, judged: WindowMetrics | str) -> None:
         self._judged = judged
@@ -277,11 +279,7 @@ class Attachment:
         min_share: float = 0.5,
         numerics_every: int | None = None,
     ) -> None:
-        how: dict[str, Any] = {
-            "steps": steps,
-            "window": window,
-            "numerics_every": numerics_every,
-        }
+        how: dict[str, Any] = {"steps": steps, "window": window, "numerics_every": numerics_every}
         # Errors are the caller's: they come now, and not when the run begins.
         settings = read_settings(**how, every=every, ranks=ranks, trace_dir=trace_dir)
         self._judged: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
@@ -305,6 +303,8 @@ class Attachment:
         if self._open is None and not self._is_done:
             self._open = self._attach()
             self._is_done = not isinstance(self._open, Watch)
+            if self._is_done:
+                self._open.begin()
 
     def scalars(self) -> list[dict[str, float]]:
         """Return the scalars of windows that were judged since the last call."""
