@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,13 +22,13 @@ import msgspec
 from fp8verify.errors import InputError
 from fp8verify.text import counted
 from fp8verify.trace.build import fill
-from fp8verify.trace.columns import SEPARATOR, Interner
+from fp8verify.trace.columns import SEPARATOR, Columns, Interner, OpColumns
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Step, Trace
 
 _LINE: Final = re.compile(
-    r"\[(?:cublasLt|HIPBLASLT)\](?:\[(\d{1,10})\])?\[(Trace|Api)\]\[(\w{1,80})\]"
+    r"\[(cublasLt|HIPBLASLT)\](?:\[(\d{1,10})\])?\[(Trace|Api)\]\[(\w{1,80})\]"
 )
 _IS_LOG: Final = re.compile(r"\[(?:cublasLt|HIPBLASLT)\]\[|hipblaslt-bench -")
 _BENCH: Final = "hipblaslt-bench "
@@ -41,6 +41,7 @@ _TILE: Final = re.compile(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
 # Products that become rows of a trace one by one; more are summed by kind.
 _MAX_ROWS: Final = 200_000
 _MOST_KINDS: Final = 1 << 14
+_MOST_THREADS: Final = 1 << 12
 _FLOPS_PER_NS: Final = 10**6
 _MOST_FLOPS: Final = 1 << 54  # of one product; a GPU would take ten seconds for it
 _FLOPS: Final = "a BLAS log has no times: all shares are of FLOPs"
@@ -120,47 +121,37 @@ class ProductLog:
         self.untyped = self.cut = 0
         self.library = "cuBLASLt"
         self._lines = lines
-        self._api: dict[str, _ApiCalls] = {}
-        self._traced = False
 
     def __iter__(self) -> Iterator[tuple[int, Product]]:
+        api: defaultdict[int, _ApiCalls] = defaultdict(_ApiCalls)
         held: list[tuple[int, Product]] = []
+        is_traced = False
         for line in self._lines:
-            found = self._bench(line) if _BENCH in line else self._call(line)
-            if found is None:
+            at = line.find(_BENCH)
+            head = _LINE.search(line, 0, 200) if at < 0 else None
+            if at < 0 and head is None:
                 continue
-            if self._traced or _BENCH in line:
+            library, number, kind, function = (
+                head.groups() if head else ("", None, "Trace", "matmul")
+            )
+            if library != "cublasLt":
+                self.library = "hipBLASLt"
+            thread = int(number or 0)
+            if kind == "Trace" and function.lower().endswith("matmul"):
+                is_traced = True
                 held.clear()  # what the API's lines said is said again
-                yield found
-            elif len(held) < _MAX_ROWS:
-                held.append(found)
-        self.untyped = 0 if self._traced else sum(call.untyped for call in self._api.values())
+                # The number of the solution and the factors say nothing of types and sizes.
+                bench = line[at + len(_BENCH) :].rstrip()
+                product = _described(line, self.library) if head else _bench_product(bench)
+                self.cut += product is None
+                if product is not None:
+                    yield thread, product
+            elif kind == "Api" and not is_traced:
+                product = api[thread % _MOST_THREADS].take(function, line)
+                if product is not None and len(held) < _MAX_ROWS:
+                    held.append((thread, product))
+        self.untyped = 0 if is_traced else sum(calls.untyped for calls in api.values())
         yield from held
-
-    def _call(self, line: str) -> tuple[int, Product] | None:
-        head = _LINE.search(line, 0, 200)
-        if head is None:
-            return None
-        thread, kind, function = head[1] or "", head[2], head[3]
-        if line.startswith("HIP", head.start() + 1):
-            self.library = "hipBLASLt"
-        if kind == "Api" and not self._traced:
-            calls = self._api.setdefault(thread, _ApiCalls()) if len(self._api) < 4096 else None
-            product = calls.take(function, line) if calls is not None else None
-        elif kind == "Trace" and function.lower().endswith("matmul"):
-            self._traced = True
-            product = _described(line, self.library)
-            self.cut += product is None
-        else:
-            return None
-        return None if product is None else (int(thread or 0), product)
-
-    def _bench(self, line: str) -> tuple[int, Product] | None:
-        self.library = "hipBLASLt"
-        # The number of the solution and the factors say nothing of types and sizes.
-        product = _bench_product(line[line.index(_BENCH) + len(_BENCH) :].rstrip())
-        self.cut += product is None
-        return None if product is None else (0, product)
 
 
 class _ApiCalls:
@@ -174,22 +165,19 @@ class _ApiCalls:
 
     def take(self, function: str, line: str) -> Product | None:
         """Take a line; return the product if it is the call of one."""
-        name = function.lower()
-        if name.endswith(("layoutcreate", "layout_create")):
+        name = function.lower().replace("_", "")
+        if name.endswith("layoutcreate"):
             self._layouts = [*self._layouts[-3:], line[line.find("type=") :]]
-        elif name.endswith(("getheuristic", "get_heuristic")):
+        elif name.endswith("getheuristic"):
             self._queried = _described(line, "cuBLASLt") or self._queried
-        return self._call(line) if name.endswith("matmul") else None
-
-    def _call(self, line: str) -> Product | None:
+        if not name.endswith("matmul"):
+            return None
         handles = tuple(_HANDLES.findall(line))
-        if self._queried is not None:
-            product: Product | None = self._queried
-        elif len(self._layouts) >= 3:
+        product = self._queried
+        if product is None and len(self._layouts) >= 3:
             a, b, *_, d = self._layouts
             product = _product(a, b, d, "", "", "cuBLASLt")
-        else:
-            product = self._by_handles.get(handles)
+        product = product or self._by_handles.get(handles)
         if product is None:
             self.untyped += 1
         elif len(self._by_handles) < _MOST_KINDS:
@@ -230,11 +218,19 @@ def read(source: Source, how: Reading) -> Trace:
         if len(order) <= _MAX_ROWS:
             order.append(kind)
     if not counts:
-        raise _without_products(source, log)
-    trace, rows = Trace(source=source.name, in_flops=True), RowCollector()
-    period = _period(order) if len(order) <= _MAX_ROWS else 0
-    _add_rows(rows, list(kinds), counts, order, period)
-    fill(trace, rows.columns)
+        name = log.library.upper()
+        raise InputError(
+            f"{source.name} is a log of {log.library}, but no line in it gives the types of a "
+            "product.",
+            f"Record it with {name}_LOG_MASK=2 and {name}_LOG_FILE=FILE.",
+        )
+    # A row for each product, or for each kind if there are too many.
+    is_whole = len(order) <= _MAX_ROWS
+    products, every = list(kinds), [(kind, 1) for kind in order]
+    columns = _columns([(products[kind], n) for kind, n in (every if is_whole else counts.items())])
+    columns.steps = _steps(order, columns.ops) if is_whole else []
+    trace = Trace(source=source.name, in_flops=True)
+    fill(trace, columns)
     health = trace.health
     health.events, health.skipped_events = counts.total() + log.cut + log.untyped, log.untyped
     health.truncated = bool(log.cut) or source.damage is not None
@@ -244,53 +240,39 @@ def read(source: Source, how: Reading) -> Trace:
         health.notes.append(
             f"{log.untyped} products have no types: record with CUBLASLT_LOG_MASK=2"
         )
-    trace.remarks = [_limits(log.library, len(threads)), _SEQUENCE if period else _NO_SEQUENCE]
+    limits = (
+        f"{_FLOPS}; products that {log.library} does not compute (CUTLASS, Triton) are not in it, "
+        "and what a CUDA graph replays is in it once; its lines are of "
+        f"{counted(threads, 'thread')}"
+    )
+    trace.remarks = [limits, _SEQUENCE if columns.steps else _NO_SEQUENCE]
     return trace
 
 
-def _limits(library: str, threads: int) -> str:
-    return (
-        f"{_FLOPS}; products that {library} does not compute (CUTLASS, Triton) are not in it, and "
-        f"what a CUDA graph replays is in it once; its lines are of {counted(threads, 'thread')}"
-    )
-
-
-def _without_products(source: Source, log: ProductLog) -> InputError:
-    variable = "CUBLASLT" if log.library == "cuBLASLt" else "HIPBLASLT"
-    return InputError(
-        f"{source.name} is a log of {log.library}, but no line in it gives the types of a product.",
-        f"Record it with {variable}_LOG_MASK=2 and {variable}_LOG_FILE=FILE.",
-    )
-
-
-def _add_rows(
-    collector: RowCollector,
-    kinds: list[Product],
-    counts: Counter[int],
-    order: array[int],
-    period: int,
-) -> None:
-    """Add a row for each product, or for each kind if there are too many."""
+def _columns(rows: list[tuple[Product, int]]) -> Columns:
+    """Return products, each so many times, with operators that say their types."""
+    collector, begin = RowCollector(), 0
     columns = collector.columns
-    rows = [(kind, 1) for kind in order] if len(order) <= _MAX_ROWS else list(counts.items())
-    products = [kinds[kind] for kind, _ in rows]
-    lengths = [
-        max(1, calls * product.flops // _FLOPS_PER_NS)
-        for product, (_, calls) in zip(products, rows, strict=True)
-    ]
-    at = list(accumulate(lengths, initial=0))
-    for number, product in enumerate(products):
-        operator, times = product.name.partition("_")[0], at[number : number + 2]
-        columns.add_operator(number, operator, _inputs(product), *times)
-    collector.kernels((p.name, *at[n : n + 2], -1, -1, -1) for n, p in enumerate(products))
+    times = []
+    for number, (product, calls) in enumerate(rows):
+        end = begin + max(1, calls * product.flops // _FLOPS_PER_NS)
+        operator = product.name.partition("_")[0]
+        columns.add_operator(number, operator, _inputs(product), begin, end)
+        times.append((product.name, begin, end, -1, -1, -1))
+        begin = end
+    collector.kernels(times)
     columns.op_ids = array("q", range(len(rows)))
-    if period:
-        firsts = range(0, len(rows) - period + 1, period)
-        columns.steps = [
-            Step(number, at[first], at[first + period] - 1)
-            for number, first in enumerate(firsts, 1)
-        ]
-    columns.note_times((0,), at[-1:])
+    columns.note_times((0,), (begin,))
+    return columns
+
+
+def _steps(order: array[int], ops: OpColumns) -> list[Step]:
+    period = _period(order)
+    firsts = range(0, len(order) - period + 1, period) if period else ()
+    return [
+        Step(number, ops.start[first], ops.end[first + period - 1] - 1)
+        for number, first in enumerate(firsts, 1)
+    ]
 
 
 def _inputs(product: Product) -> bytes:

@@ -13,7 +13,6 @@ import re
 import sqlite3
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -59,12 +58,9 @@ _DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _GPUS: Final = "TARGET_INFO_GPU"
 _DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
 _COPIES: Final = {"memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY", "memset": "CUPTI_ACTIVITY_KIND_MEMSET"}
-# Any of them, together with the strings, identifies the export.
-_SIGNS: Final = (
-    *(_KERNELS, _CALLS, _RANGES, _GRAPHS),
-    *("ANALYSIS_DETAILS", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT"),
+_WANTED: Final = frozenset(
+    {_KERNELS, _CALLS, _RANGES, _GRAPHS, _STRINGS, _DIAGNOSTICS, _GPUS, _DEVICES, *_COPIES.values()}
 )
-_WANTED: Final = frozenset({*_SIGNS, _STRINGS, _DIAGNOSTICS, _GPUS, _DEVICES, *_COPIES.values()})
 
 # Serialized ids hold the process in bits 24 to 47, and the thread below (documentation of nsys,
 # "SQLite Schema Reference"). Everything but the thread identifies a process.
@@ -74,7 +70,8 @@ _PUSH_POP, _START_END = 59, 60
 # A helper process that ran a kernel or two is not a rank.
 _LEAST_SHARE: Final = 0.01
 _LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
-_CAPTURE: Final = re.compile(r"cu.*Stream(Begin|End)Capture", re.IGNORECASE)
+_CAPTURE_BEGIN: Final = re.compile(r"cu.*StreamBeginCapture", re.IGNORECASE)
+_CAPTURE_END: Final = re.compile(r"cu.*StreamEndCapture", re.IGNORECASE)
 
 # Steps of SQLite's machine: a query takes some 20 a row, and a row some bytes.
 _STEPS_AT_ONCE = 100_000
@@ -85,7 +82,7 @@ _STEPS_A_BYTE = 50
 def glance(source: Source) -> Glance:
     """Look for the tables of an export."""
     with open_export(source) as export:
-        return Glance(is_trace=export.is_trace)
+        return Glance(is_trace=_STRINGS in export.columns)
 
 
 def read(source: Source, how: Reading) -> Trace:
@@ -95,7 +92,7 @@ def read(source: Source, how: Reading) -> Trace:
         InputError: the file is damaged, or no export.
     """
     with open_export(source) as export:
-        if not export.is_trace:
+        if _STRINGS not in export.columns:
             raise InputError(
                 f"{source.name} is a SQLite file, but no trace.",
                 "Give what nsys export --type sqlite wrote; of a database of rocprofv3 the CSV: "
@@ -180,11 +177,6 @@ class Export:
         """Close the file."""
         self._connection.close()
 
-    @property
-    def is_trace(self) -> bool:
-        """Whether it has tables of Nsight Systems."""
-        return _STRINGS in self.columns and not self.columns.keys().isdisjoint(_SIGNS)
-
     def rows(self, query: str) -> Iterator[Sequence[Any]]:
         """Return the rows of a query."""
         return self._connection.execute(query)
@@ -210,19 +202,16 @@ class Export:
         return self.rows(f"SELECT {names} FROM {table} WHERE {mine}")
 
     def processes(self) -> list[int]:
-        """Return the processes that are ranks: those that ran more than a few kernels."""
-        kernels: Counter[int] = Counter()
-        devices: dict[int, int] = {}
-        for table in (_KERNELS, _GRAPHS):
-            if {"globalPid", "deviceId"} <= self.columns.get(table, set()):
-                query = f"SELECT globalPid, count(*), min(deviceId) FROM {table} GROUP BY 1"
-                for process, count, device in self.rows(query):
-                    if isinstance(process, int):
-                        kernels[process & ~_THREAD_BITS] += count
-                        devices.setdefault(process & ~_THREAD_BITS, _number(device))
-        least = _LEAST_SHARE * max(kernels.values(), default=0)
-        busy = [process for process, count in kernels.items() if count >= least]
-        return sorted(busy, key=lambda process: (devices[process], process))
+        """Return the processes that ran more than a few kernels by their GPUs: the ranks."""
+        if not {"globalPid", "deviceId"} <= self.columns.get(_KERNELS, set()):
+            return []
+        query = (
+            f"SELECT globalPid & ~{_THREAD_BITS}, count(*) FROM {_KERNELS} "
+            "WHERE typeof(globalPid) = 'integer' GROUP BY 1 ORDER BY min(deviceId), 1"
+        )
+        kernels = list(self.rows(query))
+        least = _LEAST_SHARE * max((count for _, count in kernels), default=0)
+        return [process for process, count in kernels if count >= least]
 
     def _is_too_much(self) -> bool:
         self._left -= _STEPS_AT_ONCE
@@ -232,7 +221,7 @@ class Export:
 def _read(export: Export, name: str, how: Reading, process: int | None = None) -> Trace:
     rows, tables = RowCollector(), _Tables(export, process)
     rows.kernels(tables.kernels())
-    rows.calls(tables.calls())
+    rows.calls(tables.of(_CALLS, "correlationId", "start", "end", "globalTid"))
     rows.ranges(tables.ranges(_last_end(rows.columns)))
     for kind, table in _COPIES.items():
         rows.copies(kind, totals(tables.of(table, "start", "end", "bytes")))
@@ -264,14 +253,10 @@ class _Tables:
 
     Attributes:
         of: returns the rows of a table, from its name and columns.
-        launches: correlation id and start of what `calls` found that launches a kernel.
-        captures: when captures of graphs begin (True) and end (False), as `calls` found.
     """
 
     def __init__(self, export: Export, process: int | None) -> None:
         self.of = partial(export.table, process=process)
-        self.launches: list[tuple[int, int]] = []
-        self.captures: dict[bool, list[int]] = {True: [], False: []}
         self._all, self._process = export.table, process
         strings = export.table(_STRINGS, "id", "value")
         # Of strings with one number the first counts.
@@ -290,18 +275,18 @@ class _Tables:
             # The demangled name is whole; the mangled one may be cut, the short one has no types.
             yield text(demangled) or text(mangled) or text(short), *rest
 
-    def calls(self) -> Iterator[Sequence[Any]]:
-        """Yield correlation id, start, end and thread of calls into CUDA, and note launches."""
-        columns = ("nameId", "returnValue", "correlationId", "start", "end", "globalTid")
-        for name, result, *row in self.of(_CALLS, *columns):
-            yield row
-            number, start, called = *row[:2], self._strings.get(name, "")
-            if not (isinstance(number, int) and isinstance(start, int)):
-                continue
-            if _LAUNCH.match(called) and not result:
-                self.launches.append((number, start))
-            elif mark := _CAPTURE.match(called):
-                self.captures[mark[1].lower() == "begin"].append(start)
+    def called(self, name: re.Pattern[str], *, failed: bool) -> list[tuple[int, int]]:
+        """Return start and correlation id of the calls of functions, by start."""
+        wanted = {number for number, text in self._strings.items() if name.match(text)}
+        rows = self.of(_CALLS, "start", "correlationId", "nameId", "returnValue")
+        return sorted(
+            (start, number)
+            for start, number, called, result in rows
+            if called in wanted
+            and (failed or not result)
+            and isinstance(start, int)
+            and isinstance(number, int)
+        )
 
     def ranges(self, last: int) -> Iterator[Sequence[Any]]:
         """Yield text, start, end and thread of NVTX ranges of the default domain.
@@ -360,7 +345,9 @@ def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) ->
     while a CUDA graph is captured, on any thread, does not run.
     """
     started = dict(zip(columns.correlations, columns.kernels.start_ns, strict=True))
-    lone = [start for number, start in tables.launches if number not in started]
+    lone = [
+        start for start, number in tables.called(_LAUNCH, failed=False) if number not in started
+    ]
     if not started or not lone:
         return 0
     until = _FOREVER
@@ -369,7 +356,10 @@ def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) ->
         calls_of_kernels = zip(columns.calls.correlation, columns.calls.start, strict=True)
         waits = (started[c] - start for c, start in calls_of_kernels if c in started)
         until = max(columns.kernels.start_ns) - max(waits, default=_FOREVER)
-    begins, ends = map(sorted, (tables.captures[True], tables.captures[False]))
+    begins, ends = (
+        [start for start, _ in tables.called(mark, failed=True)]
+        for mark in (_CAPTURE_BEGIN, _CAPTURE_END)
+    )
     return sum(
         start < until and bisect_right(begins, start) <= bisect_left(ends, start) for start in lone
     )
