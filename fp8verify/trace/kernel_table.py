@@ -104,7 +104,6 @@ _WHOLE: Final = 0.98
 class _Sum(NamedTuple):
     ns: int = 0
     calls: int = 0
-    cpu_ns: int = 0
 
 
 class Table(Struct):
@@ -160,12 +159,12 @@ class Table(Struct):
         if ns is None or calls is None:
             self.unread += any(map(str.isdigit, time)) or time.lower() in ("nan", "inf", "-nan")
             return True
-        self._sum(name, _Sum(ns, calls, _nanoseconds(row.get("cpu", ""), "u") or 0))
+        is_on_cpu = bool(_nanoseconds(row.get("cpu", ""), "u"))
+        self._sum(self.on_cpu if is_on_cpu else self.sums, name, _Sum(ns, calls))
         self.shares += _number(row.get("share", "")) or 0.0
         return True
 
-    def _sum(self, name: str, row: _Sum) -> None:
-        rows = self.on_cpu if row.cpu_ns else self.sums
+    def _sum(self, rows: dict[str, _Sum], name: str, row: _Sum) -> None:
         if name not in rows and len(rows) >= _MOST_NAMES:
             self.unread += 1
             return
@@ -174,7 +173,7 @@ class Table(Struct):
             # Without the CPU's columns the row of a compiled operator looks like its kernel's.
             rows[name] = max(before, row)
         else:
-            rows[name] = _Sum(before.ns + row.ns, before.calls + row.calls, before.cpu_ns)
+            rows[name] = _Sum(before.ns + row.ns, before.calls + row.calls)
 
     @property
     def kernels(self) -> dict[str, _Sum]:
@@ -271,10 +270,10 @@ def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, 
 
 def _add_counted(rows: RowCollector, counted: dict[str, str]) -> None:
     """Give kernels whose operations were counted an operator that says so."""
-    columns = rows.columns
-    number_of = {columns.names[name]: n for n, name in enumerate(counted) if name in columns.names}
+    columns, number_of = rows.columns, dict[int, int]()
     for number, (name, source) in enumerate(counted.items()):
         if name in columns.names:
+            number_of[columns.names[name]] = number
             columns.add_operator(number, f"{COUNTED}{source}", SEPARATOR * 2)
     columns.op_ids = array("q", [number_of.get(name, -1) for name in columns.kernels.name])
 
@@ -292,12 +291,13 @@ def _tables(source: Source) -> Iterator[Table]:
     for raw in source.lines():
         line = raw.rstrip("\r\n")
         following = headings.take(line)
-        total = _TOTAL.search(line) if table is not None and following is None else None
-        if table is not None and (following is not None or total):
-            table.total_ns = _nanoseconds(total[1], "u") if total else None
+        if table is not None and following is None and (total := _TOTAL.search(line)):
+            table.total_ns = _nanoseconds(total[1], "u")
             yield table
             table = None
-        if following is not None:
+        elif following is not None:
+            if table is not None:
+                yield table
             table = following
         elif table is not None and line and not _IS_RULED.fullmatch(line):
             is_whole = table.add(table.cells(line)) and line.count('"') % 2 == 0

@@ -27,7 +27,7 @@ from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.places import is_remote
-from fp8verify.trace.rows import RowCollector, totals
+from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
@@ -224,13 +224,13 @@ def _read(export: Export, name: str, how: Reading, process: int | None = None) -
     rows.calls(tables.of(_CALLS, "correlationId", "start", "end", "globalTid"))
     rows.ranges(tables.ranges(_last_end(rows.columns)))
     for kind, table in _COPIES.items():
-        rows.copies(kind, totals(tables.of(table, "start", "end", "bytes")))
+        rows.copies(kind, tables.of(table, "start", "end", "bytes"))
     trace = Trace(source=name)
     notes = trace.health.notes
     texts = tables.remarks()  # they hold paths, and nothing of them is kept
-    graphs, graphs_ns, _ = totals(tables.of(_GRAPHS, "start", "end"))
+    graphs = [_number(end) - _number(start) for start, end in tables.of(_GRAPHS, "start", "end")]
     if graphs:
-        notes.append(_GRAPHS_ALONE.format(graphs, graphs_ns / 1e6))
+        notes.append(_GRAPHS_ALONE.format(len(graphs), sum(graphs) / 1e6))
     if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
         notes.append("Nsight Systems says that events were lost")
     outstanding = any(map(_OUTSTANDING.search, texts))

@@ -12,7 +12,7 @@ from typing import Any
 from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.places import open_binary, reading
-from fp8verify.trace.rows import RowCollector, totals
+from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Trace
 
@@ -39,8 +39,8 @@ def read(source: Source, how: Reading) -> Trace:
     rows.calls(map(_numbers, calls))
     markers = _neighbor(source, "_marker_api_trace.csv", "Function", *_SPAN, "Thread_Id")
     rows.ranges((text, *_numbers(rest)) for text, *rest in markers)
-    copies = _neighbor(source, "_memory_copy_trace.csv", *_SPAN)
-    rows.copies("memcpy", totals(map(_numbers, copies)))
+    copies = _neighbor(source, "_memory_copy_trace.csv", *_SPAN, "Bytes")
+    rows.copies("memcpy", map(_numbers, copies))
     rows.skipped += table.skipped
     rows.fill(trace, "rocprofv3", layers=how.layers)
     trace.health.truncated = table.is_cut

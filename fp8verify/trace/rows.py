@@ -8,6 +8,7 @@ Ranges have the names that torch gives them under `emit_nvtx` and nsys' --pytorc
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from operator import sub
@@ -78,6 +79,8 @@ _Call = tuple[_Int64, _Time, _Time, Any]
 # Text, start, end and thread; ranges of one thread nest. Those that belong to no thread (None) may
 # mark steps.
 _Range = tuple[str, _Time, _Time, Any]
+# Start, end and bytes.
+_Copy = tuple[_Time, _Time, _Id]
 _BLOCK = 4096
 
 _NO_OPERATORS = (
@@ -118,14 +121,17 @@ class RowCollector:
 
     def launches(self, rows: Iterable[Row]) -> None:
         """Take rows as `kernels` does, some of which are copies by their names."""
+        copies = defaultdict[str, list[Row]](list)
         kernels = []
         for row in rows:
             name, start, end, *_ = row
             if copy := COPY.match(name):
-                self.copies(f"mem{copy[1].lower()}", (1, end - start, 0))
+                copies[f"mem{copy[1].lower()}"].append((start, end, 0))
             else:
                 kernels.append(row)
         self.kernels(kernels)
+        for kind, spans in copies.items():
+            self.copies(kind, spans)
 
     def calls(self, rows: Iterable[Row]) -> None:
         """Take rows of correlation id, start, end and thread."""
@@ -155,11 +161,12 @@ class RowCollector:
             append_all(ops.thread, map(columns.threads.__getitem__, threads))
             columns.note_times(starts, ends)
 
-    def copies(self, kind: str, sums: tuple[int, int, int]) -> None:
-        """Take the number, nanoseconds and bytes of "memcpy" or "memset"."""
-        if sums[0]:
-            self.columns.add_copies(kind, *sums)
-            self.events += sums[0]
+    def copies(self, kind: str, rows: Iterable[Row]) -> None:
+        """Take rows of start, end and bytes of "memcpy" or "memset"."""
+        for block in self._sound(rows, _Copy):
+            time_ns = sum(max(0, end - start) for start, end, _ in block)
+            size = sum(max(0, size or 0) for *_, size in block)
+            self.columns.add_copies(kind, len(block), time_ns, size)
 
     def _sound(self, rows: Iterable[Row], kind: Any) -> Iterator[list[Any]]:
         """Yield blocks of rows, without those that are not of this kind."""
@@ -187,17 +194,6 @@ def _converted(block: list[Row], kind: Any) -> list[Any]:
         return msgspec.convert(block, list[kind])
     except msgspec.ValidationError:
         return []
-
-
-def totals(rows: Iterable[Row]) -> tuple[int, int, int]:
-    """Return the number of rows of start, end and (if known) size, their time and their sizes."""
-    count = time_ns = size = 0
-    for start, end, *sizes in rows:
-        count += 1
-        if isinstance(start, int) and isinstance(end, int):
-            time_ns += max(0, end - start)
-        size += sum(amount for amount in sizes if isinstance(amount, int) and amount > 0)
-    return count, time_ns, size
 
 
 def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:

@@ -13,8 +13,10 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain, compress, count, pairwise, repeat
+from itertools import chain, compress, count, repeat
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fp8verify.trace.tables import Step
 
@@ -104,21 +106,24 @@ def _first_begun(columns: Columns, starts: list[int]) -> dict[int, int]:
 
 
 def steps_of_kernels(columns: Columns, op_rows: array[int], launch_rows: array[int]) -> array[int]:
-    """Return for each kernel the last step that began before its launch, if not over by then."""
-    starts = [step.start_ns for step in columns.steps]
-    ends = [step.end_ns for step in columns.steps]
-    numbers = array("i")
-    for op_row, launch_row in zip(op_rows, launch_rows, strict=True):
-        if launch_row >= 0:
-            time = columns.calls.start[launch_row]
-        elif op_row >= 0:
-            time = columns.ops.start[op_row]
-        else:
-            numbers.append(-1)
-            continue
-        index = bisect_right(starts, time) - 1
-        numbers.append(index if index >= 0 and time <= ends[index] else -1)
-    return numbers
+    """Return for each kernel the place of the step in which it was launched, or -1."""
+    calls, ops = columns.calls.start, columns.ops.start
+    rows = zip(op_rows, launch_rows, strict=True)
+    times = (calls[c] if c >= 0 else ops[o] if o >= 0 else _NEVER for o, c in rows)
+    return _places(columns.steps, times)
+
+
+_NEVER = -(1 << 63)
+
+
+def _places(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
+    """Return for each time the place of the last step that had begun, or -1 if it was over."""
+    starts, ends = [step.start_ns for step in steps], [step.end_ns for step in steps]
+    places = array("i")
+    for time in times:
+        place = bisect_right(starts, time) - 1
+        places.append(place if place >= 0 and time <= ends[place] else -1)
+    return places
 
 
 # How training loops call a step: Megatron-LM "iteration", Lightning "run_training_batch", Hugging
@@ -135,7 +140,7 @@ _DIGITS = re.compile(r"\d+")
 def mark_steps(columns: Columns) -> str | None:
     """Fill in the steps of one process: torch.profiler's, or ranges called a step.
 
-    Of several such ranges those that hold the most time count, by thread and name.
+    Of several kinds of such ranges those count that hold the most time.
 
     Returns:
         What the ranges are called that count as steps; None for torch.profiler's, or none.
@@ -143,37 +148,24 @@ def mark_steps(columns: Columns) -> str | None:
     mark_profiler_steps(columns)
     if columns.steps:
         return None
-    ops, names = columns.ops, list(columns.op_names)
-    called = {number for number, name in enumerate(names) if _STEP_NAME.fullmatch(name)}
-    of_steps = compress(count(), map(called.__contains__, ops.name))
-    ranges = [row for row in of_steps if ops.inputs[row] < 0]
-    series: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for row in sorted(ranges, key=ops.start.__getitem__):
-        series[ops.thread[row], _DIGITS.sub("#", names[ops.name[row]])].append(row)
-    lengths = {
-        key: sum(ops.end[row] - ops.start[row] for row in rows)
-        for key, rows in series.items()
-        if all(ops.end[before] <= ops.start[after] for before, after in pairwise(rows))
-    }
-    if not lengths:
+    names = enumerate(columns.op_names)
+    called = {number: name for number, name in names if _STEP_NAME.fullmatch(name)}
+    ops, ranges = columns.ops, defaultdict[str, list[tuple[Step, int]]](list)
+    for row in compress(count(), map(called.__contains__, ops.name)):
+        if ops.inputs[row] < 0:
+            name = called[ops.name[row]]
+            number = _NUMBER.search(name)
+            step = Step(int(number[0]) if number else -1, ops.start[row], ops.end[row])
+            ranges[_DIGITS.sub("#", name)].append((step, ops.thread[row]))
+    series = [(steps, kind) for kind, alike in ranges.items() for steps in _series(alike)]
+    if not series:
         return None
-    best = max(lengths, key=lengths.__getitem__)
-    rows = series[best]
-    numbers = _numbers([names[ops.name[row]] for row in rows])
-    columns.steps = [
-        Step(number, ops.start[row], ops.end[row])
-        for number, row in zip(numbers, rows, strict=True)
-    ]
-    columns.step_names |= {ops.name[row] for row in rows}
-    return best[1]
-
-
-def _numbers(names: Sequence[str]) -> list[int]:
-    """Return the numbers in the names if all differ, else count from 1."""
-    numbers = [int(match[0]) for match in map(_NUMBER.search, names) if match]
-    if len(set(numbers)) == len(names):
-        return numbers
-    return list(range(1, len(names) + 1))
+    steps, kind = max(series, key=lambda one: _covered(one[0]))
+    if len({step.number for step in steps} - {-1}) < len(steps):
+        steps = [replace(step, number=number) for number, step in enumerate(steps, 1)]
+    columns.steps = steps
+    columns.step_names |= {n for n, name in called.items() if _DIGITS.sub("#", name) == kind}
+    return kind
 
 
 _NO_OPERATOR = (-1, -1)
@@ -232,7 +224,7 @@ def _counted(columns: Columns, op_rows: array[int], steps: array[int]) -> tuple[
     Kernels without an operator, as of a graph, are those of one operator a step.
     """
     ops = columns.ops
-    places = _places(columns)
+    places = _places(columns.steps, ops.start)
     keys = list(zip(ops.name, ops.inputs, strict=True))
     rows = Counter(pair for pair in zip(keys, places, strict=True) if pair[1] >= 0)
     kernels: _Counts = Counter()
@@ -242,13 +234,3 @@ def _counted(columns: Columns, op_rows: array[int], steps: array[int]) -> tuple[
             kernels[keys[op_row] if op_row >= 0 else _NO_OPERATOR, place] += 1
     without = zip(repeat(_NO_OPERATOR), range(len(columns.steps)), strict=False)
     return rows + Counter(without), kernels
-
-
-def _places(columns: Columns) -> list[int]:
-    """Return for each operator the place of the step in which it began, or -1."""
-    starts = [step.start_ns for step in columns.steps]
-    places = []
-    for start in columns.ops.start:
-        place = bisect_right(starts, start) - 1
-        places.append(place if place >= 0 and start <= columns.steps[place].end_ns else -1)
-    return places
