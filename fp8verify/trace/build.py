@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import compress, count, islice
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from fp8verify.text import clean
 from fp8verify.trace.autograd import Autograd, NamedOps
@@ -48,10 +48,7 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
     trace.kernels, trace.names = kernels, _bounded_names(columns, health)
     trace.collectives = [
-        msgspec.structs.replace(
-            collective, name=clean(collective.name), dtype=clean(collective.dtype)
-        )
-        for collective in columns.collectives
+        replace(one, name=clean(one.name), dtype=clean(one.dtype)) for one in columns.collectives
     ]
     trace.process = _process(columns)
     trace.copies = dict(sorted(columns.copies.items()))

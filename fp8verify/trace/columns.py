@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from functools import partial
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
@@ -85,12 +86,8 @@ def _shape(item: Any) -> Shape:
     return tuple(item) if flat else ()
 
 
-def _int32() -> array[int]:
-    return array("i")
-
-
-def _int64() -> array[int]:
-    return array("q")
+_int32 = partial(array, "i")
+_int64 = partial(array, "q")
 
 
 class OpColumns(Struct):
@@ -133,7 +130,6 @@ class Columns(Struct):
         inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
         steps: the training steps by start, each number once.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
-        interleaved: whether operators follow kernels in the file.
         copies: (count, nanoseconds, bytes) of "memcpy" and "memset".
         base_ns: what to add to every time.
         first_start: when the first operator, annotation or call began; None if there is none.
@@ -152,7 +148,6 @@ class Columns(Struct):
     inputs: Interner = field(default_factory=Interner)
     steps: list[Step] = field(default_factory=list)
     step_names: set[int] = field(default_factory=set)
-    interleaved: bool = False
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     base_ns: int = 0
     first_start: int | None = None

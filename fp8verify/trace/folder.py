@@ -104,12 +104,9 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             _refuse_captures(path)
         names = ", ".join(list(dict.fromkeys(path.name for path in probes))[:3])
         what = f"has files, but no trace: {names}" if names else "has no trace"
-        # What torch.profiler writes comes first: it is what most users have.
-        *others, last = sorted(suffixes(), key=lambda suffix: not suffix.startswith(".json"))
         raise NoTraceError(
             f"{label} {what}.",
-            f"Traces end in {', '.join(others)} or {last}; give the folder that the profiler "
-            "wrote to.",
+            f"Traces end in {', '.join(suffixes())}; give the folder that the profiler wrote to.",
         )
     counts = Counter(path.name for path in traces)
     files = [

@@ -105,7 +105,7 @@ FORMATS: tuple[Format, ...] = (
 
 def suffixes() -> tuple[str, ...]:
     """Return the suffixes of the files that are traces in a folder."""
-    return tuple(suffix for known in FORMATS for suffix in known.suffixes)
+    return tuple(suffix for known in reversed(FORMATS) for suffix in known.suffixes)
 
 
 def glance_at(path: Path) -> tuple[Format, Glance]:

@@ -186,7 +186,7 @@ def whole_steps(
     """
     whole = [_all_threads_launched(columns, op_rows)] * len(columns.steps)
     ends = [steps[-1]] if is_cut and steps else []
-    if is_cut and columns.interleaved and columns.ops.start:
+    if is_cut and columns.ops.start:
         # The cut may be in a step of which nothing else is there: its neighbor stands for it.
         ends.append(max(0, bisect_right(columns.steps, columns.ops.start[-1], key=_start) - 1))
     for place in ends:

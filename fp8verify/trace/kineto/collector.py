@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from itertools import dropwhile, repeat
+from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -156,8 +156,6 @@ class Collector:
         groups = defaultdict[type, list[Any]](list)
         for event in decoded:
             groups[type(event)].append(event)
-        if not self.columns.interleaved:
-            self.columns.interleaved = self._ops_follow_kernels(decoded, groups)
         for kind, add in _TIMED.items():
             if kind in groups:
                 add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
@@ -167,15 +165,6 @@ class Collector:
                 size = sum(copy.args.bytes for copy in group)
                 self.columns.add_copies(name, len(group), sum(times), size)
         self.events += len(decoded)
-
-    def _ops_follow_kernels(self, decoded: list[Any], groups: dict[type, list[Any]]) -> bool:
-        """Whether an operator of the block comes after a kernel of the file."""
-        if groups.keys().isdisjoint(ev.OPS):
-            return False
-        if len(self.columns.kernels) or groups.keys().isdisjoint(ev.KERNELS):
-            return len(self.columns.kernels) > 0
-        kinds = dropwhile(lambda kind: kind not in ev.KERNELS, map(type, decoded))
-        return any(kind in ev.OPS for kind in kinds)
 
     def _nanoseconds(self, group: list[Any]) -> list[int]:
         """Return when events began, since the whole microsecond of the first event of all.
