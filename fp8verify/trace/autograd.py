@@ -13,18 +13,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 
 from fp8verify.text import clean
 from fp8verify.trace.columns import Columns, Inputs
 from fp8verify.trace.contexts import LAYER_PREFIX
 from fp8verify.trace.tables import Site
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from fp8verify.trace.columns import Columns
 
 
 class Autograd:
@@ -33,23 +28,23 @@ class Autograd:
     Args:
         columns: of one rank.
         parent: what encloses each operator, or -1.
-        numbered: for each operator the innermost one at or around it with a number, or -1.
     """
 
-    def __init__(self, columns: Columns, parent: array[int], numbered: array[int]) -> None:
-        self._ops, self._parent, self._numbered = columns.ops, parent, numbered
+    def __init__(self, columns: Columns, parent: array[int]) -> None:
+        self._ops, self._parent = columns.ops, parent
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
         self._of_nodes = frozenset(n for n, id_ in enumerate(self._forward_id) if id_ is not None)
 
-    def sites(self, sources: Sequence[int]) -> tuple[list[Site], array[int]]:
+    def sites(self, op_rows: Sequence[int]) -> tuple[list[Site], array[int]]:
         """Return the places in the graph, and for each kernel the number of its own.
 
         A call is the row of the outermost operator with its number; -1 is for none. Of the calls
         that have the number of one node, which one made it is open: frozen layers make none.
 
         Args:
-            sources: for each kernel the innermost operator with a number around it, or -1.
+            op_rows: for each kernel the row of its operator, or -1.
         """
+        sources = list(map(self._numbered, op_rows))
         calls, nodes = {-1: -1}, {-1: -1}
         sequence, around, is_node = self._ops.sequence, self._around, self.is_node
         for source in set(sources) - {-1}:
@@ -97,9 +92,15 @@ class Autograd:
         """Return the profiler's number of the thread of a node's forward pass."""
         return self._forward_id[self._ops.inputs[row]]
 
+    def _numbered(self, row: int) -> int:
+        """Return the innermost operator at or around a row that has a number, or -1."""
+        sequence, parent = self._ops.sequence, self._parent
+        while row >= 0 and sequence[row] < 0:
+            row = parent[row]
+        return row
+
     def _around(self, row: int) -> int:
-        outer = self._parent[row]
-        return self._numbered[outer] if outer >= 0 else -1
+        return self._numbered(self._parent[row])
 
     def _numbers(self, calls: set[int], nodes: set[int]) -> dict[int, int]:
         """Return by the rows of calls and nodes a number that only those of one node share.
@@ -153,13 +154,11 @@ class NamedOps:
             op_rows: the kernels' operators.
             inner: what encloses their launches; this may be an annotation inside the operator.
         """
-        pairs = zip(op_rows, inner, strict=True)
-        return array("i", (self.of(self._innermost(row, launch)) for row, launch in pairs))
-
-    def of(self, row: int) -> int:
-        """Return the layer of an operator, an index into `names`, or -1."""
-        annotation = self._annotation(row)
-        return self._number[self._ops.name[annotation]] if annotation >= 0 else -1
+        places = starmap(self._innermost, zip(op_rows, inner, strict=True))
+        names = self._ops.name
+        return array(
+            "i", (self._number[names[a]] if a >= 0 else -1 for a in map(self._annotation, places))
+        )
 
     def _innermost(self, row: int, launch: int | None) -> int:
         """Return where to look from: the launch's place, if it is inside of the operator."""

@@ -36,7 +36,6 @@ _NUMBER: Final = re.compile(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
 _TYPE: Final = re.compile(r"\btype=(\w{1,24})")
 _TRANSPOSED: Final = re.compile(r"\btrans([ab])=(?:OP_)?T", 2)
 _SCALE: Final = re.compile(r"\b[ab]ScaleMode=(\w{1,60})", 2)
-_HANDLES: Final = re.compile(r"\b[ABD]desc=(\S{1,40})")
 _TILE: Final = re.compile(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
 # Products that become rows of a trace one by one; more are summed by kind.
 _MAX_ROWS: Final = 200_000
@@ -155,13 +154,12 @@ class ProductLog:
 
 
 class _ApiCalls:
-    """What the API's lines of one thread say: descriptors by handle, or just before the product."""
+    """What the API's lines of one thread say just before each product."""
 
     def __init__(self) -> None:
         self.untyped = 0
         self._layouts: list[str] = []
         self._queried: Product | None = None
-        self._by_handles: dict[tuple[str, ...], Product] = {}
 
     def take(self, function: str, line: str) -> Product | None:
         """Take a line; return the product if it is the call of one."""
@@ -172,16 +170,11 @@ class _ApiCalls:
             self._queried = _described(line, "cuBLASLt") or self._queried
         if not name.endswith("matmul"):
             return None
-        handles = tuple(_HANDLES.findall(line))
         product = self._queried
         if product is None and len(self._layouts) >= 3:
             a, b, *_, d = self._layouts
             product = _product(a, b, d, "", "", "cuBLASLt")
-        product = product or self._by_handles.get(handles)
-        if product is None:
-            self.untyped += 1
-        elif len(self._by_handles) < _MOST_KINDS:
-            self._by_handles[handles] = product
+        self.untyped += product is None
         self._queried, self._layouts = None, []
         return product
 

@@ -6,7 +6,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from itertools import compress, count, islice
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,11 +14,7 @@ from fp8verify.trace.autograd import Autograd, NamedOps
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.contexts import Contexts, nest
 from fp8verify.trace.steps import steps_of_kernels, whole_steps
-from fp8verify.trace.tables import Kernels, Launch, Step, Trace
-
-if TYPE_CHECKING:
-    from fp8verify.trace.tables import Health
-
+from fp8verify.trace.tables import Health, Kernels, Launch, Step, Trace
 
 # Real traces have some thousands at most.
 _MOST_NAMES = 16_384
@@ -103,9 +98,8 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
             op_rows[kernel] = row
     contexts = Contexts(columns, parent)
     kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
-    autograd = Autograd(columns, parent, contexts.numbered)
-    numbered = contexts.numbered
-    trace.sites, kernels.site = autograd.sites([numbered[r] if r >= 0 else -1 for r in op_rows])
+    autograd = Autograd(columns, parent)
+    trace.sites, kernels.site = autograd.sites(op_rows)
     rows = zip(op_rows, launch_rows, strict=True)
     kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)

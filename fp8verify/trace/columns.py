@@ -10,17 +10,14 @@ from array import array
 from collections.abc import Iterable
 from functools import partial
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from fp8verify.terms import Shape
 from fp8verify.text import clean
-from fp8verify.trace.tables import Kernels
-
-if TYPE_CHECKING:
-    from fp8verify.terms import Shape
-    from fp8verify.trace.tables import Step
+from fp8verify.trace.tables import Kernels, Step
 
 
 def append_all(column: array[Any], values: Iterable[int]) -> None:

@@ -6,18 +6,13 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from itertools import compress, count, groupby, islice
 from operator import eq
-from typing import TYPE_CHECKING
 
 from fp8verify.terms import OpContext
 from fp8verify.text import clean
-from fp8verify.trace.columns import Columns, Inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from fp8verify.trace.columns import Columns
+from fp8verify.trace.columns import Columns, Inputs, Interner
 
 MAX_PARENTS = 16
 LAYER_PREFIX = "fp8verify:"
@@ -44,14 +39,9 @@ class Contexts:
 
     A link is (name, link of what encloses it, backward), with numbers for the first two, so
     equal call paths share one number however often they ran.
-
-    Attributes:
-        numbered: for each operator that was asked for, or encloses one, the innermost one at or
-            around it with a number of autograd's, or -1.
     """
 
     def __init__(self, columns: Columns, parent: array[int]) -> None:
-        self.ops: list[OpContext] = []
         self._ops = columns.ops
         self._parent = parent
         self._names = list(columns.op_names)
@@ -59,12 +49,16 @@ class Contexts:
         self._inputs = list(map(Inputs, columns.inputs))
         self._stable: dict[int, str | None] = {}
         self._links: list[tuple[str, int, bool]] = []
-        self._link_numbers: dict[tuple[str, int, bool], int] = {}
+        self._link_numbers = Interner()
         self._link_memo: dict[tuple[int, int, int], int] = {}
         self._link_of_row = array("i", [_UNKNOWN]) * len(parent)
-        self.numbered = array("i", [-1]) * len(parent)
         self._numbers: dict[tuple[int, int], int] = {}
-        self._known: dict[OpContext, int] = {}
+        self._contexts = Interner()
+
+    @property
+    def ops(self) -> list[OpContext]:
+        """The contexts, each once: inputs may differ in the thread of the forward pass alone."""
+        return list(self._contexts)
 
     def of(self, row: int) -> int:
         """Return the index into `ops` of the context of operator `row`."""
@@ -72,26 +66,18 @@ class Contexts:
         key = (self._link_of(row) if link == _UNKNOWN else link, self._ops.inputs[row])
         number = self._numbers.get(key)
         if number is None:
-            # Inputs that differ only in the thread of the forward pass make equal contexts.
-            context = self._build(*key)
-            number = self._numbers[key] = self._known.setdefault(context, len(self.ops))
-            if number == len(self.ops):
-                self.ops.append(context)
+            number = self._numbers[key] = self._contexts[self._build(*key)]
         return number
 
     def _link_of(self, row: int) -> int:
-        links, parent, numbered = self._link_of_row, self._parent, self.numbered
+        links, parent = self._link_of_row, self._parent
         path = []
         while row >= 0 and links[row] == _UNKNOWN:
             path.append(row)
             row = parent[row]
-        link, source = (links[row], numbered[row]) if row >= 0 else (-1, -1)
-        names, inputs, sequence = self._ops.name, self._ops.inputs, self._ops.sequence
-        memo = self._link_memo
+        link = links[row] if row >= 0 else -1
+        names, inputs, memo = self._ops.name, self._ops.inputs, self._link_memo
         for inner in reversed(path):
-            if sequence[inner] >= 0:
-                source = inner
-            numbered[inner] = source
             key = (names[inner], inputs[inner], link)
             known = memo.get(key)
             if known is None:
@@ -112,9 +98,8 @@ class Contexts:
             or (inputs >= 0 and BACKWARD.search(name) is not None)
         )
         key = (name, outer, backward)
-        link = self._link_numbers.get(key)
-        if link is None:
-            link = self._link_numbers[key] = len(self._links)
+        link = self._link_numbers[key]
+        if link == len(self._links):
             self._links.append(key)
         return link
 

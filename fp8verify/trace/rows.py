@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from operator import sub
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -22,10 +22,7 @@ from fp8verify.trace.build import fill
 from fp8verify.trace.columns import SEPARATOR, Columns, Inputs, append_all
 from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.steps import mark_steps
-
-if TYPE_CHECKING:
-    from fp8verify.trace.tables import Trace
-
+from fp8verify.trace.tables import Trace
 
 _TAIL = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
 _SEQUENCE = re.compile(r", seq = (\d{1,18})")

@@ -14,15 +14,11 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain, compress, count, repeat
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from fp8verify.trace.columns import Columns
 from fp8verify.trace.tables import Step
-
-if TYPE_CHECKING:
-    from fp8verify.trace.columns import Columns
-    from fp8verify.trace.tables import Step
 
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
-if TYPE_CHECKING:
-    from fp8verify.terms import Collective, OpContext
+from fp8verify.terms import Collective, OpContext
 
 
 class Launch(IntEnum):

@@ -93,7 +93,7 @@ API = (
             {"fp32": 2 * M * N * K},
         ),
         (API, {"fp16": 2 * 16 * 32 * 64}),
-        (API + API.splitlines(keepends=True)[1], {"fp16": 4 * 16 * 32 * 64}),
+        (API + API, {"fp16": 4 * 16 * 32 * 64}),
         (API + line(E4M3, E4M3, M, N, K), {"fp8": 2 * M * N * K}),
         (FP32.replace("COMPUTE_32F", "COMPUTE_32F_FAST_TF32"), {"tf32": 2 * M * N * K}),
         (line(E4M3, E4M3, M, N, K, more=" aScaleMode=VEC32_UE8M0"), {"mxfp8": 2 * M * N * K}),

@@ -170,10 +170,6 @@ def _complete(trace: Trace, columns: Columns, metadata: Metadata, how: Reading) 
         trace.gpu, trace.compute_capability = metadata.devices.get(device, first)
 
 
-# A process launched the kernels of a device if it has this many times the launches of any other.
-_CLEARLY = 2
-
-
 class Process(NamedTuple):
     """A process of a file, and the devices that ran its kernels."""
 
@@ -184,27 +180,26 @@ class Process(NamedTuple):
 def processes_of(columns: Columns) -> list[Process]:
     """Return the processes of a file that launched kernels on devices of their own, if several.
 
-    Where the ids of launches collide, devices belong to the processes in order.
+    Where all ids of a device's launches are those of several processes, devices belong to the
+    processes in order.
     """
-    if len({_process(thread) for thread in columns.threads}) < 2:
-        return []
-    callers: defaultdict[int, set[Hashable]] = defaultdict(set)
     owners = list(map(_process, columns.threads))
+    callers: defaultdict[int, set[Hashable]] = defaultdict(set)
     for correlation, thread in zip(columns.calls.correlation, columns.calls.thread, strict=True):
         callers[correlation].add(owners[thread])
     votes: defaultdict[int, Counter[Hashable]] = defaultdict(Counter)
+    launching: set[Hashable] = set()
     for device, correlation in zip(columns.kernels.device, columns.correlations, strict=True):
-        votes[device].update(callers[correlation])
-    launching = {process for counted in votes.values() for process in counted}
+        of_launch = callers[correlation]
+        votes[device].update(of_launch if len(of_launch) == 1 else ())
+        launching |= of_launch
     devices: defaultdict[Hashable, set[int]] = defaultdict(set)
-    for device, counted in votes.items():
-        (best, most), (_, second) = [*counted.most_common(2), (None, 0), (None, 0)][:2]
-        if most < _CLEARLY * second:
-            if len(launching) != len(votes):
-                return []
-            pairs = zip(sorted(launching, key=_in_order), sorted(votes), strict=True)
-            return [Process(process, frozenset({device})) for process, device in pairs]
-        devices[best].add(device)
+    if all(votes.values()):
+        for device, counted in votes.items():
+            devices[counted.most_common(1)[0][0]].add(device)
+    elif len(launching) == len(votes):
+        for process, device in zip(sorted(launching, key=_in_order), sorted(votes), strict=True):
+            devices[process].add(device)
     ordered = sorted(devices, key=_in_order)
     several = [Process(process, frozenset(devices[process])) for process in ordered]
     return several if len(several) > 1 else []

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fp8verify.terms import Collective
 from fp8verify.trace.columns import SEPARATOR, Columns, append_all
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.steps import mark_profiler_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")

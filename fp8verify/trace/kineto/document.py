@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from fp8verify.errors import InputError
 from fp8verify.trace.source import BLOCK_SIZE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
 
 # Python objects take up to 25 times as much memory as their JSON.
 MAX_WINDOW = 8 << 20
