@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import compress, count, islice
 
-from msgspec.structs import replace
-
+from fp8verify.terms import Collective
 from fp8verify.text import clean
 from fp8verify.trace.autograd import Autograd, NamedOps
 from fp8verify.trace.columns import Columns
@@ -43,7 +42,10 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
     trace.kernels, trace.names = kernels, _bounded_names(columns, health)
     trace.collectives = [
-        replace(one, name=clean(one.name), dtype=clean(one.dtype)) for one in columns.collectives
+        Collective(
+            name=clean(name), dtype=clean(dtype), in_elements=i, out_elements=o, group_size=ranks
+        )
+        for name, dtype, i, o, ranks in columns.collectives
     ]
     trace.process = _process(columns)
     trace.copies = dict(sorted(columns.copies.items()))

@@ -123,7 +123,7 @@ class Columns(Struct):
         names: of kernels, numbered by `kernels.name`.
         op_names: of operators and annotations, numbered by `ops.name`.
         threads: whatever identifies a CPU thread, numbered by `ops.thread` and `calls.thread`.
-        collectives: `Collective`s, numbered by `kernels.collective`.
+        collectives: the fields of `Collective`s, numbered by `kernels.collective`.
         inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
         steps: the training steps by start, each number once.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.

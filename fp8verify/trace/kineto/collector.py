@@ -9,13 +9,13 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
-from fp8verify.terms import Collective
 from fp8verify.trace.columns import SEPARATOR, Columns, append_all
 from fp8verify.trace.kineto import events as ev
 from fp8verify.trace.steps import mark_profiler_steps
 
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
+_collective_of = attrgetter("collective", "dtype", "in_elements", "out_elements", "group_size")
 _LONG_DAMAGE = 1 << 16
 # An hour: a copy beyond it is a broken counter.
 MAX_COPY_US = 3.6e9
@@ -57,19 +57,9 @@ def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
     append_all(kernels.device, [a.device for a in args])
     append_all(kernels.stream, [a.stream for a in args])
     append_all(kernels.name, map(columns.names.__getitem__, map(_name_of, group)))
-    append_all(kernels.collective, [_collective(columns, a) if a.collective else -1 for a in args])
-
-
-def _collective(columns: Columns, args: ev.KernelArgs) -> int:
-    return columns.collectives[
-        Collective(
-            name=args.collective,
-            dtype=args.dtype,
-            in_elements=args.in_elements,
-            out_elements=args.out_elements,
-            group_size=args.group_size,
-        )
-    ]
+    known = columns.collectives
+    collectives = [known[_collective_of(a)] if a.collective else -1 for a in args]
+    append_all(kernels.collective, collectives)
 
 
 def _lengths_ns(micros: list[float]) -> list[int]:

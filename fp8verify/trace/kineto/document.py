@@ -195,19 +195,15 @@ class Document:
 
     def _read_entry(self) -> bool:
         """Read one `"key": value`; False if it is damaged or cut."""
-        self._buffer.fill(1 << 12)
-        match = _KEY.match(self._buffer.data, self._buffer.pos)
+        buffer = self._buffer
+        buffer.fill(1 << 12)
+        match = _KEY.match(buffer.data, buffer.pos)
         if not match:
             return False
-        self._buffer.pos, key = match.end(), match[1]
-        if key == b"traceEvents" and self._peek() == b"[":
-            self._buffer.pos += 1
+        buffer.pos, key = match.end(), match[1]
+        if self._peek() == b"[" and key == b"traceEvents":
+            buffer.pos += 1
             return self._read_events()
-        return self._read_value(key.decode("latin-1"))
-
-    def _read_value(self, key: str) -> bool:
-        buffer = self._buffer
-        self._peek()
         while True:
             # Latin-1 keeps one character a byte, so positions agree.
             text = buffer.data[buffer.pos :].decode("latin-1")
@@ -216,7 +212,7 @@ class Document:
                 value, end = scanned
                 raw = buffer.data[buffer.pos : buffer.pos + end]
                 buffer.pos += end
-                self._take(key, value, raw)
+                self._take(key.decode("latin-1"), value, raw)
                 return True
             if _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow():
                 return False
