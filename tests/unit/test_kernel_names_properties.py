@@ -54,7 +54,12 @@ def test_hostile_names_end_soon() -> None:
                  "nvjet_" + "q" * 100_000, "bmm_E2m1_" + "E2m1_" * 20_000,
                  "fp8" * 20_000 + "x_gemm", "gemm(" + "a" * 60_000 + ")",
                  "kernel_cutlass_" + "tensorptrf16gmem_" * 4_000,
-                 "_gemm" + "_a8" * 20_000, "_ZN5aiter9fmha" + "_bf16x" * 9_000):  # fmt: skip
+                 "_gemm" + "_a8" * 20_000, "_ZN5aiter9fmha" + "_bf16x" * 9_000,
+                 "_Z1fI1aIiE" + "1bIS_S_E" * 99 + "S5_" * 18_000 + "Evv",
+                 # In the spelling of NVIDIA's demangler.
+                 "(int)" * 13_000 + "4", "x" + " " * 65_000, "const " * 11_000, "[lambda(" * 8_000,
+                 " (instance 1" * 5_000, "a *" * 20_000, "<void " * 10_000,
+                 "const " + "a" * 60_000, "<unnamed>" * 7_000):  # fmt: skip
         assert not decode(name).precision.is_fp8
 
 
