@@ -27,7 +27,7 @@ class LayerLine(_Row, frozen=True, eq=False):
     """A log line about single layers.
 
     Attributes:
-        select: how its names select modules, as `LayerPromise.match`.
+        select: how its names select modules, as `LayerClaim.select`.
         word: a lower-case word of every such line.
         line: the expression, with groups `path` or `names`, and `new` and `old`, `key` or `type`.
     """

@@ -1,4 +1,4 @@
-"""A log's claims about FP8, and its promises for layers and for steps.
+"""A log's claims about FP8: for the run, for single layers, and for ranges of steps.
 
 Neither a claim nor its absence proves anything: torchtitan and KempnerForge print theirs even
 when no layer was converted. A claim is compared with the kernels.
@@ -7,30 +7,31 @@ when no layer was converted. A claim is compared with the kernels.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.frameworks.known import OWN
+from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import Line, read_lines, uncolored
 from fp8verify.logs.messages import ALIKE, Message, messages_of
-from fp8verify.logs.promises import (
+from fp8verify.logs.settings import Request, headings, may_set, requests_in
+from fp8verify.logs.statements import (
+    CONFIGURATION,
     HIGH_PRECISION,
-    LayerPromise,
-    LayerScan,
-    PhasePromise,
-    first_and_last,
-    format_of,
-    healing,
-    phases_of,
+    LayerClaim,
+    LogReading,
+    PhaseClaim,
+    Statement,
 )
-from fp8verify.logs.settings import Request, may_set, requests_in
-from fp8verify.logs.statements import CONFIGURATION, LogReading, Statement
 from fp8verify.logs.wording import (
-    Words,
+    Match,
     denies,
     is_limited,
+    is_of_another,
     match,
     says_something,
     sentence_of,
@@ -40,9 +41,8 @@ from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.text import clean
 
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
+MAX_LAYERS = 10_000  # that are named
 _MAX_SHAPES = 10_000
-_MAX_SHAPE = 2000
-_MAX_LONG = 2000  # longer lines in which nothing is found, before they are left out
 _MAX_REPEATS = 100  # of a setting: every rank of a node may print it, but not every step
 _MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
@@ -53,39 +53,20 @@ _LOW = re.compile(r"(?:fp|float)[- ]?[48](?!\d)", re.IGNORECASE)
 
 
 def read_claims(path: Path) -> LogReading:
-    """Read a log and return what it claims and promises.
+    """Read a log and return what it claims.
 
     Raises:
         InputError: the file cannot be opened or read.
     """
     notes: list[str] = []
-    found = scan(read_lines(path, notes, words=_gate()), path.name)
-    if len({statement.claim.says for statement in found.statements} & {"fp8", "not_fp8"}) > 1:
-        found = found._replace(statements=_with_steps(path, found.statements))
-    return found._replace(notes=notes)
-
-
-def _gate() -> list[bytes]:
-    return [word.encode() for word in words().all]
-
-
-def scan(lines: Iterable[Line], source: str) -> LogReading:
-    """Return what a log claims and promises.
-
-    Args:
-        lines: those with one of `words().all`.
-        source: the file's name, kept in each claim.
-    """
-    found = _Scan(source)
-    for line in lines:
+    found = _Scan(path.name)
+    for line in read_lines(path, notes, words=[word.encode() for word in words().all]):
         found.add(line)
-    return LogReading(
-        found.statements,
-        [],
-        tuple(found.layers.found.values()),
-        tuple(found.phases),
-        found.mention or found.off,
-    )
+    statements = found.statements
+    if len({statement.claim.says for statement in statements} & {"fp8", "not_fp8"}) > 1:
+        statements = _with_steps(path, statements)
+    mention = found.mentions.get(False) or found.mentions.get(True)
+    return LogReading(statements, notes, tuple(found.layers.values()), tuple(found.phases), mention)
 
 
 _STEP = re.compile(
@@ -109,103 +90,95 @@ def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
 
 
 class _Scan:
-    """What was found so far, and the shapes of lines in which nothing was found."""
+    """What was found so far, and how often lines of a shape were read in vain.
+
+    Attributes:
+        mentions: the first line that names FP8 and claims nothing, and the first where it is off.
+    """
 
     def __init__(self, source: str) -> None:
-        self._words: Words = words()
         self.statements: list[Statement] = []
-        self.layers = LayerScan()
-        self.phases: dict[PhasePromise, None] = {}
-        self.mention: Mention | None = None
-        self.off: Mention | None = None  # a line that names FP8 where it is off
+        self.layers: dict[tuple[str, tuple[str, ...]], LayerClaim] = {}
+        self.phases: dict[PhaseClaim, None] = {}
+        self.mentions: dict[bool, Mention] = {}
         self._source = source
-        self._last: dict[tuple[str, bool], object] = {}
-        self._claims = self._denials = 0
-        self._barren: set[str] = set()
-        self._repeats: dict[str, int] = {}
-        self._long = self._settings = 0
+        self._last: dict[tuple[str, bool], tuple[str, str | None, int]] = {}
+        self._said: Counter[str] = Counter()
+        self._in_vain: Counter[int] = Counter()
+        self._settings = 0
 
     def add(self, line: Line) -> None:
         lower = line.text.lower()
-        shape = lower.translate(ALIKE) if len(lower) < _MAX_SHAPE else ""
-        if shape in self._barren or (not shape and self._long > _MAX_LONG):
+        shape = hash(lower.translate(ALIKE))
+        if self._in_vain[shape] >= _MAX_REPEATS:
             return
-        found, is_setting, is_off, before = False, False, False, len(self.statements)
-        of_layers = any(map(lower.__contains__, self._words.layers))
-        declared = any(map(lower.__contains__, self._words.declared))
+        known = words()
+        of_layers = any(map(lower.__contains__, known.layers))
         settings = may_set(uncolored(line.text))
+        found, is_setting, is_off, before = False, False, False, len(self.statements)
+        declared = any(map(lower.__contains__, known.declared))
         if of_layers or declared or settings or says_something(line.text):
-            for message in messages_of(line.text, self._words.all):
-                if of_layers and (pin := self.layers.add(line, message.prefix)):
+            for message in messages_of(line.text, known.all):
+                if of_layers and (layer := _layer_of(line, message.prefix)):
                     found = True
-                    self._add_layer(pin, line.number, message.rank)
+                    self._add_layer(layer, message.rank)
                 found = self._add(message, line) or found
                 if settings and not found and self._settings < _MAX_SETTINGS:
                     self._settings += 1
-                    asked = list(requests_in(message, line))
-                    is_setting = is_setting or bool(asked)
-                    for request in filter(None, asked):
-                        is_off = is_off or not request.is_on
-                        self._ask(request, message, line)
+                    for request in requests_in(message, line):
+                        is_setting = True
+                        if request is not None:
+                            is_off = is_off or not request.is_on
+                            self._ask(request, message, line)
         if not found and (is_off or len(self.statements) == before):
             self._mention(line, off=is_off)
-        if not (found or (is_setting and self._is_rare(shape))):
-            self._long += not shape
-            if shape and len(self._barren) < _MAX_SHAPES:
-                self._barren.add(shape)
-
-    def _is_rare(self, shape: str) -> bool:
-        self._repeats[shape] = self._repeats.get(shape, 0) + 1
-        return self._repeats[shape] < _MAX_REPEATS
+        if not found and len(self._in_vain) < _MAX_SHAPES:
+            self._in_vain[shape] += 1 if is_setting else _MAX_REPEATS
 
     def _mention(self, line: Line, *, off: bool) -> None:
-        if (self.off if off else self.mention) is None and _LOW.search(line.text):
+        if off not in self.mentions and _LOW.search(line.text):
             said = next(messages_of(line.text), Message(line.text))
             text = clean((said.setting or said.text).strip()[:_MAX_TEXT])
-            mention = Mention(line=line.number, text=text, source=self._source)
-            if off:
-                self.off = mention
-            else:
-                self.mention = mention
+            self.mentions[off] = Mention(line=line.number, text=text, source=self._source)
 
     def _add(self, message: Message, line: Line) -> bool:
-        claim = claim_of(message, line.number, self._source)
+        """Keep what a message claims, and for which steps; return whether it claims anything."""
+        said = match(message.text, message.setting)
+        claim = said and _claim_of(message, said, line.number, self._source)
         if claim is not None:
             self._keep(claim, _topic(claim), message.rank)
-        if message.denied:
-            return claim is not None
-        phases = phases_of(message.text)
+        phases = () if message.denied else _phases_of(message.text, said)
         self.phases.update(dict.fromkeys(phases))
         return claim is not None or bool(phases)
 
     def _keep(self, claim: Claim, topic: str, rank: str | None) -> None:
         # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
         # later attempt may say again what was taken back.
-        state: object
-        if claim.strength == CONFIGURATION:
-            key, state = (topic, rank is None), (claim.says, claim.recipe, self._denials)
+        if claim.strength != CONFIGURATION:
+            words_used = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
         else:
-            text = _INDEX.sub("*", claim.text)
-            opposite = self._claims if claim.says == "not_fp8" else self._denials
-            key, state = (f"{claim.framework} {claim.says} {text}", rank is None), opposite
+            words_used = topic
+        opposite = self._said["fp8" if claim.says == "not_fp8" else "not_fp8"]
+        key, state = (words_used, rank is None), (claim.says, claim.recipe, opposite)
         if self._last.get(key) != state and len(self.statements) < MAX_CLAIMS:
             self._last[key] = state
             self.statements.append(Statement(claim, topic, rank))
-            self._claims += claim.says == "fp8"
-            self._denials += claim.says == "not_fp8"
+            self._said[claim.says] += 1
 
-    def _add_layer(self, pin: LayerPromise, number: int, rank: str | None) -> None:
-        """Take a layer whose precision came to a low one for a claim."""
-        if not pin.is_pin and "quantization_type" in pin.text:
+    def _add_layer(self, layer: LayerClaim, rank: str | None) -> None:
+        """Keep what is said of layers; one whose precision came to a low one is a claim, too."""
+        if len(self.layers) < MAX_LAYERS:
+            self.layers[layer.select, layer.names] = layer
+        if not layer.is_pin and "quantization_type" in layer.text:
             claim = Claim(
-                line=number,
-                text=pin.text,
-                framework=pin.framework,
+                line=layer.line,
+                text=layer.text,
+                framework=layer.framework,
                 says="fp8",
                 source=self._source,
-                format=pin.format,
+                format=layer.format,
             )
-            self._keep(claim, pin.names[0], rank)
+            self._keep(claim, layer.names[0], rank)
 
     def _ask(self, request: Request, message: Message, line: Line) -> None:
         """Keep what a setting asks for; one that is off takes back what it was before."""
@@ -233,10 +206,11 @@ class _Scan:
         )
         self._keep(claim, f"{CONFIGURATION} {request.key}", message.rank)
         if request.is_on:
-            self.phases.update(dict.fromkeys(healing(values, low)))
-            if blocks := first_and_last(values):
+            self.phases.update(dict.fromkeys(_healing(values, low)))
+            if blocks := _first_and_last(values):
                 text = f"first_last_layers_bf16 of the dump around line {line.number}"
-                self.layers.keep("blocks", blocks, HIGH_PRECISION, framework, line.number, text)
+                pin = LayerClaim("blocks", blocks, HIGH_PRECISION, framework, line.number, text)
+                self._add_layer(pin, message.rank)
 
 
 # What two claims in the same words differ in.
@@ -250,18 +224,15 @@ def _topic(claim: Claim) -> str:
 # ---- one message
 
 
-def claim_of(message: Message, number: int, source: str) -> Claim | None:
+def _claim_of(message: Message, said: Match, number: int, source: str) -> Claim | None:
     """Return what a message claims, or None."""
-    found = match(message.text, message.setting)
-    if found is None:
-        return None
-    (framework, says, _, declared), where = found
+    (framework, says, _, declared), where = said
     if message.denied and (says == "fp8" or framework == OWN):
         return None
     if says == "not_fp8" and framework == OWN and is_limited(message.text, where.end()):
         return None
     sentence = message.setting.strip() if declared else sentence_of(message.text, where.end())
-    counts = next((said for pattern in _COUNTS if (said := pattern.search(sentence))), None)
+    counts = next(filter(None, (pattern.search(sentence) for pattern in _COUNTS)), None)
     converted = int(counts["converted"]) if counts else None
     total = int(counts["total"]) if counts and counts["total"] else None
     if says == "fp8" and converted == 0:
@@ -325,3 +296,150 @@ def claim_of_call(name: str) -> Claim:
         source=f"{framework}'s call",
         format="fp8",
     )
+
+
+# ---- formats
+
+_FORMATS = (
+    ("nvfp4", re.compile(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
+    ("mxfp4", re.compile(r"mx[- ]?fp4", re.IGNORECASE)),
+    ("mxfp8", re.compile(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
+    ("fp4", re.compile(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
+    ("fp8", re.compile(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
+)
+
+
+def format_of(text: str, recipe: str | None = None) -> str | None:
+    """Return the narrowest format that a recipe or, failing that, a line names."""
+    said = (recipe or "", text)
+    return next((name for one in said for name, low in _FORMATS if low.search(one)), None)
+
+
+# ---- single layers
+
+_QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
+_HIGH_CLASS = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
+# The section of a list of filters, which counts only where its converter is in use.
+_SECTION = re.compile(r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE)
+# torchtitan's word for a filter by size is no name of a layer.
+_NO_NAMES = frozenset({"auto_filter_small_kn"})
+_MAX_LAYER_LINE = 1 << 16
+_MAX_LIST = 200  # lines
+
+
+@lru_cache(maxsize=2)
+def _layer_lines(known: tuple[Framework, ...]) -> tuple[tuple[str, str, re.Pattern[str]], ...]:
+    """Return whose lines about layers there are, how their names select modules, and the line."""
+    return tuple(
+        (one.name, row.select, re.compile(row.line)) for one in known for row in one.layers
+    )
+
+
+def _layer_of(line: Line, prefix: str) -> LayerClaim | None:
+    """Return what a line says of single layers."""
+    text = line.text[:_MAX_LAYER_LINE]
+    if "filter_fqns" in text and text.rstrip().endswith(("[", "(")):
+        # A list that a dump spreads over lines is read as one.
+        for below in islice(line.below(), _MAX_LIST):
+            text += below
+            if "]" in below or ")" in below:
+                break
+    for framework, select, pattern in _layer_lines(frameworks()):
+        if found := pattern.search(text):
+            said = found.groupdict()
+            every = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
+            names = tuple(name for name in every if name not in _NO_NAMES)
+            section = _section(text[: found.start()], line, prefix) if select == "part" else ""
+            format_, text = _layer_format(said), clean(found[0][:300])
+            if not names or format_ is None:
+                return None
+            return LayerClaim(select, names, format_, framework, line.number, text, section)
+    return None
+
+
+def _layer_format(said: Mapping[str, str]) -> str | None:
+    """Return the format of a line's layers; a list names those left in high precision."""
+    if "new" in said:
+        # An override by another class of high precision, as a fused one, claims nothing.
+        return format_of(said["new"]) or (HIGH_PRECISION if format_of(said["old"]) else None)
+    # The name of a configuration has its format: "mxfp8", "bf16_layers".
+    key = said.get("key") or said.get("type")
+    return HIGH_PRECISION if key is None else _format_or_high(key)
+
+
+def _format_or_high(name: str) -> str | None:
+    return format_of(name) or (HIGH_PRECISION if _HIGH_CLASS.match(name) else None)
+
+
+def _section(before: str, line: Line, prefix: str) -> str:
+    """Return the format of the section that a list of filters is in, if its name tells it."""
+    around = [before[-200:]] if before.strip(" '\"") else headings(line, prefix)
+    for text in around:
+        if names := _SECTION.findall(text):
+            return format_of(names[-1]) or "mxfp8"
+    return ""
+
+
+def _first_and_last(arguments: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the numbers of the blocks that Megatron's --first-last-layers-bf16 keeps in BF16."""
+    if arguments.get("first_last_layers_bf16", "").lower() != "true":
+        return ()
+    keys = ("num_layers", 0), ("num_layers_at_start_in_bf16", 1), ("num_layers_at_end_in_bf16", 1)
+    count, first, last = (min(_whole(arguments.get(key), least), MAX_LAYERS) for key, least in keys)
+    return tuple(map(str, sorted({*range(first), *range(max(0, count - last), count)})))
+
+
+def _whole(text: str | None, default: int) -> int:
+    return int(text[:9]) if text is not None and text.isdecimal() else default
+
+
+# ---- ranges of steps
+
+_STEP_NUMBER = (
+    r"(?:global |training |optimizer )?(?:step|iteration|iter)s?[ =#:]*(?P<{}>\d[\d_,]*)(?!\s*%)"
+)
+_COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
+# FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
+_BEGINS = re.compile(
+    rf"[\s,;(]*(?:(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
+    rf"{_STEP_NUMBER.format('at')}|after (?:the first |a )?(?:{_STEP_NUMBER.format('past')}"
+    rf"|{_COUNT.format('count')}))",
+    re.IGNORECASE,
+)
+# A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”. What only
+# names a precision, as “(bf16 parameters, fp8 linear layers) for 1000 steps”, is none.
+_WARM_UP = re.compile(
+    r"(?<![=:\w(])(?:bf16|bfloat16|fp16|high[- ]precision)"
+    r"(?: (?:training|precision|mode|compute|only))*[, ]*"
+    rf"(?:-?\s?warm-?up(?: phase)?[ :,(]*(?:for |until |of |lasts )?(?:the first )?"
+    r"|\(?(?:for|during) the first |\(?(?:until|up to|till) |\(?first )"
+    rf"(?:{_STEP_NUMBER.format('until')}|{_COUNT.format('count')})",
+    re.IGNORECASE,
+)
+
+
+def _phases_of(text: str, said: Match | None) -> tuple[PhaseClaim, ...]:
+    """Return the formats that a message claims for ranges of steps."""
+    low = format_of(text)
+    if (found := _WARM_UP.search(text)) and not is_of_another(text, found.start()):
+        last = _number(found["until"] or found["count"])
+        warm_up = PhaseClaim(HIGH_PRECISION, None, last)
+        return (warm_up, PhaseClaim(low, last + 1, None)) if low else (warm_up,)
+    if said and said[0].says == "fp8" and low and (found := _BEGINS.match(text, said[1].end())):
+        first = _number(found["at"] or found["past"] or found["count"]) + (not found["at"])
+        if first > 1:
+            return (PhaseClaim(low, first, None),)
+    return ()
+
+
+def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:
+    """Return the phases of MLPerf's recipes: FP4 up to an iteration, and then FP8 or BF16."""
+    step = _whole(values.get("healing_iter"), 0)
+    then = _format_or_high(values.get("healing_precision", ""))
+    if not (step and then):
+        return ()
+    return PhaseClaim(low, None, step), PhaseClaim(then, step + 1, None)
+
+
+def _number(text: str) -> int:
+    return int(text.replace("_", "").replace(",", "")[:12] or 0)

@@ -18,8 +18,6 @@ from fp8verify.trace.source import Source
 # A longer line comes in pieces, so memory is bounded.
 MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
-# Far above any log that a run writes, so a decompression bomb comes to an end.
-MAX_LOG_BYTES = 16 << 30
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
 _COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
@@ -79,7 +77,7 @@ def read_lines(
         InputError: the file cannot be opened or read.
     """
     number = 1
-    for block in _whole_lines(_blocks(path, [] if notes is None else notes)):
+    for block in _whole_lines(_unpacked(path, [] if notes is None else notes)):
         # To search for each word is six times as fast as one expression for all of them, and
         # mostly in vain.
         if not words:
@@ -129,28 +127,22 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
         yield Line(number, data[start:end].decode("utf-8", "replace"), data, start, end)
 
 
-def _blocks(path: Path, notes: list[str]) -> Iterator[bytes]:
-    """Yield an unpacked log in a few large blocks, without NULs."""
+def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
+    """Yield an unpacked log in a few large pieces, without NULs."""
     try:
         with open_binary(path) as file:
             if not cast("Any", file).peek(1):
                 return
             source = Source(file, path.name, path)
-            held, size, left, some = [], 0, MAX_LOG_BYTES, False
+            held, size = [], 0
             for piece in source:
-                held.append(piece[:left].replace(b"\0", b""))
-                size += len(held[-1])
-                left -= len(piece)
-                if size >= BLOCK_BYTES or left < 0:
-                    some = True
+                held.append(piece.replace(b"\0", b""))
+                size += len(piece)
+                if size >= BLOCK_BYTES:
                     yield b"".join(held)
                     held, size = [], 0
-                if left < 0:
-                    limit = f"{MAX_LOG_BYTES >> 30} GiB"
-                    notes.append(f"{path.name} was read up to {limit}, the rest was not")
-                    return
             yield b"".join(held)
-            if source.damage is not None and not (some or size):
+            if source.damage is not None and not source.head:
                 raise _unreadable(path, EOFError(source.damage))
             if source.damage is not None:
                 notes.append(f"{path.name} was read up to where its packed data is cut or damaged")

@@ -6,17 +6,75 @@ BF16: each statement takes back what contradicts it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.report.model.parts import Claim, Mention
 
-if TYPE_CHECKING:  # a report without a log needs none of its patterns
-    from fp8verify.logs.promises import LayerPromise, PhasePromise
-
 CONFIGURATION = "configuration"
+HIGH_PRECISION = "high_precision"
+_BLOCK = re.compile(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
+
+
+class LayerClaim(NamedTuple):
+    """The format in which a log line says that certain layers run.
+
+    Attributes:
+        select: how `names` select a module by its qualified name: "name" (the same, apart from
+            leading parts that only one side has), "part" (contained in it, as torchtitan's
+            filter_fqns), or "blocks" (transformer blocks, names are their numbers from 0).
+        names: the names, parts or numbers; any of them selects.
+        format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a pin).
+        framework: whose line it is.
+        line: its number, from 1.
+        text: the line.
+        section: the format whose converter a list of filters belongs to, empty if not known.
+    """
+
+    select: str
+    names: tuple[str, ...]
+    format: str
+    framework: str
+    line: int
+    text: str
+    section: str = ""
+
+    @property
+    def is_pin(self) -> bool:
+        """Whether the layers are to stay in high precision."""
+        return self.format == HIGH_PRECISION
+
+    def covers(self, module: str) -> bool:
+        """Whether the line is about a module, given by its qualified name."""
+        if self.select == "blocks":
+            block = _BLOCK.search(module)
+            return block is not None and block[1] in self.names
+        if self.select == "part":
+            return any(name in module for name in self.names)
+        ours = f".{module}"
+        return any(ours.endswith(f".{name}") or f".{name}".endswith(ours) for name in self.names)
+
+
+class PhaseClaim(NamedTuple):
+    """The format in which a log line says that a range of steps runs.
+
+    Attributes:
+        format: fp8, mxfp8, nvfp4, mxfp4, fp4, or high_precision (a warm-up).
+        first_step: first step of the range; None if it begins with the run.
+        last_step: last step of the range; None if it lasts to the end.
+    """
+
+    format: str
+    first_step: int | None
+    last_step: int | None
+
+    def covers(self, step: int) -> bool:
+        """Whether a step, by the run's own number, is in the range."""
+        first, last = self.first_step, self.last_step
+        return (first is None or step >= first) and (last is None or step <= last)
 
 
 class Statement(NamedTuple):
@@ -42,50 +100,37 @@ class LogReading(NamedTuple):
     Attributes:
         statements: in order, each wording once unless another took it back in between.
         notes: what was not read.
-        pins: what is said of single layers, whether or not its section is in use.
-        phases: the formats promised to ranges of steps.
+        layers: what is said of single layers, whether or not its section is in use.
+        phases: the formats claimed for ranges of steps.
         mention: the first line that names FP8 and claims nothing.
     """
 
     statements: Sequence[Statement] = ()
     notes: Sequence[str] = ()
-    pins: Sequence[LayerPromise] = ()
-    phases: Sequence[PhasePromise] = ()
+    layers: Sequence[LayerClaim] = ()
+    phases: Sequence[PhaseClaim] = ()
     mention: Mention | None = None
 
-    @property
-    def claims(self) -> list[Claim]:
-        """What the statements come to at the end of the logs."""
-        return self.claims_at(None)
-
-    def claims_at(self, step: int | None) -> list[Claim]:
-        """Return what the statements of each log come to before a step of the run."""
-        sources = dict.fromkeys(statement.claim.source for statement in self.statements)
+    def claims_at(self, step: int | None = None) -> list[Claim]:
+        """Return what the statements of each log come to before a step of the run, or its end."""
         found: dict[tuple[str, str, str], Claim] = {}
-        for source in sources:
+        for source in dict.fromkeys(statement.claim.source for statement in self.statements):
             own = [one for one in self.statements if one.claim.source == source]
             for claim in _resolved(_before(own, step)):
                 found.setdefault((claim.framework, claim.text, claim.says), claim)
         return list(found.values())
 
-    @property
-    def layers(self) -> tuple[LayerPromise, ...]:
-        """What is said of single layers."""
-        return self.layers_for(self.claims)
-
-    def layers_for(self, claims: Iterable[Claim]) -> tuple[LayerPromise, ...]:
+    def layers_for(self, claims: Iterable[Claim]) -> tuple[LayerClaim, ...]:
         """Return what is said of single layers; a list of filters counts with its converter."""
         formats = {claim.format for claim in claims if claim.says == "fp8"}
-        return tuple(pin for pin in self.pins if not pin.section or pin.section in formats)
+        return tuple(one for one in self.layers if not one.section or one.section in formats)
 
 
 def _before(statements: list[Statement], step: int | None) -> list[Statement]:
     """Return the statements up to the last attempt's arrival at a step; all if it is not told."""
-    for index in range(len(statements) - 1, -1, -1):
-        steps = statements[index].steps
-        if step is not None and steps is not None and steps[0] <= step <= steps[1]:
-            return statements[: index + 1]
-    return statements
+    known = [(place, one.steps) for place, one in enumerate(statements, 1) if one.steps]
+    arrived = [place for place, (first, last) in known if step and first <= step <= last]
+    return statements[: arrived[-1]] if arrived else statements
 
 
 def _resolved(statements: Iterable[Statement]) -> list[Claim]:

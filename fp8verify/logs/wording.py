@@ -121,7 +121,10 @@ def says_something(text: str) -> bool:
     return _DEEDS.search(text) is not None
 
 
-def match(text: str, named: str = "") -> tuple[Wording, re.Match[str]] | None:
+Match = tuple[Wording, re.Match[str]]
+
+
+def match(text: str, named: str = "") -> Match | None:
     """Return the wording of a message, and the match.
 
     What takes FP8 back may also be said after a colon, a comma or a dash.

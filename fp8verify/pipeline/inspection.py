@@ -233,7 +233,7 @@ def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
     return LogReading(
         [*chain.from_iterable(reading.statements for reading in read), *calls_made],
         list(chain.from_iterable(reading.notes for reading in read)),
-        list(chain.from_iterable(reading.pins for reading in read)),
+        list(chain.from_iterable(reading.layers for reading in read)),
         list(chain.from_iterable(reading.phases for reading in read)),
         next(mentions, None),
     )

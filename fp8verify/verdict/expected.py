@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fp8verify.analysis.gemms import known_flops
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.logs.statements import LogReading
+from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim, LogReading, PhaseClaim
 from fp8verify.report.model.diagnosis import ExpectedReport
 from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.terms import LEGS, Leg, Role
@@ -28,12 +28,8 @@ from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE
 from fp8verify.verdict.grid import Cell, Grid, Tally
 
-if TYPE_CHECKING:  # a report without a log needs none of its patterns
-    from fp8verify.logs.promises import LayerPromise, PhasePromise
-
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"
-HIGH_PRECISION = "high_precision"
 # States of modules that are to compute in low precision, and of those that only imitate it.
 CONVERTED = frozenset({"fp8", "fp4"})
 EMULATED = frozenset({"fp8_emulated", "fp4_emulated"})
@@ -64,12 +60,12 @@ class Promises(NamedTuple):
     converted: tuple[ModuleRecord, ...]
     emulated: tuple[ModuleRecord, ...]
     formats: dict[str, frozenset[str]]
-    layers: tuple[LayerPromise, ...] = ()
-    phases: tuple[PhasePromise, ...] = ()
+    layers: tuple[LayerClaim, ...] = ()
+    phases: tuple[PhaseClaim, ...] = ()
     mention: Mention | None = None
     listed: int = 0
 
-    def pin(self, module: str) -> LayerPromise | None:
+    def pin(self, module: str) -> LayerClaim | None:
         """Return the log's line that pins a module to high precision, None if there is none."""
         about = [promise for promise in self.layers if promise.covers(module)]
         return about[-1] if about and about[-1].is_pin else None
@@ -255,7 +251,7 @@ class Stated:
     @cached_property
     def spared(self) -> list[int]:
         """By rank, how many blocks the log keeps in high precision that no module list names."""
-        pins = (pin for pin in self._promises.layers if pin.is_pin and pin.match == "blocks")
+        pins = (pin for pin in self._promises.layers if pin.is_pin and pin.select == "blocks")
         blocks = sum(len(pin.names) for pin in pins)
         return [0 if rank.modules else blocks for rank in self._ranks]
 

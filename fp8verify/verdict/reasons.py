@@ -196,7 +196,7 @@ def logged_cause(promises: Promises) -> str | None:
             return f"{of} were left out of the conversion (log {claim.place})"
     for pin in promises.layers:
         if pin.is_pin:
-            blocks = f"block{'' if len(pin.names) == 1 else 's'} " if pin.match == "blocks" else ""
+            blocks = f"block{'' if len(pin.names) == 1 else 's'} " if pin.select == "blocks" else ""
             names = f"{blocks}{listed(pin.names)}"
             return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
     return None

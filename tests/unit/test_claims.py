@@ -20,7 +20,7 @@ LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"
 
 
 def scan_log(lines: Iterable[str]) -> list[Claim]:
-    return read_text("\n".join(line.rstrip("\n") for line in lines)).claims
+    return read_text("\n".join(line.rstrip("\n") for line in lines)).claims_at()
 
 
 def only(line: str) -> Claim:
@@ -125,7 +125,7 @@ def test_lines_that_promise_nothing_are_no_claims(line: str) -> None:
 
 def promises(line: str) -> bool:
     """Whether a line says that this run trains in FP8, and of at least one layer."""
-    claims = read_text(line).claims
+    claims = read_text(line).claims_at()
     return any(claim.says == "fp8" and claim.converted != 0 for claim in claims)
 
 
@@ -260,7 +260,7 @@ def test_lines_that_differ_in_counters_only_do_not_hide_a_claim(tmp_path: Path) 
     log = tmp_path / "train.log"
     steps = [f"step {i} | FP16 training | fp8 scale {i}" for i in range(50)]
     log.write_text("\n".join([*steps, "FP8 training is slow", "FP8 training enabled!"]))
-    assert [claim.line for claim in read_claims(log).claims] == [52]
+    assert [claim.line for claim in read_claims(log).claims_at()] == [52]
 
 
 @pytest.mark.parametrize("text", ["FP8 " * 2000, "MXFP8 training in " * 500, "fp8" + "." * 4000])

@@ -33,13 +33,15 @@ def _forget() -> Iterator[None]:
 
 def test_a_declared_line_claims_and_another_takes_it_back(tmp_path: Path) -> None:
     declare({"Lab": OURS}, "fp8verify.toml")
-    claims = read_text("start\n2026-01-01 10:00:00 INFO engine: mxfp8 GEMMs on, 48 layers").claims
+    claims = read_text(
+        "start\n2026-01-01 10:00:00 INFO engine: mxfp8 GEMMs on, 48 layers"
+    ).claims_at()
     assert [(one.framework, one.line, one.says, one.recipe) for one in claims] == [
         ("Lab", 2, "fp8", "mxfp8")
     ]
     assert claims[0].text == "engine: mxfp8 GEMMs on, 48 layers"
     both = read_text("engine: mxfp8 GEMMs on\nengine: GEMMs off")
-    assert [one.says for one in both.claims] == ["revoked", "not_fp8"]
+    assert [one.says for one in both.claims_at()] == ["revoked", "not_fp8"]
     (tmp_path / "train.log").write_text("it 7 obj 2.5\nit 8 obj 2.25\n")
     losses = read_losses([tmp_path / "train.log"])
     assert losses is not None

@@ -47,7 +47,7 @@ def read(*lines: str) -> LogReading:
 def test_a_line_about_layers_is_a_promise_for_them(
     lines: list[str], layer: str, other: str, format_: str
 ) -> None:
-    (found,) = read(*lines).pins
+    (found,) = read(*lines).layers
     assert (found.format, found.is_pin) == (format_, format_ == "high_precision")
     assert found.covers(layer)
     assert not found.covers(other)
@@ -141,8 +141,8 @@ def test_a_list_of_filters_may_be_spread_over_lines(tmp_path: Path) -> None:
     log.write_text(f"step 1\n{dump}\nFloat8 training active with recipe rowwise\n")
     read = read_claims(log)
     (pin,) = read.layers
-    assert (pin.match, pin.names, pin.line) == ("part", ("output", "router.gate"), 4)
-    assert [claim.line for claim in read.claims] == [10]
+    assert (pin.select, pin.names, pin.line) == ("part", ("output", "router.gate"), 4)
+    assert [claim.line for claim in read.claims_at()] == [10]
 
 
 @pytest.mark.parametrize(
@@ -155,13 +155,13 @@ def test_a_list_of_filters_counts_with_its_converter_only(recipe: str, pins: lis
     ]
     found = read("{", '  "quantize": {', *sections, f"MX training active with recipe {recipe}"
                  if "mx" in recipe else f"Float8 training active with recipe {recipe}")  # fmt: skip
-    assert [pin.names for pin in found.layers] == [(name,) for name in pins]
+    assert [pin.names for pin in found.layers_for(found.claims_at())] == [(name,) for name in pins]
 
 
 def test_a_table_of_resolved_precision_claims_and_pins() -> None:
     row = "    {} (TELinear) --> weight shape: (64, 64), quantization_type: {}, param_type: x"
     found = read(row.format("layers.1.fc1", "mxfp8"), row.format("mtp.0.fc1", "none"))
-    assert [(claim.says, claim.format) for claim in found.claims] == [("fp8", "mxfp8")]
+    assert [(claim.says, claim.format) for claim in found.claims_at()] == [("fp8", "mxfp8")]
     assert [(pin.names, pin.is_pin) for pin in found.layers] == [
         (("layers.1.fc1",), False),
         (("mtp.0.fc1",), True),

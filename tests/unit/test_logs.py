@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.logs import lines
 from fp8verify.logs.claims import read_claims
 from fp8verify.logs.lines import Line, read_lines
 
@@ -39,12 +38,12 @@ def test_plain_and_packed_logs_are_read_alike(tmp_path: Path) -> None:
 
 def test_a_hole_of_nuls_is_no_text(tmp_path: Path) -> None:
     log = written(tmp_path, b"\0" * 9000 + f"one\n{LINE}\n".encode())
-    assert [claim.line for claim in read_claims(log).claims] == [2]
+    assert [claim.line for claim in read_claims(log).claims_at()] == [2]
 
 
 def test_utf_16_appended_to_ascii_is_still_read(tmp_path: Path) -> None:
     log = written(tmp_path, b"step\n" * 2000 + f"{LINE}\r\n".encode("utf-16-le"))
-    assert [claim.line for claim in read_claims(log).claims] == [2001]
+    assert [claim.line for claim in read_claims(log).claims_at()] == [2001]
 
 
 def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
@@ -62,30 +61,18 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
             out.write(b"step 1 | loss 2.0 | tokens 1000\n" * 32768)
         out.write(LINE.encode())
     tracemalloc.start()
-    (claim,) = read_claims(log).claims
+    (claim,) = read_claims(log).claims_at()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert claim.line == 128 * 32768 + 1
     assert peak < 64 << 20
 
 
-def test_what_is_beyond_the_limit_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_LOG_BYTES", 1 << 30)
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 10)
-    notes: list[str] = []
-    log = written(tmp_path, b"step\n" * 1000)
-    assert len(list(read_lines(log, notes))) == 1000
-    assert notes == []
-    monkeypatch.setattr(lines, "MAX_LOG_BYTES", 1 << 10)
-    assert len(list(read_lines(log, notes))) < 1000
-    assert notes == ["train.log was read up to 0 GiB, the rest was not"]
-
-
 def test_a_cut_gzip_gives_what_it_has_and_says_so(tmp_path: Path) -> None:
     noise = random.Random(0).randbytes(400_000).hex().encode()
     log = written(tmp_path, gzip.compress(f"{LINE}\n".encode() + noise)[:-100_000])
     read = read_claims(log)
-    assert [claim.line for claim in read.claims] == [1]
+    assert [claim.line for claim in read.claims_at()] == [1]
     assert read.notes == ["train.log was read up to where its packed data is cut or damaged"]
 
 
@@ -145,5 +132,5 @@ def test_a_claim_among_any_lines_is_found_with_its_number(
     head = "".join(text + ended for text, ended in before)
     tail = "".join(text + ended for text, ended in after) if end else ""
     log = written(tmp_path, f"{head}[rank0]: {LINE}{end}{tail}".encode(encoding))
-    (claim,) = read_claims(log).claims
+    (claim,) = read_claims(log).claims_at()
     assert (claim.line, claim.text) == (len(before) + 1, LINE)

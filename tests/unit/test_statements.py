@@ -54,7 +54,7 @@ ASK_NOT = [
 
 @pytest.mark.parametrize("text", ASK)
 def test_a_setting_that_asks_for_fp8_is_a_claim_by_configuration(text: str) -> None:
-    claims = read_text(text).claims
+    claims = read_text(text).claims_at()
     assert {(claim.says, claim.strength) for claim in claims} == {("fp8", "configuration")}
     assert all("8" in claim.text for claim in claims)
 
@@ -62,7 +62,7 @@ def test_a_setting_that_asks_for_fp8_is_a_claim_by_configuration(text: str) -> N
 @pytest.mark.parametrize("text", ASK_NOT)
 def test_what_asks_for_nothing_of_this_run_is_a_mention(text: str) -> None:
     found = read_text(text)
-    assert all(claim.says == "revoked" for claim in found.claims)
+    assert all(claim.says == "revoked" for claim in found.claims_at())
     assert found.mention is not None
 
 
@@ -70,7 +70,7 @@ def test_what_asks_for_nothing_of_this_run_is_a_mention(text: str) -> None:
     "text", ["fp8 " + " " * 60_000 + ": true a", "fp8 | " * 12_000, "fp8: {" * 9_000, "{" * 30_000]
 )
 def test_a_hostile_line_of_settings_takes_no_longer_than_another(text: str) -> None:
-    assert all(claim.text for claim in read_text(f"{text}\nfp8: x").claims)
+    assert all(claim.text for claim in read_text(f"{text}\nfp8: x").claims_at())
 
 
 CLAIM = "Float8 training active with recipe rowwise"
@@ -97,7 +97,7 @@ DENIAL = "WARNING - self test failed: FP8 disabled, falling back to bf16"
     ],
 )
 def test_the_last_statement_holds(lines: list[str], says: list[str]) -> None:
-    assert [claim.says for claim in read_text("\n".join(lines)).claims] == says
+    assert [claim.says for claim in read_text("\n".join(lines)).claims_at()] == says
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_last_statement_holds(lines: list[str], says: list[str]) -> None:
 )
 def test_a_prefix_gives_a_line_to_another_model(prefix: str) -> None:
     found = read_text(f"{prefix}FP8 training enabled")
-    assert found.claims == []
+    assert found.claims_at() == []
     assert found.mention is not None
 
 
@@ -126,4 +126,4 @@ def test_what_is_said_after_the_window_does_not_count(tmp_path: Path) -> None:
     found = read_claims(log)
     assert [claim.says for claim in found.claims_at(10)] == ["fp8"]
     assert [claim.says for claim in found.claims_at(60)] == ["revoked", "not_fp8"]
-    assert [claim.says for claim in found.claims] == ["revoked", "not_fp8"]
+    assert [claim.says for claim in found.claims_at()] == ["revoked", "not_fp8"]

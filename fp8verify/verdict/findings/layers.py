@@ -15,11 +15,12 @@ from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import recipes_of, recomputed_high
 from fp8verify.capture.schema import ModuleRecord
+from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.report.model.parts import Claim, Finding
 from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
-from fp8verify.verdict.expected import HIGH_PRECISION, TRAVELS_IN_FP8, Promises, format_name
+from fp8verify.verdict.expected import TRAVELS_IN_FP8, Promises, format_name
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import cause_without_fp8
 

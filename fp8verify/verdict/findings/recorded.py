@@ -8,11 +8,12 @@ from itertools import compress
 
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
+from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import LEGS, Leg, Precision, low_precision_count, low_precision_name
 from fp8verify.text import counted, listed
 from fp8verify.thresholds import ANOTHER_RUN_NS, HALF, NEGLIGIBLE, SHOWN_NUMBERS, USUAL_SHARE
-from fp8verify.verdict.expected import CONVERTED, HIGH_PRECISION, Promises
+from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import without_kernels
 
