@@ -37,12 +37,12 @@ class UsageError(Fp8VerifyError):
 
 
 @contextmanager
-def requires(extra: str, what: str) -> Iterator[None]:
+def requires(packages: str, what: str) -> Iterator[None]:
     """Turn a failed import inside into an error that names the packages to install.
 
     Args:
-        extra: of fp8verify.
-        what: what needs the package.
+        packages: as pip takes them; the name of fp8verify itself may be another project's on PyPI.
+        what: what needs them.
 
     Raises:
         InputError: a package is missing.
@@ -52,24 +52,5 @@ def requires(extra: str, what: str) -> Iterator[None]:
     except ImportError as error:
         raise InputError(
             f"{what} needs a package that is not installed: {error.name or error}.",
-            f"pip install {' '.join(map(repr, _packages(extra))) or error.name}",
+            f"pip install {packages}",
         ) from None
-
-
-def _packages(extra: str) -> list[str]:
-    """Return what an extra of fp8verify needs: its own name may be another project's on PyPI."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import requires as needs
-
-    from packaging.requirements import Requirement
-
-    try:
-        needed = [Requirement(line) for line in needs("fp8verify") or ()]
-    except PackageNotFoundError:  # a checkout that is not installed
-        return []
-    marked = [(one, one.marker) for one in needed if one.marker is not None]
-    return [
-        f"{one.name}{one.specifier}"
-        for one, marker in marked
-        if marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
-    ]

@@ -75,7 +75,7 @@ def annotate(path: Path, out: Path) -> Counter[str]:
 
 def _open(path: Path, suffix: str) -> IO[bytes]:
     if suffix == ".zst":
-        with requires("zstd", path.stem):
+        with requires("zstandard", path.stem):
             import zstandard
         return cast("IO[bytes]", zstandard.open(path, "wb"))
     if suffix == ".gz":

@@ -137,7 +137,7 @@ def dask_cluster(address: str) -> Iterator[Executor]:
         InputError: distributed is not installed.
         UsageError: no scheduler answers.
     """
-    with requires("cluster", "--scheduler"):
+    with requires("distributed", "--scheduler"):
         from distributed import Client
     client: Any = Client.__new__(Client)
     try:

@@ -36,7 +36,7 @@ def place(text: str | Path) -> Path:
     # A URL that went through pathlib has lost a slash, so only text can be one.
     if not isinstance(text, str) or not _URL.match(text):
         return Path(text)
-    with requires("remote", text):
+    with requires("fsspec s3fs universal_pathlib", text):
         from upath import UPath
     with reading(text):
         path = UPath(text, **_options(text))

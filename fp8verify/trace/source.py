@@ -181,7 +181,7 @@ class Source:
 
     def _zstd(self) -> Iterator[bytes]:
         """Yield what the frames of a zstd file hold."""
-        with requires("zstd", f"{self.name}, which is packed with zstd,"):
+        with requires("zstandard", f"{self.name}, which is packed with zstd,"):
             import zstandard
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
             cast("IO[bytes]", self._file), read_across_frames=True, read_size=READ_SIZE

@@ -102,4 +102,4 @@ def test_no_distributed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError) as e, dask_cluster("tcp://127.0.0.1:9"):
         pass
-    assert "pip install 'distributed>=" in e.value.hint
+    assert "pip install distributed" in e.value.hint

@@ -124,7 +124,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "upath", None)
     with pytest.raises(InputError) as caught:
         inspect("s3://bucket/trace.json")
-    assert "pip install 'fsspec>=" in caught.value.hint
+    assert "pip install fsspec" in caught.value.hint
 
 
 class _Endless(BaseHTTPRequestHandler):

@@ -195,4 +195,4 @@ def test_zstd_without_its_package_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(InputError) as caught:
         source.Source(io.BytesIO(source.ZSTD_MAGIC + b"rest"), "a.json.zst")
-    assert "pip install 'zstandard>=" in caught.value.hint
+    assert "pip install zstandard" in caught.value.hint
