@@ -13,52 +13,35 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from fp8verify.version import __version__
+from fp8verify.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in typing, whose import every start of ours would feel
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # X as X: what type checkers take for public
     from typing import Any
 
-    from fp8verify.comparison.compare import compare, table
-    from fp8verify.errors import Fp8VerifyError
-    from fp8verify.integrations.own_loop import Watch as watch  # noqa: N813
-    from fp8verify.integrations.own_loop import Window as window  # noqa: N813
-    from fp8verify.kernels import decode as explain
-    from fp8verify.pipeline.inspection import inspect
-    from fp8verify.preflight import DoctorReport, doctor
-    from fp8verify.report.model.comparison import Comparison, RunTable
-    from fp8verify.report.model.report import Frames, Report
-    from fp8verify.terms import KernelName, Verdict
-    from fp8verify.verdict.gates import (
-        assert_fp8_active,
-        assert_gemm_precision,
-        assert_no_regression,
-    )
-    from fp8verify.verdict.policy import Policy
+    from fp8verify.comparison.compare import compare as compare
+    from fp8verify.comparison.compare import table as table
+    from fp8verify.errors import Fp8VerifyError as Fp8VerifyError
+    from fp8verify.integrations.own_loop import Watch, Window
+    from fp8verify.kernels import decode
+    from fp8verify.pipeline.inspection import inspect as inspect
+    from fp8verify.preflight import DoctorReport as DoctorReport
+    from fp8verify.preflight import doctor as doctor
+    from fp8verify.report.model.comparison import Comparison as Comparison
+    from fp8verify.report.model.comparison import RunTable as RunTable
+    from fp8verify.report.model.report import Frames as Frames
+    from fp8verify.report.model.report import Report as Report
+    from fp8verify.terms import KernelName as KernelName
+    from fp8verify.terms import Verdict as Verdict
+    from fp8verify.verdict.gates import assert_fp8_active as assert_fp8_active
+    from fp8verify.verdict.gates import assert_gemm_precision as assert_gemm_precision
+    from fp8verify.verdict.gates import assert_no_regression as assert_no_regression
+    from fp8verify.verdict.policy import Policy as Policy
 
-__all__ = [
-    "Comparison",
-    "DoctorReport",
-    "Fp8VerifyError",
-    "Frames",
-    "KernelName",
-    "Policy",
-    "Report",
-    "RunTable",
-    "Verdict",
-    "__version__",
-    "assert_fp8_active",
-    "assert_gemm_precision",
-    "assert_no_regression",
-    "compare",
-    "doctor",
-    "explain",
-    "inspect",
-    "step",
-    "table",
-    "watch",
-    "window",
-]
+    explain = decode
+    watch = Watch
+    window = Window
+
 _NAMES_OF = {
     "pipeline.inspection": "inspect",
     "comparison.compare": "compare table",
@@ -75,6 +58,7 @@ _NAMES_OF = {
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 # Names that are others where they live.
 _THERE = {"explain": "decode", "watch": "Watch", "window": "Window"}
+__all__ = sorted([*_HOMES, "__version__", "step"])
 
 
 def step(number: int | None = None) -> None:
