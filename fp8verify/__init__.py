@@ -19,8 +19,8 @@ TYPE_CHECKING = False  # as in typing, whose import every start of ours would fe
 if TYPE_CHECKING:  # X as X: what type checkers take for public
     from typing import Any
 
-    from fp8verify.comparison.compare import compare as compare
-    from fp8verify.comparison.compare import table as table
+    from fp8verify.comparison import compare as compare
+    from fp8verify.comparison import table as table
     from fp8verify.errors import Fp8VerifyError as Fp8VerifyError
     from fp8verify.integrations.own_loop import Watch, Window
     from fp8verify.kernels import decode
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # X as X: what type checkers take for public
 
 _NAMES_OF = {
     "pipeline.inspection": "inspect",
-    "comparison.compare": "compare table",
+    "comparison": "compare table",
     "errors": "Fp8VerifyError",
     "integrations.own_loop": "watch window",
     "kernels": "explain",

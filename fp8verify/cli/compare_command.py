@@ -44,7 +44,7 @@ def compare_command(baseline: str, candidate: str, **given: Any) -> None:
 
     Exit codes: 0 compared, 1 a required limit is not met, 2 usage, 3 the runs cannot be compared.
     """
-    from fp8verify.comparison.compare import compare
+    from fp8verify.comparison import compare
 
     options = ResultOptions.take(given, COMPARISON_FORMS)
     found = compare(baseline, candidate, workers=None, **given)
@@ -66,7 +66,7 @@ def table_command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> N
 
     The exit code is the largest one of the runs; 0 means that FP8 ran in all of them.
     """
-    from fp8verify.comparison.compare import table
+    from fp8verify.comparison import table
 
     options = ResultOptions.take(given, TABLE_FORMS)
     found = table(*captures, workers=None)

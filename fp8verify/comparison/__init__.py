@@ -1,1 +1,411 @@
-"""Compare two runs: is FP8 faster, and where does the gain go?"""
+"""`fp8verify.compare` and `fp8verify.table`: runs by path or report in, one result out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
+from fp8verify.comparison.measure import (
+    Measured,
+    budget_rows,
+    is_known,
+    measure_runs,
+    pair_gemms,
+    pair_layers,
+    pair_legs,
+    pair_memory,
+    pair_ranks,
+    profiled_step_us,
+    sizes,
+    steps_of,
+)
+from fp8verify.comparison.speed import (
+    LEAST_STEPS,
+    differs,
+    measure_speed,
+    ranks_that_lost_fp8,
+    reason_of,
+    why_not_faster,
+    work_ratio,
+)
+from fp8verify.errors import InputError, UsageError
+from fp8verify.logs.losses import LossSeries, read_losses
+from fp8verify.pipeline.inspection import inspect, logs_of
+from fp8verify.report.model.comparison import (
+    Comparison,
+    LossPair,
+    MemoryPair,
+    Outcome,
+    RunRow,
+    RunTable,
+    Side,
+    StepTimes,
+)
+from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.report import Report
+from fp8verify.report.sentences import payoff, steps_shown
+from fp8verify.terms import Severity
+from fp8verify.text import counted
+from fp8verify.trace.places import place, reading
+from fp8verify.verdict.findings_table import finding
+from fp8verify.version import __version__
+
+Run = str | Path | Report
+SCHEMA_VERSION = 3
+TABLE_SCHEMA_VERSION = 1
+_FAILED = 1
+NOT_COMPARABLE = 3
+_MORE_FP8 = 0.1
+_SAME_MEMORY = 0.02
+
+
+def compare_reports(
+    baseline: Report,
+    candidate: Report,
+    losses: tuple[LossSeries | None, LossSeries | None] = (None, None),
+    names: tuple[str, str] | None = None,
+) -> Comparison:
+    """Compare two runs of the same model over the ranks that both have.
+
+    Args:
+        baseline: the report on the run to compare with, BF16 as a rule.
+        candidate: the report on the run in question.
+        losses: the losses in each run's log, if any.
+        names: the names of the runs; the reports' names by default.
+    """
+    names = names or (baseline.name, candidate.name)
+    ours, theirs = losses
+    logged = (ours.times_us if ours else {}, theirs.times_us if theirs else {})
+    measured = measure_runs(baseline, candidate, logged)
+    if not isinstance(measured, str):
+        measured = _obstacle(*measured) or measured
+    if isinstance(measured, str):
+        return Comparison(
+            schema_version=SCHEMA_VERSION,
+            fp8verify_version=__version__,
+            outcome=Outcome.NOT_COMPARABLE,
+            reason=measured,
+            exit_code=NOT_COMPARABLE,
+            names=names,
+        )
+    before, after = measured
+    loss = pair_losses(ours, theirs) if ours is not None and theirs is not None else None
+    ratio = work_ratio(before, after)
+    work = ratio if ratio is not None and differs(ratio) else 1.0
+    memory, speed = pair_memory(baseline, candidate), measure_speed(before, after, work)
+    same = speed.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
+    is_slow = speed.outcome is Outcome.SLOWER or same
+    slow = why_not_faster(before, after, work) if is_slow else ()
+    return Comparison(
+        schema_version=SCHEMA_VERSION,
+        fp8verify_version=__version__,
+        reason=reason_of(speed, work, before, after),
+        exit_code=0,
+        names=names,
+        baseline=_side(names[0], baseline, before),
+        candidate=_side(names[1], candidate, after),
+        budget=budget_rows(before, after),
+        legs=pair_legs(before, after, work),
+        gemms=pair_gemms(before, after),
+        layers=pair_layers(before, after),
+        ranks=pair_ranks(before, after),
+        loss=loss,
+        memory=memory,
+        findings=(*slow, *(loss_findings(loss) if work == 1.0 else ())),
+        notes=(
+            *_run_notes(baseline, candidate, before, after),
+            *_loss_notes(losses, loss, work),
+            *memory_notes(memory, baseline, candidate),
+        ),
+        work_ratio=None if ratio is None else round(ratio, 4),
+        **speed._asdict(),
+    )
+
+
+def _obstacle(before: Measured, after: Measured) -> str | None:
+    """Return why the runs cannot be compared, None if they can."""
+    ours, theirs = sizes(before), sizes(after)
+    if ours and theirs and not ours & theirs:
+        return "the runs have no layer size in common: they train different models"
+    if before.work and after.work:
+        return None
+    if "window" in (before.measured, after.measured):
+        return "no steps were recorded, and without shapes the work of the windows is unknown"
+    if differs(after.gemms / before.gemms):
+        return (
+            f"a step runs {before.gemms:.0f} GEMMs in the baseline and {after.gemms:.0f} in the "
+            "candidate, and without shapes their work is unknown"
+        )
+    return None
+
+
+def _side(name: str, report: Report, side: Measured) -> Side:
+    rank, times = side.ranks[0], side.times
+    return Side(
+        name=name,
+        source=rank.source,
+        rank=rank.rank,
+        ranks=tuple(one.rank for one in side.ranks if one.rank is not None),
+        verdict=report.verdict,
+        gpu=report.environment.gpu,
+        fp8_share_of_time=side.fp8_share,
+        step=StepTimes(
+            measured=side.measured,
+            steps=times.count,
+            left_out=times.left_out,
+            mean_us=round(times.mean_us, 3),
+            deviation_us=None if times.deviation_us is None else round(times.deviation_us, 3),
+            median_us=round(times.median_us, 3),
+            min_us=round(times.min_us, 3),
+            max_us=round(times.max_us, 3),
+        ),
+        flops_per_step=side.work,
+    )
+
+
+# ---- what a reader has to know of the two runs apart from the figures
+
+
+def _run_notes(
+    baseline: Report, candidate: Report, before: Measured, after: Measured
+) -> Iterator[str]:
+    """Yield how the runs, and the steps and GEMMs that are compared, differ."""
+    gpus = (baseline.environment.gpu, candidate.environment.gpu)
+    if gpus[0] != gpus[1]:
+        yield f"different GPUs: {gpus[0]} and {gpus[1]}"
+    ranks = (len(baseline.ranks), len(candidate.ranks))
+    if ranks[0] != ranks[1]:
+        yield f"{ranks[0]} and {ranks[1]} ranks"
+    for name, times in (("baseline", before.times), ("candidate", after.times)):
+        if times.left_out:
+            steps = counted(times.left_out, "step")
+            yield f"{steps} of the {name} left out: longer than 1.5 times the median"
+    fewest = min(before.times.count, after.times.count)
+    if after.measured in ("gpu", "cpu") and fewest >= LEAST_STEPS:
+        yield "step times were measured under the profiler, which slows the CPU"
+    ours, theirs = sizes(before), sizes(after)
+    if ours and theirs and ours != theirs:
+        yield f"{len(ours ^ theirs)} layer sizes occur in only one run"
+    if not (before.work and after.work):
+        yield "no shapes were recorded: the same work is assumed for both runs"
+    if after.fp8_share <= before.fp8_share:
+        yield "the candidate's FP8 share is not above the baseline's"
+    yield from ranks_that_lost_fp8(before, after)
+
+
+def _loss_notes(
+    losses: tuple[LossSeries | None, LossSeries | None], pair: LossPair | None, work: float
+) -> Iterator[str]:
+    """Yield why losses are not compared, or not judged."""
+    ours, theirs = losses
+    if ours is None and theirs is None:
+        return
+    if ours is None or theirs is None:
+        yield f"only the log of the {'candidate' if ours is None else 'baseline'} has losses"
+    elif pair is None:
+        apart = why_apart(ours, theirs)
+        reason = "the logs' losses have no step in common"
+        yield f"the losses are not compared: {apart}" if apart else reason
+    elif work != 1.0:
+        yield (
+            f"a step of the candidate does {work:.2f} times the work: equal steps are not "
+            "equal tokens, and the gap of the losses is not judged"
+        )
+
+
+def memory_notes(memory: MemoryPair | None, baseline: Report, candidate: Report) -> Iterator[str]:
+    """Say why the fullest rank needs more memory, or that one run's is not known."""
+    if memory is None:
+        known = [any(rank.memory for rank in report.ranks) for report in (baseline, candidate)]
+        if any(known):
+            one = "baseline" if known[0] else "candidate"
+            yield f"peak memory is known of the {one} alone: it is read in runs by fp8verify run"
+        return
+    if memory.candidate_allocated > memory.baseline_allocated * (1 + _SAME_MEMORY):
+        yield from (f"memory: {line}" for line in memory.why)
+
+
+# ---- runs by path, and what is demanded of them
+
+
+def compare(
+    baseline: Run,
+    candidate: Run,
+    *,
+    baseline_log: str | Path | None = None,
+    candidate_log: str | Path | None = None,
+    min_speedup: float | None = None,
+    max_loss_gap: float | str | None = None,
+    workers: int | None = 1,
+) -> Comparison:
+    """Compare two runs: is the candidate faster, and where does the gain go?
+
+    Args:
+        baseline: the run to compare with, BF16 as a rule: a path as for `inspect`, or its report.
+        candidate: the run in question.
+        baseline_log: the baseline's log, for its losses, when it is not in the capture.
+        candidate_log: the candidate's.
+        min_speedup: how many times as fast the candidate has to be, at equal work.
+        max_loss_gap: by how much its loss may be above the baseline's: a number (on average over
+            the steps), or a share such as "5%" (in the last half of the steps).
+        workers: processes that read the ranks' traces; None for as many as pay.
+
+    Raises:
+        InputError: nothing there can be read as a trace or a log.
+        UsageError: `max_loss_gap` is invalid.
+    """
+    gap = parse_gap(max_loss_gap)
+    before, before_loss = _load(baseline, baseline_log, workers)
+    after, after_loss = _load(candidate, candidate_log, workers)
+    old, new = _distinct_names(((baseline, before), (candidate, after)))
+    found = compare_reports(before, after, (before_loss, after_loss), (old, new))
+    return apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap)
+
+
+def parse_gap(text: float | str | None) -> tuple[float, bool] | None:
+    """Return a loss gap and whether it is relative: 0.05 is absolute, "5%" is a share.
+
+    Raises:
+        UsageError: it is neither a number nor a percentage, or below 0.
+    """
+    if text is None:
+        return None
+    written = str(text).strip()
+    try:
+        value = float(written.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(
+            f"--max-loss-gap {text} is neither a number nor a percentage",
+            "Pass a difference of losses such as 0.05, or a share of the loss such as 5%.",
+        )
+    relative = written.endswith("%")
+    return (value / 100 if relative else value), relative
+
+
+def apply_gate(
+    found: Comparison,
+    *,
+    min_speedup: float | None = None,
+    max_loss_gap: tuple[float, bool] | None = None,
+) -> Comparison:
+    """Add a finding and the exit code 1 for each demand that is not met.
+
+    Args:
+        found: the comparison; of runs that cannot be compared it is returned as it is.
+        min_speedup: how many times as fast the candidate has to be, at equal work.
+        max_loss_gap: by how much its loss may be above the baseline's, and whether that is a share
+            of the baseline's loss.
+    """
+    if found.outcome is Outcome.NOT_COMPARABLE:
+        return found
+    unmet = [*_loss_apart(found.loss, *max_loss_gap)] if max_loss_gap is not None else []
+    if min_speedup is not None and (found.speedup is None or found.speedup < min_speedup):
+        reached = "unknown" if found.speedup is None else f"{found.speedup:.3f}x"
+        unmet.insert(0, finding("speedup-below-minimum", reached=reached, least=min_speedup))
+    return replace(found, exit_code=_FAILED, findings=(*unmet, *found.findings)) if unmet else found
+
+
+def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[Finding]:
+    if loss is None:
+        yield finding("loss-gap-unknown")
+        return
+    gap = loss.relative_gap if relative else loss.mean_gap
+    said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
+    broken = loss.first_bad_step is not None and loss.first_bad_run != "both"
+    if broken:
+        said = f"{said}, and infinite or NaN in one run from step {loss.first_bad_step} on"
+    if broken or gap is None or gap > most:
+        limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %" if relative else f"{most:g}"
+        yield finding("loss-gap-too-large", gap=said, most=limit)
+
+
+def _load(
+    run: Run, log: str | Path | None, workers: int | None
+) -> tuple[Report, LossSeries | None]:
+    """Inspect one run and read the losses of its log, or of those in its capture."""
+    if isinstance(run, Report):
+        return run, None
+    report = inspect(run, log=log, workers=workers)
+    if report.measure != "time":
+        raise InputError(
+            f"{report.name} is the log of a BLAS library, which has no times to compare.",
+            "Compare traces or captures; `fp8verify table` shows the shares of logs.",
+        )
+    with reading(str(log or run)):
+        where = place(run)
+        return report, read_losses(logs_of(where if where.is_dir() else None, log))
+
+
+def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
+    """Return the name of each run; runs of one name are called by their paths."""
+    names = [report.name for _, report in runs]
+    return [
+        name if names.count(name) == 1 or isinstance(given, Report) else str(given)
+        for name, (given, _) in zip(names, runs, strict=True)
+    ]
+
+
+# ---- many runs, one row each
+
+
+def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
+    """Show many runs in one table, one row each: a sweep, or a week of CI.
+
+    Args:
+        runs: paths as for `inspect`, or reports, or lists of them.
+        workers: processes that read the ranks' traces; None for as many as pay.
+
+    Raises:
+        InputError: nothing at one of the paths can be read as a trace.
+    """
+    given: list[Run] = []
+    for run in runs:
+        given += [run] if isinstance(run, str | Path | Report) else run
+    reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in given]
+    names = _distinct_names(tuple(zip(given, reports, strict=True)))
+    rows = tuple(_row(report, name) for report, name in zip(reports, names, strict=True))
+    return RunTable(
+        schema_version=TABLE_SCHEMA_VERSION,
+        fp8verify_version=__version__,
+        exit_code=max((row.exit_code for row in rows), default=0),
+        runs=rows,
+    )
+
+
+def _row(report: Report, name: str) -> RunRow:
+    """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
+    rank = next(filter(is_known, report.ranks), None)
+    found = payoff(report)
+    gemm, severities = report.gemm, [one.severity for one in report.findings]
+    gemm_us = sum(gemm.time_us.values())
+    rate_known = gemm.flops is not None and gemm.flops_coverage >= 1 and gemm_us
+    return RunRow(
+        name=name,
+        verdict=report.verdict,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        gpu=report.environment.gpu,
+        ranks=len(report.ranks),
+        steps=steps_shown(report).removeprefix("steps ").removeprefix("step "),
+        fp8_share_of_time=report.layer_share,
+        lowest_rank_share=report.lowest_share,
+        precisions=tuple(row.precision for row in report.layer_gemm.rows),
+        scaling=tuple(report.recipe.time_us),
+        step_us=profiled_step_us(rank) if rank else None,
+        gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps_of(rank), 3)
+        if rank
+        else None,
+        tflops=round(sum(gemm.flops.values()) / gemm_us / 1e6, 1)
+        if rate_known and gemm.flops
+        else None,
+        casts_share_of_gpu_time=rank.tax.share_of_gpu_time if rank and rank.tax else None,
+        speedup_estimate=found.speedup if found else None,
+        errors=severities.count(Severity.ERROR),
+        warnings=severities.count(Severity.WARNING),
+        software=dict(report.environment.versions),
+    )

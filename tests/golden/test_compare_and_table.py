@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 import fp8verify
 from fp8verify.cli.group import cli
-from fp8verify.comparison.compare import apply_gate, parse_gap
+from fp8verify.comparison import apply_gate, parse_gap
 from fp8verify.errors import UsageError
 from fp8verify.report.model.comparison import LossPair
 from tests.captures import CAPTURES, ROOT, report_of, schema_errors

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.comparison.compare import compare_reports as compare
+from fp8verify.comparison import compare_reports as compare
 from fp8verify.comparison.measure import measure_runs
 from fp8verify.comparison.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries

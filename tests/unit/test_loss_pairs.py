@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import compare as compare_runs
-from fp8verify.comparison.compare import compare_reports as compare
+from fp8verify.comparison import compare_reports as compare
 from fp8verify.comparison.losses import CURVE_POINTS, EXPECTED_GAP, loss_findings, pair_losses
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.forms import render

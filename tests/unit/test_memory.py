@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.rank import NO_META
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
-from fp8verify.comparison.compare import memory_notes
+from fp8verify.comparison import memory_notes
 from fp8verify.comparison.measure import pair_memory
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.report.model.diagnosis import MemoryReport
