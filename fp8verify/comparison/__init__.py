@@ -7,30 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from fp8verify.comparison import measure, speed
 from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
-from fp8verify.comparison.measure import (
-    Measured,
-    budget_rows,
-    is_known,
-    measure_runs,
-    pair_gemms,
-    pair_layers,
-    pair_legs,
-    pair_memory,
-    pair_ranks,
-    profiled_step_us,
-    sizes,
-    steps_of,
-)
-from fp8verify.comparison.speed import (
-    LEAST_STEPS,
-    differs,
-    measure_speed,
-    ranks_that_lost_fp8,
-    reason_of,
-    why_not_faster,
-    work_ratio,
-)
+from fp8verify.comparison.measure import Measured
 from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.pipeline.inspection import inspect, logs_of
@@ -66,7 +45,6 @@ def compare_reports(
     baseline: Report,
     candidate: Report,
     losses: tuple[LossSeries | None, LossSeries | None] = (None, None),
-    names: tuple[str, str] | None = None,
 ) -> Comparison:
     """Compare two runs of the same model over the ranks that both have.
 
@@ -74,12 +52,10 @@ def compare_reports(
         baseline: the report on the run to compare with, BF16 as a rule.
         candidate: the report on the run in question.
         losses: the losses in each run's log, if any.
-        names: the names of the runs; the reports' names by default.
     """
-    names = names or (baseline.name, candidate.name)
-    ours, theirs = losses
+    names, (ours, theirs) = (baseline.name, candidate.name), losses
     logged = (ours.times_us if ours else {}, theirs.times_us if theirs else {})
-    measured = measure_runs(baseline, candidate, logged)
+    measured = measure.measure_runs(baseline, candidate, logged)
     if not isinstance(measured, str):
         measured = _obstacle(*measured) or measured
     if isinstance(measured, str):
@@ -93,48 +69,49 @@ def compare_reports(
         )
     before, after = measured
     loss = pair_losses(ours, theirs) if ours is not None and theirs is not None else None
-    ratio = work_ratio(before, after)
-    work = ratio if ratio is not None and differs(ratio) else 1.0
-    memory, speed = pair_memory(baseline, candidate), measure_speed(before, after, work)
-    same = speed.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
-    is_slow = speed.outcome is Outcome.SLOWER or same
-    slow = why_not_faster(before, after, work) if is_slow else ()
+    ratio = speed.work_ratio(before, after)
+    work = ratio if ratio is not None and speed.differs(ratio) else 1.0
+    memory = measure.pair_memory(baseline, candidate)
+    fast = speed.measure_speed(before, after, work)
+    same = fast.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
+    is_slow = fast.outcome is Outcome.SLOWER or same
+    slow = speed.why_not_faster(before, after, work) if is_slow else ()
     return Comparison(
         schema_version=SCHEMA_VERSION,
         fp8verify_version=__version__,
-        reason=reason_of(speed, work, before, after),
+        reason=speed.reason_of(fast, work, before, after),
         exit_code=0,
         names=names,
-        baseline=_side(names[0], baseline, before),
-        candidate=_side(names[1], candidate, after),
-        budget=budget_rows(before, after),
-        legs=pair_legs(before, after, work),
-        gemms=pair_gemms(before, after),
-        layers=pair_layers(before, after),
-        ranks=pair_ranks(before, after),
+        baseline=_side(baseline, before),
+        candidate=_side(candidate, after),
+        budget=measure.budget_rows(before, after),
+        legs=measure.pair_legs(before, after, work),
+        gemms=measure.pair_gemms(before, after),
+        layers=measure.pair_layers(before, after),
+        ranks=measure.pair_ranks(before, after),
         loss=loss,
         memory=memory,
         findings=(*slow, *(loss_findings(loss) if work == 1.0 else ())),
         notes=(
             *_run_notes(baseline, candidate, before, after),
             *_loss_notes(losses, loss, work),
-            *memory_notes(memory, baseline, candidate),
+            *memory_notes(memory),
         ),
         work_ratio=None if ratio is None else round(ratio, 4),
-        **speed._asdict(),
+        **fast._asdict(),
     )
 
 
 def _obstacle(before: Measured, after: Measured) -> str | None:
     """Return why the runs cannot be compared, None if they can."""
-    ours, theirs = sizes(before), sizes(after)
+    ours, theirs = measure.sizes(before), measure.sizes(after)
     if ours and theirs and not ours & theirs:
         return "the runs have no layer size in common: they train different models"
     if before.work and after.work:
         return None
     if "window" in (before.measured, after.measured):
         return "no steps were recorded, and without shapes the work of the windows is unknown"
-    if differs(after.gemms / before.gemms):
+    if speed.differs(after.gemms / before.gemms):
         return (
             f"a step runs {before.gemms:.0f} GEMMs in the baseline and {after.gemms:.0f} in the "
             "candidate, and without shapes their work is unknown"
@@ -142,10 +119,10 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
     return None
 
 
-def _side(name: str, report: Report, side: Measured) -> Side:
+def _side(report: Report, side: Measured) -> Side:
     rank, times = side.ranks[0], side.times
     return Side(
-        name=name,
+        name=report.name,
         source=rank.source,
         rank=rank.rank,
         ranks=tuple(one.rank for one in side.ranks if one.rank is not None),
@@ -184,16 +161,16 @@ def _run_notes(
             steps = counted(times.left_out, "step")
             yield f"{steps} of the {name} left out: longer than 1.5 times the median"
     fewest = min(before.times.count, after.times.count)
-    if after.measured in ("gpu", "cpu") and fewest >= LEAST_STEPS:
+    if after.measured in ("gpu", "cpu") and fewest >= speed.LEAST_STEPS:
         yield "step times were measured under the profiler, which slows the CPU"
-    ours, theirs = sizes(before), sizes(after)
+    ours, theirs = measure.sizes(before), measure.sizes(after)
     if ours and theirs and ours != theirs:
         yield f"{len(ours ^ theirs)} layer sizes occur in only one run"
     if not (before.work and after.work):
         yield "no shapes were recorded: the same work is assumed for both runs"
     if after.fp8_share <= before.fp8_share:
         yield "the candidate's FP8 share is not above the baseline's"
-    yield from ranks_that_lost_fp8(before, after)
+    yield from speed.ranks_that_lost_fp8(before, after)
 
 
 def _loss_notes(
@@ -216,16 +193,11 @@ def _loss_notes(
         )
 
 
-def memory_notes(memory: MemoryPair | None, baseline: Report, candidate: Report) -> Iterator[str]:
-    """Say why the fullest rank needs more memory, or that one run's is not known."""
-    if memory is None:
-        known = [any(rank.memory for rank in report.ranks) for report in (baseline, candidate)]
-        if any(known):
-            one = "baseline" if known[0] else "candidate"
-            yield f"peak memory is known of the {one} alone: it is read in runs by fp8verify run"
-        return
-    if memory.candidate_allocated > memory.baseline_allocated * (1 + _SAME_MEMORY):
-        yield from (f"memory: {line}" for line in memory.why)
+def memory_notes(memory: MemoryPair | None) -> list[str]:
+    """Say why the fullest rank needs more memory."""
+    if not memory or memory.candidate_allocated <= memory.baseline_allocated * (1 + _SAME_MEMORY):
+        return []
+    return [f"memory: {line}" for line in memory.why]
 
 
 # ---- runs by path, and what is demanded of them
@@ -260,8 +232,8 @@ def compare(
     gap = parse_gap(max_loss_gap)
     before, before_loss = _load(baseline, baseline_log, workers)
     after, after_loss = _load(candidate, candidate_log, workers)
-    old, new = _distinct_names(((baseline, before), (candidate, after)))
-    found = compare_reports(before, after, (before_loss, after_loss), (old, new))
+    before, after = _named_apart((baseline, candidate), (before, after))
+    found = compare_reports(before, after, (before_loss, after_loss))
     return apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap)
 
 
@@ -341,12 +313,14 @@ def _load(
         return report, read_losses(logs_of(where if where.is_dir() else None, log))
 
 
-def _distinct_names(runs: Sequence[tuple[object, Report]]) -> list[str]:
-    """Return the name of each run; runs of one name are called by their paths."""
-    names = [report.name for _, report in runs]
+def _named_apart(given: Sequence[Run], reports: Sequence[Report]) -> list[Report]:
+    """Return reports of different names: runs of one name are called by their paths."""
+    names = [report.name for report in reports]
     return [
-        name if names.count(name) == 1 or isinstance(given, Report) else str(given)
-        for name, (given, _) in zip(names, runs, strict=True)
+        report
+        if names.count(report.name) == 1 or isinstance(run, Report)
+        else replace(report, name=str(run))
+        for run, report in zip(given, reports, strict=True)
     ]
 
 
@@ -367,8 +341,7 @@ def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
     for run in runs:
         given += [run] if isinstance(run, str | Path | Report) else run
     reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in given]
-    names = _distinct_names(tuple(zip(given, reports, strict=True)))
-    rows = tuple(_row(report, name) for report, name in zip(reports, names, strict=True))
+    rows = tuple(map(_row, _named_apart(given, reports)))
     return RunTable(
         schema_version=TABLE_SCHEMA_VERSION,
         fp8verify_version=__version__,
@@ -377,15 +350,16 @@ def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
     )
 
 
-def _row(report: Report, name: str) -> RunRow:
+def _row(report: Report) -> RunRow:
     """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
-    rank = next(filter(is_known, report.ranks), None)
+    rank = next(filter(measure.is_known, report.ranks), None)
     found = payoff(report)
     gemm, severities = report.gemm, [one.severity for one in report.findings]
     gemm_us = sum(gemm.time_us.values())
-    rate_known = gemm.flops is not None and gemm.flops_coverage >= 1 and gemm_us
+    flops = gemm.flops if gemm.flops_coverage >= 1 and gemm_us else None
+    each_us = sum(rank.gemm.time_us.values()) / measure.steps_of(rank) if rank else None
     return RunRow(
-        name=name,
+        name=report.name,
         verdict=report.verdict,
         reason=report.reason,
         exit_code=report.exit_code,
@@ -396,15 +370,11 @@ def _row(report: Report, name: str) -> RunRow:
         lowest_rank_share=report.lowest_share,
         precisions=tuple(row.precision for row in report.layer_gemm.rows),
         scaling=tuple(report.recipe.time_us),
-        step_us=profiled_step_us(rank) if rank else None,
-        gemm_us_per_step=round(sum(rank.gemm.time_us.values()) / steps_of(rank), 3)
-        if rank
-        else None,
-        tflops=round(sum(gemm.flops.values()) / gemm_us / 1e6, 1)
-        if rate_known and gemm.flops
-        else None,
+        step_us=measure.profiled_step_us(rank) if rank else None,
+        gemm_us_per_step=each_us and round(each_us, 3),
+        tflops=round(sum(flops.values()) / gemm_us / 1e6, 1) if flops else None,
         casts_share_of_gpu_time=rank.tax.share_of_gpu_time if rank and rank.tax else None,
-        speedup_estimate=found.speedup if found else None,
+        speedup_estimate=found and found.speedup,
         errors=severities.count(Severity.ERROR),
         warnings=severities.count(Severity.WARNING),
         software=dict(report.environment.versions),

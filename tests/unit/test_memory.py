@@ -122,7 +122,7 @@ def with_memory(report: Report, *gib: tuple[float, float], why: Sequence[str] = 
 
 
 def notes(before: Report, after: Report) -> list[str]:
-    return [*memory_notes(pair_memory(before, after), before, after)]
+    return memory_notes(pair_memory(before, after))
 
 
 @pytest.mark.parametrize(("gib", "said"), [((50, 60), ["memory: copies"]), ((40.1, 60), [])])
@@ -131,12 +131,6 @@ def test_more_memory_is_told_with_its_reason(
 ) -> None:
     before = with_memory(plain, (40, 50))
     assert notes(before, with_memory(plain, gib, why=["copies"])) == said
-
-
-def test_one_side_without_counters_is_said(plain: Report) -> None:
-    (said,) = notes(plain, with_memory(plain, (40, 50)))
-    assert said.startswith("peak memory is known of the candidate alone")
-    assert (notes(plain, plain)) == []
 
 
 def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
