@@ -7,7 +7,7 @@ of steps are used: they do not react to spikes, and they vary less than single s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from itertools import pairwise
@@ -28,6 +28,7 @@ _BLOCKS = 8
 _LEAST_STEPS = 8
 _ROLLING = 5
 _INFINITE = 1e150
+_MOST = 1e12  # a relative gap: a loss that explodes stays a number
 _GROWTH = 1.5
 # Two-sided quantiles of Student's t for 99.9%, by the number of blocks less two.
 _STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
@@ -40,17 +41,15 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
     common = sorted(before.keys() & after.keys())
     if not common or why_apart(baseline, candidate) is not None:
         return None
-    steps = [s for s in common if _usable(before[s]) and _usable(after[s])]
+    steps = [step for step in common if _usable(before[step]) and _usable(after[step])]
     gaps = [after[step] - before[step] for step in steps]
     relative = _relative(gaps, [before[step] for step in steps])
-    printed = _resolution(losses[step] for step in steps for losses in (before, after))
     half = relative[len(relative) // 2 :]
-    usual = median(abs(before[step]) for step in steps[len(steps) // 2 :]) if steps else 0.0
-    digit = printed / usual if usual else 0.0
+    digit = _digit(before, after, steps)
     diverged = _diverged(steps, relative, digit)
-    worst = max(range(len(gaps)), key=lambda place: abs(gaps[place]), default=None)
+    pairs = zip(gaps, steps, strict=True)
+    largest, at = max(pairs, key=lambda pair: abs(pair[0]), default=(None, None))
     bad, bad_run = _first_bad(before, after, common)
-    worst_step = None if worst is None else steps[worst]
     return LossPair(
         frameworks=(baseline.framework, candidate.framework),
         steps=len(steps),
@@ -59,8 +58,8 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
         last_baseline=_finite(before[common[-1]]),
         last_candidate=_finite(after[common[-1]]),
         mean_gap=_short(fmean(gaps)) if gaps else None,
-        largest_gap=None if worst is None else _short(gaps[worst]),
-        largest_gap_step=worst_step,
+        largest_gap=None if largest is None else _short(largest),
+        largest_gap_step=at,
         first_bad_step=bad,
         first_bad_run=bad_run,
         counted=baseline.counted,
@@ -68,7 +67,7 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
         trend=_trend(relative),
         gap_is_noise=diverged is None and _is_noise(half, digit),
         diverged_step=diverged,
-        curve=_curve(before, after, common, {worst_step, bad, diverged}),
+        curve=_curve(before, after, common, {at, bad, diverged}),
     )
 
 
@@ -91,13 +90,11 @@ def why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
 def _relative(gaps: Sequence[float], before: Sequence[float]) -> list[float]:
     """Return gaps over the baseline's loss around each step: a single loss may be near 0."""
     size = len(before) // _BLOCKS or 1
-    around = [
-        median(map(abs, before[place * size : (place + 1) * size])) or math.inf
-        for place in range(-(-len(before) // size))
-    ]
-    most = 1e12  # a loss that explodes stays a number
-    found = (gap / around[place // size] for place, gap in enumerate(gaps))
-    return [min(most, max(-most, gap)) for gap in found]
+    found: list[float] = []
+    for place in range(0, len(gaps), size):
+        around = median(map(abs, before[place : place + size])) or math.inf
+        found += [gap / around for gap in gaps[place : place + size]]
+    return [min(_MOST, max(-_MOST, gap)) for gap in found]
 
 
 def _usable(loss: float) -> bool:
@@ -160,24 +157,25 @@ def _diverged(steps: Sequence[int], relative: Sequence[float], digit: float) -> 
     return steps[at] if median(last) > _GROWTH * max(before, default=0.0) else None
 
 
-def _resolution(values: Iterable[float]) -> float:
-    """Return the last digit that any of the numbers was printed with."""
-    found = list(values)
-    some = found[:: 1 + len(found) // 512]
-    places = (Decimal(repr(value)).as_tuple().exponent for value in some)
+def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
+    """Return the last digit that losses were printed with, as a share of the later ones."""
+    losses = [series[step] for step in steps for series in (before, after)]
+    some = losses[:: 1 + len(losses) // 512]
+    places = (Decimal(repr(loss)).as_tuple().exponent for loss in some)
     last = min((place for place in places if isinstance(place, int)), default=0)
-    return 1.001 * 10.0**last  # differences of printed numbers are rounded, too
+    usual = median(abs(before[step]) for step in steps[len(steps) // 2 :]) if steps else 0.0
+    # Differences of printed numbers are rounded, too.
+    return 1.001 * 10.0**last / usual if usual else 0.0
 
 
 def _first_bad(
     before: Points, after: Points, steps: Sequence[int]
 ) -> tuple[int | None, str | None]:
     """Return the first step whose loss is not finite in one run only, else in both, and the run."""
-    bad = [step for step in steps if not (_usable(before[step]) and _usable(after[step]))]
-    for step in bad:
-        if _usable(before[step]) or _usable(after[step]):
-            return step, "candidate" if _usable(before[step]) else "baseline"
-    return (bad[0], "both") if bad else (None, None)
+    runs = {(True, False): "candidate", (False, True): "baseline", (False, False): "both"}
+    usable = ((step, (_usable(before[step]), _usable(after[step]))) for step in steps)
+    bad = [(step, runs[which]) for step, which in usable if which in runs]
+    return min(bad, key=lambda found: found[1] == "both", default=(None, None))
 
 
 def _curve(
