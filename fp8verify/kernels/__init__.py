@@ -31,8 +31,6 @@ class Classification(KernelName, frozen=True, kw_only=True):
 
     `source` is the evidence of the precision: the name, the operator, both in agreement, what the
     library logged, or none.
-    `split_k` marks a kernel that adds up the partial sums of a GEMM: its time is GEMM time, but it
-    is not counted as a GEMM.
     `conflict` has both statements if name and operator disagree. If both are high or both are
     low precision, the name decides, because it is the kernel that ran; otherwise the precision is
     unknown. `upcast_from` is the format of operands that the GPU cannot multiply and that are
@@ -40,10 +38,14 @@ class Classification(KernelName, frozen=True, kw_only=True):
     """
 
     source: Source = "name"
-    split_k: bool = False
     conflict: str | None = None
     upcast_from: Precision | None = None
     hidden: bool = False
+
+    @property
+    def split_k(self) -> bool:
+        """Whether it adds up the parts of a GEMM: its time is GEMM time, but it is not counted."""
+        return self.hint is Hint.SPLIT_K
 
 
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:
@@ -63,7 +65,10 @@ def classify(decoded: KernelName, op: OpContext | None) -> Classification:
 
 
 def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
-    kernel = _by_name(decoded)
+    silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
+    kernel = Classification(**asdict(decoded), source="none" if silent else "name")
+    if kernel.split_k:  # a part of its GEMM
+        kernel = replace(kernel, role=Role.GEMM)
     if op is None:
         return kernel
     if decoded.role.is_gemm and multiplies_nothing(op):
@@ -73,37 +78,23 @@ def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
     if enclosing and decoded.role.is_gemm:
         return replace(kernel, role=enclosing, reason=f"{kernel.reason}; launched by {op.name}")
     evidence = evidence_of(op)
-    if evidence is None:
+    if evidence is None or not (kernel.role.is_gemm or silent):
         return kernel
-    if decoded.role.is_gemm or kernel.split_k:
-        return _both(kernel, op, evidence, named=decoded.role.is_gemm)
-    if kernel.source == "none":
-        return _by_operator(kernel, op, evidence, named=False)
-    return kernel
-
-
-def _by_name(decoded: KernelName) -> Classification:
-    """Classify by the name; a split-K reduction is a part of its GEMM."""
-    split = decoded.hint is Hint.SPLIT_K
-    silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
-    kernel = Classification(**asdict(decoded), source="none" if silent else "name", split_k=split)
-    return replace(kernel, role=Role.GEMM) if split else kernel
-
-
-def _both(
-    kernel: Classification, op: OpContext, evidence: Evidence, *, named: bool
-) -> Classification:
-    """Join a GEMM's name with its operator's types."""
     if kernel.precision is Precision.UNKNOWN:
-        return _by_operator(kernel, op, evidence, named=named)
+        return _by_operator(kernel, op, evidence)
+    return _both(kernel, op, evidence)
+
+
+def _both(kernel: Classification, op: OpContext, evidence: Evidence) -> Classification:
+    """Join a GEMM's name with its operator's types."""
     mixed = element_class(evidence.a) is not element_class(evidence.b)
-    if mixed and kernel.precision.is_low and kernel.library in _HAND_WRITTEN:
-        return _by_operator(replace(kernel, a=None, b=None), op, evidence, named=named)
+    allows = _allows(evidence, kernel.precision)
+    by_hand = mixed and kernel.precision.is_low and kernel.library in _HAND_WRITTEN
+    if by_hand or (op.name.startswith(COUNTED) and not allows):
+        return _by_operator(replace(kernel, a=None, b=None), op, evidence)
     kernel = _with_types(kernel, evidence)
-    if _allows(evidence, kernel.precision):
+    if allows:
         return replace(kernel, source="name+op" if evidence.maybe else "name")
-    if op.name.startswith(COUNTED):
-        return _by_operator(replace(kernel, a=None, b=None), op, evidence, named=named)
     is_low = any(precision.is_low for precision in evidence.maybe)
     disputed = is_low is not kernel.precision.is_low
     allowed = " or ".join(sorted(precision.value for precision in evidence.maybe))
@@ -115,14 +106,10 @@ def _both(
     )
 
 
-def _by_operator(
-    kernel: Classification, op: OpContext, evidence: Evidence, *, named: bool
-) -> Classification:
-    """Classify by the operator, if the name does not show the operand types.
-
-    `named` is whether the name shows that it is a GEMM.
-    """
+def _by_operator(kernel: Classification, op: OpContext, evidence: Evidence) -> Classification:
+    """Classify by the operator, if the name does not show the operand types."""
     known = evidence.precision is not Precision.UNKNOWN
+    named = kernel.role.is_gemm and not kernel.split_k
     if known:
         said = f"{op.name} multiplies {describe.Operands(evidence.a, evidence.b)}"
     elif evidence.maybe:
