@@ -261,16 +261,15 @@ def child(names: Path, with_compile: bool) -> None:
             done.flush()
 
 
-def measure(folder: Path, with_compile: bool) -> tuple[list[Any], dict[str, Any], Any]:
-    """Run the child under ncu; return its launches, the metrics and the GPU."""
+def measure(folder: Path, with_compile: bool) -> tuple[list[Any], Any]:
+    """Run the child under ncu; return its launches and the GPU."""
     from fp8verify.prove import ncu
 
-    program, gpu = ncu.find_ncu(), ncu.find_gpu()
-    chosen = ncu.metrics_of(program, gpu)
+    gpu = ncu.find_gpu()
     log = folder / "ncu.log.csv"
     line = [
-        program, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
-        "--metrics", ",".join(f"{name}.sum" for name in chosen), "--replay-mode", "kernel",
+        gpu.ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
+        "--metrics", ",".join(f"{name}.sum" for name in gpu.metrics), "--replay-mode", "kernel",
         "--clock-control", "none", "--target-processes", "application-only",
         "--profile-from-start", "off",
         sys.executable, str(Path(__file__).resolve()), "--child", str(folder / "products.tsv"),
@@ -280,16 +279,16 @@ def measure(folder: Path, with_compile: bool) -> tuple[list[Any], dict[str, Any]
         line + ["--compile"] * with_compile, check=False, env=environment
     ).returncode
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    launches = ncu.read_launches(lines)
+    launches = ncu.read_launches(lines, gpu.metrics)
     if not launches:
         print(f"ncu ended with {code} and measured nothing:", *lines[-10:], sep="\n")
         raise SystemExit(3)
-    return launches, chosen, gpu
+    return launches, gpu
 
 
-def write(folder: Path, launches: list[Any], chosen: dict[str, Any], gpu: Any) -> int:
+def write(folder: Path, launches: list[Any], gpu: Any) -> int:
     """Write the table of kernels; return how many labels the counters contradict."""
-    from fp8verify.prove import count, judge
+    from fp8verify.prove import judge
 
     done = [line.split("\t") for line in (folder / "products.tsv").read_text().splitlines()]
     at, wrong, seen = -1, 0, set()
@@ -305,7 +304,7 @@ def write(folder: Path, launches: list[Any], chosen: dict[str, Any], gpu: Any) -
                 continue
             name, m, n, k, batch = done[at]
             flops = 2 * int(m) * int(n) * int(k) * int(batch)
-            operations = count(launch, chosen)
+            operations = launch.operations
             proof = judge(launch.kernel, operations, flops)
             if proof is None or (launch.kernel, m, n, k) in seen:
                 continue  # a cast, a reduction or a set-up kernel beside the product

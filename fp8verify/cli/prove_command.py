@@ -52,10 +52,9 @@ def prove_command(
     from fp8verify.cli.output import emit
     from fp8verify.prove import ncu
 
-    program, gpu = ncu.find_ncu(), ncu.find_gpu()
-    chosen = ncu.metrics_of(program, gpu)
+    gpu = ncu.find_gpu()
     window = ncu.Window(launches, skip, ncu.GEMM_LIKE if kernels is None else kernels)
-    proofs = prove.prove_launches(ncu.measure(program, arguments, window, chosen), chosen)
+    proofs = prove.prove_launches(ncu.measure(gpu, arguments, window))
     color = output is None and sys.stdout.isatty()
     if form == "json":
         shown = prove.as_json(gpu, proofs)

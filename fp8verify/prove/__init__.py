@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from fp8verify.kernels import decode
-from fp8verify.prove.ncu import CUDA_CORES, FP8_FP6_FP4, Counter, Gpu, Launch
+from fp8verify.prove.ncu import CUDA_CORES, FP8_FP6_FP4, Gpu, Launch
 from fp8verify.terms import Hint, KernelName, Precision, Role
 from fp8verify.text import cut_middle, printable
 
@@ -44,10 +44,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def prove_launches(launches: Iterable[Launch], chosen: Mapping[str, Counter]) -> list[Proof]:
+def prove_launches(launches: Iterable[Launch]) -> list[Proof]:
     """Judge launches, grouped by kernel and counts."""
     tally = Tally(
-        (launch.kernel, launch.flops, tuple(sorted(count(launch, chosen).items())))
+        (launch.kernel, launch.flops, tuple(sorted(launch.operations.items())))
         for launch in launches
     )
     proofs = (
@@ -55,15 +55,6 @@ def prove_launches(launches: Iterable[Launch], chosen: Mapping[str, Counter]) ->
         for (kernel, flops, counts), number in tally.items()
     )
     return [proof for proof in proofs if proof is not None]
-
-
-def count(launch: Launch, chosen: Mapping[str, Counter]) -> dict[str, int]:
-    """Sum the metrics of a launch into operations by source type."""
-    found: Tally[str] = Tally()
-    for metric, counter in chosen.items():
-        if metric in launch.metrics:
-            found[counter.source] += launch.metrics[metric] * counter.operations
-    return dict(found)
 
 
 def judge(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -100,10 +101,12 @@ class ProveError(Fp8VerifyError):
 
 
 class Gpu(NamedTuple):
-    """The GPU that is measured."""
+    """The GPU that is measured, the path of the `ncu` that measures it, and its metrics."""
 
     name: str
     capability: str
+    ncu: str
+    metrics: dict[str, Counter]
 
 
 class Window(NamedTuple):
@@ -114,27 +117,18 @@ class Window(NamedTuple):
     kernels: str
 
 
-def find_ncu() -> str:
-    """Return the path of ncu.
+def find_gpu() -> Gpu:
+    """Return the first GPU, with the metrics that `ncu` knows for it.
 
     Raises:
-        ProveError: there is none on PATH.
+        ProveError: no `ncu`, no NVIDIA GPU, or one whose counters are not known.
     """
-    path = shutil.which("ncu")
-    if path is None:
+    ncu = shutil.which("ncu")
+    if ncu is None:
         raise ProveError(
             "ncu (NVIDIA Nsight Compute) is not on PATH.",
             "Install it (nsight-compute of the CUDA packages), or add /usr/local/cuda/bin to PATH.",
         )
-    return path
-
-
-def find_gpu() -> Gpu:
-    """Return the first GPU.
-
-    Raises:
-        ProveError: no NVIDIA GPU, or one whose counters are not known.
-    """
     done = _output(["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"])
     capability, _, name = (part.strip() for part in done.partition("\n")[0].partition(","))
     if not name:
@@ -150,22 +144,13 @@ def find_gpu() -> Gpu:
             f"No counters are known for {name}, compute capability {capability}.",
             f"Known are {known}. Names are still decoded: fp8verify explain.",
         )
-    return Gpu(name, capability)
-
-
-def metrics_of(ncu: str, gpu: Gpu) -> dict[str, Counter]:
-    """Return the metrics to measure on a GPU, out of those that this version of ncu knows.
-
-    Raises:
-        ProveError: it knows none of them.
-    """
-    chosen = choose(_METRIC.findall(_output([ncu, "--query-metrics"])))
-    if not chosen:
+    metrics = choose(_METRIC.findall(_output([ncu, "--query-metrics"])))
+    if not metrics:
         raise ProveError(
-            f"ncu lists no counter of operations for {gpu.name}.",
+            f"ncu lists no counter of operations for {name}.",
             "See what `ncu --query-metrics` says.",
         )
-    return chosen
+    return Gpu(name, capability, ncu, metrics)
 
 
 def _output(command: Sequence[str]) -> str:
@@ -178,9 +163,7 @@ def _output(command: Sequence[str]) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def measure(
-    ncu: str, command: Sequence[str], window: Window, chosen: Mapping[str, Counter]
-) -> list[Launch]:
+def measure(gpu: Gpu, command: Sequence[str], window: Window) -> list[Launch]:
     """Run a command under ncu until the window is measured, and return its launches.
 
     What the command prints goes to standard error.
@@ -190,29 +173,28 @@ def measure(
     """
     with tempfile.TemporaryDirectory(prefix="fp8verify-prove-") as folder:
         log = Path(folder) / "ncu.csv"
-        line = [*arguments(ncu, log, window, chosen), *command]
+        line = [*_arguments(gpu, log, window), *command]
         try:
             code = subprocess.run(line, stdout=sys.stderr, check=False).returncode  # noqa: S603
         except OSError as problem:
-            raise ProveError(
-                f"{ncu} could not be started: {problem}.", "Check it by hand."
-            ) from None
+            said = f"{gpu.ncu} could not be started: {problem}."
+            raise ProveError(said, "Check it by hand.") from None
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    launches = read_launches(text.splitlines())
+    launches = read_launches(text.splitlines(), gpu.metrics)
     if not launches:
         raise _nothing(text, code, window)
     return launches
 
 
-def arguments(ncu: str, log: Path, window: Window, chosen: Mapping[str, Counter]) -> list[str]:
+def _arguments(gpu: Gpu, log: Path, window: Window) -> list[str]:
     """Return the command line of ncu up to the command that it runs.
 
     Kernel replay repeats single kernels; application replay would repeat the run.
     """
     names = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{window.kernels}"]
     return [
-        ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
-        "--metrics", ",".join(f"{name}.sum" for name in chosen),
+        gpu.ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
+        "--metrics", ",".join(f"{name}.sum" for name in gpu.metrics),
         "--replay-mode", "kernel", "--clock-control", "none", "--target-processes", "all",
         "--nvtx", *(names if window.kernels else []),
         "--launch-skip", str(window.skip), "--launch-count", str(window.launches), "--kill", "yes",
@@ -242,39 +224,39 @@ def _nothing(log: str, code: int, window: Window) -> ProveError:
 
 
 class Launch(NamedTuple):
-    """A profiled launch: its kernel, its metrics by base name, and 2·M·N·K if it is known."""
+    """A profiled launch: its kernel, its operations by source type, and 2·M·N·K if it is known."""
 
     kernel: str
-    metrics: dict[str, int]
+    operations: dict[str, int]
     flops: int | None
 
 
-def read_launches(lines: Iterable[str]) -> list[Launch]:
+def read_launches(lines: Iterable[str], metrics: Mapping[str, Counter]) -> list[Launch]:
     """Return the launches of a log, in order; rows that cannot be read are left out."""
-    launches: dict[tuple[int, str], Launch] = {}
-    for at, (table, row) in enumerate(_rows(lines)):
-        if at >= _MAX_ROWS:
-            break
-        kernel = clean(row.get(_KERNEL, ""))
-        if not kernel or not row.get("ID", "").strip():
-            continue  # the row of units
-        key = (table, f"{row['ID']} {row.get('Process ID', '')}")
-        launch = launches.setdefault(key, Launch(kernel, {}, _flops(row)))
-        counts = ((column, _number(text)) for column, text in row.items() if "__" in column)
-        launch.metrics.update({c.removesuffix(".sum"): n for c, n in counts if n is not None})
-    return list(launches.values())
+    rows = islice(_rows(lines), _MAX_ROWS)
+    named = ((clean(row[_KERNEL]), row) for row in rows if row["ID"].strip())  # not that of units
+    return [Launch(name, _operations(row, metrics), _flops(row)) for name, row in named if name]
 
 
-def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of every table in the log with the table's number."""
+def _rows(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of every table in the log."""
     header: list[str] = []
-    table = 0
     rows = (line.replace("\0", "") for line in lines if line.startswith('"'))
     for cells in csv.reader(line for line in rows if len(line) <= _MAX_LINE):
         if _KERNEL in cells and "ID" in cells:
-            header, table = cells, table + 1
+            header = cells
         elif header and len(cells) > len(header) // 2:
-            yield table, dict(zip(header, cells, strict=False))
+            yield {"ID": "", _KERNEL: ""} | dict(zip(header, cells, strict=False))
+
+
+def _operations(row: Mapping[str, str], metrics: Mapping[str, Counter]) -> dict[str, int]:
+    """Sum the metrics of a launch by source type."""
+    found: dict[str, int] = {}
+    for metric, counter in metrics.items():
+        count = _number(row.get(f"{metric}.sum", ""))
+        if count is not None:
+            found[counter.source] = found.get(counter.source, 0) + count * counter.operations
+    return found
 
 
 def _number(text: str) -> int | None:

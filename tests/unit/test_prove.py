@@ -5,9 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.prove import judge, prove_launches
-from fp8verify.prove.ncu import choose
-from fp8verify.prove.ncu import read_launches as read
+from fp8verify.prove.ncu import Launch, choose, read_launches
 from tests.fake_ncu import BF16, FFMA, FP8, HMMA, METRICS, log_of
+
+
+def read(lines: list[str]) -> list[Launch]:
+    return read_launches(lines, choose(METRICS))
+
 
 FP8_NAME = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT"
 
@@ -15,15 +19,15 @@ FP8_NAME = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT"
 def test_launches_are_read_from_between_the_tools_own_lines() -> None:
     first, second = read(log_of((FP8_NAME, 1 << 34, 0, ""), ("k<1>", 0, 7, "")).splitlines())
     assert first.kernel == FP8_NAME
-    assert first.metrics == {FP8: 1 << 34, BF16: 0, HMMA: 0, FFMA: 1024}
-    assert (second.kernel, second.metrics[BF16]) == ("k<1>", 7)
+    assert first.operations == {"fp8": 1 << 34, "bf16": 0, "fp32": 2048}
+    assert (second.kernel, second.operations["bf16"]) == ("k<1>", 7)
 
 
 def test_launches_of_two_processes_do_not_mix_and_equal_ones_are_one_row() -> None:
     log = log_of(*[(FP8_NAME, 10, 0, "")] * 3) + log_of((FP8_NAME, 20, 0, "")).replace("77", "78")
     launches = read(log.splitlines())
-    assert [launch.metrics[FP8] for launch in launches] == [10, 10, 10, 20]
-    proofs = prove_launches(launches, choose(METRICS))
+    assert [launch.operations["fp8"] for launch in launches] == [10, 10, 10, 20]
+    proofs = prove_launches(launches)
     assert [(proof.launches, proof.operations["fp8"]) for proof in proofs] == [(3, 10), (1, 20)]
 
 

@@ -144,6 +144,9 @@ _ATOM: Final = re.compile(
 )
 # SM100_MMA_F8F6F4_SS<A, B, acc, ...>, SM120_16x8x32_TN<A, B, acc>
 _TYPED_ATOM: Final = re.compile(r"SM1\d\d_(?:MMA_\w+|\d+x\d+x\d+_TN\w*)")
+_BLOCK_SCALED: Final = {
+    "tuple": None, "mx_float8_t": "ue8m0", "mx_float4_t": "ue8m0", "nv_float4_t": "ue4m3"
+}  # fmt: skip
 _WRAPPER: Final = re.compile(r"cutlass_[23]x_(?P<words>\w+)")
 _INTERNAL: Final = re.compile(r"(?P<grouped>[mk]_grouped_)?(?P<type>fp8|bf16|fp16)_\w*")
 
@@ -168,13 +171,12 @@ def _mainloop(nodes: list[Type]) -> KernelName | None:
     mainloop = next((node for node in nodes if node.name in _MAINLOOPS and node.args), None)
     if mainloop is None:
         return None
-    places = _MAINLOOPS[mainloop.name]
-    a, b, *out = (_operand(mainloop, place) for place in places)
-    if a == b == (None, None):
+    listed = dict(enumerate(mainloop.args))
+    a, b, *out = (_element(listed.get(at, EMPTY)) for at in _MAINLOOPS[mainloop.name])
+    if a == b == Operands():
         return None
-    read_a, read_b = _multiplied(nodes) or (a[0], b[0])
-    written = out[0][0] if out else _output(nodes)
-    types = Operands(read_a, read_b, written, a[1] or b[1])
+    read_a, read_b = _multiplied(nodes) or (a.a, b.a)
+    types = Operands(read_a, read_b, out[0].a if out else _output(nodes), a.scale or b.scale)
     policy = mainloop.args[0].name
     return describe.gemm(
         "CUTLASS",
@@ -205,7 +207,7 @@ def _wrapper(symbol: Symbol) -> KernelName | None:
 
 def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
     """Read vLLM's wrappers: <A and B, D, ...>, or for blockwise FP8 only <D, ...>."""
-    types = [_element(argument)[0] for argument in arguments[:2]]
+    types = [_element(argument).a for argument in arguments[:2]]
     blockwise = "blockwise" in words
     if blockwise and "fp8" in words:
         types = ["e4m3", *types]
@@ -248,30 +250,26 @@ def _multiplied(nodes: list[Type]) -> tuple[str | None, str | None] | None:
         if match:
             return SHORT[match["a"].lower()], SHORT[match["b"].lower()]
         if _TYPED_ATOM.fullmatch(node.name) and len(node.args) > 1:
-            a, b = (_element(argument)[0] for argument in node.args[:2])
+            a, b = (_element(argument).a for argument in node.args[:2])
             if a and b:
                 return a, b
     return None
 
 
-def _element(node: Type) -> tuple[str | None, str | None]:
-    """Return element type and block scale format of an operand's template argument."""
-    if node.name in ("tuple", "mx_float8_t", "mx_float4_t", "nv_float4_t") and node.args:
-        scales = {"mx_float8_t": "ue8m0", "mx_float4_t": "ue8m0", "nv_float4_t": "ue4m3"}
-        named = (SCALES.get(argument.name) for argument in node.args[1:])
-        scale = scales.get(node.name) or next((found for found in named if found), None)
-        return CPP.get(node.args[0].name), scale
-    return CPP.get(node.name), None
-
-
-def _operand(node: Type, place: int) -> tuple[str | None, str | None]:
-    return _element(node.args[place] if place < len(node.args) else EMPTY)
+def _element(node: Type) -> Operands:
+    """Return element type and block scale of an operand's template argument."""
+    if node.name not in _BLOCK_SCALED or not node.args:
+        return both(CPP.get(node.name))
+    element, *rest = node.args
+    named = (SCALES[one.name] for one in rest if one.name in SCALES)
+    scale = _BLOCK_SCALED[node.name] or next(named, None)
+    return both(CPP.get(element.name), scale=scale)
 
 
 def _output(nodes: list[Type]) -> str | None:
     """Return D's type: <policy, tile, [subtile,] C, its strides, D, ...>; an unused C is void."""
     epilogue = next((node for node in nodes if node.name == "CollectiveEpilogue"), EMPTY)
-    elements = [_element(argument)[0] for argument in epilogue.args[2:7]]
+    elements = [_element(argument).a for argument in epilogue.args[2:7]]
     return next((name for name in reversed(elements) if name), None)
 
 
