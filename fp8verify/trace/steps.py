@@ -45,7 +45,7 @@ def mark_profiler_steps(columns: Columns) -> None:
         # Of recordings that were joined, each is a step if something began in it.
         begun = _first_begun(columns, [step.start_ns for step in steps])
         begun_steps = [s for i, s in enumerate(steps) if begun.get(i, s.end_ns + 1) <= s.end_ns]
-        steps = begun_steps or steps
+        steps = _numbered_on(begun_steps or steps)
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
@@ -70,6 +70,15 @@ def _series(ranges: Iterable[tuple[Step, int]]) -> list[list[Step]]:
         elif best is not None:
             best[0].append(step)
     return [steps for steps, _ in series]
+
+
+def _numbered_on(steps: Sequence[Step]) -> list[Step]:
+    """Give each step of joined recordings a number of its own, so a sentence can name it."""
+    numbered: list[Step] = []
+    for step in steps:
+        last = numbered[-1].number if numbered else -1
+        numbered.append(step if step.number > last else replace(step, number=last + 1))
+    return numbered
 
 
 def _covered(steps: Sequence[Step]) -> int:
