@@ -15,7 +15,7 @@ if grep -q 'include-system-site-packages = true' .venv/pyvenv.cfg; then
   pins=() # made by demo.sh where there is a GPU: its torch is the machine's
 fi
 step "installing fp8verify, torch, HolisticTraceAnalysis and the tools of tests and docs (the first time takes minutes)"
-install '.[train,test,dev,pandas]' "${pins[@]}"
+install '.[train,test,dev,hta]' "${pins[@]}"
 
 run() {
   step "$*"

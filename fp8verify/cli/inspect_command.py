@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import FILE, PLACE, ReportOptions, report_options, valued
+from fp8verify.cli.options import FILE, PLACE, ReportOptions, flag, report_options, valued
 from fp8verify.cli.output import apply_gates, write_report
-from fp8verify.errors import InputError
+from fp8verify.errors import InputError, requires
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -37,11 +37,16 @@ if TYPE_CHECKING:
     "--scheduler ADDRESS",
     text="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
 )
+@flag(
+    "--breakdown",
+    text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis).",
+)
 @report_options
 def inspect_command(
     paths: tuple[str, ...],
     log: str | None,
     scheduler: str | None,
+    breakdown: bool,
     workers: int | None,
     **given: Any,
 ) -> None:
@@ -59,6 +64,9 @@ def inspect_command(
     if not paths and log is None:
         raise click.UsageError("Missing argument 'PATH…'.")
     options = ReportOptions.take(given)
+    if breakdown:
+        with requires("hta", "--breakdown"):  # before traces are read
+            import hta  # noqa: F401
     from fp8verify.pipeline.fleet import rank_progress
     from fp8verify.pipeline.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
@@ -78,6 +86,10 @@ def inspect_command(
             executor=executor,
             on_progress=on_progress,
         )
+    if breakdown:
+        from fp8verify.integrations.hta import add_breakdown
+
+        report = add_breakdown(report, paths)
     named = ("--log", log) if log else ()
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
     report = apply_gates(report, options)

@@ -16,7 +16,7 @@ from fp8verify.report.model.diagnosis import (
     TaxEntry,
 )
 from fp8verify.report.model.parts import Finding, KernelRow, Proof, ProofRow, StepReport
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
@@ -221,7 +221,7 @@ _NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknow
 
 
 def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
-    """Yield what `--layers` and `--numerics` asked for."""
+    """Yield what `--layers`, `--numerics` and `--breakdown` asked for."""
     named = [(rank, rank.named_layers) for rank in report.ranks if rank.named_layers is not None]
     shown = [(rank, found) for rank, found in named if found.rows or verbose]
     for rank, layers in shown if verbose else shown[:1]:
@@ -230,6 +230,8 @@ def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
     measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
     for rank, found in measured if verbose else measured[:1]:
         yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
+    if report.breakdown is not None:
+        yield _breakdown_grid(report.breakdown)
 
 
 def _body(report: Report) -> Iterator[Grid | str]:
@@ -336,6 +338,24 @@ def _rank_grid(report: Report) -> Grid:
         "<source": lambda rank: rank.source,
     }
     return Grid("Ranks", *columns(ranks, cells), stretch=True, shown=_RANKS)
+
+
+def _breakdown_grid(breakdown: BreakdownReport) -> Grid:
+    """What HolisticTraceAnalysis found of each rank."""
+    cells: dict[str, Callable[[RankBreakdown], str]] = {
+        f"<HTA {breakdown.hta_version} rank": lambda rank: str(rank.rank),
+        "GPU ms": lambda rank: millis(rank.span_us),
+        "idle": lambda rank: percent(_share(rank.idle_us, rank.span_us)),
+        "computing": lambda rank: percent(_share(rank.compute_us, rank.span_us)),
+        "other": lambda rank: percent(_share(rank.non_compute_us, rank.span_us)),
+        "comm. hidden": lambda rank: percent(_share(rank.communication_overlap_percent, 100)),
+    }
+    title = "Breakdown by HolisticTraceAnalysis"
+    return Grid(title, *columns(breakdown.ranks, cells), below=breakdown.notes)
+
+
+def _share(part: float | None, whole: float) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
 def _named_layer_grid(named: NamedLayersReport, where: str, verbose: bool) -> Grid:

@@ -64,6 +64,7 @@ def words() -> str:
 
 _FOR = {
     "train": "the examples, and `run` where torch is not installed",
+    "hta": "`inspect --breakdown`",
     "pandas": "DataFrames of the Python API",
     "doctor": "launch scripts in `doctor`",
     "zstd": "traces that end with `.zst`",

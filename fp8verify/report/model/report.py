@@ -218,6 +218,41 @@ class RankReport(Judged, frozen=True, kw_only=True):
         return label_of_rank(self.rank, self.source)
 
 
+class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's GPU time by HolisticTraceAnalysis, in µs; kernels that overlap count once.
+
+    Attributes:
+        rank: its number.
+        span_us: from its first kernel to the end of its last, the sum of the other three.
+        idle_us: no kernel ran.
+        compute_us: computation ran.
+        non_compute_us: only communication or copies ran.
+        communication_overlap_percent: how much of communication overlapped computation; null
+            if there was none.
+    """
+
+    rank: int
+    span_us: float
+    idle_us: float
+    compute_us: float
+    non_compute_us: float
+    communication_overlap_percent: float | None
+
+
+class BreakdownReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--breakdown` adds.
+
+    Attributes:
+        hta_version: of HolisticTraceAnalysis.
+        ranks: its figures of each rank.
+        notes: the ranks without figures, and why.
+    """
+
+    hta_version: str
+    ranks: tuple[RankBreakdown, ...]
+    notes: tuple[str, ...]
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The GPU of the run, and the software where `fp8verify run` recorded it.
 
@@ -251,7 +286,7 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         notes: remarks on what was read and recorded.
         mention: a log line that names FP8 and claims nothing, the first one; null without one.
         training_exit_code: the run's own, where `fp8verify run` started one, else null.
-        breakdown: null; it was of an option of 0.4.0.
+        breakdown: what --breakdown adds, else null.
         proof: the table that decides, null where no GEMM of a layer ran.
         measure: "time", or "flops" for a log of a BLAS library: then each µs is a GFLOP.
 
@@ -276,7 +311,7 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     mention: Mention | None = None
     training_exit_code: int | None = None
-    breakdown: None = None
+    breakdown: BreakdownReport | None = None
     proof: Proof | None = None
     exit_reason: str = ""
     logs: tuple[str, ...] = ()
