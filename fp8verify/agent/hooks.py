@@ -280,9 +280,8 @@ class Observer:
                 self._ticked()
 
     def _observe_backward(self) -> None:
-        observe_function(
-            torch.autograd, "backward", self.backward_begins
-        )  # as Tensor.backward does
+        # As Tensor.backward looks it up.
+        observe_function(torch.autograd, "backward", self.backward_begins)
 
     def _remember(self, key: int, optimizer: Any) -> None:
         known = self._optimizers.get(key)

@@ -204,20 +204,26 @@ def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
 _replaced: list[Callable[[], None]] = []  # what undoes each
 
 
-def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace a function of a module; what is returned undoes it, unless the script has since."""
-    original = getattr(module, name)
+def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a function of a module or class; what is returned undoes it, unless others have."""
+    original = vars(owner)[name]
     ours = wrap(original)
 
     def undo() -> None:
-        if getattr(module, name) is ours:
-            setattr(module, name, original)
+        if vars(owner).get(name) is ours:
+            setattr(owner, name, original)
         if undo in _replaced:
             _replaced.remove(undo)
 
-    setattr(module, name, ours)
+    setattr(owner, name, ours)
     _replaced.append(undo)
     return undo
+
+
+def unobserve_all() -> None:
+    """Undo every `replaced`, `observe` and `observe_function`."""
+    for undo in _replaced[::-1]:
+        undo()
 
 
 class _Original:
@@ -243,27 +249,18 @@ class ObservedFunction(_Original):
         self.function = function
         self.listener = hidden(listener)
 
-    @property
-    def __call__(self) -> Any:
-        """The function."""
+    def _look_up(self) -> Any:
         self.listener()
         return self.function
 
+    invisible(_look_up)
+    __call__ = property(_look_up)
 
-_on_main_thread: list[Any] = []
 
-
-def call_on_main_thread(function: Callable[[], object]) -> None:
-    """Have the main thread call `function` between two instructions of its Python code."""
-
-    def pending(_: Any) -> int:
-        with suppress(Exception), without_modes():
-            function()
-        return 0
-
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    _on_main_thread.append(kind(hidden(pending)))  # C keeps no reference to it
-    ctypes.pythonapi.Py_AddPendingCall(_on_main_thread[-1], None)
+def observe_function(module: ModuleType, name: str, listener: Callable[[], None]) -> None:
+    """Call `listener` before each call of a function of a module; only the first call counts."""
+    if not issubclass(type(vars(module)[name]), ObservedFunction):
+        replaced(module, name, functools.partial(ObservedFunction, listener=listener))
 
 
 class Observed(_Original):
@@ -295,61 +292,26 @@ class Observed(_Original):
         return self.function(*args, **kwargs)
 
 
-_observed: set[tuple[type, str]] = set()
-
-
 def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:
     """Call `listener(instance)` at each look-up of `owner.name`; a second call replaces it."""
-    method = owner.__dict__[name]
-    if isinstance(method, Observed):
+    method = vars(owner)[name]
+    if issubclass(type(method), Observed):
         method.listener = hidden(listener)
     else:
-        setattr(owner, name, Observed(method, listener))
-        _observed.add((owner, name))
+        replaced(owner, name, functools.partial(Observed, listener=listener))
 
 
-def unobserve(owner: type, name: str) -> None:
-    """Undo `observe`."""
-    _observed.discard((owner, name))
-    method = owner.__dict__.get(name)
-    if isinstance(method, Observed):
-        setattr(owner, name, method.function)
+_on_main_thread: list[Any] = []
 
 
-def unobserve_all() -> None:
-    """Undo every `observe`, `replaced` and `observe_function`."""
-    for owner, name in list(_observed):
-        unobserve(owner, name)
-    for undo in _replaced[::-1]:
-        undo()
-    _replaced.clear()
+def call_on_main_thread(function: Callable[[], object]) -> None:
+    """Have the main thread call `function` between two instructions of its Python code."""
 
+    def pending(_: Any) -> int:
+        with suppress(Exception), without_modes():
+            function()
+        return 0
 
-def observe_function(module: ModuleType, name: str, listener: Callable[[], None]) -> None:
-    """Call `listener` whenever a function is looked up on its module; only the first call counts.
-
-    As with a method, no frame of ours is there when the function runs.
-    """
-    kind: Any = type(module)
-    if isinstance(kind.__dict__.get(name), property):
-        return
-
-    listener = hidden(listener)
-
-    def look_up(module: Any) -> Any:
-        listener()
-        return vars(module)[name]
-
-    def replace(module: Any, value: Any) -> None:
-        vars(module)[name] = value
-
-    invisible(look_up)
-    _replaced.append(functools.partial(unobserve_function, module, name))
-    module.__class__ = type(kind.__name__, (kind,), {name: property(look_up, replace)})
-
-
-def unobserve_function(module: ModuleType, name: str) -> None:
-    """Undo `observe_function`."""
-    kind: Any = type(module)
-    if isinstance(kind.__dict__.get(name), property):
-        module.__class__ = kind.__base__
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    _on_main_thread.append(kind(hidden(pending)))  # C keeps no reference to it
+    ctypes.pythonapi.Py_AddPendingCall(_on_main_thread[-1], None)

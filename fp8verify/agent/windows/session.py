@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
+from functools import partial
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, BinaryIO
@@ -30,7 +31,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..observe import call_on_main_thread, observe, unobserve, without_modes
+from ..observe import Observed, call_on_main_thread, replaced, without_modes
 from .profiler import ProfilerArbiter, mute_first_session, mute_kineto
 
 EXIT_PATIENCE_S = 10.0
@@ -52,15 +53,17 @@ class OpenRanges:
         self._begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._numbers = itertools.count()
         self._thread = 0
+        self._undo: Callable[[], None] = lambda: None
 
     def watch(self) -> None:
         """Note every range that begins from here on, on this thread."""
+        self.unwatch()
         self._thread = threading.get_ident()
-        observe(record_function, "__enter__", self._note)
+        self._undo = replaced(record_function, "__enter__", partial(Observed, listener=self._note))
 
     def unwatch(self) -> None:
         """Note no more of them."""
-        unobserve(record_function, "__enter__")
+        self._undo()
 
     def end(self) -> None:
         """End those noted, the last one first; when the script ends them, nothing more happens."""
