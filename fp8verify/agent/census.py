@@ -26,19 +26,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from .layers import (
-    Layer,
-    class_name,
-    distinct_names,
-    expert_weights,
-    is_linear_class,
-    known_modules,
-    local,
-    registrations,
-    tensor_class,
-    trained_layers,
-    weight_of,
-)
+from . import layers
+from .layers import Layer
 from .observe import observe
 from .precision import HIGH_PRECISION, Promise, promise_of
 from .stored import (
@@ -60,22 +49,22 @@ GROUPED_CLASSES = {"GroupedLinear"}
 
 def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Describe every linear-like module below the roots that own parameters of `optimizers`."""
-    layers = trained_layers(optimizers, anew=True)
-    records = [(layer.root, record) for layer in layers for record in _records_of(layer)]
-    names = distinct_names([(root, record["fqn"]) for root, record in records])
+    trained = layers.trained_layers(optimizers, anew=True)
+    records = [(layer.root, record) for layer in trained for record in _records_of(layer)]
+    names = layers.distinct_names([(root, record["fqn"]) for root, record in records])
     return [{**record, "fqn": name} for name, (_, record) in zip(names, records, strict=True)]
 
 
 def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
     module: Any = layer.module
     if not layer.is_linear:
-        for name, weight in expert_weights(layer.name, module):
+        for name, weight in layers.expert_weights(layer.name, module):
             promise = promise_of(module, weight)
             rows, columns = shape_of(weight)[-2:]
             name = f"{layer.name}.{name}"
             yield _record(name, "experts", module, weight, promise, (rows, columns))
         return
-    weight = weight_of(module)
+    weight = layers.weight_of(module)
     promise = promise_of(module, weight)
     sides = _features(module, weight)
     both = [stored(module, name) for name in ("fc1_weight", "fc2_weight")]
@@ -97,14 +86,14 @@ def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
     sizes = () if weight is None else shape_of(weight)
     if len(sizes) != 2 or stored(module, "fc1_weight", MISSING) is not MISSING:
         return None, None
-    columns, rows = sizes if class_name(module) == "Conv1D" else reversed(sizes)
+    columns, rows = sizes if layers.class_name(module) == "Conv1D" else reversed(sizes)
     return rows, columns
 
 
 def _record(
     fqn: str, kind: str, module: Any, weight: Any, promise: Promise, sides: tuple[Any, Any]
 ) -> dict[str, Any]:
-    name = class_name(module)
+    name = layers.class_name(module)
     # FSDP2 makes a subclass on the spot: the Python module is that of the class below it.
     source = next((cls for cls in type(module).__mro__ if cls.__name__ == name), type(module))
     return {
@@ -116,7 +105,7 @@ def _record(
         "out_features": sides[0],
         "sizes": [],
         "reason": None,
-        "weight_class": tensor_class(weight),
+        "weight_class": layers.tensor_class(weight),
         "training": stored(module, "training") is not False,
         "frozen": weight is None or not header(weight, "requires_grad"),
         **promise._asdict(),
@@ -147,7 +136,7 @@ def stored_in_fp8(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Return a record for each type of weights and of optimizer states that are kept in FP8."""
     tensors: Counter[tuple[str, str]] = Counter()
     elements: Counter[tuple[str, str]] = Counter()
-    for module in known_modules():
+    for module in layers.known_modules():
         for part in _weights_in_fp8(module):
             key = ("weights", part.dtype)
             tensors[key] += _multiplies(module)
@@ -164,7 +153,7 @@ def stored_in_fp8(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
 
 def kept_in_fp8(tensor: Any, depth: int = DEPTH) -> Kept | None:
     """Return what a tensor keeps in FP8 itself or in its wrapper; None if it keeps nothing so."""
-    tensor = local(tensor)
+    tensor = layers.local(tensor)
     if not is_a(tensor, Tensor):
         return None
     dtype = str(header(tensor, "dtype")).removeprefix("torch.")
@@ -192,7 +181,7 @@ def _weights_in_fp8(module: Any) -> Iterator[Kept]:
 
 def _multiplies(module: Any) -> bool:
     sides = (stored(module, name) for name in ("in_features", "out_features"))
-    return is_linear_class(module) or all(is_a(side, int) for side in sides)
+    return layers.is_linear_class(module) or all(is_a(side, int) for side in sides)
 
 
 def _states_in_fp8(optimizers: Iterable[Any]) -> Iterator[Kept]:
@@ -213,7 +202,7 @@ def install_dry(out: str) -> None:
     Args:
         out: the folder for one JSON file of each process.
     """
-    registrations.begin()
+    layers.registrations.begin()
     observe(Optimizer, "__init__", lambda _: _look_and_end(Path(out)))
 
 

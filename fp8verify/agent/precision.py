@@ -221,9 +221,10 @@ def runs_fp8(module: Any) -> bool:
 
 
 def normalizes_input(module: Any) -> bool:
-    """Whether a module of Transformer Engine normalizes its input before it casts it."""
+    """Whether a module is one of Transformer Engine's that normalize their input and cast that."""
     names = {cls.__name__ for cls in type(module).__mro__}
-    return not names.isdisjoint(("LayerNormLinear", "LayerNormMLP"))
+    layer_norms = ("LayerNormLinear", "LayerNormMLP")
+    return is_transformer_engine(module) and not names.isdisjoint(layer_norms)
 
 
 def recipe_class(recipe: Any) -> str:

@@ -398,7 +398,7 @@ class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
         unchanged: whether the copy is the same at the start and end of the window.
         moved: share of the master's values that changed in the window.
         off_before: share of the copy's values, at the end, that are more than one unit in the last
-            place from the cast of the master as it was at the beginning.
+            place from the cast of the master as it was at the beginning; 0 if the copy changed.
         off: the same share, with the master as it is at the end.
         likeness: cosine of the angle between copy and master; 1 if the framework names the copy.
     """
@@ -415,10 +415,7 @@ class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The scales at a window that ended with `last_step`; loss scales are None if infinite.
-
-    `weights_ms` is how long the run waited for the samples of `weights`.
-    """
+    """The scales at a window that ended with `last_step`; loss scales are None if infinite."""
 
     last_step: int
     recipes: tuple[RecipeRecord, ...]
@@ -427,7 +424,6 @@ class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
     loss_scales: tuple[float | None, ...]
     loss_scales_before: tuple[float | None, ...]
     weights: tuple[WeightCopyRecord, ...] = ()
-    weights_ms: float = 0.0
 
 
 class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,11 +24,10 @@ from fp8verify.agent.numerics.scales import (
 )
 from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
+    OPERANDS,
     NumericsHooks,
     cast_of_operand,
-    clip_ratio,
-    watch_clipping,
-    watch_products,
+    watch_calls,
 )
 
 pytestmark = pytest.mark.train
@@ -274,30 +273,21 @@ def test_a_class_of_the_scripts_own_is_seen_by_its_products() -> None:
     assert all(row["scaling"] == "tensorwise" and row["sqnr_db"] > 24 for row in rows.values())
 
 
-@pytest.mark.usefixtures("_products")
 def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual: Any = torch._scaled_mm
+    monkeypatch.setattr(torch, "_scaled_mm", lambda **given: list(given.values()))
+    seen: list[Any] = []
+    undo = watch_calls(torch, "_scaled_mm", OPERANDS, lambda *operands: seen.extend(operands))
 
-    def by_name(*, input: Any, mat2: Any, scale_a: Any, scale_b: Any, **others: Any) -> Any:  # noqa: A002
-        return usual(input, mat2, scale_a, scale_b, **others)
-
-    monkeypatch.setattr(torch, "_scaled_mm", by_name)
-    rows: list[Any] = []
-    undo = watch_products(
-        lambda a, b, *scales: rows.extend(map(cast_of_operand, (a, b.t()), scales))
-    )
-    a, b, one = (torch.ones(2, 4).to(E4M3.dtype), torch.ones(4, 2).to(E4M3.dtype), torch.ones(()))
-    found = torch._scaled_mm(input=a, mat2=b, scale_a=one, scale_b=one)
+    given: Any = torch._scaled_mm(input=1, mat2=2, scale_b=4, scale_a=3)  # type: ignore[arg-type]
     undo()
 
-    assert torch.equal(found, torch.full((2, 2), 4.0))
-    assert [cast.scaling for cast in rows] == ["tensorwise", "tensorwise"]
-    assert torch._scaled_mm is by_name
+    assert given == [1, 2, 4, 3]
+    assert seen == [1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("_products")
 def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
-    undo = watch_products(lambda *_: None)
+    undo = watch_calls(torch, "_scaled_mm", OPERANDS, lambda *_: None)
     ours = torch._scaled_mm
     torch._scaled_mm = theirs = lambda *args, **kwargs: ours(*args, **kwargs)
     undo()
@@ -358,19 +348,19 @@ def test_what_transformer_engine_keeps_is_read_at_both_ends() -> None:
 
 
 def test_clipping_is_seen_once_from_wherever_it_was_imported() -> None:
-    weight = nn.Parameter(torch.zeros(2))
+    module = Linear(named("Float8CurrentScaling"))
     originals = [getattr(module, name) for module, name in CLIPPING]
     ratios = {}
     for limits in [(1.0,), (100.0,), (100.0, 100.0), ()]:
-        weight.grad = torch.tensor([3.0, 4.0])
-        calls: list[Any] = []
-        undo = watch_clipping(calls)
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        module.weight.grad = torch.zeros(64, 64)
+        module.weight.grad[0, :2] = torch.tensor([3.0, 4.0])
+        hooks = NumericsHooks([("layer", module)])
         for limit in limits:
-            clip_grad_norm_([weight], limit)
-        for one in undo:
-            one()
-        clip_grad_norm_([weight], 100.0)  # after the step
-        ratios[limits] = clip_ratio(calls)
+            clip_grad_norm_([module.weight], limit)
+        hooks.remove()
+        clip_grad_norm_([module.weight], 100.0)  # after the step
+        ratios[limits] = hooks.result(1, [optimizer])["gradient"]["clip_ratio"]
 
     assert ratios == {(1.0,): pytest.approx(0.2), (100.0,): 1.0, (100.0, 100.0): None, (): None}
     assert [getattr(module, name) for module, name in CLIPPING] == originals

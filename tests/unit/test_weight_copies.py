@@ -118,8 +118,6 @@ def test_copies_that_are_cast_in_each_step_are_sound(
     (record,) = train(Linear(layout, found), rate, refresh=True, steps=steps)
     assert (record["sampled"], record["format"]) == (1920, found.name)
     assert stale([record]) == 0
-    if steps == 1:  # what the step's own forward pass cast
-        assert record["off_before"] == 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -8,7 +8,6 @@ layers in the second step after the windows (`step_hooks.py`); `--numerics-every
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,6 @@ class Numerics(Instrument):
         self._step = ExitStack()  # what is to be undone when it is over
         self._before: dict[str, Any] = {}  # what the window began with
         self._copies: Samples | None = None  # of the moment before
-        self._copies_ms = 0.0
         self._follows = False  # whether the step after a window is still to be looked at
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
@@ -63,7 +61,7 @@ class Numerics(Instrument):
             "scales": KeptScales(self._modules()),
             "loss_scales": scales_of(used_scalers()),
         }
-        self._copies, self._copies_ms, self._follows = None, 0.0, False
+        self._copies, self._follows = None, False
         self._look_at_copies()
 
     def end(self) -> dict[str, Any]:
@@ -73,13 +71,11 @@ class Numerics(Instrument):
         after, scalers = KeptScales(self._modules()), used_scalers()
         weights = self._look_at_copies() if self._copies else []
         if after.slots or after.recipes or scalers or weights:
-            scales = {
-                **scale_records(before["scales"], after),
-                "loss_scales": scales_of(scalers),
-                "loss_scales_before": before["loss_scales"],
-            }
-            copies = {"weights": weights, "weights_ms": round(self._copies_ms, 3)}
-            self._windows.append({"last_step": self._now, **scales, **copies})
+            self._windows.append({
+                "last_step": self._now, **scale_records(before["scales"], after),
+                "loss_scales": scales_of(scalers), "loss_scales_before": before["loss_scales"],
+                "weights": weights,
+            })  # fmt: skip
         self._follows = bool(weights) and not self._live
         self._write()
         if self._live:
@@ -131,16 +127,13 @@ class Numerics(Instrument):
         """Sample the FP8 copies of weights; return how they changed since the moment before."""
         from .weight_copies import compare, sample_copies
 
-        began = time.perf_counter()
         before, self._copies = self._copies, None
         try:
             self._copies = sample_copies(self._modules(), self.context.optimizers())
-            records = compare(before, self._copies) if before else []
+            return compare(before, self._copies) if before else []
         except Exception as error:  # a tensor class that is not what its names say
             debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
-            records = []
-        self._copies_ms += (time.perf_counter() - began) * 1e3
-        return records
+            return []
 
     def _follow_copies(self) -> None:
         """Compare once more, one step after a window.
@@ -152,7 +145,7 @@ class Numerics(Instrument):
         weights = self._look_at_copies() if self._copies else []
         self._copies = None
         if weights:
-            self._windows[-1] |= {"weights": weights, "weights_ms": round(self._copies_ms, 3)}
+            self._windows[-1]["weights"] = weights
             self._write()
 
     def _plan(self, step: int) -> None:

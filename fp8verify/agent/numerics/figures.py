@@ -13,31 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..casts import (
-    BLOCK_ROW,
-    BLOCKS,
-    DELAYED,
-    E4M3,
-    E5M2,
-    MXFP8,
-    ROWWISE,
-    TENSORWISE,
-    Cast,
-    Format,
-    Quantized,
-    absolute_maxima,
-    can_block,
-    quantize,
-)
+from .. import casts
+from ..casts import Cast, Format, Quantized
 
 PART = 1 << 23  # elements at once: 32 MB in float32, of which there are four at a time
 # The same tensor under other recipes: what was lost. Only bytes need scales of float64.
 WHAT_IF: dict[str, Cast] = {
-    "tensorwise_e4m3": Cast(E4M3, TENSORWISE, double=False),
-    "tensorwise_e5m2": Cast(E5M2, TENSORWISE, double=False),
-    "rowwise_e4m3": Cast(E4M3, ROWWISE, power_of_2=True, double=False),
-    "block_1x128_e4m3": Cast(E4M3, BLOCK_ROW, double=False),
-    "mxfp8_e4m3": Cast(E4M3, MXFP8, ceiling=True, double=False),
+    "tensorwise_e4m3": Cast(casts.E4M3, casts.TENSORWISE, double=False),
+    "tensorwise_e5m2": Cast(casts.E5M2, casts.TENSORWISE, double=False),
+    "rowwise_e4m3": Cast(casts.E4M3, casts.ROWWISE, power_of_2=True, double=False),
+    "block_1x128_e4m3": Cast(casts.E4M3, casts.BLOCK_ROW, double=False),
+    "mxfp8_e4m3": Cast(casts.E4M3, casts.MXFP8, ceiling=True, double=False),
 }
 MAXIMA = ("amax", "scale")  # of all calls of a layer the largest counts; the others are added up
 COUNTS = (
@@ -64,7 +50,7 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
     """
     x = x.reshape(-1, x.shape[-1] if x.dim() else 1)
     x_type = as_type or x.dtype
-    maxima = absolute_maxima(x).to(x_type).unsqueeze(-1)
+    maxima = casts.absolute_maxima(x).to(x_type).unsqueeze(-1)
     amax = maxima.amax()
     total: Figures = {
         "amax": amax,
@@ -72,7 +58,9 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
         # Not "less than infinity": a NaN is neither.
         "rows_not_finite": len(maxima) - (maxima < float("inf")).sum(),
     }
-    whole = BLOCKS[cast.scaling][0] if cast is not None and cast.scaling in BLOCKS else 1
+    whole = (
+        casts.BLOCKS[cast.scaling][0] if cast is not None and cast.scaling in casts.BLOCKS else 1
+    )
     height = max(1, PART // (x.shape[-1] * whole)) * whole
     for first in range(0, len(x), height):
         rows = slice(first, first + height)
@@ -127,20 +115,20 @@ def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) ->
         "signal": torch.linalg.vector_norm(x, dtype=torch.float64).square(),
     }
     if cast is not None:
-        figures |= _under(x, cast, maxima if cast.scaling == ROWWISE else amax, nonzero)
+        figures |= _under(x, cast, maxima if cast.scaling == casts.ROWWISE else amax, nonzero)
     for name, other in WHAT_IF.items():
-        if not can_block(x.shape, other.scaling):
+        if not casts.can_block(x.shape, other.scaling):
             continue
         if cast is not None and cast.scale is None and other == cast._replace(double=other.double):
             figures[name] = figures["noise"]
         else:
-            of = maxima if other.scaling == ROWWISE else amax
-            figures[name] = _noise(quantize(x, other, of))
+            of = maxima if other.scaling == casts.ROWWISE else amax
+            figures[name] = _noise(casts.quantize(x, other, of))
     return figures
 
 
 def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
-    done = quantize(x, cast, amax)
+    done = casts.quantize(x, cast, amax)
     magnitudes = done.values.to(torch.float32).abs_()
     left = torch.count_nonzero(magnitudes)
     figures: Figures = {
@@ -148,11 +136,11 @@ def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
         "flushed": nonzero - left,
         "subnormal": left - torch.count_nonzero(magnitudes >= cast.format.smallest_normal),
     }
-    if cast.scale is not None or cast.scaling == MXFP8:  # others fit the largest value
+    if cast.scale is not None or cast.scaling == casts.MXFP8:  # others fit the largest value
         figures["saturated"] = torch.count_nonzero(done.scaled.abs() > cast.format.clipped)
-    if cast.scaling in (TENSORWISE, DELAYED):
+    if cast.scaling in (casts.TENSORWISE, casts.DELAYED):
         figures["scale"] = done.scale.amax()
-    if cast.scaling == MXFP8:
+    if cast.scaling == casts.MXFP8:
         # Blocks more than half of whose values are the largest: arXiv 2506.20752.
         at_top = (magnitudes == cast.format.largest).sum(dim=(-3, -1))
         figures["top_blocks"] = torch.count_nonzero(at_top > magnitudes.shape[-1] / 2)
@@ -198,13 +186,13 @@ class Measurements:
         """
         width = x.shape[-1] if x.dim() else 1
         height = x.numel() // width
-        replayed = cast if cast is None or can_block((height, width), cast.scaling) else None
+        replayed = cast if cast is None or casts.can_block((height, width), cast.scaling) else None
         row = self._row(layer, tensor, "values" if replayed is None else "replay", cast)
         if row is not None:
             row.rows += height
             row.elements += x.numel()
-            if replayed is not None and replayed.scaling == MXFP8:
-                row.blocks += x.numel() // BLOCKS[MXFP8][1]
+            if replayed is not None and replayed.scaling == casts.MXFP8:
+                row.blocks += x.numel() // casts.BLOCKS[casts.MXFP8][1]
             self._lines[x.device].append((row, measure(x, replayed, as_type)))
 
     def add_bytes(self, layer: str, tensor: str, data: Tensor, cast: Cast) -> None:

@@ -14,26 +14,18 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
+from .. import precision
 from ..casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
 from ..layers import matrices_of, measurable, plain
 from ..observe import on_calls, register, replaced
-from ..precision import (
-    GRAD_OUTPUT,
-    INPUT,
-    WEIGHT,
-    Casts,
-    casts_of,
-    is_transformer_engine,
-    normalizes_input,
-    recipe_class,
-    runs_fp8,
-)
+from ..precision import GRAD_OUTPUT, INPUT, WEIGHT, Casts
 from ..process import captures_graph, on_autograd_thread
 from ..stored import is_a, items_of, stored, unseen
 from .figures import Measurements
@@ -46,8 +38,8 @@ LEAST_BYTES = 1 << 10  # smaller ones hold scales
 # others call the second one: torch/nn/utils/clip_grad.py and __init__.py, from 2.6 on.
 CLIPPING = ((clip_grad, "_clip_grads_with_norm_"), (torch.nn.utils, "clip_grads_with_norm_"))
 _AGAINST_ZERO = 1e-6  # as clip_grad.py has it
-# Its first arguments, all of which may be given by name: native_functions.yaml, `_scaled_mm`.
-OPERANDS = ("input", "mat2", "scale_a", "scale_b")
+CLIPPED = ("parameters", "max_norm", "total_norm")
+OPERANDS = ("input", "mat2", "scale_a", "scale_b")  # native_functions.yaml, `_scaled_mm`
 
 
 def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
@@ -69,35 +61,22 @@ def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
     return Cast(FORMATS[values.dtype], TENSORWISE, scale=scale.reshape(()))
 
 
-def _before_calls(module: Any, name: str, seen: Callable[..., object]) -> Callable[[], None]:
-    """Give `seen` the arguments of each call of a function; returns what undoes it."""
+def watch_calls(
+    module: Any, name: str, parameters: Sequence[str], seen: Callable[..., object]
+) -> Callable[[], None]:
+    """Give `seen` the first arguments of each call of a function; returns what undoes it.
+
+    `parameters` are the names of these arguments, by which any of them may be given.
+    """
 
     def wrap(original: Any) -> Any:
         def fp8verify_call(*args: Any, **kwargs: Any) -> Any:
-            seen(*args, **kwargs)
+            seen(*args[: len(parameters)], *map(kwargs.get, parameters[len(args) :]))
             return original(*args, **kwargs)
 
         return fp8verify_call
 
     return replaced(module, name, wrap)
-
-
-def watch_products(seen: Callable[..., None]) -> Callable[[], None]:
-    """Give `seen` the `OPERANDS` of each call of `torch._scaled_mm`; returns what undoes it."""
-
-    def product(*args: Any, **kwargs: Any) -> None:
-        seen(*args[:4], *map(kwargs.get, OPERANDS[len(args) :]))
-
-    return _before_calls(torch, "_scaled_mm", product)
-
-
-def watch_clipping(calls: list[tuple[Any, Any]]) -> list[Callable[[], None]]:
-    """Note the limit and the norm of each clipping of gradients; returns what undoes it."""
-
-    def clips(parameters: Any, max_norm: Any, total_norm: Any, *_: Any, **__: Any) -> None:  # noqa: ARG001
-        calls.append((max_norm, total_norm))
-
-    return [_before_calls(*place, clips) for place in CLIPPING if hasattr(*place)]
 
 
 def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
@@ -122,38 +101,9 @@ class Pass:
         self.x = x if casts is None and not self.is_recompute else None
         self.casts = casts
         # Scales of MXFP8 are bytes too, one for 32 values.
-        self._least = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
+        self.least_bytes = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
         self.awaits_input = False
-        self._saved: Any = None
-
-    def watch_bytes(self, seen: Callable[[Pass, Tensor], None]) -> bool:
-        """Call `seen` with every tensor of bytes that the pass saves; return False if not possible.
-
-        Not possible while other hooks are active, as in activation checkpointing: hooks nest,
-        and the outer ones would miss what goes to the inner ones.
-        """
-
-        def pack(tensor: Tensor) -> Tensor:
-            if tensor.dtype == torch.uint8 and tensor.numel() >= self._least:
-                seen(self, tensor)
-            return tensor
-
-        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        if top is None or top(False) is not None:
-            return False
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-        try:
-            hooks.__enter__()
-        except RuntimeError:  # the script has forbidden them
-            return False
-        self._saved = hooks
-        return True
-
-    def close(self) -> None:
-        """Take off what was put in for this pass."""
-        hooks, self._saved = self._saved, None
-        if hooks is not None:
-            hooks.__exit__(None, None, None)
+        self.saved_tensors = ExitStack()  # the hooks on them
 
 
 class NumericsHooks:
@@ -184,8 +134,9 @@ class NumericsHooks:
         self._hooked = {name for name, _ in modules}
         self._expected = {name for name, module in modules if _casts(module)}
         self._undo.append(on_calls(modules, self._guard(self._before), self._guard(self._after)))
-        self._undo.append(watch_products(self._guard(self._on_product)))
-        self._undo += watch_clipping(self._clipped)
+        product, clips = self._guard(self._on_product), self._guard(self._on_clipping)
+        self._undo.append(watch_calls(torch, "_scaled_mm", OPERANDS, product))
+        self._undo += [watch_calls(*place, CLIPPED, clips) for place in CLIPPING if hasattr(*place)]
 
     def remove(self) -> None:
         """Take all hooks off; what is still to come is not measured."""
@@ -196,7 +147,7 @@ class NumericsHooks:
         self._flush_gradient()
         for thread in list(self._passes):
             for left in self._passes.pop(thread):
-                left.close()
+                left.saved_tensors.close()
 
     def result(self, step: int, optimizers: Iterable[Any]) -> dict[str, Any]:
         """Return what was measured in a step of that number; copies it from the GPU."""
@@ -256,19 +207,18 @@ class NumericsHooks:
         x, casts = plain(first_tensor(args)), _casts(module)
         run = Pass(name, module, x, casts)
         self._passes[threading.get_ident()].append(run)
-        engine = is_transformer_engine(module)
         # Of a class that says nothing, its products do.
-        if run.is_recompute or casts is None or not (casts or engine):
+        known = casts or (casts is not None and precision.is_transformer_engine(module))
+        if casts is None or not known or run.is_recompute:
             return
-        if not casts and runs_fp8(module):
+        if not casts and precision.runs_fp8(module):
             recipe = items_of(stored(module, "fp8_meta")).get("recipe")
-            self._unknown[recipe_class(recipe)].add(name)
+            self._unknown[precision.recipe_class(recipe)].add(name)
         self._seen.add(name)
-        normalizes = engine and normalizes_input(module)
         run.awaits_input = not self._add_input(name, module, x, casts)
         for part, weight in matrices_of(module) if WEIGHT in casts else ():
             self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
-        if normalizes and casts and not run.watch_bytes(self._guard(self._bytes)):
+        if casts and precision.normalizes_input(module) and not self._watch_bytes(run):
             self.unseen.append(
                 f"the normalized input of {name} cannot be seen under activation checkpointing"
             )
@@ -279,8 +229,31 @@ class NumericsHooks:
             return False
         if not x.numel():
             self._empty.add(name)
-        if INPUT in casts and not (is_transformer_engine(module) and normalizes_input(module)):
+        if INPUT in casts and not precision.normalizes_input(module):
             self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+        return True
+
+    def _watch_bytes(self, run: Pass) -> bool:
+        """Count every tensor of bytes that the pass saves; return False if not possible.
+
+        Not possible while other hooks are active, as in activation checkpointing: hooks nest,
+        and the outer ones would miss what goes to the inner ones.
+        """
+        seen = self._guard(self._bytes, run)
+
+        def pack(tensor: Tensor) -> Tensor:
+            if tensor.dtype == torch.uint8 and tensor.numel() >= run.least_bytes:
+                seen(tensor)
+            return tensor
+
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        if top is None or top(False) is not None:
+            return False
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+        try:
+            run.saved_tensors.enter_context(hooks)
+        except RuntimeError:  # the script has forbidden them
+            return False
         return True
 
     def _bytes(self, run: Pass, data: Tensor) -> None:
@@ -291,16 +264,15 @@ class NumericsHooks:
         passes = self._passes[threading.get_ident()]
         # After an error in a layer further in, its pass is still there.
         while passes and passes[-1].name != name:
-            passes.pop().close()
+            passes.pop().saved_tensors.close()
         if not passes:
             return
         run = passes.pop()
-        run.close()
+        run.saved_tensors.close()
         if run.awaits_input:  # given by name, which torch's global hooks show afterwards only
-            self._add_input(
-                name, module, plain(first_tensor(list(kwargs.values()))), run.casts or {}
-            )
-        in_fp8 = runs_fp8(module)
+            x = plain(first_tensor(list(kwargs.values())))
+            self._add_input(name, module, x, run.casts or {})
+        in_fp8 = precision.runs_fp8(module)
         if in_fp8 and not run.is_recompute:
             self._first_was_fp8.add(name)
         elif run.is_recompute and name in self._first_was_fp8 and not in_fp8:
@@ -332,6 +304,9 @@ class NumericsHooks:
             with unseen():
                 self._add(waiting[0], GRAD_OUTPUT, waiting[1], None)
 
+    def _on_clipping(self, _: Any, limit: Any, norm: Any) -> None:
+        self._clipped.append((limit, norm))
+
     def _on_product(self, a: Tensor, b: Tensor, scale_a: Any, scale_b: Any) -> None:
         if on_autograd_thread():
             waiting = self._gradient
@@ -362,15 +337,14 @@ class NumericsHooks:
 
 def _casts(module: Any) -> Casts | None:
     weights = matrices_of(module)
-    return casts_of(module, weights[0][1] if weights else None)
+    return precision.casts_of(module, weights[0][1] if weights else None)
 
 
 def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
     """Return to what Float8Linear converts its input: torchao/float8/float8_linear.py, forward."""
-    if is_transformer_engine(module) or not measurable(x) or not torch.is_autocast_enabled():
-        return None
+    converts = torch.is_autocast_enabled() and not precision.is_transformer_engine(module)
     kind = torch.get_autocast_dtype("cuda")
-    return kind if x.dtype != kind else None
+    return kind if converts and measurable(x) and x.dtype != kind else None
 
 
 def _same_rows(x: Any, flat: Tensor) -> bool:

@@ -8,7 +8,6 @@ Megatron-LM's `main_param` or FusedAdam's state); a script's own module may have
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from math import ceil, prod
 from typing import Any, NamedTuple
@@ -33,8 +32,6 @@ from ..stored import (
 # All scales in use hold for 32 neighbors of a row, of whatever block.
 SEGMENT, SEGMENTS, ACROSS = 32, 64, 8
 MOST_COPIES = 4096
-# Layers compared at once: more values and torch would start its threads, which takes longer.
-TOGETHER = 32768 // (SEGMENT * SEGMENTS) - 1
 
 Samples = dict[str, "Sample"]  # by layer
 
@@ -176,87 +173,50 @@ def compare(before: Samples, after: Samples) -> list[dict[str, Any]]:
     A copy that was not cast again while its master moved differs from what the master gives at
     either end; one that was cast anew is what the master gave in between.
     """
-    groups: defaultdict[Any, list[str]] = defaultdict(list)
-    for layer, now in after.items():
-        earlier = before.get(layer)
-        copy = now.copy
-        if earlier is not None and earlier.copy.data.shape == copy.data.shape:
-            groups[copy.format, copy.data.shape, copy.inverse is None].append(layer)
-    parts = [
-        layers[first : first + TOGETHER]
-        for layers in groups.values()
-        for first in range(0, len(layers), TOGETHER)
-    ]
     records = []
-    for layers in parts:
-        samples = [after[layer] for layer in layers]
-        figures = _figures([before[layer] for layer in layers], samples).tolist()
-        for layer, sample, (unchanged, *shares, likeness) in zip(
-            layers, samples, figures, strict=True
-        ):
-            kind, form, data, _ = sample.copy
-            known = {"layer": layer, "kind": kind, "format": form.name, "sampled": data.numel()}
-            seen = dict(zip(("moved", "off_before", "off"), shares, strict=True))
-            records.append(
-                {
-                    **known,
-                    "unchanged": unchanged == 1,
-                    **seen,
-                    "likeness": _likeness(likeness, sample),
-                }
-            )
+    for layer, now in after.items():
+        then, copy = before.get(layer), now.copy
+        if then is None or then.copy.data.shape != copy.data.shape:
+            continue
+        # On the CPU: the samples are a few KB per layer.
+        data, old = copy.data.cpu(), then.copy.data.cpu()
+        master, earlier = now.master.cpu().float(), then.master.cpu().float()
+        unchanged, moved = torch.equal(data, old), float((master != earlier).float().mean())
+        off_before, off, likeness = 0.0, 0.0, 1.0
+        if unchanged and moved:
+            values = data.view(copy.format.dtype).float()
+            scale, scale_before = (_scale_of(copy, values, one) for one in (master, earlier))
+            off_before = _off(copy.format, data, earlier, scale_before)
+            off = _off(copy.format, data, master, scale)
+            likeness = 1.0 if now.certain else _cosine(values * scale, master)
+        records.append({
+            "layer": layer, "kind": copy.kind, "format": copy.format.name,
+            "sampled": data.numel(), "unchanged": unchanged, "moved": moved,
+            "off_before": off_before, "off": off, "likeness": likeness,
+        })  # fmt: skip
     return records
 
 
-def _likeness(cosine: float, sample: Sample) -> float:
-    """Return the cosine of copy and master, which distinguishes a copy from other tensors.
-
-    It is 1 if the framework names the copy: a copy that was stale for long no longer resembles its
-    master.
-    """
-    if sample.certain:
-        return 1.0
+def _cosine(a: Tensor, b: Tensor) -> float:
+    """Return the cosine of copy and master, which distinguishes a copy from other tensors."""
+    cosine = float(torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=0))
     return cosine if -1 <= cosine <= 1 else 0.0
 
 
-def _figures(then: list[Sample], now: list[Sample]) -> Tensor:
-    """Return for each copy: unchanged, share of the master moved, shares off, likeness.
-
-    On the CPU: the samples are a few KB per layer.
-    """
-    form = now[0].copy.format
-    data, old = (torch.stack([s.copy.data.cpu() for s in some]) for some in (now, then))
-    master, earlier = (torch.stack([s.master.cpu().float() for s in some]) for some in (now, then))
-    values = data.view(form.dtype).float()
-    known = [s.copy.inverse.cpu() for s in now if s.copy.inverse is not None]
-    inverse = torch.stack(known) if known else _fitted(values, master)
-    inverse_before = inverse if known else _fitted(values, earlier)
-    likeness = torch.nn.functional.cosine_similarity(
-        (values * inverse).double(), master.double(), dim=1
-    )
-    figures = (
-        (data == old).all(dim=1).float(),
-        (master != earlier).float().mean(dim=1),
-        _off(form, data, earlier, inverse_before),
-        _off(form, data, master, inverse),
-        likeness,
-    )
-    return torch.stack(figures, dim=1)
+def _scale_of(copy: Copy, values: Tensor, master: Tensor) -> Tensor:
+    """Return the scale of all values, or those that fit best, one for each segment."""
+    if copy.inverse is not None:
+        return copy.inverse.cpu()
+    ratio = (master.abs() / values.abs()).view(-1, min(SEGMENT, len(values)))
+    return ratio.nanmedian(dim=1, keepdim=True).values.expand_as(ratio).reshape(-1)
 
 
-def _fitted(values: Tensor, master: Tensor) -> Tensor:
-    """Return the scales that fit best, one for each segment."""
-    width = min(SEGMENT, values.shape[1])
-    ratio = (master.abs() / values.abs()).view(len(values), -1, width)
-    return ratio.nanmedian(dim=2, keepdim=True).values.expand_as(ratio).reshape(values.shape)
-
-
-def _off(form: Format, data: Tensor, master: Tensor, inverse: Tensor) -> Tensor:
+def _off(form: Format, data: Tensor, master: Tensor, scale: Tensor) -> float:
     """Return the share of values more than one unit in the last place from the master's cast."""
-    scaled = (master / inverse).clamp(-form.largest, form.largest)
-    expected = scaled.to(form.dtype).view(torch.uint8)
-    known = torch.isfinite(master) & torch.isfinite(inverse) & (inverse > 0)
-    return (((_ordinal(data) - _ordinal(expected)).abs() > 1) & known).float().mean(dim=1)
+    scaled = (master / scale).clamp(-form.largest, form.largest)
+    units = _ordinal(data) - _ordinal(scaled.to(form.dtype).view(torch.uint8))
+    known = torch.isfinite(master) & torch.isfinite(scale) & (scale > 0)
+    return float(((units.abs() > 1) & known).float().mean())
 
 
 def _ordinal(data: Tensor) -> Tensor:
