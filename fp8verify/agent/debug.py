@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import traceback
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
 from .config import Config
@@ -47,10 +47,8 @@ class DebugLog:
         """Write a line about something that happens a few times in a run."""
         if self._folder is None or self._left <= 0:
             return
-        now = time.time()
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now))
-        thread = threading.current_thread().name
-        line = f"{clock}.{int(now % 1 * 1e6):06d} {thread}: {text.rstrip()}\n"
+        now, thread = datetime.now(timezone.utc), threading.current_thread().name
+        line = f"{now:%Y-%m-%d %H:%M:%S.%f} {thread}: {text.rstrip()}\n"
         data = line.encode(errors="backslashreplace")[: self._left]
         self._left -= len(data)
         if not self._left:

@@ -439,15 +439,9 @@ def _observe_graphs(observer: Observer) -> None:
             _captured.clear()
 
     def is_replayed(graph: Any) -> None:
-        optimizers = graphs.get(graph) if graphs else None
-        if optimizers:
-            observer.graph_is_replayed(optimizers)
+        if graph in graphs:
+            observer.graph_is_replayed(graphs[graph])
 
-    listeners: dict[str, Callable[[Any], None]] = {
-        "capture_begin": lambda _: _captured.clear(),
-        "capture_end": ends,
-        "replay": is_replayed,
-    }
-    for name, listener in listeners.items():
-        with suppress(AttributeError, KeyError):  # a torch whose graphs have no such method
-            observe(torch.cuda.CUDAGraph, name, listener)
+    observe(torch.cuda.CUDAGraph, "capture_begin", lambda _: _captured.clear())
+    observe(torch.cuda.CUDAGraph, "capture_end", ends)
+    observe(torch.cuda.CUDAGraph, "replay", is_replayed)

@@ -166,42 +166,40 @@ class FrameworkNumbers(Instrument):
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
-        self._reads = False
-        self._before: dict[StepCounter, int] = {}
-        self._first: dict[StepCounter, int] = {}
-        self._last: dict[StepCounter, int] = {}
+        # Before the window's first step, after it, and after the last one; none outside of windows.
+        self._shown: list[dict[StepCounter, int]] = []
 
     def begin(self) -> None:
         """Read what the counters show before the window's first step."""
-        self._reads = True
-        self._before, self._first, self._last = counters.shown(), {}, {}
+        self._shown = [counters.shown()]
 
     def after_step(self, _: int, /) -> None:
         """Read the counters."""
-        if self._reads:
-            self._last = counters.shown()
-            self._first = self._first or self._last
+        if self._shown:
+            self._shown[2:] = [counters.shown()]
 
     def end(self) -> dict[str, Any]:
         """Return the window's `FrameworkSteps`, by the first counter that moved, if any did."""
-        self._reads = False
-        known = [c for c in self._last if c in self._first]
-        moved = [c for c in known if self._last[c] > self._before.get(c, self._first[c])]
-        counter = next(iter((*moved, *known)), None)
-        if counter is None:
+        shown, self._shown = self._shown, []
+        if len(shown) < 2:
             return {"framework": None}
+        before, first, last = shown[0], shown[1], shown[-1]
+        known = [counter for counter in last if counter in first]
+        moved = [c for c in known if last[c] > before.get(c, first[c])]
+        counter = next(iter((*moved, *known)), None)
         return {
-            "framework": {
+            "framework": counter
+            and {
                 "name": counter.shown,
                 "counter": counter.name,
-                "first": self._first[counter] + (not counter.early),
-                "last": self._last[counter] + (not counter.early),
+                "first": first[counter] + (not counter.early),
+                "last": last[counter] + (not counter.early),
             }
         }
 
     def drop(self) -> None:
         """Read the counters no more."""
-        self._reads = False
+        self._shown = []
 
 
 class MemoryPeak(Instrument):

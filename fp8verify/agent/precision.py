@@ -75,6 +75,12 @@ def _all_legs(
     return _promise(formats, recipe, emulated=emulated)
 
 
+def _casts(cast: Cast, *, weight: Cast | None = None, gradient: Format | None = None) -> Casts:
+    """Return one cast for all tensors, but for another of the weight or format of the gradient."""
+    to_gradient = cast._replace(format=gradient or cast.format)
+    return {INPUT: cast, WEIGHT: weight or cast, GRAD_OUTPUT: to_gradient}
+
+
 # --- torchao ------------------------------------------------------------------
 
 # The two casts of each GEMM: torchao/float8/config.py, Float8LinearConfig.
@@ -128,9 +134,8 @@ def _float8_linear_casts(module: Any) -> Casts:
 def casts_of_recipe(name: str) -> Casts:
     """Return the casts of torchao's recipe of that name: float8/config.py, from_recipe_name."""
     if name == "tensorwise":
-        by_tensor = Cast(E4M3, TENSORWISE)
-        return {INPUT: by_tensor, WEIGHT: by_tensor, GRAD_OUTPUT: Cast(E5M2, TENSORWISE)}
-    return dict.fromkeys(TENSORS, Cast(E4M3, ROWWISE, power_of_2=True))
+        return _casts(Cast(E4M3, TENSORWISE), gradient=E5M2)
+    return _casts(Cast(E4M3, ROWWISE, power_of_2=True))
 
 
 def _mx(owner: Any) -> Promise:
@@ -149,13 +154,16 @@ def _mx_casts(owner: Any) -> Casts:
         return {}
     gradient = FORMATS[stored(config, "elem_dtype_grad_output_override") or element]
     ceiling = stored(mode, "_value_", mode) in (None, "rceil", "ceil")
-    cast = Cast(FORMATS[element], MXFP8, ceiling=ceiling)
-    return {INPUT: cast, WEIGHT: cast, GRAD_OUTPUT: cast._replace(format=gradient)}
+    return _casts(Cast(FORMATS[element], MXFP8, ceiling=ceiling), gradient=gradient)
 
 
 def _emulates(config: Any) -> bool:
     choice = stored(config, "kernel_preference") or stored(config, "gemm_kernel_choice")
     return bool(stored(choice, "_value_") == "emulated")
+
+
+def _nvfp4(module: Any) -> Promise:
+    return _all_legs("nvfp4", "nvfp4", emulated=_emulates(module))
 
 
 def _fake_quantized(module: Any) -> Promise:
@@ -178,8 +186,7 @@ def _blockwise(module: Any) -> Promise:
 
 
 def _blockwise_casts(_: Any) -> Casts:
-    by_row = Cast(E4M3, BLOCK_ROW)
-    return {INPUT: by_row, WEIGHT: Cast(E4M3, BLOCK_SQUARE), GRAD_OUTPUT: by_row}
+    return _casts(Cast(E4M3, BLOCK_ROW), weight=Cast(E4M3, BLOCK_SQUARE))
 
 
 def _float8_weight(weight: Any) -> Promise:
@@ -193,8 +200,13 @@ def _weight_recipe(weight: Any, config: Any) -> str:
     return str(recipe) if len(shape_of(weight)) == 2 else "rowwise"
 
 
-def _is_mx(weight: Any) -> bool:
-    return "mxfp8" in str(stored(stored(weight, "scaling_type"), "_value_", ""))
+def _float8_weight_casts(weight: Any) -> Casts:
+    return casts_of_recipe(_weight_recipe(weight, stored(weight, "config")))
+
+
+def _grouped(weight: Any) -> Known:
+    scaling = stored(stored(weight, "scaling_type"), "_value_", "")
+    return _MX_EXPERTS if "mxfp8" in str(scaling) else _FLOAT8_EXPERTS
 
 
 # --- Transformer Engine -------------------------------------------------------
@@ -352,8 +364,7 @@ def _computed_casts(recipe: Any, _: dict[str, Any]) -> Casts:
 
 def _mx_recipe_casts(recipe: Any, _: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
-    cast = Cast(forward, MXFP8, ceiling=True)
-    return {INPUT: cast, WEIGHT: cast, GRAD_OUTPUT: cast._replace(format=backward)}
+    return _casts(Cast(forward, MXFP8, ceiling=True), gradient=backward)
 
 
 class Recipe(NamedTuple):
@@ -380,25 +391,22 @@ class Known(NamedTuple):
     """How to read a class: its promise and, if known, its casts."""
 
     promise: Callable[[Any], Promise]
-    casts: Callable[[Any], Casts] | None = None
+    casts: Callable[[Any], Casts | None] = lambda _: None
 
 
-_FLOAT8_LINEAR = Known(_float8_linear, _float8_linear_casts)
 _MX = Known(_mx, _mx_casts)
 _FLOAT8_EXPERTS = Known(lambda _: _all_legs("fp8", "rowwise"), lambda _: casts_of_recipe("rowwise"))
 _MX_EXPERTS = Known(lambda _: _all_legs("mxfp8", "mxfp8"), lambda _: _mx_casts(None))
 
 MODULES = {
     # torchao/float8/float8_linear.py
-    "torchao.Float8Linear": _FLOAT8_LINEAR,
-    "torchao.Float8LinearNoCompile": _FLOAT8_LINEAR,
+    "torchao.Float8Linear": Known(_float8_linear, _float8_linear_casts),
+    "torchao.Float8LinearNoCompile": Known(_float8_linear, _float8_linear_casts),
     # torchao/prototype/moe_training/mxfp8_linear.py (0.18); prototype/mx_formats before
     "torchao.MXFP8Linear": _MX,
     "torchao.MXLinear": _MX,
     # torchao/prototype/moe_training/nvfp4_training/nvfp4_training.py
-    "torchao.NVFP4Linear": Known(
-        lambda module: _all_legs("nvfp4", "nvfp4", emulated=_emulates(module))
-    ),
+    "torchao.NVFP4Linear": Known(_nvfp4),
     # torchao/quantization/qat/linear.py, prototype/qat/mx.py and nvfp4.py
     "torchao.FakeQuantizedLinear": Known(_fake_quantized),
     "torchao.MXFakeQuantizedLinear": Known(_fake_quantized),
@@ -411,14 +419,11 @@ MODULES = {
 # Tensors that take over `linear` and `_grouped_mm`: torchao/prototype/moe_training/tensor.py,
 # ScaledGroupedMMTensor up to 0.15.
 WEIGHTS = {
-    "Float8TrainingWeightWrapperTensor": Known(
-        _float8_weight,
-        lambda weight: casts_of_recipe(_weight_recipe(weight, stored(weight, "config"))),
-    ),
+    "Float8TrainingWeightWrapperTensor": Known(_float8_weight, _float8_weight_casts),
     "MXFP8TrainingWeightWrapperTensor": _MX,
     "ScaledGroupedMMTensor": Known(
-        lambda weight: (_MX_EXPERTS if _is_mx(weight) else _FLOAT8_EXPERTS).promise(weight),
-        lambda weight: _mx_casts(None) if _is_mx(weight) else casts_of_recipe("rowwise"),
+        lambda weight: _grouped(weight).promise(weight),
+        lambda weight: _grouped(weight).casts(weight),
     ),
 }
 # torchtitan/components/quantization/float8.py and mx.py: experts are subclasses made of the model's
@@ -448,10 +453,8 @@ def casts_of(module: Any, weight: Any) -> Casts | None:
         weight: its weight, or the local shard of it.
     """
     known, owner, _ = _known(module, weight)
-    if known is None or known.casts is None:
-        return None
     try:
-        return known.casts(owner)
+        return known.casts(owner) if known is not None else None
     except (AttributeError, KeyError):  # another version of the class
         return {}
 

@@ -72,14 +72,9 @@ def gpu() -> dict[str, str]:
 
 # Import name, which is also the name of the distribution but for "-" and "_".
 LIBRARIES = (
-    "torchao",
-    "transformer_engine",
-    "triton",
-    "transformers",
-    "accelerate",
-    "lightning",
-    "deepspeed",
-)
+    "torchao", "transformer_engine", "triton",
+    "transformers", "accelerate", "lightning", "deepspeed",
+)  # fmt: skip
 
 
 @cache

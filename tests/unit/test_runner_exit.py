@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -45,25 +44,12 @@ def test_a_collective_without_its_peer_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("_gpu")
-@pytest.mark.parametrize("idle", [False, True])
-def test_where_no_thread_starts_at_exit_the_stream_is_asked(
-    monkeypatch: pytest.MonkeyPatch, idle: bool
+def test_where_no_thread_starts_at_exit_the_gpu_may_be_busy(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    stream = SimpleNamespace(query=lambda: idle)
     monkeypatch.setattr(threading.Thread, "start", fail)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-
-    assert finishes_within(0.05) == idle
-
-
-@pytest.mark.usefixtures("_gpu")
-def test_a_gpu_in_error_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: int) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(torch.cuda, "synchronize", fail)
 
     assert not finishes_within(30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -42,7 +41,6 @@ WRITTEN_STEPS = 64
 # No session begins in the hook in which another one ends: a range that C++ has open there could not
 # be ended early, see `OpenRanges`. So one step is between the last window and the eager one.
 STEPS_AFTER_WINDOW = 2
-MOST_MOVES = 20  # of a window behind the script's own profiler
 # Bytes of JSON for one autograd node: the operators and kernels of its forward and backward pass.
 # 1.7 KB an operator with its shapes (torch 2.13, CPU), some five events a node.
 BYTES_PER_NODE = 8 << 10
@@ -108,7 +106,6 @@ class WindowManager:
         self._lost: Session | None = None
         self._naming: ExitStack | None = None  # while the eager step that names layers runs
         self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
-        self._moves: Counter[int] = Counter()
         context = InstrumentContext(config, optimizers, lambda: self.record, self._may_measure)
         self._instruments = InstrumentSet(context, KINDS)
         self._begin(config, plan_of(config))
@@ -191,26 +188,20 @@ class WindowManager:
         return is_selected(self.record.files.rank, self._config["ranks"])
 
     def _move_windows(self, step: int) -> None:
-        """Move the windows that the script's profiler took behind it.
-
-        One that records again and again may take a window several times.
-        """
+        """Move the windows that the script's profiler took behind it, as often as it takes them."""
         for index in sorted(self._gave_way):
-            window = self.plan.windows[index]
-            before = f"{window['first']}-{window['last']}"
-            if self.plan.move(index, step) and not self._moves[index]:
+            if self.plan.move(index, step):
                 self.record.note(
-                    f"the script's own profiler was running when window {before} was to begin: "
-                    "later steps were chosen instead"
+                    "the script's own profiler was running when a window was to begin: later steps "
+                    "were chosen instead"
                 )
-            self._moves[index] += 1
         self._gave_way.clear()
 
     def _give_way(self, index: int) -> None:
         window = self.plan.windows[index]
         self.record.mark(window, "skipped", RUNNING)
         # The other ranks run their eager step now.
-        if self._moves[index] < MOST_MOVES and window is not self.plan.naming:
+        if window is not self.plan.naming:
             self._gave_way.add(index)
 
     def _prepare(self, window: int) -> None:

@@ -33,7 +33,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler as autograd_profiler
 
-from ..observe import ObservedFunction, observe, replaced
+from ..observe import observe, observe_function
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
@@ -52,13 +52,9 @@ ENDS = {
     "_remove_execution_trace_observer": EXECUTION_TRACE,
 }
 PLACES = (
-    "torch._C._autograd",
-    "torch._C._profiler",
-    "torch.autograd",
-    "torch.autograd.profiler",
-    "torch.autograd.profiler_legacy",
-    "torch.profiler.profiler",
-)
+    "torch._C._autograd", "torch._C._profiler", "torch.autograd", "torch.autograd.profiler",
+    "torch.autograd.profiler_legacy", "torch.profiler.profiler",
+)  # fmt: skip
 LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 ABOVE_ALL = 6  # ILoggerObserver.h: VERBOSE 0, INFO, WARNING, STAGE, ERROR, USDT 5
 INIT = b"External init callback must run in same thread as registerClient"
@@ -87,8 +83,7 @@ class ProfilerArbiter:
         for module in filter(None, map(sys.modules.get, PLACES)):
             for names, listener in ((BEGINS, self._begins), (ENDS, self._ends)):
                 for name in names.keys() & vars(module).keys():
-                    ours = partial(ObservedFunction, listener=partial(listener, names[name]))
-                    replaced(module, name, ours)
+                    observe_function(module, name, partial(listener, names[name]))
 
     def forked(self, end: Callable[[], None], *, recording: bool) -> None:
         """Record nothing in a forked child, whose Kineto has lost its threads.
