@@ -122,7 +122,7 @@ WIDE_E4M3: Final = 2.0**13
 # Largest magnitude below which no scale helps (torchao/float8/float8_utils.py, EPS).
 LEAST_AMAX: Final = 1e-12
 
-# ---- scales, copies of weights, the loss
+# ---- scales, the loss
 
 # Octaves by which a scale may be off what its history gives.
 SCALE_TOLERANCE: Final = 0.02
@@ -147,10 +147,6 @@ RISING: Final = 0.75
 WARM_UP_STEPS: Final = 200
 # Scale of a loss, at least; ours: torch's GradScaler begins with 65,536.
 LEAST_LOSS_SCALE: Final = 1.0
-# Share of the sampled values of a weight that its copy does not have; ours: a sound copy has none.
-STALE: Final = 0.01
-# Likeness of a tensor to a weight, below which it is no copy of it; ours.
-LIKE: Final = 0.5
 
 # ---- sentences
 

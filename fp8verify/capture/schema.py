@@ -389,31 +389,6 @@ class SlotRecord(msgspec.Struct, frozen=True, kw_only=True):
     largest_amax_before: Single | None
 
 
-class WeightCopyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample of the FP8 copy of a weight and of the master that it is cast from.
-
-    Attributes:
-        kind: class of the tensor that holds the copy.
-        sampled: how many values were compared.
-        unchanged: whether the copy is the same at the start and end of the window.
-        moved: share of the master's values that changed in the window.
-        off_before: share of the copy's values, at the end, that are more than one unit in the last
-            place from the cast of the master as it was at the beginning; 0 if the copy changed.
-        off: the same share, with the master as it is at the end.
-        likeness: cosine of the angle between copy and master; 1 if the framework names the copy.
-    """
-
-    layer: str
-    kind: str
-    format: str
-    sampled: Count
-    unchanged: bool
-    moved: Positive
-    off_before: Positive
-    off: Positive
-    likeness: float
-
-
 class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The scales at a window that ended with `last_step`; loss scales are None if infinite."""
 
@@ -423,7 +398,6 @@ class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[SlotRecord, ...]
     loss_scales: tuple[float | None, ...]
     loss_scales_before: tuple[float | None, ...]
-    weights: tuple[WeightCopyRecord, ...] = ()
 
 
 class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,14 +29,13 @@ pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 pytestmark = pytest.mark.train
 
 TRAINING = SCRIPTS / "numerics.py"
-COPIES = SCRIPTS / "weight_copies.py"
 LAYERS = 10
 ENDED = "the run ended before the step to measure was complete"
 OURS = {
     "nan-or-inf", "gradient-flushed", "scale-stuck", "scales-differ-between-ranks",
     "mxfp8-e5m2-gradients", "scale-unstable", "underflow-high", "sqnr-low", "outlier-layer",
     "saturates", "amax-spike", "mx-last-bucket", "recompute-not-fp8", "zero-rows",
-    "history-unused", "weight-stale",
+    "history-unused",
 }  # fmt: skip
 
 
@@ -266,22 +265,6 @@ def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path
         without = {"blocks.0.frozen"} & layers  # neither its input nor its weight has a gradient
         assert len(found.rows) == 3 * len(layers) - len(without)
         assert told(report_of(done)) == []
-
-
-@pytest.mark.parametrize(
-    ("how", "layers"),
-    [("sound", ()), ("idle", ()), ("stale", ("0", "1", "2")), ("one-stale", ("1",))],
-)
-def test_copies_of_weights_that_stay_are_found_in_every_run(
-    how: str, layers: tuple[str, ...], tmp_path: Path
-) -> None:
-    done = run(how, numerics=(), script=COPIES)
-
-    assert is_as_without_us(done, tmp_path, COPIES, how)
-    found = [finding for finding in report_of(done).findings if finding.code == "weight-stale"]
-    assert [finding.layers for finding in found] == ([layers] if layers else [])
-    (window,) = read_numerics(done.capture)[0].record.windows
-    assert len(window.weights) == 3
 
 
 def test_every_step_is_measured_and_a_fault_of_a_later_one_found() -> None:

@@ -24,13 +24,11 @@ from fp8verify.capture.schema import (
     ScalesRecord,
     SlotRecord,
     TensorRecord,
-    WeightCopyRecord,
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import Severity
 from fp8verify.trace import Trace
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings import join_findings, rank_findings
@@ -99,13 +97,11 @@ def facts_of(
     recomputed: Sequence[str] = (),
     losses: LossSeries | None = None,
     loss_scales: Sequence[float | None] = (),
-    weights: Sequence[WeightCopyRecord] = (),
 ) -> RankEvidence:
     measured = measured_step(5, rows, recomputed)
     window = ScalesRecord(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
         slots=tuple(slots), loss_scales=tuple(loss_scales), loss_scales_before=(),
-        weights=tuple(weights),
     )  # fmt: skip
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))
@@ -185,35 +181,6 @@ def test_scalars_keep_a_layer_that_is_all_nan() -> None:
     (line,) = series_of({7: [tensor(nan=1.0, amax=None, sqnr_db=None), tensor(NAMES[1])]})
     assert scalars_of(line)["fp8/not_finite_fwd"] == 1.0
     assert "fp8/not_finite_bwd" not in scalars_of(line)
-
-
-def copy(layer: str = NAMES[0], **fields: Any) -> WeightCopyRecord:
-    usual = {
-        "kind": "Float8Tensor", "format": "e4m3", "sampled": 2048, "unchanged": True, "moved": 1.0,
-        "off_before": 0.3, "off": 0.4, "likeness": 0.99,
-    }  # fmt: skip
-    return WeightCopyRecord(layer=layer, **{**usual, **fields})
-
-
-@pytest.mark.parametrize(
-    ("copies", "layers"),
-    [
-        ([copy(), copy(NAMES[1], unchanged=False, off=0.0)], (NAMES[0],)),
-        ([copy(unchanged=False)], ()),
-        ([copy(moved=0.0)], ()),
-        ([copy(off_before=0.0)], ()),  # cast from the master that the window began with
-        ([copy(likeness=0.1)], ()),  # no copy of this weight
-        ([copy("mlp.experts.0"), copy("mlp.experts.1", unchanged=False)], ()),  # got no token
-        ([copy("mlp.experts.0"), copy("mlp.experts.1")], ("mlp.experts.0", "mlp.experts.1")),
-    ],
-)
-def test_a_copy_that_stays_while_its_master_moves_is_stale(
-    copies: list[WeightCopyRecord], layers: tuple[str, ...]
-) -> None:
-    facts = facts_of(weights=copies)
-    assert [(f.code, f.severity, f.layers) for f in found(facts)] == (
-        [("weight-stale", Severity.ERROR, layers)] if layers else []
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Numerics of the script: scales at each window, and tensors in separate measured steps.
 
-Scales, gradients and FP8 copies of weights are read before the profiler starts and after it has
-stopped, so no trace contains fp8verify's kernels. `run --numerics` measures all tensors of FP8
-layers in the second step after the windows (`step_hooks.py`); `--numerics-every` repeats that.
+Scales and gradients are read before the profiler starts and after it has stopped, so no trace
+contains fp8verify's kernels. `run --numerics` measures all tensors of FP8 layers in the second step
+after the windows (`step_hooks.py`); `--numerics-every` repeats that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from .scales import KeptScales, gradient_norm, scale_records, scales_of, used_sc
 # The rest of `numerics` is imported if it is used: every start of a run waits for this file.
 if TYPE_CHECKING:
     from .step_hooks import NumericsHooks
-    from .weight_copies import Samples
 
 SCHEMA = 1
 STEPS_AFTER_WINDOW = 2
@@ -29,7 +28,7 @@ ENDED = "the run ended before the step to measure was complete"
 
 
 class Numerics(Instrument):
-    """Looks at scales, gradients, weight copies and tensors; writes `rankR.numerics.json`."""
+    """Looks at scales, gradients and tensors; writes `rankR.numerics.json`."""
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
@@ -43,8 +42,6 @@ class Numerics(Instrument):
         self._hooks: NumericsHooks | None = None
         self._step = ExitStack()  # what is to be undone when it is over
         self._before: dict[str, Any] = {}  # what the window began with
-        self._copies: Samples | None = None  # of the moment before
-        self._follows = False  # whether the step after a window is still to be looked at
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._reason: str | None = ENDED if self._wanted and not self._live else None
@@ -55,28 +52,23 @@ class Numerics(Instrument):
         return self._hooks is not None
 
     def begin(self) -> None:
-        """Look at the scales and weight copies that the window begins with."""
+        """Look at the scales that the window begins with."""
         self._before = {
             "gradients": self._gradient_now(),
             "scales": KeptScales(self._modules()),
             "loss_scales": scales_of(used_scalers()),
         }
-        self._copies, self._follows = None, False
-        self._look_at_copies()
 
     def end(self) -> dict[str, Any]:
-        """Look at the scales and weight copies that the window leaves, and write them down."""
+        """Look at the scales that the window leaves, and write them down."""
         before, self._before = self._before, {}
         gradients = [*before["gradients"], *self._gradient_now()]
         after, scalers = KeptScales(self._modules()), used_scalers()
-        weights = self._look_at_copies() if self._copies else []
-        if after.slots or after.recipes or scalers or weights:
+        if after.slots or after.recipes or scalers:
             self._windows.append({
                 "last_step": self._now, **scale_records(before["scales"], after),
                 "loss_scales": scales_of(scalers), "loss_scales_before": before["loss_scales"],
-                "weights": weights,
             })  # fmt: skip
-        self._follows = bool(weights) and not self._live
         self._write()
         if self._live:
             self._forget()
@@ -84,7 +76,7 @@ class Numerics(Instrument):
 
     def drop(self) -> None:
         """Take the hooks off; a step that was cut short is made up for."""
-        self._before, self._copies, self._follows = {}, None, False
+        self._before = {}
         if self._hooks is not None:
             self._next = None
         self._leave()
@@ -94,8 +86,6 @@ class Numerics(Instrument):
     def after_step(self, step: int, /) -> None:
         """Begin and end the steps that are measured."""
         self._now = step
-        if self._follows:
-            self._follow_copies()
         if self._hooks is not None:
             self._finish(self._hooks)
         if not self._wanted:
@@ -113,7 +103,7 @@ class Numerics(Instrument):
 
         What is planned for the next one stays.
         """
-        self._windows, self._first, self._reason, self._copies = [], None, None, None
+        self._windows, self._first, self._reason = [], None, None
 
     def _modules(self) -> list[tuple[str, Any]]:
         optimizers = self.context.optimizers()
@@ -122,31 +112,6 @@ class Numerics(Instrument):
     def _gradient_now(self) -> list[dict[str, Any]]:
         gradient = gradient_norm(self.context.optimizers())
         return [] if gradient is None else [{"step": self._now, **gradient}]
-
-    def _look_at_copies(self) -> list[dict[str, Any]]:
-        """Sample the FP8 copies of weights; return how they changed since the moment before."""
-        from .weight_copies import compare, sample_copies
-
-        before, self._copies = self._copies, None
-        try:
-            self._copies = sample_copies(self._modules(), self.context.optimizers())
-            return compare(before, self._copies) if before else []
-        except Exception as error:  # a tensor class that is not what its names say
-            debug.event(f"FP8 copies of weights are not compared: {describe(error)}")
-            return []
-
-    def _follow_copies(self) -> None:
-        """Compare once more, one step after a window.
-
-        In that step a sound copy was cast either from the master as the window left it or, by an
-        optimizer that refreshes FP8 parameters, from the master as it is now.
-        """
-        self._follows = False
-        weights = self._look_at_copies() if self._copies else []
-        self._copies = None
-        if weights:
-            self._windows[-1]["weights"] = weights
-            self._write()
 
     def _plan(self, step: int) -> None:
         files, config = self.context.record().files, self.context.config

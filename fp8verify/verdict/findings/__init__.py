@@ -58,7 +58,6 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     scales.history_unused,
     scales.loss_scales_off,
     scales.growing_amax,
-    scales.weight_stale,
     speed.fp8_not_paying,
     speed.attention_unfused,
     speed.scalar_all_reduces,

@@ -1,4 +1,4 @@
-"""Findings on what is kept from step to step: scales, FP8 copies of weights, the loss.
+"""Findings on what is kept from step to step: scales and the loss.
 
 None makes a verdict. Each threshold has its source; those called "ours" lie well outside what sound
 runs showed on an H200 (docs/numerics.md).
@@ -20,11 +20,10 @@ from fp8verify.analysis.recorded import (
     loss_scales_of,
     recipes_of,
     steps_of,
-    windows_of,
 )
-from fp8verify.capture.schema import TensorRecord, WeightCopyRecord
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model.parts import Finding
-from fp8verify.text import label_of_ranks, listed, pattern
+from fp8verify.text import label_of_ranks, listed
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
 from fp8verify.verdict.findings_table import finding
@@ -184,39 +183,6 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
     for place in wanted:
         if 0 <= place < len(groups) and rank in groups[place] and len(groups[place]) > 1:
             yield groups[place]
-
-
-# ---- FP8 copies of weights
-
-
-def weight_stale(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """Copies that stayed the same over a window in which their masters moved away from them."""
-    stale = [
-        Accused(_off(copy), window.last_step, copy)
-        for window in windows_of(rank)
-        for copy in stale_copies(window.weights)
-    ]
-    yield from accuse("weight-stale", stale)
-
-
-def stale_copies(copies: Sequence[WeightCopyRecord]) -> list[WeightCopyRecord]:
-    """Return the copies of one window that are stale."""
-    stale = [copy for copy in copies if _is_stale(copy)]
-    # Experts that got no token need no new copy: all of them must be stale.
-    sound = {pattern(copy.layer) for copy in copies if not _is_stale(copy)}
-    return [
-        copy for copy in stale if "expert" not in copy.layer or pattern(copy.layer) not in sound
-    ]
-
-
-def _is_stale(copy: WeightCopyRecord) -> bool:
-    is_copy = copy.likeness >= limits.LIKE
-    return copy.unchanged and copy.moved > 0 and is_copy and _off(copy) > limits.STALE
-
-
-def _off(copy: WeightCopyRecord) -> float:
-    """Return the share of values that neither end of the window explains."""
-    return min(copy.off, copy.off_before)
 
 
 # ---- the loss

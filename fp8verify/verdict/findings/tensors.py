@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from fp8verify import thresholds as limits
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import steps_of
-from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord, WeightCopyRecord
+from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import counted, listed, pattern, patterns
 from fp8verify.verdict.expected import Promises
@@ -34,7 +34,7 @@ class Accused(NamedTuple):
 
     figure: float
     step: int
-    record: TensorRecord | SlotRecord | WeightCopyRecord
+    record: TensorRecord | SlotRecord
 
 
 def accuse(
