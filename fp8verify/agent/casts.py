@@ -59,7 +59,7 @@ class Cast(NamedTuple):
         scaling: which values share a scale: one of the names above.
         power_of_2: whether scales are rounded down to powers of two.
         double: whether scales are computed in float64, as torchao does.
-        scale: the scale itself where the recipe keeps one, for the whole tensor or by row.
+        scale: the scale itself where the recipe keeps one.
         ceiling: whether MX scales are rounded up, so nothing is clipped.
     """
 

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from fp8verify.agent.casts import E4M3
 from fp8verify.agent.numerics.figures import Measurements
 from fp8verify.agent.numerics.scales import (
     KeptScales,
@@ -24,10 +23,7 @@ from fp8verify.agent.numerics.scales import (
 )
 from fp8verify.agent.numerics.step_hooks import (
     CLIPPING,
-    OPERANDS,
     NumericsHooks,
-    cast_of_operand,
-    watch_calls,
 )
 
 pytestmark = pytest.mark.train
@@ -222,95 +218,6 @@ def test_a_recomputation_outside_of_the_autocast_is_found() -> None:
     torch.utils.checkpoint.checkpoint(forward, x, use_reentrant=True).sum().backward()
     hooks.remove()
     assert list(hooks.recomputed_high) == ["layer"]
-
-
-class _OwnProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        return _scaled(x, weight.t(), torch.float8_e4m3fn)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        wgrad = _scaled(gradient.t().contiguous(), x, torch.float8_e5m2)
-        return _scaled(gradient, weight, torch.float8_e5m2), wgrad
-
-
-def _scaled(a: torch.Tensor, b: torch.Tensor, kind: Any) -> torch.Tensor:
-    a_scale = a.abs().amax() / torch.finfo(kind).max
-    b_scale = b.abs().amax() / 448
-    return torch._scaled_mm(  # type: ignore[no-any-return]
-        (a / a_scale).to(kind), (b / b_scale).to(torch.float8_e4m3fn), a_scale, b_scale,
-        out_dtype=torch.float32,
-    )  # fmt: skip
-
-
-class Own(nn.Linear):
-    """A linear class of a script's own, which says nowhere how it casts."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _OwnProduct.apply(x, self.weight)  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def _products(monkeypatch: pytest.MonkeyPatch) -> None:
-    def product(a: Any, b: Any, scale_a: Any, scale_b: Any, **_: Any) -> Any:
-        return (a.float() * scale_a) @ (b.float() * scale_b)
-
-    monkeypatch.setattr(torch, "_scaled_mm", product)
-
-
-@pytest.mark.usefixtures("_products")
-def test_a_class_of_the_scripts_own_is_seen_by_its_products() -> None:
-    before = torch._scaled_mm
-    rows = {row["tensor"]: row for row in train(Own(64, 64, bias=False))}
-
-    assert torch._scaled_mm is before
-    assert {name: row["format"] for name, row in rows.items()} == {
-        "input": "e4m3", "weight": "e4m3", "grad_output": "e5m2",
-    }  # fmt: skip
-    assert all(row["scaling"] == "tensorwise" and row["sqnr_db"] > 24 for row in rows.values())
-
-
-def test_a_product_may_be_given_all_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "_scaled_mm", lambda **given: list(given.values()))
-    seen: list[Any] = []
-    undo = watch_calls(torch, "_scaled_mm", OPERANDS, lambda *operands: seen.extend(operands))
-
-    given: Any = torch._scaled_mm(input=1, mat2=2, scale_b=4, scale_a=3)  # type: ignore[arg-type]
-    undo()
-
-    assert given == [1, 2, 4, 3]
-    assert seen == [1, 2, 3, 4]
-
-
-@pytest.mark.usefixtures("_products")
-def test_a_script_that_replaces_the_product_itself_keeps_its_own() -> None:
-    undo = watch_calls(torch, "_scaled_mm", OPERANDS, lambda *_: None)
-    ours = torch._scaled_mm
-    torch._scaled_mm = theirs = lambda *args, **kwargs: ours(*args, **kwargs)
-    undo()
-    assert torch._scaled_mm is theirs
-
-
-@pytest.mark.parametrize(
-    ("inverse", "scaling"),
-    [
-        (torch.ones(()), "tensorwise"),
-        (torch.ones(1, 1), "tensorwise"),
-        (torch.ones(8, 1), "rowwise"),
-        (torch.ones(8), "rowwise"),
-        (torch.ones(2, 4), None),  # a grid of blocks
-        (torch.ones(4), None),
-        (torch.ones(8, 1, dtype=torch.float64), None),
-        (None, None),
-    ],
-)
-def test_the_scale_of_an_operand_tells_its_cast(inverse: Any, scaling: str | None) -> None:
-    cast = cast_of_operand(torch.ones(8, 16).to(E4M3.dtype), inverse)
-    assert (cast and cast.scaling) == scaling
-    assert cast_of_operand(torch.ones(8, 16), inverse) is None  # no FP8
 
 
 def test_an_error_of_ours_ends_the_measuring_and_not_the_training(

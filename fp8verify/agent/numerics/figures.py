@@ -64,10 +64,7 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
     height = max(1, PART // (x.shape[-1] * whole)) * whole
     for first in range(0, len(x), height):
         rows = slice(first, first + height)
-        cast_of_part = cast
-        if cast is not None and cast.scale is not None and cast.scale.numel() > 1:
-            cast_of_part = cast._replace(scale=cast.scale.reshape(-1, 1)[rows])
-        part = _measure_part(x[rows].to(x_type).to(torch.float32), cast_of_part, amax, maxima[rows])
+        part = _measure_part(x[rows].to(x_type).to(torch.float32), cast, amax, maxima[rows])
         total["scale"] = part.pop("scale", amax.new_zeros(()))
         for name, value in part.items():
             total[name] = total[name] + value if name in total else value

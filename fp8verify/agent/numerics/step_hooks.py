@@ -1,10 +1,9 @@
 """Measure the tensors of every FP8 layer in one step, by hooks on its modules.
 
 Inputs and weights are measured before the forward pass of the module, gradients when autograd
-reaches its output. `torch._scaled_mm` is replaced: its operands show how a script's own classes
-cast. Saved-tensor hooks see the FP8 bytes that Transformer Engine's modules keep for the backward
-pass. The functions that clip gradients are replaced to see the norm before clipping. All hooks are
-removed when the step ends. The script's tensors are only read.
+reaches its output. Saved-tensor hooks see the FP8 bytes that Transformer Engine's modules keep for
+the backward pass. The functions that clip gradients are replaced to see the norm before clipping.
+All hooks are removed when the step ends. The script's tensors are only read.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 
 from .. import precision
-from ..casts import E4M3, FORMATS, ROWWISE, TENSORWISE, Cast
+from ..casts import E4M3, FORMATS, TENSORWISE, Cast
 from ..layers import matrices_of, measurable, plain
 from ..observe import on_calls, register, replaced
 from ..precision import GRAD_OUTPUT, INPUT, WEIGHT, Casts
@@ -39,26 +38,6 @@ LEAST_BYTES = 1 << 10  # smaller ones hold scales
 CLIPPING = ((clip_grad, "_clip_grads_with_norm_"), (torch.nn.utils, "clip_grads_with_norm_"))
 _AGAINST_ZERO = 1e-6  # as clip_grad.py has it
 CLIPPED = ("parameters", "max_norm", "total_norm")
-OPERANDS = ("input", "mat2", "scale_a", "scale_b")  # native_functions.yaml, `_scaled_mm`
-
-
-def cast_of_operand(values: Tensor, inverse: Any) -> Cast | None:
-    """Return how the operand of a GEMM was cast; None if its scale does not show it.
-
-    Args:
-        values: the matrix; the GEMM sums over its columns.
-        inverse: its scale, as passed to torch.
-    """
-    if not isinstance(inverse, Tensor) or values.dtype not in FORMATS:
-        return None
-    if inverse.dtype != torch.float32 or inverse.numel() not in (1, values.shape[0]):
-        return None
-    if max(inverse.shape, default=1) != inverse.numel():
-        return None  # a grid of blocks
-    scale = inverse.detach().reciprocal()
-    if inverse.numel() > 1:
-        return Cast(FORMATS[values.dtype], ROWWISE, scale=scale.reshape(-1))
-    return Cast(FORMATS[values.dtype], TENSORWISE, scale=scale.reshape(()))
 
 
 def watch_calls(
@@ -92,13 +71,12 @@ def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
 
 
 class Pass:
-    """One forward pass of a layer: the input is kept only if its cast is seen during the pass."""
+    """One forward pass of a layer."""
 
     def __init__(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
         self.name = name
         self.module = module
         self.is_recompute = on_autograd_thread()
-        self.x = x if casts is None and not self.is_recompute else None
         self.casts = casts
         # Scales of MXFP8 are bytes too, one for 32 values.
         self.least_bytes = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
@@ -123,8 +101,6 @@ class NumericsHooks:
         self._clipped: list[tuple[Any, Any]] = []
         self._undo: list[Callable[[], None]] = []
         self._passes: defaultdict[int, list[Pass]] = defaultdict(list)  # by thread
-        self._gradient: tuple[str, Tensor] | None = None
-        self._own: set[str] = set()
         self._seen: set[str] = set()
         self._empty: set[str] = set()
         self._unknown: defaultdict[str, set[str]] = defaultdict(set)  # by recipe
@@ -134,8 +110,7 @@ class NumericsHooks:
         self._hooked = {name for name, _ in modules}
         self._expected = {name for name, module in modules if _casts(module)}
         self._undo.append(on_calls(modules, self._guard(self._before), self._guard(self._after)))
-        product, clips = self._guard(self._on_product), self._guard(self._on_clipping)
-        self._undo.append(watch_calls(torch, "_scaled_mm", OPERANDS, product))
+        clips = self._guard(self._on_clipping)
         self._undo += [watch_calls(*place, CLIPPED, clips) for place in CLIPPING if hasattr(*place)]
 
     def remove(self) -> None:
@@ -144,7 +119,6 @@ class NumericsHooks:
         for undo in self._undo:
             undo()
         self._undo.clear()
-        self._flush_gradient()
         for thread in list(self._passes):
             for left in self._passes.pop(thread):
                 left.saved_tensors.close()
@@ -185,7 +159,7 @@ class NumericsHooks:
         if not (rows or missed or self._empty or self._unknown or self.unseen):
             yield (
                 f"no FP8 cast was seen: none of {_layers(self._hooked)} is of a class whose casts "
-                "are known and in FP8, or called torch._scaled_mm"
+                "are known and in FP8"
             )
 
     def _guard(self, method: Callable[..., None], *first: Any) -> Any:
@@ -207,7 +181,6 @@ class NumericsHooks:
         x, casts = plain(first_tensor(args)), _casts(module)
         run = Pass(name, module, x, casts)
         self._passes[threading.get_ident()].append(run)
-        # Of a class that says nothing, its products do.
         known = casts or (casts is not None and precision.is_transformer_engine(module))
         if casts is None or not known or run.is_recompute:
             return
@@ -278,8 +251,7 @@ class NumericsHooks:
         elif run.is_recompute and name in self._first_was_fp8 and not in_fp8:
             self.recomputed_high[name] = None  # it runs outside of the autocast
         out = first_tensor(out)
-        known = bool(run.casts) or name in self._own or in_fp8
-        if known and out is not None and out.grad_fn is not None:
+        if (run.casts or in_fp8) and out is not None and out.grad_fn is not None:
             # Not on the tensor: torch warns of hooks on one that is saved.
             at, measure = out.output_nr, self._guard(self._on_gradient, name, module)
 
@@ -290,42 +262,12 @@ class NumericsHooks:
             register(out.grad_fn.register_prehook, fp8verify_gradient)
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
-        self._flush_gradient()
-        casts, values = _casts(module), plain(gradient)
-        if casts is None:
-            self._gradient = (name, values)  # until its product comes
-        elif GRAD_OUTPUT in casts:
-            self._add(name, GRAD_OUTPUT, values, casts[GRAD_OUTPUT])
-
-    def _flush_gradient(self) -> None:
-        """Measure a gradient by its values, if its cast was not seen."""
-        waiting, self._gradient = self._gradient, None
-        if waiting is not None:
-            with unseen():
-                self._add(waiting[0], GRAD_OUTPUT, waiting[1], None)
+        casts = _casts(module) or {}
+        if GRAD_OUTPUT in casts:
+            self._add(name, GRAD_OUTPUT, plain(gradient), casts[GRAD_OUTPUT])
 
     def _on_clipping(self, _: Any, limit: Any, norm: Any) -> None:
         self._clipped.append((limit, norm))
-
-    def _on_product(self, a: Tensor, b: Tensor, scale_a: Any, scale_b: Any) -> None:
-        if on_autograd_thread():
-            waiting = self._gradient
-            if waiting is not None and _same_rows(waiting[1], a):
-                self._gradient = None
-                self._add(waiting[0], GRAD_OUTPUT, waiting[1], cast_of_operand(a, scale_a))
-            return
-        passes = self._passes[threading.get_ident()]
-        run = passes[-1] if passes else None
-        if run is None or run.x is None:
-            return
-        x, weight, b = run.x, plain(stored(run.module, "weight")), b.t()
-        same = isinstance(weight, Tensor) and weight.shape == b.shape
-        if same and _same_rows(x, a):
-            run.x = None  # the first product of a pass is its fprop
-            self._own.add(run.name)
-            self._seen.add(run.name)
-            self._add(run.name, INPUT, x, cast_of_operand(a, scale_a))
-            self._add(run.name, WEIGHT, weight, cast_of_operand(b, scale_b))
 
     def _add(self, layer: str, tensor: str, x: Any, cast: Cast | None, as_type: Any = None) -> None:
         if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
@@ -345,10 +287,6 @@ def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
     converts = torch.is_autocast_enabled() and not precision.is_transformer_engine(module)
     kind = torch.get_autocast_dtype("cuda")
     return kind if converts and measurable(x) and x.dtype != kind else None
-
-
-def _same_rows(x: Any, flat: Tensor) -> bool:
-    return bool(measurable(x) and x.shape[-1] == flat.shape[-1] and x.numel() == flat.numel())
 
 
 def first_tensor(args: Any) -> Any:
