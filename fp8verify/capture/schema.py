@@ -397,7 +397,6 @@ class ScalesRecord(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[int, ...], ...]
     slots: tuple[SlotRecord, ...]
     loss_scales: tuple[float | None, ...]
-    loss_scales_before: tuple[float | None, ...]
 
 
 class NumericsRecord(msgspec.Struct, frozen=True, kw_only=True):

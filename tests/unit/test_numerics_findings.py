@@ -101,7 +101,7 @@ def facts_of(
     measured = measured_step(5, rows, recomputed)
     window = ScalesRecord(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
-        slots=tuple(slots), loss_scales=tuple(loss_scales), loss_scales_before=(),
+        slots=tuple(slots), loss_scales=tuple(loss_scales),
     )  # fmt: skip
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))

@@ -16,7 +16,7 @@ from ..eager import eager_mode
 from ..instruments import Instrument, InstrumentContext, compiles
 from ..layers import expert_modules, linear_modules
 from ..process import is_selected
-from .scales import KeptScales, gradient_norm, scale_records, scales_of, used_scalers
+from .scales import KeptScales, gradient_norm, scale_records
 
 # The rest of `numerics` is imported if it is used: every start of a run waits for this file.
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Numerics(Instrument):
         self._latest: int | None = None
         self._hooks: NumericsHooks | None = None
         self._step = ExitStack()  # what is to be undone when it is over
-        self._before: dict[str, Any] = {}  # what the window began with
+        self._scales: KeptScales | None = None  # that the window began with
+        self._gradients: list[dict[str, Any]] = []
         self._windows: list[dict[str, Any]] = []
         self._first: dict[str, Any] | None = None
         self._reason: str | None = ENDED if self._wanted and not self._live else None
@@ -52,31 +53,22 @@ class Numerics(Instrument):
         return self._hooks is not None
 
     def begin(self) -> None:
-        """Look at the scales that the window begins with."""
-        self._before = {
-            "gradients": self._gradient_now(),
-            "scales": KeptScales(self._modules()),
-            "loss_scales": scales_of(used_scalers()),
-        }
+        """Look at the scales and gradients that the window begins with."""
+        self._scales, self._gradients = KeptScales(self._modules()), self._gradient_now()
 
     def end(self) -> dict[str, Any]:
-        """Look at the scales that the window leaves, and write them down."""
-        before, self._before = self._before, {}
-        gradients = [*before["gradients"], *self._gradient_now()]
-        after, scalers = KeptScales(self._modules()), used_scalers()
-        if after.slots or after.recipes or scalers:
-            self._windows.append({
-                "last_step": self._now, **scale_records(before["scales"], after),
-                "loss_scales": scales_of(scalers), "loss_scales_before": before["loss_scales"],
-            })  # fmt: skip
+        """Look at the scales and gradients that the window leaves, and write down the scales."""
+        after = KeptScales(self._modules())
+        if self._scales is not None and (after.slots or after.recipes or after.loss_scales):
+            scales = scale_records(self._scales, after)
+            self._windows.append({"last_step": self._now, **scales})
         self._write()
         if self._live:
             self._forget()
-        return {"gradients": gradients}
+        return {"gradients": [*self._gradients, *self._gradient_now()]}
 
     def drop(self) -> None:
         """Take the hooks off; a step that was cut short is made up for."""
-        self._before = {}
         if self._hooks is not None:
             self._next = None
         self._leave()

@@ -78,27 +78,25 @@ def remember(scaler: Any) -> None:
     _scalers[id(scaler)] = scaler
 
 
-def used_scalers() -> list[Any]:
-    """Return the GradScalers that are alive and have a scale."""
-    return [scaler for scaler in _scalers.values() if has_values(stored(scaler, "_scale"))]
-
-
-def scales_of(scalers: list[Any]) -> list[float | None]:
-    """Return their scales, None for one that is not finite; waits for the GPU."""
-    scales = [float(stored(scaler, "_scale")) for scaler in scalers]
+def _loss_scales() -> list[float | None]:
+    """Return the scales of the GradScalers in use, None if not finite; waits for the GPU."""
+    kept = [stored(scaler, "_scale") for scaler in _scalers.values()]
+    scales = [float(scale) for scale in kept if has_values(scale)]
     return [scale if math.isfinite(scale) else None for scale in scales]
 
 
 class KeptScales:
-    """All scales of Transformer Engine's modules at one moment.
+    """All scales at one moment: of Transformer Engine's modules, and of losses.
 
     Attributes:
+        loss_scales: those of GradScalers.
         recipes: the recipes in use.
         groups: the ranks of process groups in use.
         slots: one record per layer, tensor and GEMM; the newest amax is the last.
     """
 
     def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
+        self.loss_scales = _loss_scales()
         self.recipes: list[dict[str, Any]] = []
         self.groups: list[list[int]] = []
         self.slots: dict[tuple[str, str, int], dict[str, Any]] = {}
@@ -197,7 +195,8 @@ def scale_records(before: KeptScales, after: KeptScales) -> dict[str, Any]:
         record["scale"] = repr(now["scale"])
         record["scale_before"] = repr(then["scale"]) if then else None
         records.append(record)
-    return {"recipes": after.recipes, "groups": after.groups, "slots": records}
+    shared = {"recipes": after.recipes, "groups": after.groups}
+    return {**shared, "slots": records, "loss_scales": after.loss_scales}
 
 
 def _magnitude(value: float | None) -> float | None:
