@@ -17,11 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch.nn import Module
-from torch.optim.optimizer import (
-    Optimizer,
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim import optimizer as optimizers
 
 from . import layers, precision
 from .clock import Clock
@@ -29,15 +25,7 @@ from .config import Config
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
-from .observe import (
-    hidden,
-    invisible,
-    observe,
-    observe_function,
-    register,
-    unobserve_all,
-    without_modes,
-)
+from .observe import hidden, observe, observe_function, register, unobserve_all, without_modes
 from .process import captures_graph, find_instances, on_autograd_thread
 from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
 from .windows.manager import WindowManager
@@ -333,13 +321,16 @@ def install(config: Config) -> Observer:
     # which may not change in it, and compiled code has guards on them.
     if not _hooked:
         _hooked = True
-        register(register_optimizer_step_pre_hook, _step_hook(lambda _: _tell("optimizer_enters")))
-        register(register_optimizer_step_post_hook, _step_hook(_has_stepped))
+        # A hook that returned a tuple would replace the arguments of step().
+        enters = hidden(lambda *_: _tell("optimizer_enters"), when_traced=_is_traced)
+        leaves = hidden(_has_stepped, when_traced=_is_traced)
+        register(optimizers.register_optimizer_step_pre_hook, enters)
+        register(optimizers.register_optimizer_step_post_hook, leaves)
         layers.registrations.begin()
     _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
     observe(torch.amp.GradScaler, "__init__", lambda scaler: _observe_update(scaler, observer))
-    observe(Optimizer, "__init__", observer.optimizer_is_built)
+    observe(optimizers.Optimizer, "__init__", observer.optimizer_is_built)
     observer.look_for_frameworks()
     observer.arbiter.install()
     atexit.register(observer.finish)
@@ -407,21 +398,7 @@ def _is_traced() -> None:
 _is_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-# A pre hook that returns a tuple would replace the arguments of step(): it returns None.
-def _step_hook(call: Callable[[Any], None]) -> Callable[..., None]:
-    is_traced, call = _is_traced, hidden(call)
-
-    def fp8verify_step(optimizer: Any, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            is_traced()
-        else:
-            call(optimizer)
-
-    invisible(fp8verify_step)
-    return fp8verify_step
-
-
-def _has_stepped(optimizer: Any) -> None:
+def _has_stepped(optimizer: Any, *_: Any) -> None:
     if captures_graph():  # the step is being recorded into a CUDA graph, not executed
         _captured[id(optimizer)] = type(optimizer).__name__
     else:

@@ -26,17 +26,21 @@ _eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", Non
 _set_eval_frame: Any = getattr(_eval_frame, "set_eval_frame", None)
 
 
-def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+def hidden(
+    function: Callable[..., Any], *, when_traced: Callable[[], None] | None = None
+) -> Callable[..., Any]:
     """Hide one of fp8verify's hooks from torch.compile.
 
     If the caller is traced, `is_compiling()` folds to True, and the hook leaves nothing in
     the graph. If the caller runs between two graphs, torch.compile would compile the hook and
     all that it calls: its callback is removed during the call.
+
+    `when_traced` is called instead while the caller is traced.
     """
 
     def fp8verify_hook(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return None
+            return when_traced and when_traced()
         before = _set_eval_frame(None)
         try:
             return function(*args, **kwargs)

@@ -12,21 +12,11 @@ from typing import Any
 
 import torch
 
+from .. import instruments
 from ..clock import Clock
 from ..config import Config
 from ..debug import debug
 from ..eager import eager_mode
-from ..instruments import (
-    BlasLog,
-    FrameworkNumbers,
-    InstrumentContext,
-    InstrumentSet,
-    LayerNames,
-    MemoryPeak,
-    ModuleList,
-    WindowLayers,
-    compiles,
-)
 from ..layers import linear_modules
 from ..numerics import Numerics
 from ..process import is_selected
@@ -35,7 +25,14 @@ from .plan import Plan, plan_of
 from .profiler import RUNNING, ProfilerArbiter
 from .session import ExportError, OpenRanges, Session, gpu_finishes_within
 
-KINDS = (ModuleList, FrameworkNumbers, WindowLayers, MemoryPeak, BlasLog, Numerics)
+KINDS = (
+    instruments.ModuleList,
+    instruments.FrameworkNumbers,
+    instruments.WindowLayers,
+    instruments.MemoryPeak,
+    instruments.BlasLog,
+    Numerics,
+)
 # After the windows the record is kept up to date until so many steps are timed.
 WRITTEN_STEPS = 64
 # No session begins in the hook in which another one ends: a range that C++ has open there could not
@@ -106,8 +103,10 @@ class WindowManager:
         self._lost: Session | None = None
         self._naming: ExitStack | None = None  # while the eager step that names layers runs
         self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
-        context = InstrumentContext(config, optimizers, lambda: self.record, self._may_measure)
-        self._instruments = InstrumentSet(context, KINDS)
+        context = instruments.InstrumentContext(
+            config, optimizers, lambda: self.record, self._may_measure
+        )
+        self._instruments = instruments.InstrumentSet(context, KINDS)
         self._begin(config, plan_of(config))
 
     def _begin(self, config: Config, plan: Plan) -> None:
@@ -233,7 +232,7 @@ class WindowManager:
                 self.record.mark(window, "skipped", str(error))
                 return
             self._naming = naming
-            naming.callback(LayerNames(linear_modules(self._optimizers())).remove)
+            naming.callback(instruments.LayerNames(linear_modules(self._optimizers())).remove)
         if self._session is not None and not self._session.on_its_thread:
             self._session.drop()
             self._session = None
@@ -257,7 +256,7 @@ class WindowManager:
         if self.recording is None or self._window != window:
             return
         self._close("complete", None)
-        layers = self._config["layers"] and self.plan.naming is None and compiles()
+        layers = self._config["layers"] and self.plan.naming is None and instruments.compiles()
         if layers and self.plan.finished(self._clock.steps):
             # Layers of compiled code are named in an eager step of its own, after the windows.
             step = self._clock.steps + STEPS_AFTER_WINDOW
