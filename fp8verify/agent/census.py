@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import prod
@@ -30,17 +29,7 @@ from . import layers
 from .layers import Layer
 from .observe import observe
 from .precision import HIGH_PRECISION, Promise, promise_of
-from .stored import (
-    MISSING,
-    fields,
-    header,
-    is_a,
-    items_of,
-    pairs_of,
-    parameters_of,
-    shape_of,
-    stored,
-)
+from .stored import fields, header, is_a, items_of, pairs_of, parameters_of, shape_of, stored
 
 FP8_ALIGNMENT = 16  # torch._scaled_mm: both trailing dimensions must be divisible by it
 # Transformer Engine's grouped linear has a 2-D weight for each expert: module/grouped_linear.py.
@@ -84,7 +73,7 @@ def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
     if is_a(rows, int) and is_a(columns, int):
         return int(rows), int(columns)
     sizes = () if weight is None else shape_of(weight)
-    if len(sizes) != 2 or stored(module, "fc1_weight", MISSING) is not MISSING:
+    if len(sizes) != 2 or stored(module, "fc1_weight") is not None:
         return None, None
     columns, rows = sizes if layers.class_name(module) == "Conv1D" else reversed(sizes)
     return rows, columns
@@ -134,21 +123,19 @@ class Kept(NamedTuple):
 
 def stored_in_fp8(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Return a record for each type of weights and of optimizer states that are kept in FP8."""
-    tensors: Counter[tuple[str, str]] = Counter()
-    elements: Counter[tuple[str, str]] = Counter()
-    for module in layers.known_modules():
-        for part in _weights_in_fp8(module):
-            key = ("weights", part.dtype)
-            tensors[key] += _multiplies(module)
-            elements[key] += part.elements
-    for part in _states_in_fp8(optimizers):
-        key = ("optimizer", part.dtype)
-        tensors[key] += 1
-        elements[key] += part.elements
-    return [
-        {"what": what, "dtype": dtype, "count": tensors[what, dtype], "elements": total}
-        for (what, dtype), total in elements.items()
+    kept = [
+        ("weights", part, _multiplies(module))
+        for module in layers.known_modules()
+        for part in _weights_in_fp8(module)
     ]
+    kept += [("optimizer", part, True) for part in _states_in_fp8(optimizers)]
+    records: dict[tuple[str, str], dict[str, Any]] = {}
+    for what, part, counts in kept:
+        new = {"what": what, "dtype": part.dtype, "count": 0, "elements": 0}
+        record = records.setdefault((what, part.dtype), new)
+        record["count"] += counts
+        record["elements"] += part.elements
+    return list(records.values())
 
 
 def kept_in_fp8(tensor: Any, depth: int = DEPTH) -> Kept | None:

@@ -223,45 +223,44 @@ class WindowLayers(Instrument):
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
-        self._names: LayerNames | None = None
+        self._end: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Hook the modules, unless the script uses torch.compile: what it traces sees no hook."""
         if self.context.config["layers"] and not compiles():
-            self._names = LayerNames(linear_modules(self.context.optimizers()))
+            self._end = name_layers(linear_modules(self.context.optimizers()))
 
     def end(self) -> dict[str, Any]:
         """Take the hooks off and say whether they were on until now."""
-        named = self._names is not None and not compiles()
+        named = self._end is not None and not compiles()
         self.drop()
         return {"layers": named}
 
     def drop(self) -> None:
         """Take the hooks off."""
-        names, self._names = self._names, None
-        if names is not None:
-            names.remove()
+        end, self._end = self._end, None
+        if end is not None:
+            end()
 
 
-class LayerNames:
-    """Opens a `record_function("fp8verify:NAME")` around each forward pass of modules.
+def name_layers(modules: Sequence[tuple[str, Any]]) -> Callable[[], None]:
+    """Open a `record_function("fp8verify:NAME")` around each forward pass of modules.
 
-    It is as short-lived as the steps whose layers it names.
+    It is as short-lived as the steps whose layers it names: what is returned ends it.
     """
+    ranges: defaultdict[int, list[Any]] = defaultdict(list)  # that are open, by thread
 
-    def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
-        self._open: defaultdict[int, list[Any]] = defaultdict(list)  # by thread
-        self.remove = on_calls(modules, self._opens, self._closes)
-
-    def _opens(self, name: str, *_: Any) -> None:
+    def opens(name: str, *_: Any) -> None:
         annotation = record_function(f"{PREFIX}{name}")
         annotation.__enter__()
-        self._open[threading.get_ident()].append(annotation)
+        ranges[threading.get_ident()].append(annotation)
 
-    def _closes(self, *_: Any) -> None:
+    def closes(*_: Any) -> None:
         # Without an error in between, calls of modules nest.
         with suppress(IndexError):
-            self._open[threading.get_ident()].pop().__exit__(None, None, None)
+            ranges[threading.get_ident()].pop().__exit__(None, None, None)
+
+    return on_calls(modules, opens, closes)
 
 
 def compiles() -> bool:

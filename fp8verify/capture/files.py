@@ -14,16 +14,7 @@ import msgspec
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from fp8verify.capture.names import (
-    BOOTS,
-    LOG,
-    LOGS,
-    META_SUFFIX,
-    METAS,
-    NUMERICS,
-    NUMERICS_SUFFIX,
-    SERIES_SUFFIX,
-)
+from fp8verify.capture import names
 from fp8verify.capture.schema import (
     SCHEMA,
     MeasuredRecord,
@@ -57,16 +48,16 @@ Record = TypeVar("Record", RankMeta, NumericsRecord)
 def find_logs(capture: Path) -> list[Path]:
     """Return the logs of a capture: the run's own, other nodes', and ranks' that went to files."""
     try:
-        logs = sorted(path for path in capture.glob(LOGS) if path.is_file())
+        logs = sorted(path for path in capture.glob(names.LOGS) if path.is_file())
     except OSError:
         return []
-    return sorted(logs, key=lambda path: path.name != LOG)
+    return sorted(logs, key=lambda path: path.name != names.LOG)
 
 
 def find_metas(folder: Path) -> list[Path]:
     """Return the meta files of a capture, first those of each rank's first process."""
-    paths = folder.glob(METAS) if folder.is_dir() else ()
-    return sorted(paths, key=lambda path: path.name.removesuffix(META_SUFFIX))
+    paths = folder.glob(names.METAS) if folder.is_dir() else ()
+    return sorted(paths, key=lambda path: path.name.removesuffix(names.META_SUFFIX))
 
 
 def read_meta(path: Path) -> RankMeta:
@@ -148,10 +139,10 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
         InputError: a file cannot be read.
     """
     numerics: dict[int, RankNumerics] = {}
-    paths = folder.glob(NUMERICS) if folder.is_dir() else ()
-    for path in sorted(paths, key=lambda path: path.name.removesuffix(NUMERICS_SUFFIX)):
+    paths = folder.glob(names.NUMERICS) if folder.is_dir() else ()
+    for path in sorted(paths, key=lambda path: path.name.removesuffix(names.NUMERICS_SUFFIX)):
         record = _read(path, NumericsRecord, "has no numerics")
-        series = path.with_name(path.name.removesuffix(NUMERICS_SUFFIX) + SERIES_SUFFIX)
+        series = path.with_name(path.name.removesuffix(names.NUMERICS_SUFFIX) + names.SERIES_SUFFIX)
         lines = tuple(_series(series)) if series.is_file() else ()
         numerics.setdefault(record.rank, RankNumerics(record=record, series=lines))
     return numerics
@@ -235,8 +226,8 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
     alike: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
     for rank, meta in sorted(metas.items()):
         by_name = sorted((module.fqn, module.state) for module in meta.modules)
-        names, states = tuple(name for name, _ in by_name), tuple(state for _, state in by_name)
-        alike.setdefault(names, {}).setdefault(states, []).append(rank)
+        fqns, states = tuple(name for name, _ in by_name), tuple(state for _, state in by_name)
+        alike.setdefault(fqns, {}).setdefault(states, []).append(rank)
     remarks = []
     for ranks_by_states in alike.values():
         (usual, _), *others = sorted(ranks_by_states.items(), key=lambda row: -len(row[1]))
@@ -287,7 +278,7 @@ def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
         capture: the capture folder.
         observed: whether any process left a record.
     """
-    boots = sorted(capture.glob(BOOTS))
+    boots = sorted(capture.glob(names.BOOTS))
     if not boots:
         return ()
     errors = tuple(note for boot in boots for note in boot_errors(boot))

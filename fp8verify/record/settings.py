@@ -76,7 +76,7 @@ class RunSettings(NamedTuple):
             what the launcher calls the job.
         capture_log: whether to keep the output of the run as the capture's `log.txt`.
         record_shapes: whether the profiler records the operators' input shapes.
-        layers: whether to name the layer of every GEMM: `LayerNames` in the agent.
+        layers: whether to name the layer of every GEMM: `WindowLayers` in the agent.
         blas_log: whether cuBLASLt is to log its products in each window: `BlasLog` in the agent.
         numerics: whether to measure the tensors of FP8 layers: `Numerics` in the agent.
         numerics_every: after how many steps to measure them again; None measures once.

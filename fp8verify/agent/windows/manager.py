@@ -232,7 +232,7 @@ class WindowManager:
                 self.record.mark(window, "skipped", str(error))
                 return
             self._naming = naming
-            naming.callback(instruments.LayerNames(linear_modules(self._optimizers())).remove)
+            naming.callback(instruments.name_layers(linear_modules(self._optimizers())))
         if self._session is not None and not self._session.on_its_thread:
             self._session.drop()
             self._session = None

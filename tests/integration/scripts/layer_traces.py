@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
-from fp8verify.agent.instruments import LayerNames
+from fp8verify.agent.instruments import name_layers
 
 TOKENS = 7
 
