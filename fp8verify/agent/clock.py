@@ -46,20 +46,18 @@ class StepTimes:
         elif self._left_out:
             self._left_out -= 1
         elif began is not None:
-            self._take(self._now() - began)
+            took = self._now() - began
+            self.total += took
+            if self.count % self._stride == 0:
+                self._samples.append(took)
+            self.count += 1
+            if len(self._samples) > MAX_SAMPLES:
+                self._stride *= 2
+                self._samples = self._samples[::2]
 
     def resume(self) -> None:
         """Note that the training runs on."""
         self._began = self._now()
-
-    def _take(self, took: int) -> None:
-        self.total += took
-        if self.count % self._stride == 0:
-            self._samples.append(took)
-        self.count += 1
-        if len(self._samples) > MAX_SAMPLES:
-            self._stride *= 2
-            self._samples = self._samples[::2]
 
     def summary(self) -> dict[str, Any] | None:
         """Return the fields of the capture's `StepTimes`, None if no step was timed."""

@@ -89,8 +89,8 @@ class FrameworkCounters:
     def observe(self, begins: Callable[[], object]) -> None:
         """Call `begins` before each step of the frameworks that are imported by now."""
         for counter in self._known:
-            module, _, name = counter.cls.rpartition(".")
-            cls = getattr(sys.modules.get(module), name, None)
+            name = counter.cls.rpartition(".")[2]
+            cls = getattr(sys.modules.get(counter.module), name, None)
             if isinstance(cls, type) and counter.method in vars(cls):
                 observe(cls, counter.method, partial(self._step_begins, counter, begins))
 

@@ -28,9 +28,8 @@ from .numerics.scales import remember
 from .observe import hidden, observe, observe_function, register, unobserve_all, without_modes
 from .process import captures_graph, find_instances, on_autograd_thread
 from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
-from .windows.manager import WindowManager
-from .windows.profiler import ProfilerArbiter
-from .windows.session import EXIT_PATIENCE_S, leave_without_kineto
+from .windows.manager import RepeatingWindows, WindowManager
+from .windows.profiler import EXIT_PATIENCE_S, ProfilerArbiter, leave_without_kineto
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -79,13 +78,8 @@ class Observer:
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(_work())
         others = (self.clock, self.arbiter, self._live_optimizers)
-        self.recorder: WindowManager
-        if config["live"] is None:
-            self.recorder = WindowManager(config, *others)
-        else:  # every start of a run waits for what it imports
-            from .windows.repeating import RepeatingWindows
-
-            self.recorder = RepeatingWindows(config, config["live"], *others)
+        kind = WindowManager if config["live"] is None else RepeatingWindows
+        self.recorder = kind(config, *others)
         self._lock = threading.RLock()
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False

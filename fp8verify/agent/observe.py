@@ -49,10 +49,6 @@ def hidden(
 
     if _set_eval_frame is None:
         return function
-    assigned = ("__module__", "__name__", "__qualname__", "__doc__")
-    for name in assigned:  # and no `__wrapped__`, which torch.compile would look into
-        with suppress(AttributeError):
-            setattr(fp8verify_hook, name, getattr(function, name))
     invisible(fp8verify_hook)
     return fp8verify_hook
 

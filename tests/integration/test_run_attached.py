@@ -302,7 +302,7 @@ def test_an_error_of_ours_inside_the_window_is_noted_and_the_run_goes_on(
     attached = compare(tmp_path, "2-3,5", LOOP, "--before", EXPORT_FAILS, options=options)
 
     assert attached.states == ["dropped", "dropped"]
-    fact = "optimizer_leaves: RuntimeError: no space left on device (windows/session.py:"
+    fact = "optimizer_leaves: RuntimeError: no space left on device (windows/profiler.py:"
     assert str(attached.meta().windows[0].reason).startswith(fact)
     (note,) = attached.meta().notes
     assert note.startswith(f"stopped observing after step 3: {fact}")

@@ -199,15 +199,15 @@ def test_a_process_without_a_gpu_has_none() -> None:
 def test_a_watch_that_nobody_judges_leaves_windows_out(
     waiting: int, behind: bool, tmp_path: Path
 ) -> None:
-    from fp8verify.agent.windows import repeating
+    from fp8verify.agent.windows import manager
 
-    for number in range(repeating.MAX_WAITING + waiting):
-        (tmp_path / repeating.LIVE / f"{number}").mkdir(parents=True)
+    for number in range(manager.MAX_WAITING + waiting):
+        (tmp_path / manager.LIVE / f"{number}").mkdir(parents=True)
     said: list[str] = []
     watch: Any = SimpleNamespace(
         _config={"capture": tmp_path}, record=SimpleNamespace(note=said.append)
     )
-    assert repeating.RepeatingWindows._is_behind(watch) is behind
+    assert manager.RepeatingWindows._is_behind(watch) is behind
     assert bool(said) is behind
 
 

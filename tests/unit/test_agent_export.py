@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.agent.windows.session import ExportError, export
+from fp8verify.agent.windows.profiler import ExportError, export
 
 
 @pytest.mark.parametrize("draft", ["", ".tmp"], ids=["direct", "renamed"])

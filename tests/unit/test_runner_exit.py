@@ -17,7 +17,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finishes_within(seconds: float) -> bool:
-    from fp8verify.agent.windows.session import gpu_finishes_within
+    from fp8verify.agent.windows.profiler import gpu_finishes_within
 
     return gpu_finishes_within(seconds)
 

@@ -1,4 +1,11 @@
-"""Share the one profiler of the process with a script that profiles or observes itself.
+"""One profiled window, and how it shares the profiler of the process with the script.
+
+A session belongs to the thread that begins to record: torch keeps its state there, and stopping it
+on another thread crashes the process. A session whose thread takes no more steps is lost: it is
+never exported, and stopped as soon as its own thread runs code of ours.
+
+Kineto writes uncompressed JSON to a path, and does not report a full disk. The path is therefore in
+memory, from where the text is compressed.
 
 Kineto lets a second profiler cancel the first without an error; stopping the canceled one then
 raises (torch 2.11) or crashes the process (torch 2.13). A thread has one profiler: while ours
@@ -21,19 +28,35 @@ call:
 from __future__ import annotations
 
 import ctypes
+import gzip
+import itertools
+import json
 import os
+import shutil
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from functools import partial
-from typing import Any
+from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
+from typing import Any, BinaryIO
 
 import torch
 import torch.autograd.profiler as autograd_profiler
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..observe import observe, observe_function
+from ..observe import (
+    Observed,
+    call_on_main_thread,
+    observe,
+    observe_function,
+    replaced,
+    without_modes,
+)
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
@@ -58,6 +81,11 @@ PLACES = (
 LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 ABOVE_ALL = 6  # ILoggerObserver.h: VERBOSE 0, INFO, WARNING, STAGE, ERROR, USDT 5
 INIT = b"External init callback must run in same thread as registerClient"
+
+EXIT_PATIENCE_S = 10.0
+GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
+ENDING = 64
+KINETOS_DRAFT = ".tmp"  # torch 2.13 writes there and renames it (output_json.cpp)
 
 _importer = threading.get_ident()  # the agent is imported with torch
 _first = True
@@ -184,3 +212,310 @@ def mute_first_session() -> Iterator[None]:
         others = b"".join(line for line in lines.splitlines(keepends=True) if INIT not in line)
         with suppress(OSError):
             os.write(2, others)
+
+
+# --- a window ---
+
+
+class OpenRanges:
+    """The `record_function` ranges that began on this thread while a profiler ran.
+
+    A range that begins in one session of torch's profiler and ends in another one writes its end
+    into freed memory, which crashes the process (torch 2.13); one that is open when a session stops
+    may make torch warn on stderr. An optimizer's step is such a range, since its hook runs inside
+    it, and so is what the script opens around several steps.
+    """
+
+    def __init__(self) -> None:
+        self._begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._numbers = itertools.count()
+        self._thread = 0
+        self._undo: Callable[[], None] = lambda: None
+
+    def watch(self) -> None:
+        """Note every range that begins from here on, on this thread."""
+        self.unwatch()
+        self._thread = threading.get_ident()
+        self._undo = replaced(record_function, "__enter__", partial(Observed, listener=self._note))
+
+    def unwatch(self) -> None:
+        """Note no more of them."""
+        self._undo()
+
+    def end(self) -> None:
+        """End those noted, the last one first; when the script ends them, nothing more happens."""
+        for begun in reversed(list(self._begun.values())):
+            # One that failed to begin has no record to end.
+            with suppress(Exception), without_modes(), torch._C.DisableTorchFunctionSubclass():
+                torch.ops.profiler._record_function_exit._RecordFunction(begun.record)
+        self._begun.clear()
+
+    def _note(self, begun: Any) -> None:
+        with suppress(Exception):  # this runs inside a call of the script, which must not fail
+            if threading.get_ident() == self._thread:
+                self._begun[next(self._numbers)] = begun
+
+
+class _ThreadEnd:
+    """Deleted by a thread that ends, as all that is local to it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._session.stop_on_its_thread()
+
+
+def leave_without_kineto() -> None:
+    """Let a forked child exit, if a session of ours has started Kineto in its parent.
+
+    Kineto waits, when a process exits, for the threads that it has started, which a fork does not
+    have. So the child exits as soon as the handlers of `atexit` have run and all is flushed.
+    """
+    if Session.has_started_kineto:
+        with suppress(Exception):  # a C library without `on_exit`
+            libc = ctypes.CDLL(None)
+            libc.on_exit(libc._exit, None)
+            libc.__cxa_atexit(libc.fflush, None, None)  # the last one is called first
+
+
+class Session:
+    """A profiler over one window; the order of calls is `Plan`'s.
+
+    Attributes:
+        state: "new", "prepared", "recording", "stopped" or "dropped".
+        sees_gpu: whether torch finds a GPU, once prepared.
+        has_started_kineto: whether there was one in this process.
+    """
+
+    has_started_kineto = False
+
+    def __init__(
+        self, arbiter: ProfilerArbiter, ranges: OpenRanges, *, record_shapes: bool
+    ) -> None:
+        self.state = "new"
+        self.sees_gpu: bool | None = None
+        self._arbiter = arbiter
+        self._ranges = ranges
+        self._record_shapes = record_shapes
+        self._profile: Any = None
+        self._thread = 0
+        self._local: Any = None
+        self._step: Any = None
+        self._number = 0
+
+    @property
+    def on_its_thread(self) -> bool:
+        """Whether this thread prepared it or, later, began to record: no other one may stop it."""
+        return self._thread == threading.get_ident()
+
+    def prepare(self) -> None:
+        """Start Kineto and CUPTI without keeping what they record."""
+        activities = [ProfilerActivity.CPU]
+        self.sees_gpu = torch.cuda.is_available()
+        if self.sees_gpu:
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = _KinetoProfile(
+            activities=activities,
+            record_shapes=self._record_shapes,
+            experimental_config=_trace_only(),
+        )
+        # torch 2.5 to 2.11 warn at every start that does not accumulate events over cycles; we
+        # have one cycle. Accumulating itself would parse all events when the profiler stops.
+        self._profile.acc_events = True
+        Session.has_started_kineto = True
+        with self._arbiter.ours(), mute_first_session():
+            self._profile.prepare_trace()
+        self._profile.profiler.acc_events = False
+        self.state, self._thread = "prepared", threading.get_ident()
+
+    def start(self, metadata: dict[str, Any]) -> None:
+        """Record from here on; `metadata` becomes the trace's "fp8verify" entry."""
+        if self.state != "prepared":
+            self.prepare()
+        synchronize()  # else kernels launched before appear without the operator that did
+        self._ranges.end()
+        with self._arbiter.ours(), mute_kineto():
+            self._profile.start_trace()
+        self._ranges.watch()
+        self.state, self._thread = "recording", threading.get_ident()
+        if threading.current_thread() is not threading.main_thread():
+            self._local = threading.local()  # torch frees its state when the thread has ended
+            self._local.end = _ThreadEnd(self)
+        self._profile.add_metadata_json("fp8verify", json.dumps(metadata))
+
+    def begin_step(self, step: int) -> None:
+        """Put what follows into the step of that number, as torch.profiler itself names it."""
+        if step != self._number:
+            self._end_step()
+            self._number = step
+            self._step = record_function(f"ProfilerStep#{step}")
+            self._step.__enter__()
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
+    def stop(self) -> None:
+        """Stop recording, on the thread that began; waits for the GPU."""
+        self._ranges.unwatch()
+        self._ranges.end()
+        self._end_step()
+        self.state = "stopped"
+        with self._arbiter.ours(), mute_kineto():
+            self._profile.stop_trace()
+
+    def stop_on_its_thread(self) -> bool:
+        """Stop a recording that is lost if this thread may; return whether it records no more."""
+        if self.state == "recording" and self.on_its_thread:
+            self.stop()
+        return self.state != "recording"
+
+    def stop_when_possible(self) -> None:
+        """Have its own thread stop a recording that is lost, if that is the main thread: soon.
+
+        Another thread stops it at its next hook, or when it ends.
+        """
+        if self._thread == threading.main_thread().ident:
+            call_on_main_thread(self.stop_on_its_thread)
+
+    def drop(self) -> None:
+        """Forget the profiler: after another one took over, touching it can crash the process.
+
+        One that was only prepared is first run to its end on this thread: torch 2.13 would complain
+        on stderr about the canceled warm-up.
+        """
+        if self.state == "prepared":
+            self.start({})
+            self.stop()
+        self._ranges.unwatch()
+        self.state = "dropped"
+        self._profile = self._step = None
+
+    def end_in_child(self) -> None:
+        """End what a forked child has of it: one that is prepared ends only once it has begun."""
+        if self.state == "prepared":
+            self._profile.profiler._start_trace()
+        torch._C._autograd._disable_profiler()
+
+    def export(self, path: Path, drafts: Path) -> str:
+        """Write the trace as JSON, gzipped if `path` ends so; it appears when it is whole.
+
+        Until then it is in the folder `drafts`. Returns the name of the file.
+
+        Raises:
+            ExportError: it could not be written.
+        """
+        profile, self._profile = self._profile, None
+        with mute_kineto():  # it says on stderr what the error says
+            export(profile.export_chrome_trace, path, drafts)
+        return path.name
+
+
+class ExportError(Exception):
+    """The trace could not be written, for a reason that the report names."""
+
+
+def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
+    """Have `write` fill a file of JSON; `path` appears when it is whole, gzipped if it ends so.
+
+    Drafts are in the folder `drafts`, of the same file system: a process that is killed leaves
+    them there.
+
+    Raises:
+        ExportError: the disk is full or cannot be written to, or nothing was written.
+    """
+    plain, packed = drafts / f".{path.name}.plain", drafts / f".{path.name}.part"
+    links = (plain, plain.with_name(plain.name + KINETOS_DRAFT))
+    try:
+        with _memory() as source:
+            for link in links:
+                link.symlink_to(f"/proc/self/fd/{source}")
+            write(str(plain))
+            with open(source, "rb", closefd=False) as text:
+                _check_whole(text)
+                # What is judged and dropped at once is not worth packing.
+                zips = path.suffix == ".gz"
+                with gzip.open(packed, "wb", GZIP_LEVEL) if zips else packed.open("wb") as target:
+                    shutil.copyfileobj(text, target, 1 << 20)
+        packed.replace(path)
+    except OSError as error:
+        raise ExportError(f"the trace could not be written: {error.strerror}") from error
+    finally:
+        for draft in (*links, packed):
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _memory() -> Iterator[int]:
+    """Have a file in memory whose descriptor is above those that a script opens."""
+    low = os.memfd_create("fp8verify-trace")
+    identity = _identity(low)
+    try:
+        source = fcntl(low, F_DUPFD_CLOEXEC, getrlimit(RLIMIT_NOFILE)[0] // 2)
+        os.close(low)
+    except (OSError, OverflowError):  # no number is left there
+        source = low
+    try:
+        yield source
+    finally:
+        # A thread of the script may have closed all descriptors, and opened its own there.
+        with suppress(OSError):
+            if _identity(source) == identity:
+                os.close(source)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _check_whole(text: BinaryIO) -> None:
+    """Go to the begin of a document that has an end: Kineto does not say if it could not write."""
+    size = text.seek(0, os.SEEK_END)
+    text.seek(max(0, size - ENDING))
+    if not text.read().rstrip().endswith(b"}"):
+        raise ExportError("the profiler could not write the whole trace")
+    text.seek(0)
+
+
+def _trace_only() -> Any:
+    """Return the setting that keeps torch from also building Python events, which are not used.
+
+    These are half of the cost of stopping a window, apart from its trace. None before torch 2.13.
+    """
+    try:
+        return _ExperimentalConfig(trace_only=True)
+    except TypeError:
+        return None
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if this process uses one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def gpu_finishes_within(seconds: float = EXIT_PATIENCE_S) -> bool:
+    """Return whether the GPU becomes idle in time, without an error.
+
+    A process that ends while a collective waits for a rank that is gone would wait with it for
+    ever; without us it would just exit.
+    """
+    if not torch.cuda.is_initialized():
+        return True
+    device, idle = torch.cuda.current_device(), threading.Event()
+
+    def wait() -> None:
+        with suppress(Exception):
+            torch.cuda.synchronize(device)
+            idle.set()
+
+    thread = threading.Thread(target=wait, name="fp8verify-wait", daemon=True)
+    with suppress(RuntimeError):  # Python 3.12.0 and 3.12.1 start none at exit
+        thread.start()
+        thread.join(seconds)
+    return idle.is_set()

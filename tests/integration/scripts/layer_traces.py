@@ -98,14 +98,12 @@ def record(model, path):
 
     step()
     linears = [(name, module) for name, module in model.named_modules()]
-    names = LayerNames(
-        [(name, module) for name, module in linears if isinstance(module, nn.Linear)]
-    )
+    end = name_layers([(name, module) for name, module in linears if isinstance(module, nn.Linear)])
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         for number in (1, 2):
             with record_function(f"ProfilerStep#{number}"):
                 step()
-    names.remove()
+    end()
     profiler.export_chrome_trace(str(path))
 
 
