@@ -6,7 +6,6 @@ the script's tracebacks.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import itertools
 import sys
@@ -299,19 +298,3 @@ def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:
         method.listener = hidden(listener)
     else:
         replaced(owner, name, functools.partial(Observed, listener=listener))
-
-
-_on_main_thread: list[Any] = []
-
-
-def call_on_main_thread(function: Callable[[], object]) -> None:
-    """Have the main thread call `function` between two instructions of its Python code."""
-
-    def pending(_: Any) -> int:
-        with suppress(Exception), without_modes():
-            function()
-        return 0
-
-    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    _on_main_thread.append(kind(hidden(pending)))  # C keeps no reference to it
-    ctypes.pythonapi.Py_AddPendingCall(_on_main_thread[-1], None)

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..layers import local
 from ..precision import formats_of, recipe_class
@@ -100,23 +99,10 @@ class KeptScales:
         self.recipes: list[dict[str, Any]] = []
         self.groups: list[list[int]] = []
         self.slots: dict[tuple[str, str, int], dict[str, Any]] = {}
-        matrices = [pair for name, module in modules for pair in self._read(name, module)]
-        if not matrices:
-            return
-        # One copy to the host for all.
-        flat = [matrix.reshape(-1).to(matrices[0][1].device) for _, matrix in matrices]
-        numbers = iter(torch.cat(flat).tolist())
-        for slots, matrix in matrices:
-            rows = [[next(numbers) for _ in slots] for _ in range(len(matrix))]
-            columns = zip(*rows, strict=True)
-            for slot, (scale, largest, staged, *amax) in zip(slots, columns, strict=True):
-                slot |= {"scale": scale, "amax": amax, "largest_amax": largest, "staged": staged}
+        for name, module in modules:
+            self._read(name, module)
 
-    def _read(self, name: str, module: Any) -> Iterator[tuple[list[dict[str, Any]], Tensor]]:
-        """Yield the slots of each direction, and a matrix with a column for each.
-
-        Its rows are the scales, the largest amax, the staged one, then the history, newest last.
-        """
+    def _read(self, name: str, module: Any) -> None:
         meta = items_of(stored(module, "fp8_meta"))
         if meta.get("recipe") is None:
             return
@@ -132,17 +118,16 @@ class KeptScales:
             scale, history = stored(state, "scale"), stored(state, "amax_history")
             if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
                 continue
-            slots = []
-            for index in range(len(scale)):
-                gemm, which = divmod(index, len(tensors))
-                slot = {**shared, "tensor": tensors[which], "gemm": gemm,
-                        "format": form.name, "largest": form.largest}  # fmt: skip
-                self.slots[name, tensors[which], gemm] = slot
-                slots.append(slot)
-            recorded = history.detach()[1:]
+            staged, recorded = history.detach()[0], history.detach()[1:]
             largest = recorded.amax(dim=0) if len(recorded) else torch.zeros_like(scale)
-            rows = [scale.detach(), largest, history.detach()[0], *recorded[-KEPT_STEPS:]]
-            yield slots, torch.stack(rows).float()
+            rows = torch.stack([scale.detach(), largest, staged, *recorded[-KEPT_STEPS:]])
+            for index, (now, most, next_amax, *amax) in enumerate(rows.t().float().tolist()):
+                gemm, which = divmod(index, len(tensors))
+                self.slots[name, tensors[which], gemm] = {
+                    **shared, "tensor": tensors[which], "gemm": gemm,
+                    "format": form.name, "largest": form.largest,
+                    "scale": now, "amax": amax, "largest_amax": most, "staged": next_amax,
+                }  # fmt: skip
 
     def _group(self, group: Any) -> int:
         try:

@@ -49,14 +49,7 @@ import torch.autograd.profiler as autograd_profiler
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..observe import (
-    Observed,
-    call_on_main_thread,
-    observe,
-    observe_function,
-    replaced,
-    without_modes,
-)
+from ..observe import Observed, hidden, observe, observe_function, replaced, without_modes
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
@@ -278,6 +271,22 @@ def leave_without_kineto() -> None:
             libc = ctypes.CDLL(None)
             libc.on_exit(libc._exit, None)
             libc.__cxa_atexit(libc.fflush, None, None)  # the last one is called first
+
+
+_on_main_thread: list[Any] = []
+
+
+def call_on_main_thread(function: Callable[[], object]) -> None:
+    """Have the main thread call `function` between two instructions of its Python code."""
+
+    def pending(_: Any) -> int:
+        with suppress(Exception), without_modes():
+            function()
+        return 0
+
+    kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    _on_main_thread.append(kind(hidden(pending)))  # C keeps no reference to it
+    ctypes.pythonapi.Py_AddPendingCall(_on_main_thread[-1], None)
 
 
 class Session:
