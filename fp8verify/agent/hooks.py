@@ -34,13 +34,9 @@ from .windows.profiler import EXIT_PATIENCE_S, ProfilerArbiter, leave_without_ki
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 STEPS_IN_BACKWARD = (
-    "the optimizers step inside the backward pass: a step is counted from one backward pass to the "
-    "next"
+    "steps are counted from one backward pass to the next: optimizers step inside it"
 )
-COMPILED_STEPS = (
-    "the optimizer's step is compiled: a step is counted from one backward pass to the next, by "
-    "the versions of the parameters"
-)
+COMPILED_STEPS = "steps are counted by the versions of parameters: the optimizer's step is compiled"
 PATIENCE_S = 1.0  # for another thread that opens or closes a window
 MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
 
@@ -77,11 +73,10 @@ class Observer:
         self.armed = True
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(_work())
-        others = (self.clock, self.arbiter, self._live_optimizers)
+        self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         kind = WindowManager if config["live"] is None else RepeatingWindows
-        self.recorder = kind(config, *others)
+        self.recorder = kind(config, self.clock, self.arbiter, self._live_optimizers)
         self._lock = threading.RLock()
-        self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._postponed = False
         self._reads_versions = False
         self._versions: dict[int, int] = {}
@@ -266,18 +261,13 @@ class Observer:
         observe_function(torch.autograd, "backward", self.backward_begins)
 
     def _remember(self, key: int, optimizer: Any) -> None:
-        known = self._optimizers.get(key)
-        if known is not None and known() is optimizer:
-            return
-        gone = [old for old, reference in self._optimizers.items() if reference() is None]
-        for old in gone:  # with its training, as in a sweep of several in one process
-            del self._optimizers[old]
-            self.clock.forget(old)
-        self._optimizers[key] = weakref.ref(optimizer)
+        if self._optimizers.get(key) is not optimizer:
+            self._optimizers[key] = optimizer
+            # It goes with its training, as in a sweep of several in one process.
+            weakref.finalize(optimizer, self.clock.forget, key).atexit = False
 
     def _live_optimizers(self) -> list[Any]:
-        live = [reference() for reference in self._optimizers.values()]
-        return [optimizer for optimizer in live if optimizer is not None]
+        return list(self._optimizers.values())
 
 
 def _version(optimizer: Any) -> int:

@@ -128,10 +128,8 @@ class ModuleList(Instrument):
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
-        self._modules: list[dict[str, Any]] = []
-        self._storage: list[dict[str, Any]] = []
+        self._record: dict[str, Any] = {"modules": [], "modules_listed": False, "storage": []}
         self._windows = 0
-        self._listed = False
 
     def before_window(self) -> None:
         """List the modules that `context.optimizers` train."""
@@ -139,13 +137,15 @@ class ModuleList(Instrument):
         self._list()
 
     def _list(self) -> None:
-        if self._windows > 1 and self.context.config["live"] and self._modules:
+        if self._windows > 1 and self.context.config["live"] and self._record["modules"]:
             return
-        modules = take_census(self.context.optimizers())
-        self._modules = modules or self._modules  # the model may be gone by now
-        self._storage = stored_in_fp8(self.context.optimizers()) or self._storage
-        self._listed = bool(self._modules) or can_look()
+        optimizers = self.context.optimizers()
+        modules, storage = take_census(optimizers), stored_in_fp8(optimizers)
         debug.event(f"{len(modules)} linear modules found")
+        # The model may be gone by now.
+        found = {"modules": modules, "storage": storage}
+        self._record |= {name: records for name, records in found.items() if records}
+        self._record["modules_listed"] = bool(self._record["modules"]) or can_look()
 
     def end(self) -> dict[str, Any]:
         """List them as the window leaves them."""
@@ -154,11 +154,7 @@ class ModuleList(Instrument):
 
     def record(self) -> dict[str, Any]:
         """Return one `ModuleRecord` for each module, and what is only kept in FP8."""
-        return {
-            "modules": self._modules,
-            "modules_listed": self._listed,
-            "storage": self._storage,
-        }
+        return self._record
 
 
 class FrameworkNumbers(Instrument):

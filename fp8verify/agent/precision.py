@@ -287,10 +287,8 @@ def _high_legs(recipe: Any) -> set[str]:
 def _words(recipe: Any, known: Recipe) -> str:
     """Say how the recipe scales, with what its user may have set."""
     words = known.words if isinstance(known.words, str) else known.words(recipe)
-    override = stored(recipe, "backward_override")
-    if override == "dequantized":
-        return f"{words}, backward from {override} operands"
-    return f"{words}, backward in high precision" if override == "high_precision" else words
+    dequantized = stored(recipe, "backward_override") == "dequantized"
+    return f"{words}, backward from dequantized operands" if dequantized else words
 
 
 def _delayed_words(recipe: Any) -> str:
@@ -303,16 +301,6 @@ def _delayed_words(recipe: Any) -> str:
 def _block_words(recipe: Any) -> str:
     sizes = [_block_of(recipe, tensor).removeprefix("block_") for tensor in TENSORS]
     return "blocks (input {}, weight {}, gradient {})".format(*sizes)
-
-
-def _nvfp4_words(recipe: Any) -> str:
-    parts = {
-        "disable_rht": "Hadamard transforms",
-        "disable_stochastic_rounding": "stochastic rounding",
-        "disable_2d_quantization": "2-D blocks",
-    }
-    without = [words for name, words in parts.items() if stored(recipe, name)]
-    return f"NVFP4 ({', without '.join(['blocks of 16', *without])})"
 
 
 def transformer_engine_casts(module: Any) -> Casts:
@@ -380,7 +368,7 @@ RECIPES = {
     "Float8CurrentScaling": Recipe("fp8", "current (one scale a tensor)", _computed_casts),
     "Float8BlockScaling": Recipe("fp8_block", _block_words, _computed_casts),
     "MXFP8BlockScaling": Recipe("mxfp8", "MX (blocks of 32)", _mx_recipe_casts),
-    "NVFP4BlockScaling": Recipe("nvfp4", _nvfp4_words),
+    "NVFP4BlockScaling": Recipe("nvfp4", "NVFP4 (blocks of 16)"),
 }
 
 

@@ -58,7 +58,7 @@ def census(**modules: Any) -> dict[str, dict[str, Any]]:
     [
         ((24, 16), {}, (24, 16)),
         ((2, 24, 16), {}, (None, None)),  # experts
-        ((24, 16), {"fc1_weight": None}, (None, None)),  # two layers
+        ((24, 16), {"fc1_weight": torch.zeros(4)}, (None, None)),  # two layers
         ((2, 24), {"out_features": 8, "in_features": 4}, (8, 4)),  # packed
     ],
 )
@@ -84,19 +84,9 @@ def legs(fprop: str, dgrad: str | None = None, wgrad: str | None = None) -> dict
             "blocks (input 1x128, weight 128x128, gradient 1x128)",
         ),
         ("MXFP8BlockScaling", {}, legs("mxfp8"), MX),
-        (
-            "NVFP4BlockScaling",
-            {"disable_rht": True},
-            legs("nvfp4"),
-            "NVFP4 (blocks of 16, without Hadamard transforms)",
-        ),
+        ("NVFP4BlockScaling", {"disable_rht": True}, legs("nvfp4"), "NVFP4 (blocks of 16)"),
         # A backward pass in high precision by the recipe; Megatron's no_fp8_wgrad.
-        (
-            "MXFP8BlockScaling",
-            {"backward_override": HIGH},
-            legs("mxfp8", HIGH),
-            f"{MX}, backward in high precision",
-        ),
+        ("MXFP8BlockScaling", {"backward_override": HIGH}, legs("mxfp8", HIGH), MX),
         (
             "MXFP8BlockScaling",
             {"backward_override": "dequantized"},
