@@ -105,19 +105,7 @@ class Clock:
         self._rival: int | None = None
         self._rival_updates = 0
         self._built: dict[int, int] = {}
-        self._others: dict[str, int] = {}
         self._updated_since_scaler = False
-
-    @property
-    def note_on_others(self) -> str | None:
-        """A note for optimizers that alternate, as in a GAN whose critic steps more often."""
-        if not self._others or self.source == "explicit":
-            return None
-        others = " and ".join(f"{name} {count} times" for name, count in self._others.items())
-        return (
-            f"optimizers take turns: the {self.steps} steps are those of the {self.leader} that "
-            f"stepped first; besides it stepped {others}"
-        )
 
     def note(self, text: str) -> None:
         """Keep a remark, once."""
@@ -210,7 +198,6 @@ class Clock:
         if self._built.pop(optimizer, None) == self.steps or self._leader is None:
             self._follow(optimizer, name, f"a new {name} began to step: it is counted since")
             return True
-        self._others[name] = self._others.get(name, 0) + 1
         self._rival_updates = self._rival_updates + 1 if optimizer == self._rival else 1
         self._rival = optimizer
         if self._rival_updates < TAKEOVER_AFTER:
@@ -227,7 +214,6 @@ class Clock:
         if len(self.notes) < MAX_NOTES:
             self.notes.append(f"after step {self.steps} {why}")
         self._leader, self.leader, self._rival_updates = optimizer, name, 0
-        self._others.pop(name, None)
 
     def _tick(self, work: int) -> bool:
         self._counted_work = work

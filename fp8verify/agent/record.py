@@ -104,7 +104,6 @@ class RankRecord:
     def _state(self, ended: bool) -> dict[str, Any]:
         clock, naming = self._clock, self._plan.naming
         seen = "the run ended" if ended else "the process was last seen"
-        notes = [*self._notes, *self._plan.notes, *clock.notes, clock.note_on_others]
         return {
             "schema": SCHEMA,
             "rank": self.files.rank,
@@ -116,7 +115,7 @@ class RankRecord:
             "clock": clock.source,
             "leader": clock.leader,
             "optimizer_updates": clock.updates,
-            "notes": list(filter(None, notes)),
+            "notes": [*self._notes, *self._plan.notes, *clock.notes],
             "steps_outside": clock.outside.summary(),
             "naming": naming
             and {"step": naming["first"], **{key: naming[key] for key in ("trace", "reason")}},

@@ -81,9 +81,6 @@ def test_steps_are_counted_as_the_loop_counts(
     assert (meta.steps_seen, window.state, (window.first, window.last)) == (seen, "complete", found)
     if kind == "folds":
         assert meta.notes == ("after step 7 a new AdamW began to step: it is counted since",)
-    if kind == "gan":
-        said = "the 12 steps are those of the AdamW that stepped first; besides it stepped AdamW 4"
-        assert said in attached.text()
     # At the window's end the generator has stepped too; an average of the model never does.
     assert len(meta.modules) == (2 if kind == "gan" else 1)
 

@@ -123,7 +123,6 @@ def test_an_optimizer_made_after_training_began_leads_at_once(training: Training
         "after step 5 a new Optimizer2 began to step:",
         "after step 10 a new Optimizer3 began to step",
     ]
-    assert training.clock.note_on_others is None
 
 
 def test_the_optimizers_of_a_second_gan_are_counted_as_those_of_the_first(
@@ -134,14 +133,6 @@ def test_the_optimizers_of_a_second_gan_are_counted_as_those_of_the_first(
         training.clock.built(critic)
         training.do(f"f{critic}f{critic}f{generator}" * 4)
     assert training.clock.steps == 16
-
-
-def test_optimizers_that_take_turns_are_noted(training: Training) -> None:
-    training.do("f1f1f1f2" * 6)
-    assert training.clock.note_on_others == (
-        "optimizers take turns: the 18 steps are those of the Optimizer1 that stepped first; "
-        "besides it stepped Optimizer2 6 times"
-    )
 
 
 def test_a_step_that_only_makes_the_optimizers_state_does_not_count(training: Training) -> None:
