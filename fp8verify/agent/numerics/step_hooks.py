@@ -1,6 +1,6 @@
 """Measure the tensors of every FP8 layer in one step, by hooks on its modules.
 
-Inputs and weights are measured before the forward pass of the module, gradients when autograd
+Inputs and weights are measured after the forward pass of the module, gradients when autograd
 reaches its output. Saved-tensor hooks see the FP8 bytes that Transformer Engine's modules keep for
 the backward pass. The functions that clip gradients are replaced to see the norm before clipping.
 All hooks are removed when the step ends. The script's tensors are only read.
@@ -71,17 +71,12 @@ def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
 
 
 class Pass:
-    """One forward pass of a layer."""
+    """One forward pass of a layer, with the hooks on the tensors that it saves."""
 
-    def __init__(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.module = module
         self.is_recompute = on_autograd_thread()
-        self.casts = casts
-        # Scales of MXFP8 are bytes too, one for 32 values.
-        self.least_bytes = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
-        self.awaits_input = False
-        self.saved_tensors = ExitStack()  # the hooks on them
+        self.saved_tensors = ExitStack()
 
 
 class NumericsHooks:
@@ -178,44 +173,27 @@ class NumericsHooks:
         return fp8verify_measure
 
     def _before(self, name: str, module: Any, args: Any) -> None:
-        x, casts = plain(first_tensor(args)), _casts(module)
-        run = Pass(name, module, x, casts)
+        run = Pass(name)
         self._passes[threading.get_ident()].append(run)
-        known = casts or (casts is not None and precision.is_transformer_engine(module))
-        if casts is None or not known or run.is_recompute:
-            return
-        if not casts and precision.runs_fp8(module):
-            recipe = items_of(stored(module, "fp8_meta")).get("recipe")
-            self._unknown[precision.recipe_class(recipe)].add(name)
-        self._seen.add(name)
-        run.awaits_input = not self._add_input(name, module, x, casts)
-        for part, weight in matrices_of(module) if WEIGHT in casts else ():
-            self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
-        if casts and precision.normalizes_input(module) and not self._watch_bytes(run):
+        normalizes = bool(_casts(module)) and precision.normalizes_input(module)
+        x = plain(first_tensor(args))
+        if normalizes and not (run.is_recompute or self._watch_bytes(run, module, x)):
             self.unseen.append(
                 f"the normalized input of {name} cannot be seen under activation checkpointing"
             )
 
-    def _add_input(self, name: str, module: Any, x: Any, casts: Casts) -> bool:
-        """Measure the input of a pass, if it is there."""
-        if not isinstance(x, Tensor):
-            return False
-        if not x.numel():
-            self._empty.add(name)
-        if INPUT in casts and not precision.normalizes_input(module):
-            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
-        return True
-
-    def _watch_bytes(self, run: Pass) -> bool:
-        """Count every tensor of bytes that the pass saves; return False if not possible.
+    def _watch_bytes(self, run: Pass, module: Any, x: Any) -> bool:
+        """Count the tensors of bytes that the pass of `x` saves; return False if not possible.
 
         Not possible while other hooks are active, as in activation checkpointing: hooks nest,
         and the outer ones would miss what goes to the inner ones.
         """
-        seen = self._guard(self._bytes, run)
+        seen = self._guard(self._bytes, run.name, module)
+        # Scales of MXFP8 are bytes too, one for 32 values.
+        least = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
 
         def pack(tensor: Tensor) -> Tensor:
-            if tensor.dtype == torch.uint8 and tensor.numel() >= run.least_bytes:
+            if tensor.dtype == torch.uint8 and tensor.numel() >= least:
                 seen(tensor)
             return tensor
 
@@ -229,11 +207,11 @@ class NumericsHooks:
             return False
         return True
 
-    def _bytes(self, run: Pass, data: Tensor) -> None:
-        cast = (_casts(run.module) or {}).get(INPUT, Cast(E4M3, TENSORWISE))
-        self.measured.add_bytes(run.name, INPUT, data, cast)
+    def _bytes(self, name: str, module: Any, data: Tensor) -> None:
+        cast = (_casts(module) or {}).get(INPUT, Cast(E4M3, TENSORWISE))
+        self.measured.add_bytes(name, INPUT, data, cast)
 
-    def _after(self, name: str, module: Any, _: Any, kwargs: Any, out: Any) -> None:
+    def _after(self, name: str, module: Any, args: Any, kwargs: Any, out: Any) -> None:
         passes = self._passes[threading.get_ident()]
         # After an error in a layer further in, its pass is still there.
         while passes and passes[-1].name != name:
@@ -242,16 +220,14 @@ class NumericsHooks:
             return
         run = passes.pop()
         run.saved_tensors.close()
-        if run.awaits_input:  # given by name, which torch's global hooks show afterwards only
-            x = plain(first_tensor(list(kwargs.values())))
-            self._add_input(name, module, x, run.casts or {})
-        in_fp8 = precision.runs_fp8(module)
-        if in_fp8 and not run.is_recompute:
-            self._first_was_fp8.add(name)
-        elif run.is_recompute and name in self._first_was_fp8 and not in_fp8:
+        casts, in_fp8 = _casts(module), precision.runs_fp8(module)
+        if not run.is_recompute:
+            self._add_operands(name, module, plain(first_tensor([*args, *kwargs.values()])), casts)
+            self._first_was_fp8.update([name] if in_fp8 else ())
+        elif name in self._first_was_fp8 and not in_fp8:
             self.recomputed_high[name] = None  # it runs outside of the autocast
         out = first_tensor(out)
-        if (run.casts or in_fp8) and out is not None and out.grad_fn is not None:
+        if (casts or in_fp8) and out is not None and out.grad_fn is not None:
             # Not on the tensor: torch warns of hooks on one that is saved.
             at, measure = out.output_nr, self._guard(self._on_gradient, name, module)
 
@@ -260,6 +236,20 @@ class NumericsHooks:
                     measure(gradients[at])
 
             register(out.grad_fn.register_prehook, fp8verify_gradient)
+
+    def _add_operands(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
+        if casts is None or not (casts or precision.is_transformer_engine(module)):
+            return
+        if not casts and precision.runs_fp8(module):
+            recipe = items_of(stored(module, "fp8_meta")).get("recipe")
+            self._unknown[precision.recipe_class(recipe)].add(name)
+        self._seen.add(name)
+        if isinstance(x, Tensor) and not x.numel():
+            self._empty.add(name)
+        if INPUT in casts and not precision.normalizes_input(module):
+            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+        for part, weight in matrices_of(module) if WEIGHT in casts else ():
+            self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         casts = _casts(module) or {}
