@@ -39,9 +39,7 @@ GROUPED_CLASSES = {"GroupedLinear"}
 def take_census(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Describe every linear-like module below the roots that own parameters of `optimizers`."""
     trained = layers.trained_layers(optimizers, anew=True)
-    records = [(layer.root, record) for layer in trained for record in _records_of(layer)]
-    names = layers.distinct_names([(root, record["fqn"]) for root, record in records])
-    return [{**record, "fqn": name} for name, (_, record) in zip(names, records, strict=True)]
+    return [record for layer in trained for record in _records_of(layer)]
 
 
 def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:

@@ -86,16 +86,15 @@ def remember(module: nn.Module) -> None:
 
 
 class Layer(NamedTuple):
-    """One layer, below the root of its model: a linear layer, or a module with experts."""
+    """A linear layer or a module with experts, by its name in the model."""
 
-    root: nn.Module
     name: str
     module: nn.Module
     is_linear: bool
 
 
 # What the last walk was made for and has found, without keeping any of it alive.
-_last: tuple[Any, list[tuple[Any, str, Any, bool]]] = (None, [])
+_last: tuple[Any, list[tuple[str, Any, bool]]] = (None, [])
 
 
 def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Layer]:
@@ -108,37 +107,28 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     parameters = trained_by(optimizers)
     made_for = (registrations.changes, frozenset(parameters))
     if made_for == _last[0] and (not anew or (parameters and registrations.changes is not None)):
-        cached = [Layer(root(), name, module(), linear) for root, name, module, linear in _last[1]]
-        if all(layer.root is not None and layer.module is not None for layer in cached):
+        cached = [Layer(name, module(), is_linear) for name, module, is_linear in _last[1]]
+        if all(layer.module is not None for layer in cached):
             return cached
     # Two roots may have the same modules: a model, and a list of parts of it for the optimizer.
-    unique: dict[int, Layer] = {}
-    for layer in (layer for root in _trained_roots(parameters) for layer in _below(root)):
-        unique.setdefault(id(layer.module), layer)
-    fresh = list(unique.values())
-    references = [(weakref.ref(root), name, weakref.ref(module), linear)
-                  for root, name, module, linear in fresh]  # fmt: skip
+    unique: dict[int, tuple[nn.Module, Layer]] = {}
+    for root in _trained_roots(parameters):
+        for layer in _below(root):
+            unique.setdefault(id(layer.module), (root, layer))
+    # Two models (a GAN's) may share names: these get the class of their model.
+    uses = Counter(layer.name for _, layer in unique.values())
+    fresh = [
+        layer._replace(name=f"{class_name(root)}.{layer.name}") if uses[layer.name] > 1 else layer
+        for root, layer in unique.values()
+    ]
+    references = [(name, weakref.ref(module), is_linear) for name, module, is_linear in fresh]
     _last = ((registrations.changes, made_for[1]), references)
     return fresh
 
 
 def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
     """Return the linear-like modules that `take_census` describes, by the same names."""
-    linear = [layer for layer in trained_layers(optimizers) if layer.is_linear]
-    names = distinct_names([(layer.root, layer.name) for layer in linear])
-    return [(name, layer.module) for name, layer in zip(names, linear, strict=True)]
-
-
-def expert_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
-    """Return the modules whose 3-D parameters `take_census` lists as experts."""
-    layers = trained_layers(optimizers)
-    return [(layer.name, layer.module) for layer in layers if not layer.is_linear]
-
-
-def distinct_names(layers: list[tuple[nn.Module, str]]) -> list[str]:
-    """Return names, prefixed with the model's class if two models (a GAN's) share names."""
-    uses = Counter(name for _, name in layers)
-    return [f"{class_name(root)}.{name}" if uses[name] > 1 else name for root, name in layers]
+    return [(name, module) for name, module, is_linear in trained_layers(optimizers) if is_linear]
 
 
 def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
@@ -186,7 +176,7 @@ def _below(root: nn.Module) -> Iterator[Layer]:
         name = canonical_name(raw)
         is_linear = _is_linear(module)
         if is_linear or next(expert_weights(name, module), None) is not None:
-            yield Layer(root, name, module, is_linear)
+            yield Layer(name, module, is_linear)
 
 
 def canonical_name(name: str) -> str:

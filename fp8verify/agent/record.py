@@ -9,6 +9,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,12 @@ class RankRecord:
         self._plan = plan
         self._sections = sections
         self._notes: list[str] = []
-        self._files: RankFiles | None = None
         self._written_at = 0.0
 
-    @property
+    @cached_property
     def files(self) -> RankFiles:
         """The rank's files in the capture folder, claimed by the first use."""
-        if self._files is None:
-            self._files = RankFiles(self._config, *rank_and_world_size())
-        return self._files
+        return RankFiles(self._config, *rank_and_world_size())
 
     def note(self, text: str) -> None:
         """Keep a remark for the reader of the report; repetitions and floods are dropped."""
@@ -118,7 +116,7 @@ class RankRecord:
             "notes": [*self._notes, *self._plan.notes, *clock.notes],
             "steps_outside": clock.outside.summary(),
             "naming": naming
-            and {"step": naming["first"], **{key: naming[key] for key in ("trace", "reason")}},
+            and {"step": naming["first"], "trace": naming["trace"], "reason": naming["reason"]},
             "api_calls": api_calls,
             "versions": versions(),
             "environment": {**gpu(), "sees_gpu": self.sees_gpu},

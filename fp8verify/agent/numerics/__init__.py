@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..debug import debug, describe
 from ..eager import eager_mode
 from ..instruments import Instrument, InstrumentContext, compiles
-from ..layers import expert_modules, linear_modules
+from ..layers import trained_layers
 from ..process import is_selected
 from .scales import KeptScales, gradient_norm, scale_records
 
@@ -98,8 +98,8 @@ class Numerics(Instrument):
         self._windows, self._first, self._reason = [], None, None
 
     def _modules(self) -> list[tuple[str, Any]]:
-        optimizers = self.context.optimizers()
-        return [*linear_modules(optimizers), *expert_modules(optimizers)]
+        layers = trained_layers(self.context.optimizers())
+        return [(layer.name, layer.module) for layer in layers]
 
     def _gradient_now(self) -> list[dict[str, Any]]:
         gradient = gradient_norm(self.context.optimizers())
