@@ -10,7 +10,7 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -63,18 +63,12 @@ def invisible(function: Any) -> None:
             _eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
-def without_modes() -> AbstractContextManager[None]:
+@contextmanager
+def without_modes() -> Iterator[None]:
     """Hide the operators that are called inside from the script's dispatch and function modes.
 
     Tensor classes and observers see them, unlike with `stored.unseen`: ranges are for the profiler.
     """
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return _modes_aside()
-    return nullcontext()
-
-
-@contextmanager
-def _modes_aside() -> Iterator[None]:
     functions = [
         torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())
     ]
