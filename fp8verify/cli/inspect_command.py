@@ -65,7 +65,7 @@ def inspect_command(
         raise click.UsageError("Missing argument 'PATH…'.")
     options = ReportOptions.take(given)
     if breakdown:
-        with requires("hta", "--breakdown"):  # before traces are read
+        with requires("HolisticTraceAnalysis", "--breakdown"):  # before traces are read
             import hta  # noqa: F401
     from fp8verify.pipeline.fleet import rank_progress
     from fp8verify.pipeline.inspection import inspect
