@@ -17,8 +17,9 @@ ANONYMOUS: Final = "(anonymous namespace)"
 
 _MAX_WRITTEN: Final = 1 << 24  # characters: each reference writes out what it refers to
 _MAX_LAMBDA: Final = 400
-# aiter writes its names by hand, and not all with the length of the name in them right.
-_BY_HAND: Final = re.compile(r"_ZN5aiter\d+(?P<base>[a-zA-Z]\w*)E")
+# aiter writes the names of its assembly by hand, and not all with the right length in them; a name
+# with template arguments is a compiler's that was cut.
+_BY_HAND: Final = re.compile(r"_ZN5aiter\d+(?P<base>(?!\w*kernelI)[a-zA-Z]\w*)E")
 _BUILTIN: Final = {
     "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char",
     "h": "unsigned char", "s": "short", "t": "unsigned short", "i": "int", "j": "unsigned int",
