@@ -158,7 +158,7 @@ class Rule(NamedTuple):
 
 @cache
 def rules() -> dict[str, list[Rule]]:
-    """Return the rules by group: a framework, a family, "any", "text" or "machine"."""
+    """Return the rules by what they are of: "configurations", "sources" and "machine"."""
     groups = table("rules").items()
     return {name: [Rule(*row) for row in rows] for name, rows in groups if name != "read"}
 

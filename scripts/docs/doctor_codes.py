@@ -65,10 +65,8 @@ def _index() -> str:
     rows = ["| code | result | framework | what it means |", "| --- | --- | --- | --- |"]
     for code, (means, _) in codes().items():
         told = [*_rules_of(code)]
-        results = dict.fromkeys([rule.status for _, rule in told] or [_scene(code).status.value])
-        whose = ", ".join(
-            dict.fromkeys(filter(None, (_whose(group, rule) for group, rule in told)))
-        )
+        results = dict.fromkeys([rule.status for rule in told] or [_scene(code).status.value])
+        whose = ", ".join(dict.fromkeys(filter(None, map(_whose, told))))
         rows.append(f"| [`{code}`]({code}.md) | {', '.join(results)} | {whose} | {means} |")
     return (
         "# The doctor's codes\n\nWhat each check of [`fp8verify doctor`](../doctor.md) means. "
@@ -81,8 +79,8 @@ def _page(code: str) -> str:
     shown: list[str] = []
     fixes: list[str] = []
     evidence: list[str] = []
-    for group, rule in _rules_of(code):
-        shown.append(_example(group, rule))
+    for rule in _rules_of(code):
+        shown.append(_example(rule))
         fixes.append(rule.remedy)
         evidence.append(rule.evidence)
     for row in failures():
@@ -106,19 +104,18 @@ def _page(code: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _rules_of(code: str) -> Iterator[tuple[str, Rule]]:
-    for group, of_group in rules().items():
-        yield from ((group, rule) for rule in of_group if rule.code == code)
+def _rules_of(code: str) -> Iterator[Rule]:
+    yield from (rule for of_group in rules().values() for rule in of_group if rule.code == code)
 
 
-def _whose(group: str, rule: Rule) -> str:
-    named = rule.where.get("framework", "" if group in ("any", "machine", "text") else group)
+def _whose(rule: Rule) -> str:
+    named = rule.where.get("framework", rule.where.get("family", ""))
     return ", ".join(named) if isinstance(named, list) else str(named).removeprefix("!")
 
 
-def _example(group: str, rule: Rule) -> str:
+def _example(rule: Rule) -> str:
     """Return what the doctor says of a rule's example, and the change that fixes it."""
-    whose = _whose(group, rule)
+    whose = _whose(rule)
     head = f"**{_word(rule.status)}**{f' ({whose})' if whose else ''}"
     if rule.message in examples()["texts"]:
         source = examples()["texts"][rule.message]

@@ -120,7 +120,7 @@ def test_the_example_of_a_rule_is_told_by_its_code(
     assert not any("<" in check.message for check in found)
 
 
-TEXT_RULES = rules()["text"]
+TEXT_RULES = rules()["sources"]
 
 
 @pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: f"{rule.code}-{rule.message[:20]}")

@@ -30,17 +30,14 @@ def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
     machine = _known_of_machine(facts)
     configs = [(config, {**machine, **_known_of(config, facts)}) for config in facts.configs]
-    for group, found in rules().items():
-        of_group = [one for one in configs if group in ("any", *one[1]["framework"])]
-        for rule in found:
-            if group == "text":
-                yield from _of_texts(rule, facts, machine)
-            elif group == "machine":
-                if any(_is_about(rule, known) for known in (*(k for _, k in configs), machine)):
-                    yield rule.check(rule.message + _here(rule, facts), None, None)
-            else:
-                for config, known in of_group:
-                    yield from _of_config(rule, config, known, facts)
+    for rule in rules()["configurations"]:
+        for config, known in configs:
+            yield from _of_config(rule, config, known, facts)
+    for rule in rules()["sources"]:
+        yield from _of_sources(rule, facts, machine)
+    for rule in rules()["machine"]:
+        if any(_is_about(rule, known) for known in (*(known for _, known in configs), machine)):
+            yield rule.check(rule.message + _here(rule, facts), None, None)
 
 
 def _known_of_machine(facts: Facts) -> Known:
@@ -70,7 +67,8 @@ def _known_of(config: Config, facts: Facts) -> Known:
         asked = {"asks": ask.format, "recipe": ask.recipe or "", "backend": ask.backend or ""}
     return {
         **asked,
-        "framework": [config.framework, config.row.get("family", "")],
+        "framework": config.framework,
+        "family": config.row.get("family", ""),
         "kind": config.document.kind,
         "compile": config.compile,
         "checkpointing": config.checkpointing,
@@ -93,7 +91,7 @@ def _is_about(rule: Rule, known: Known) -> bool:
     )
 
 
-def _of_texts(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
+def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
     """Yield the checks of a row on Python sources: `has` and `lacks` are about their code."""
     row: Any = rule.when
     sources = [one for one in facts.unread if one.kind == "python" and _is_about(rule, machine)]
