@@ -18,6 +18,7 @@ from fp8verify.preflight.tables import (
     all_hold,
     keys_of,
     name_of,
+    schemas,
     table,
     truth,
     value_of,
@@ -98,20 +99,22 @@ class Config(NamedTuple):
 def frameworks() -> dict[str, Row]:
     """Return the frameworks by name, in the order in which they are asked.
 
-    `keys` of each are those that it knows, by section, as far as we do.
+    `keys` of each are those that it knows, by section, as far as we do; `source` is that of its
+    schema, "" if it has none.
     """
     rows = table("frameworks")
-    return {name: _completed(row) for name, row in rows.items() if name != "families"}
+    return {name: _completed(name, row) for name, row in rows.items() if name != "families"}
 
 
-def _completed(row: Row) -> Row:
+def _completed(name: str, row: Row) -> Row:
     family = table("frameworks")["families"].get(row.get("family"), {})
-    keys = dict(keys_of(row.get("schema", "")))
+    schema = row.get("schema", name)
+    keys = dict(keys_of(schema))
     if under := row.get("under"):
         keys = {f"{under}.{name}" if name else under: names for name, names in keys.items()}
     for section, names in row.get("fields", {}).items():
         keys[section] = keys.get(section, frozenset()) | frozenset(names)
-    return {**family, **row, "keys": keys}
+    return {**family, **row, "keys": keys, "source": schemas().get(schema, {}).get("source", "")}
 
 
 def recognize(document: Document) -> Config | None:
@@ -144,16 +147,12 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
         names = {key for key in document.values if "." not in key}
         if 2 * len(row["keys"][""] & names) < len(names):
             return False
-    if any(all_hold(tests, given) for tests in row.get("signs", ())):
+    seen = {**given, "<text>": document.text}
+    if any(all_hold(tests, seen) for tests in row.get("signs", ())):
         return True
     spelled = document.values if document.is_launch else given  # arguments have one spelling alone
-    if sum(mark in spelled for mark in row.get("marks", ())) >= _ENOUGH:
-        return all_hold(row.get("besides", {}), given)
-    named = any(mark in given for mark in row.get("script_marks", ()))
-    return named and re.search(row["script"], document.text) is not None
-
-
-_ENOUGH = 3  # marks of a framework
+    marks = sum(mark in spelled for mark in row.get("marks", ()))
+    return marks >= 3 and all_hold(row.get("besides", {}), given)
 
 
 def _misspelled(row: Row, document: Document) -> dict[str, Any]:
@@ -193,6 +192,7 @@ def _config(framework: str, row: Row, document: Document) -> Config:
         name = _canonical(key, row)
         if name not in origins or key == name:
             given[name], origins[name] = value, key
+    compiles, default = row.get("compile", {}), row.get("compile", {}).get("default")
     shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
     return Config(
         document=document,
@@ -201,9 +201,7 @@ def _config(framework: str, row: Row, document: Document) -> Config:
         given=given,
         origins=origins,
         ask=_ask(row, given, may_default=may_default),
-        compile=_switch(
-            row.get("compile", ()), given, row.get("compile_default") if may_default else None
-        ),
+        compile=_switch(compiles.get("keys", ()), given, default if may_default else None),
         checkpointing=_switch(row.get("checkpointing", ()), given),
         tensor_parallel=shards,
         deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),

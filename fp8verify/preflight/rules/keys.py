@@ -10,7 +10,7 @@ from typing import Any
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.frameworks import Config, Row, nearest_name
 from fp8verify.preflight.launch import Facts
-from fp8verify.preflight.tables import keys_of, schemas, truth
+from fp8verify.preflight.tables import keys_of, truth
 from fp8verify.text import counted, listed
 
 _SHOWN = 6
@@ -32,7 +32,7 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             section, _, name = key.rpartition(".")
             near = nearest_name(name, names) if place < _COMPARED else None
             # Else these are the keys on FP8 alone, among many others.
-            is_whole = "schema" in row or section in row.get("closed", ())
+            is_whole = row["source"] or section in row.get("closed", ())
             if near is not None and (is_file or _speaks(near, row)):
                 yield _misspelled(config, key, near)
             elif (is_file and is_whole) or _speaks(name, row):
@@ -94,7 +94,7 @@ def _misspelled(config: Config, key: str, near: str) -> Check:
 
 
 def _source(row: Row) -> str:
-    return schemas().get(row.get("schema", ""), {}).get("source", "") or str(row["evidence"])
+    return str(row["source"] or row["evidence"])
 
 
 def _as_read(config: Config) -> str:
