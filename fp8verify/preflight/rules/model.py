@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fp8verify.analysis.gpus import peak_of
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.frameworks import Ask, Config
 from fp8verify.preflight.launch import DryModel, Facts
@@ -20,7 +19,7 @@ _MOSTLY = 0.5
 _LOW = ("fp8", "fp4")
 _EMULATED = ("fp8_emulated", "fp4_emulated")
 _OFF = "fp8_module_off"  # Transformer Engine outside its autocast, as before every first step
-_ALIGNMENT = 16
+_ALIGNMENT, _SHOWN = 16, 6
 _BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")  # they convert after the optimizer
 
 
@@ -83,18 +82,26 @@ def model(facts: Facts) -> Iterator[Check]:
     if dry.why_none:
         message = f"no model was seen: {dry.why_none}"
         yield Check("model-not-seen", Status.WARN, message, dry.remedy, "dry start")
-    yield from _states(dry.modules)
-    yield from _conversion(dry.modules, facts)
+    if dry.modules:
+        yield from _precisions(dry.modules, facts)
     if odd := layers_of(filter(_is_odd, dry.modules)):
         message = f"layer dimensions not divisible by {_ALIGNMENT}: {named(odd)}"
-        hint = "Such layers stay in high precision or raise: pad them, or leave them out."
-        source = "dry start; torch aten ScaledBlas.cpp"
+        hint = (
+            "Such layers stay in high precision or raise: pad them, or leave them out. With "
+            "Transformer Engine accelerate leaves out those after them in their module, too."
+        )
+        source = "dry start; torch aten ScaledBlas.cpp; accelerate utils/transformer_engine.py:50"
         yield Check("dims-not-multiple-of-16", Status.WARN, message, hint, source)
 
 
-def _states(modules: Sequence[ModuleRecord]) -> Iterator[Check]:
-    """Yield which layers have classes for FP8 and no FP8, or none yet."""
-    if emulated := [module for module in modules if module.state in _EMULATED]:
+def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
+    """Yield which layers of a model would run in FP8, which not, and which are not known yet."""
+    converted = [module for module in modules if module.state in _LOW]
+    emulated = [module for module in modules if module.state in _EMULATED]
+    off = [module for module in modules if module.state == _OFF]
+    framework = next((config.framework for config in facts.configs if config.ask), "")
+    tells = "`fp8verify run` tells which of them do."
+    if emulated:
         message = (
             f"EMULATED: {counted(emulated, 'linear layer')} would only emulate FP8, with "
             f"every GEMM in high precision: {_named(emulated, modules)}"
@@ -102,29 +109,21 @@ def _states(modules: Sequence[ModuleRecord]) -> Iterator[Check]:
         hint = "Do not pass emulate=True where FP8 should run."
         source = "dry start; torchao float8/config.py, Float8LinearConfig.emulate"
         yield Check("fp8-emulated", Status.FAIL, message, hint, source)
-    if off := [module for module in modules if module.state == _OFF]:
+    if off:
         message = (
             f"{counted(off, 'layer')} of Transformer Engine run in FP8 only within its "
             f"autocast, which a dry start does not reach: {_named(off, modules)}"
         )
-        hint = "`fp8verify run` tells which of them do."
-        yield Check("model-in-autocast", Status.SKIPPED, message, hint, "dry start")
-
-
-def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
-    """Yield how much of a model would run in FP8, and what that can gain at most."""
-    converted = [module for module in modules if module.state in _LOW]
-    if not modules or (not converted and any(module.state == _OFF for module in modules)):
+        yield Check("model-in-autocast", Status.SKIPPED, message, tells, "dry start")
+    is_later = framework in _BY_PREPARE and not (converted or emulated or off)
+    if is_later:
+        message = (
+            f"{framework} converts layers after the optimizer is built, in accelerate's "
+            f"prepare(), which a dry start does not reach: {_named(modules, modules)}"
+        )
+        yield Check("model-converted-later", Status.SKIPPED, message, tells, "dry start")
+    if (off and not converted) or is_later:
         return
-    ask, framework = next(((c.ask, c.framework) for c in facts.configs if c.ask), (None, ""))
-    if ask is not None and framework in _BY_PREPARE and not converted:
-        linears = [module for module in modules if module.kind == "linear"]
-        left = [module.fqn for module in (*linears[:1], *linears[-1:])]  # accelerate/utils/ao.py
-        if ask.backend == "te" or (ask.backend is None and "torchao" not in facts.versions):
-            left = _after_a_stop(linears)
-            if left and framework == "accelerate":
-                yield _stopped(linears, left)
-        converted = [m for m in linears if m.fqn not in left and not _is_odd(m)]
     share = flops(layers_of(converted)) / (flops(layers_of(modules)) or 1)
     done = {module.fqn for module in converted}
     rest = _named([module for module in modules if module.fqn not in done], modules) or "none"
@@ -132,61 +131,18 @@ def _conversion(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         f"{len(converted)} of {len(modules)} linear layers would run in FP8, {share:.0%} "
         f"of their FLOPs; in high precision: {rest}"
     )
-    hint, status = "", Status.OK
-    if any(module.state in _EMULATED for module in modules):
-        status = Status.NOTE
-    elif facts.asks and not converted:
+    hint, status = "", Status.NOTE if emulated else Status.OK
+    if facts.asks and not (converted or emulated):
         hint = (
             "FP8 is asked for, and no layer was converted when the first optimizer was built. "
             "Check where the script converts, and what its filter accepts."
         )
         status = Status.FAIL
     yield Check("model-layers", status, message, hint, "dry start")
-    if converted:
-        yield _ceiling(share, facts)
-
-
-def _ceiling(share: float, facts: Facts) -> Check:
-    gpu = facts.gpus.found[0].name if facts.gpus.found else None
-    peak = peak_of(gpu)
-    ratio = peak.fp8 / peak.bf16 if peak is not None and peak.fp8 else 2.0
-    where = gpu if peak is not None else "a GPU that multiplies FP8 twice as fast as BF16"
-    message = (
-        f"the linear layers' GEMMs can become {1 / (1 - share + share / ratio):.2f} "
-        f"times as fast at most on {where}; the step gains less, by its attention, optimizer "
-        "and casts"
-    )
-    source = "Amdahl's law over the peaks of analysis/gpus.py"
-    return Check("fp8-ceiling", Status.OK, message, source=source)
-
-
-def _stopped(linears: Sequence[ModuleRecord], left: Sequence[str]) -> Check:
-    first = next(module for module in linears if _is_odd(module))
-    message = (
-        f"accelerate stops converting at {first.fqn} ({first.in_features} -> "
-        f"{first.out_features}): {listed(shorten(left, (m.fqn for m in linears)), 6)} "
-        "stay in high precision"
-    )
-    hint = "Define the odd layer after the others in its module, or pad it to 16."
-    source = "accelerate utils/transformer_engine.py:50 (return inside the loop; PR #1188)"
-    return Check("accelerate-conversion-stops", Status.WARN, message, hint, source)
-
-
-def _after_a_stop(linears: Sequence[ModuleRecord]) -> list[str]:
-    """Return the sound layers that follow an odd-sized layer within its parent."""
-    left: list[str] = []
-    parents: list[str] = []
-    for module in linears:
-        if _is_odd(module):
-            parent = module.fqn.rpartition(".")[0]
-            parents.append(f"{parent}." if parent else "")
-        elif module.fqn.startswith(tuple(parents)):
-            left.append(module.fqn)
-    return left
 
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:
-    return listed(shorten((m.fqn for m in some), (m.fqn for m in modules)), 6)
+    return listed(shorten((m.fqn for m in some), (m.fqn for m in modules)), _SHOWN)
 
 
 def _is_odd(module: ModuleRecord) -> bool:
