@@ -63,17 +63,27 @@ def doctor(
         InputError: a configuration cannot be read, or the command cannot be run.
         UsageError: a GPU is not known, or a shape is invalid.
     """
-    from fp8verify.preflight.launch import gather
-    from fp8verify.preflight.machine import Gpus, named_gpus
+    from concurrent.futures import ThreadPoolExecutor
+
+    from fp8verify.preflight.launch import read_launch
+    from fp8verify.preflight.machine import (
+        Gpus,
+        find_gpus,
+        find_python,
+        named_gpus,
+        with_versions,
+    )
     from fp8verify.preflight.rules import judge
 
-    facts = gather(
-        [str(path) for path in configs],
-        [str(word) for word in command],
-        os.environ if environment is None else environment,
-        gpus=Gpus(tuple(gpu for name in gpus for gpu in named_gpus(name))) if gpus else None,
-        require_gpu=require_gpu,
-    )
+    words = [str(word) for word in command]
+    variables = os.environ if environment is None else environment
+    found = find_python(words, variables)
+    given = Gpus(tuple(gpu for name in gpus for gpu in named_gpus(name)))
+    with ThreadPoolExecutor(2) as pool:  # programs run in parallel with reading the files
+        seen = pool.submit(lambda: given if gpus else find_gpus())
+        python = pool.submit(with_versions, found)
+        facts = read_launch([str(path) for path in configs], words, variables)
+    facts = facts._replace(gpus=seen.result(), python=python.result(), require_gpu=require_gpu)
     if start and command:
         from fp8verify.preflight.dry_start import TIMEOUT_S, dry_start
 

@@ -106,13 +106,10 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
     counts = Counter(check.status for check in checks)
     faults = counts[Status.FAIL] + counts[Status.WARN]
     if faults:
-        gravest = Status.FAIL if counts[Status.FAIL] else Status.WARN
-        words = [f"{counts[state]} {state.value}" for state in FAULTS if counts[state]]
-        words += [f"{counts[Status.SKIPPED]} not checked"] if counts[Status.SKIPPED] else []
-        return (
-            gravest,
-            f"{counted(faults, 'FAULT').replace('FAULTs', 'FAULTS')}: {', '.join(words)}",
-        )
+        words = {Status.FAIL: "fail", Status.WARN: "warn", Status.SKIPPED: "not checked"}
+        parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+        head = counted(faults, "FAULT").upper()
+        return checks[0].status, f"{head}: {', '.join(parts)}"
     named = [check for check in checks if check.code not in _OF_MACHINE] or checks
     if all(check.status is Status.SKIPPED for check in named):
         return Status.SKIPPED, "NOTHING CHECKED"
@@ -134,16 +131,13 @@ def to_text(report: DoctorReport) -> str:
     pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        state = check.status.value.replace("fail", "FAIL")
-        head = f"{state:7}  {check.code:{width}}  "
-        fact, *rest = _wrapped(f"{_where(check)}{check.message}", columns - len(pad) - 2)
-        lines += [head + fact, *(f"{pad}  {line}" for line in rest)]
+        parts = [f"{_where(check)}{check.message}"]
         if check.status in _LEVELS:
-            source = f"[{check.source}]" if check.source else ""
-            more = [part for part in (check.hint, source) if part]
-            lines += [
-                f"{pad}  {row}" for part in more for row in _wrapped(part, columns - len(pad) - 2)
-            ]
+            parts += [check.hint, f"[{check.source}]" if check.source else ""]
+        rows = [row for part in parts if part for row in _wrapped(part, columns - len(pad) - 2)]
+        state = check.status.value.replace("fail", "FAIL")
+        lines.append(f"{state:7}  {check.code:{width}}  {rows[0]}")
+        lines += [f"{pad}  {row}" for row in rows[1:]]
     return "".join(f"{line}\n" for line in (*lines, report.conclusion))
 
 

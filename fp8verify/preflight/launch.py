@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,14 +12,7 @@ from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.documents import Document, kind_of, read_document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by, recognize
 from fp8verify.preflight.launch_script import arguments
-from fp8verify.preflight.machine import (
-    Gpus,
-    RunPython,
-    built_for,
-    find_gpus,
-    find_python,
-    with_versions,
-)
+from fp8verify.preflight.machine import Gpus, RunPython, built_for
 
 if TYPE_CHECKING:
     from fp8verify.capture.schema import ModuleRecord
@@ -93,34 +85,6 @@ class Facts(NamedTuple):
     def versions(self) -> Mapping[str, str]:
         """Versions by distribution, among them the CUDA or ROCm that torch was built for."""
         return {**self.python.versions, **built_for(self.python.versions)}
-
-
-def gather(
-    configs: Sequence[str],
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    gpus: Gpus | None = None,
-    require_gpu: bool = False,
-) -> Facts:
-    """Gather the facts; programs run in parallel with reading the files.
-
-    Args:
-        configs: the files that were named.
-        command: what would be run.
-        environment: the variables that reach it.
-        gpus: the GPUs that were named, None for those of this machine.
-        require_gpu: whether a machine without a GPU fails.
-
-    Raises:
-        InputError: a configuration cannot be read.
-    """
-    found = find_python(command, environment)
-    with ThreadPoolExecutor(2) as pool:
-        seen = pool.submit(lambda: gpus or find_gpus())
-        python = pool.submit(with_versions, found)
-        facts = read_launch(configs, command, environment)
-    return facts._replace(gpus=seen.result(), python=python.result(), require_gpu=require_gpu)
 
 
 def read_launch(
