@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple
@@ -17,7 +18,7 @@ import msgspec
 
 from fp8verify.analysis.gpus import multiplies, part_of
 from fp8verify.errors import UsageError
-from fp8verify.preflight.tables import parsed
+from fp8verify.preflight.tables import parsed, table
 from fp8verify.record.command import Python, active_pythons, choose_python
 from fp8verify.terms import Precision
 
@@ -141,53 +142,36 @@ class _AmdGpus(msgspec.Struct):
 
 
 class Format(NamedTuple):
-    """A low-precision format: its name, the units that multiply it, what has them, in words.
-
-    NVIDIA's units are not all: `first` is the first compute capability for which Transformer Engine
-    has the format, `end` the first for which it no longer does (pytorch/quantization.py:164-184, TE
-    d0067d0).
-    """
+    """A low-precision format, as in rules.toml."""
 
     name: str
-    precision: Precision
+    precision: str
     needs: str
-    first: tuple[int, int] = (0, 0)
-    end: tuple[int, int] = (99, 0)
+    first: Sequence[int] = (0, 0)
+    end: Sequence[int] = (99, 0)
 
     @property
     def refused(self) -> str:
         """What is said of GPUs that cannot train in it."""
-        return (
-            f"cannot train in {self.name} with Transformer Engine or torchao, which need "
-            f"{self.needs}"
-        )
+        libraries = "Transformer Engine or torchao"
+        return f"cannot train in {self.name} with {libraries}, which need {self.needs}"
 
 
-FORMATS = {
-    "fp8": Format(
-        "FP8", Precision.FP8, "NVIDIA compute capability 8.9 or above, or AMD MI300 or above"
-    ),
-    "fp8_block": Format(
-        "block-scaled FP8", Precision.FP8,
-        "NVIDIA compute capability 9.0 or above, or AMD MI300 or above", (9, 0),
-    ),
-    "mxfp8": Format(
-        "MXFP8", Precision.MXFP8,
-        "NVIDIA compute capability 10.x, or AMD MI350 or above", (10, 0), (12, 0),
-    ),
-    "nvfp4": Format("NVFP4", Precision.NVFP4, "NVIDIA compute capability 10.0 or above"),
-}  # fmt: skip
+@cache
+def formats() -> dict[str, Format]:
+    """Return the formats by the name that requests have for them."""
+    return {name: Format(**row) for name, row in table("rules")["formats"].items()}
 
 
 def trains_in(gpu: Gpu, fmt: str) -> bool | None:
     """Return whether a GPU can train in a format; None if not known."""
-    wanted = FORMATS[fmt]
+    wanted = formats()[fmt]
     name = f"{gpu.name} {gpu.capability or ''}"
-    has_units = multiplies(name, gpu.capability, wanted.precision)
+    has_units = multiplies(name, gpu.capability, Precision[wanted.precision])
     major, _, minor = (gpu.capability or "").partition(".")
     if not has_units or not (major.isdecimal() and minor.isdecimal()):
         return has_units
-    return wanted.first <= (int(major), int(minor)) < wanted.end
+    return tuple(wanted.first) <= (int(major), int(minor)) < tuple(wanted.end)
 
 
 # Read in the run's Python, isolated: what an import would find is in folders on its path.

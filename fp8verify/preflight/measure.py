@@ -18,6 +18,7 @@ from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.layers import LayerSize, layers_of
 from fp8verify.preflight.machine import answer_of
+from fp8verify.preflight.tables import said
 from fp8verify.text import listed
 
 BF16 = "bf16"
@@ -66,9 +67,7 @@ def measure(
     request = {"shapes": asked, "recipes": list(recipes), "compile": compiled, **options}
     where, found = _answers(facts.python.program, request)
     if "error" in where:
-        message = f"nothing was measured: {where['error']}"
-        hint = "--measure needs a GPU, and torch and torchao in the run's Python."
-        yield Check("measured", Status.SKIPPED, message, hint)
+        yield said("measured/nothing", why=where["error"])
         return
     versions = f"{where['gpu']}, torch {where['torch']}, torchao {where['torchao']}"
     source = f"measured on {versions}, {'' if compiled else 'not '}compiled, each layer alone"

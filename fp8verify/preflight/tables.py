@@ -159,8 +159,31 @@ class Rule(NamedTuple):
 @cache
 def rules() -> dict[str, list[Rule]]:
     """Return the rules by what they are of: "configurations", "sources" and "machine"."""
-    groups = table("rules").items()
-    return {name: [Rule(*row) for row in rows] for name, rows in groups if name != "read"}
+    groups = ("configurations", "sources", "machine")
+    return {name: [Rule(*row) for row in table("rules")[name]] for name in groups}
+
+
+def said(
+    key: str,
+    file: str | None = None,
+    line: int | None = None,
+    /,
+    status: Status | None = None,
+    **values: Any,
+) -> Check:
+    """Return a check with the texts that rules.toml has for it, filled in.
+
+    Args:
+        key: its code, and after a slash which of its facts it is.
+        file: the file that it is about.
+        line: the line in it.
+        status: if it is not that of the table.
+        values: the words in its texts.
+    """
+    row, *texts = table("rules")["said"][key]
+    message, hint, source = (text.format_map(values) for text in texts)
+    code = key.partition("/")[0]
+    return Check(code, status or Status(row), message, hint, source, file, line)
 
 
 @cache

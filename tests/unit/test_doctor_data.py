@@ -8,7 +8,7 @@ import pytest
 
 from fp8verify.logs.failures import failures
 from fp8verify.preflight.frameworks import frameworks
-from fp8verify.preflight.tables import codes, rules, schemas
+from fp8verify.preflight.tables import codes, rules, schemas, table
 from scripts.docs.doctor_codes import FOLDER, code_pages, examples
 from tests.captures import ROOT
 
@@ -18,11 +18,13 @@ RULES = [rule for of_group in rules().values() for rule in of_group]
 
 def test_every_code_is_explained_and_every_explained_code_is_used() -> None:
     text = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    used = set(re.findall(r'(?:code=|code: str = |\bCheck\(\s*|line, )"([a-z0-9-]+)"', text))
-    used |= {"torchao-not-installed", "msamp-not-installed"}
-    used |= {rule.code for rule in RULES}
+    told = table("rules")["said"]
+    used = set(re.findall(r'(?:code=|\bCheck\(\s*)"([a-z0-9-]+)"', text))
+    used |= {rule.code for rule in RULES} | {key.partition("/")[0] for key in told}
     assert used == set(codes())
     assert {row.check for row in failures()} - {""} <= used
+    said = set(re.findall(r'\bsaid\(\s*"([a-z0-9/-]+)"', text))
+    assert {key for key in told if "not-installed" not in key} <= said <= {*told}
 
 
 def test_every_row_has_evidence_and_a_remedy() -> None:

@@ -12,13 +12,15 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status, report_of
 from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.machine import (
-    FORMATS,
     Gpu,
     built_for,
     find_python,
     parse,
     parse_scan,
     trains_in,
+)
+from fp8verify.preflight.machine import (
+    formats as known_formats,
 )
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import rules
@@ -59,7 +61,7 @@ RECOMPUTES = files.MEGATRON_SH.replace("--bf16", "--bf16 --recompute-granularity
     ],
 )
 def test_which_gpu_trains_in_which_format(name: str, capability: str, formats: set[str]) -> None:
-    assert {fmt for fmt in FORMATS if trains_in(Gpu(name, capability), fmt)} == formats
+    assert {fmt for fmt in known_formats() if trains_in(Gpu(name, capability), fmt)} == formats
 
 
 @pytest.mark.parametrize("capability", [None, "", "[N/A]", "9", "nine.zero"])

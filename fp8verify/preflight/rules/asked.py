@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from fp8verify.preflight.checks import Check, Status
+from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks import Ask, Config
 from fp8verify.preflight.launch import Facts
-from fp8verify.preflight.machine import FORMATS, trains_in
-from fp8verify.preflight.tables import Values, truth
+from fp8verify.preflight.machine import formats, trains_in
+from fp8verify.preflight.tables import Values, said, truth
 from fp8verify.text import abridged, listed
 
 _FP8 = re.compile(r"fp8|float8|nvfp4|fp4[_-]|e4m3|e5m2|mxfp", re.IGNORECASE)
@@ -28,7 +28,6 @@ _GENERATION = re.compile(
     r"rollout(?!_ref)|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
 )
 _SHOWN, _WIDTH = 3, 60
-_START = "`doctor -- COMMAND` and `run` show what a script does"
 
 
 class Mention(NamedTuple):
@@ -56,8 +55,9 @@ def asked(facts: Facts) -> Iterator[Check]:
             yield from _formats(document, found, facts)
     for missing in facts.missing:
         whose = f"{missing.framework}; its" if missing.framework else "the"
-        message = f"{whose} configuration {missing.file} is not on this machine: not checked"
-        yield _skipped(message, missing.path, missing.line, "config-not-found")
+        yield said(
+            "config-not-found", missing.path, missing.line, whose=whose, missing=missing.file
+        )
 
 
 def _mentions(document: Document) -> Iterator[Mention]:
@@ -108,29 +108,28 @@ def _part(text: str) -> str:
 
 
 def _of_a_config(config: Config) -> Check:
-    ask, row, document = config.ask, config.row, config.document
+    ask, row, document, framework = config.ask, config.row, config.document, config.framework
     if ask is not None:
         where = "" if config.branch_of(ask.key) is None else " in a branch of the script"
         where += f" in versions until {ask.until}" * bool(ask.until)
-        message = f"{config.framework}: requests {_described(ask)}{where}"
-        line = config.line_of(ask.key)
-        return Check("fp8-asked", Status.OK, message, file=config.path, line=line)
+        what, line = _described(ask), config.line_of(ask.key)
+        return said("fp8-asked", config.path, line, framework=framework, what=what, where=where)
     found = list(_mentions_of_values(document.values, document.lines))
     if "unread" in row:
         says = f"{_spoken(found)}; " if found else ""
-        message = f"{config.framework}: {says}{row['unread']}: not checked"
-        return _skipped(message, config.path, _first(found))
+        what = f"{framework}: {says}{row['unread']}"
+        return said("fp8-mentioned", config.path, _first(found), what=what)
     unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
     if unknown:
-        says = _spoken(unknown, " where no rule reads it")
-        message = f"{config.framework}: {says}: not checked"
-        return _skipped(message, config.path, _first(unknown))
+        what = f"{framework}: {_spoken(unknown, ' where no rule reads it')}"
+        return said("fp8-mentioned", config.path, _first(unknown), what=what)
     generation = [one for one in found if one.of_generation]
     more = f"; FP8 for generation only ({_told(generation)})" if generation else ""
-    message = f"{config.framework}: no line requests FP8 for training{more}"
     if other := document.elsewhere or row.get("asked_by", ""):
-        return _skipped(f"{message}; {other} may request it: not checked", config.path, None)
-    return Check("fp8-not-asked", Status.NOTE, message, file=config.path, line=_first(generation))
+        what = f"{framework}: no line requests FP8 for training{more}; {other} may request it"
+        return said("fp8-mentioned", config.path, what=what)
+    line = _first(generation)
+    return said("fp8-not-asked", config.path, line, framework=framework, more=more)
 
 
 def _is_known(mention: Mention, config: Config) -> bool:
@@ -156,17 +155,16 @@ def _is_one_of(name: str, keys: Iterable[str]) -> bool:
 
 def _unread(document: Document, found: Sequence[Mention]) -> Check:
     """Return what is said of a file that no rule reads."""
-    line = _first(found)
+    path, line = document.path, _first(found)
     if document.kind == "python":
-        says = _spoken(found) if found else "no line mentions FP8"
-        return _skipped(f"{says}; not checked further: {_START}", document.path, line)
-    rest = "its framework is not recognized: not checked"
+        what = _spoken(found) if found else "no line mentions FP8"
+        return said("fp8-mentioned/source", path, line, what=what)
     if not found:
-        return _skipped(rest, document.path, line, "config-not-recognized")
-    says = _spoken(found)
+        return said("config-not-recognized", path)
+    what = _spoken(found)
     if all(one.of_generation for one in found):
-        says = f"FP8 for generation only ({_told(found)}), which says nothing of training"
-    return _skipped(f"{says}; {rest}", document.path, line)
+        what = f"FP8 for generation only ({_told(found)}), which says nothing of training"
+    return said("fp8-mentioned", path, line, what=f"{what}; its framework is not recognized")
 
 
 def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> Iterator[Check]:
@@ -175,13 +173,8 @@ def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> 
         found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
         gpus = dict.fromkeys(one.name for one in facts.gpus.found if trains_in(one, fmt) is False)
         if found and gpus:
-            message = f"{_told(found)}: {listed(list(gpus))} {FORMATS[fmt].refused}"
-            line = _first(found)
-            yield Check("no-fp8-units", Status.WARN, message, file=document.path, line=line)
-
-
-def _skipped(message: str, file: str, line: int | None, code: str = "fp8-mentioned") -> Check:
-    return Check(code, Status.SKIPPED, message, file=file, line=line)
+            what = f"{_told(found)}: {listed(list(gpus))} {formats()[fmt].refused}"
+            yield said("no-fp8-units/mentioned", document.path, _first(found), what=what)
 
 
 def _first(found: Sequence[Mention]) -> int | None:
@@ -190,15 +183,10 @@ def _first(found: Sequence[Mention]) -> int | None:
 
 def _described(ask: Ask) -> str:
     details = [word for word in (ask.recipe, ask.backend) if word and word != ask.format]
-    return FORMATS[ask.format].name + (f" ({', '.join(details)})" if details else "")
+    return formats()[ask.format].name + (f" ({', '.join(details)})" if details else "")
 
 
 def not_started(facts: Facts) -> Iterator[Check]:
     """What configuration files do not show about a run, unless its model was built."""
     if facts.model is None and (facts.asks or facts.command):
-        message = (
-            "nothing was started: that the model converts, how many tokens a GEMM sees, "
-            "pipeline stages, CUDA graphs and checkpoints are not checked"
-        )
-        hint = "Put the command that trains after --."
-        yield Check("training-not-started", Status.SKIPPED, message, hint)
+        yield said("training-not-started")

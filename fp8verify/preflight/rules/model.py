@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.frameworks import Ask, Config
 from fp8verify.preflight.launch import DryModel, Facts
 from fp8verify.preflight.layers import LayerSize, flops, layers_of, named
+from fp8verify.preflight.tables import said
 from fp8verify.text import counted, listed, shorten
 from fp8verify.thresholds import SMALL_SIDE
 
@@ -37,15 +38,9 @@ def _small(ask: Ask | None, layers: Sequence[LayerSize], config: Config | None) 
     small = [layer for layer in layers if _too_small(layer.n, layer.k, recipe)]
     if small:
         share = flops(small) / flops(layers)
-        message = f"too small to pay, {share:.0%} of the linear layers' FLOPs: {named(small)}"
-        hint = (
-            "Leave them in BF16 (filter_fqns, auto_filter_small_kn, module_filter_fn), or "
-            "measure them here: fp8verify doctor --measure."
-        )
-        source = "torchao float8_linear_utils.py, _auto_filter_for_recipe (H100); analysis/gpus.py"
         status = Status.WARN if share > _MOSTLY else Status.NOTE
-        place = (config.path, _line_of_sizes(config)) if config else ()
-        yield Check("dims-too-small-to-pay", status, message, hint, source, *place)
+        path, line = (config.path, _line_of_sizes(config)) if config else (None, None)
+        yield said("dims-too-small-to-pay", path, line, status, share=share, layers=named(small))
 
 
 def layers_asked(config: Config, facts: Facts) -> tuple[Ask | None, tuple[LayerSize, ...]]:
@@ -76,22 +71,14 @@ def _too_small(n: int, k: int, recipe: str | None) -> bool:
 def model(facts: Facts) -> Iterator[Check]:
     """What the dry start found out about the model, if there was one."""
     dry = facts.model or DryModel()
-    for cause in dry.causes:
-        message = f"the dry start failed; a known cause: {cause.cause}"
-        yield Check("known-failure", Status.FAIL, message, cause.remedy, cause.evidence)
+    for row in dry.causes:
+        yield said("known-failure", cause=row.cause, remedy=row.remedy, evidence=row.evidence)
     if dry.why_none:
-        message = f"no model was seen: {dry.why_none}"
-        yield Check("model-not-seen", Status.WARN, message, dry.remedy, "dry start")
+        yield said("model-not-seen", why=dry.why_none, remedy=dry.remedy)
     if dry.modules:
         yield from _precisions(dry.modules, facts)
     if odd := layers_of(filter(_is_odd, dry.modules)):
-        message = f"layer dimensions not divisible by {_ALIGNMENT}: {named(odd)}"
-        hint = (
-            "Such layers stay in high precision or raise: pad them, or leave them out. With "
-            "Transformer Engine accelerate leaves out those after them in their module, too."
-        )
-        source = "dry start; torch aten ScaledBlas.cpp; accelerate utils/transformer_engine.py:50"
-        yield Check("dims-not-multiple-of-16", Status.WARN, message, hint, source)
+        yield said("dims-not-multiple-of-16", layers=named(odd))
 
 
 def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
@@ -100,45 +87,28 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
     emulated = [module for module in modules if module.state in _EMULATED]
     off = [module for module in modules if module.state == _OFF]
     framework = next((config.framework for config in facts.configs if config.ask), "")
-    tells = "`fp8verify run` tells which of them do."
     if emulated:
-        message = (
-            f"EMULATED: {counted(emulated, 'linear layer')} would only emulate FP8, with "
-            f"every GEMM in high precision: {_named(emulated, modules)}"
-        )
-        hint = "Do not pass emulate=True where FP8 should run."
-        source = "dry start; torchao float8/config.py, Float8LinearConfig.emulate"
-        yield Check("fp8-emulated", Status.FAIL, message, hint, source)
+        count = counted(emulated, "linear layer")
+        yield said("fp8-emulated", count=count, layers=_named(emulated, modules))
     if off:
-        message = (
-            f"{counted(off, 'layer')} of Transformer Engine run in FP8 only within its "
-            f"autocast, which a dry start does not reach: {_named(off, modules)}"
-        )
-        yield Check("model-in-autocast", Status.SKIPPED, message, tells, "dry start")
+        yield said("model-in-autocast", count=counted(off, "layer"), layers=_named(off, modules))
     is_later = framework in _BY_PREPARE and not (converted or emulated or off)
     if is_later:
-        message = (
-            f"{framework} converts layers after the optimizer is built, in accelerate's "
-            f"prepare(), which a dry start does not reach: {_named(modules, modules)}"
-        )
-        yield Check("model-converted-later", Status.SKIPPED, message, tells, "dry start")
+        layers = _named(modules, modules)
+        yield said("model-converted-later", framework=framework, layers=layers)
     if (off and not converted) or is_later:
         return
-    share = flops(layers_of(converted)) / (flops(layers_of(modules)) or 1)
     done = {module.fqn for module in converted}
-    rest = _named([module for module in modules if module.fqn not in done], modules) or "none"
-    message = (
-        f"{len(converted)} of {len(modules)} linear layers would run in FP8, {share:.0%} "
-        f"of their FLOPs; in high precision: {rest}"
-    )
-    hint, status = "", Status.NOTE if emulated else Status.OK
+    values: dict[str, Any] = {
+        "count": len(converted),
+        "all": len(modules),
+        "share": flops(layers_of(converted)) / (flops(layers_of(modules)) or 1),
+        "rest": _named([one for one in modules if one.fqn not in done], modules) or "none",
+    }
     if facts.asks and not (converted or emulated):
-        hint = (
-            "FP8 is asked for, and no layer was converted when the first optimizer was built. "
-            "Check where the script converts, and what its filter accepts."
-        )
-        status = Status.FAIL
-    yield Check("model-layers", status, message, hint, "dry start")
+        yield said("model-layers/none", **values)
+    else:
+        yield said("model-layers", status=Status.NOTE if emulated else None, **values)
 
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:
