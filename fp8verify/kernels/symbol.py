@@ -26,7 +26,8 @@ class Symbol:
 
     def __init__(self, name: str) -> None:
         text = _SUFFIX.sub("", name[:_MAX_TEXT].strip())
-        self.text = demangle(text) if text.startswith("_Z") else as_cxxfilt(text)
+        is_mangled = text.startswith("_Z")
+        self.text = demangle(text)[:_MAX_TEXT] if is_mangled else as_cxxfilt(text)
 
     @cached_property
     def path(self) -> tuple[str, ...]:

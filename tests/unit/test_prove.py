@@ -1,18 +1,16 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.prove import judge, prove_launches
-from fp8verify.prove.ncu import Launch, choose, read_launches
+from fp8verify.prove.ncu import choose, read_launches
 from tests.fake_ncu import BF16, FFMA, FP8, HMMA, METRICS, log_of
 
-
-def read(lines: list[str]) -> list[Launch]:
-    return read_launches(lines, choose(METRICS))
-
-
+read = partial(read_launches, metrics=choose(METRICS))
 FP8_NAME = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT"
 
 
