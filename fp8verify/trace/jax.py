@@ -12,7 +12,7 @@ import re
 import msgspec
 from msgspec import Struct, field
 
-from fp8verify.trace.kineto.events import MAX_MICROS
+from fp8verify.trace.kineto.collector import MAX_MICROS
 from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.tables import Trace

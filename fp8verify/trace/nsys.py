@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager
+from functools import cached_property, partial
 from operator import add
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -99,15 +99,15 @@ def read(source: Source, how: Reading) -> Trace:
                 "rocpd convert --output-format csv.",
             )
         processes = export.processes()
-        if len(processes) < 2:
-            return _read(export, source.name, how, *processes)
-        if not how.split:
+        if len(processes) == 1:
+            export.process = processes[0]
+        if len(processes) < 2 or not how.split:
             return _read(export, source.name, how)
-        first, *others = (
-            _read(export, f"{source.name} (process {_system_number(process)})", how, process)
-            for process in processes
-        )
-        return replace(first, others=others)
+        traces = []
+        for export.process in processes:
+            name = f"{source.name} (process {_system_number(export.process)})"
+            traces.append(_read(export, name, how))
+        return replace(traces[0], others=traces[1:])
 
 
 def _system_number(process: int) -> int:
@@ -126,28 +126,24 @@ def open_export(source: Source) -> Iterator[Export]:
     Raises:
         InputError: it is damaged.
     """
-    path = source.path
-    with tempfile.TemporaryDirectory(prefix="fp8verify-") as folder:
-        if path is None or is_remote(path) or source.is_packed:
-            path = Path(folder) / "copy.sqlite"
-            with path.open("wb") as file:
-                file.writelines(source)
-            if source.damage:
-                raise InputError(
-                    f"{source.name} cannot be read: {source.damage}.", "Pack it again."
-                )
-        try:
-            export = Export(path)
-            try:
-                yield export
-            finally:
-                export.close()
-        except (sqlite3.Error, OverflowError, UnicodeError) as error:
-            reason = clean(str(error))[:200].rstrip(".") or type(error).__name__
-            raise InputError(
-                f"{source.name} cannot be read as a SQLite file: {reason}.",
-                "It is damaged or was not finished: export it again with the tool that made it.",
-            ) from None
+    try:
+        with ExitStack() as stack:
+            path = source.path
+            if path is None or is_remote(path) or source.is_packed:
+                folder = stack.enter_context(TemporaryDirectory(prefix="fp8verify-"))
+                path = Path(folder) / "copy.sqlite"
+                with path.open("wb") as file:
+                    file.writelines(source)
+                if source.damage:
+                    reason = f"{source.name} cannot be read: {source.damage}."
+                    raise InputError(reason, "Pack it again.")
+            yield stack.enter_context(closing(Export(path)))
+    except (sqlite3.Error, OverflowError, UnicodeError) as error:
+        reason = clean(str(error))[:200].rstrip(".") or type(error).__name__
+        raise InputError(
+            f"{source.name} cannot be read as a SQLite file: {reason}.",
+            "It is damaged or was not finished: export it again with the tool that made it.",
+        ) from None
 
 
 class Export:
@@ -155,6 +151,7 @@ class Export:
 
     Attributes:
         columns: of each table that is wanted and there; views are not followed.
+        process: whose rows are read; None for all.
     """
 
     def __init__(self, path: Path) -> None:
@@ -172,6 +169,7 @@ class Export:
             for (table,) in self.rows(tables)
             if table in _WANTED
         }
+        self.process: int | None = None
 
     def close(self) -> None:
         """Close the file."""
@@ -181,15 +179,10 @@ class Export:
         """Return the rows of a query."""
         return self._connection.execute(query)
 
-    def table(
-        self, table: str, *columns: str, process: int | None = None
-    ) -> Iterator[Sequence[Any]]:
+    def table(self, table: str, *columns: str) -> Iterator[Sequence[Any]]:
         """Return the rows of a table, None for columns that it does not have.
 
-        Args:
-            table: one that is wanted; none has no rows.
-            columns: their names.
-            process: whose rows; old exports do not say whose they are.
+        A table that is not there has no rows. Old exports do not say of which process rows are.
         """
         known = self.columns.get(table, set())
         if not known:
@@ -197,8 +190,8 @@ class Export:
         names = ", ".join(name if name in known else "NULL" for name in columns)
         owner = next((name for name in ("globalPid", "globalTid") if name in known), None)
         mine = "TRUE"
-        if process is not None and owner is not None:
-            mine = f"({owner} & ~{_THREAD_BITS}) = {process}"
+        if self.process is not None and owner is not None and table != _DIAGNOSTICS:
+            mine = f"({owner} & ~{_THREAD_BITS}) = {self.process}"
         return self.rows(f"SELECT {names} FROM {table} WHERE {mine}")
 
     def processes(self) -> list[int]:
@@ -213,61 +206,16 @@ class Export:
         least = _LEAST_SHARE * max((count for _, count in kernels), default=0)
         return [process for process, count in kernels if count >= least]
 
-    def _is_too_much(self) -> bool:
-        self._left -= _STEPS_AT_ONCE
-        return self._left < 0
-
-
-def _read(export: Export, name: str, how: Reading, process: int | None = None) -> Trace:
-    rows, tables = RowCollector(), _Tables(export, process)
-    rows.kernels(tables.kernels())
-    rows.calls(tables.of(_CALLS, "correlationId", "start", "end", "globalTid"))
-    rows.ranges(tables.ranges(_last_end(rows.columns)))
-    for kind, table in _COPIES.items():
-        rows.copies(kind, tables.of(table, "start", "end", "bytes"))
-    trace = Trace(source=name)
-    notes = trace.health.notes
-    texts = tables.remarks()  # they hold paths, and nothing of them is kept
-    graphs = [_number(end) - _number(start) for start, end in tables.of(_GRAPHS, "start", "end")]
-    if graphs:
-        notes.append(_GRAPHS_ALONE.format(len(graphs), sum(graphs) / 1e6))
-    if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
-        notes.append("Nsight Systems says that events were lost")
-    outstanding = any(map(_OUTSTANDING.search, texts))
-    missing = _missing_kernels(tables, rows.columns, outstanding=outstanding)
-    if missing:
-        notes.append(f"{missing} kernels were launched that are not in the trace")
-    trace.health.records_lost = bool(notes)
-    rows.fill(trace, "Nsight Systems", layers=how.layers)
-    trace.gpu, trace.compute_capability = tables.gpu(main_device(trace.kernels))
-    return trace
-
-
-def _last_end(columns: Columns) -> int:
-    ends = map(add, columns.kernels.start_ns, columns.kernels.duration_ns)
-    return max(columns.last_end, max(ends, default=0))
-
-
-class _Tables:
-    """The rows of one process, or of all.
-
-    Attributes:
-        of: returns the rows of a table, from its name and columns.
-    """
-
-    def __init__(self, export: Export, process: int | None) -> None:
-        self.of = partial(export.table, process=process)
-        self._all, self._process = export.table, process
-        strings = export.table(_STRINGS, "id", "value")
+    @cached_property
+    def _strings(self) -> dict[object, str]:
         # Of strings with one number the first counts.
-        self._strings = {
-            number: text for number, text in reversed([*strings]) if isinstance(text, str)
-        }
+        strings = reversed([*self.table(_STRINGS, "id", "value")])
+        return {number: text for number, text in strings if isinstance(text, str)}
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
         text = self._strings.get
-        for demangled, mangled, short, *rest in self.of(
+        for demangled, mangled, short, *rest in self.table(
             _KERNELS,
             *("demangledName", "mangledName", "shortName"),
             *("start", "end", "deviceId", "streamId", "correlationId"),
@@ -278,7 +226,7 @@ class _Tables:
     def called(self, name: re.Pattern[str], *, failed: bool) -> list[tuple[int, int]]:
         """Return start and correlation id of the calls of functions, by start."""
         wanted = {number for number, text in self._strings.items() if name.match(text)}
-        rows = self.of(_CALLS, "start", "correlationId", "nameId", "returnValue")
+        rows = self.table(_CALLS, "start", "correlationId", "nameId", "returnValue")
         return sorted(
             (start, number)
             for start, number, called, result in rows
@@ -296,7 +244,7 @@ class _Tables:
         Args:
             last: the end of ranges that were still open.
         """
-        for event, domain, text, number, start, end, thread in self.of(
+        for event, domain, text, number, start, end, thread in self.table(
             _RANGES, "eventType", "domainId", "text", "textId", "start", "end", "globalTid"
         ):
             name = text or self._strings.get(number)
@@ -307,10 +255,10 @@ class _Tables:
 
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""
-        anyone = (None, self._process)
+        anyone = (None, self.process)
         return [
             text
-            for text, process in self._all(_DIAGNOSTICS, "text", "globalPid")
+            for text, process in self.table(_DIAGNOSTICS, "text", "globalPid")
             if isinstance(text, str)
             and (_number(process) <= 0 or _number(process) & ~_THREAD_BITS in anyone)
         ]
@@ -318,14 +266,14 @@ class _Tables:
     def gpu(self, device: int) -> tuple[str | None, str | None]:
         """Return name and compute capability of the GPU that the process calls `device`."""
         wanted = device
-        if self._process is not None:
+        if self.process is not None:
             # CUDA_VISIBLE_DEVICES may have changed the number.
-            mine = (device, _system_number(self._process))
-            gpus = self._all(_DEVICES, "cudaId", "pid", "gpuId")
+            mine = (device, _system_number(self.process))
+            gpus = self.table(_DEVICES, "cudaId", "pid", "gpuId")
             wanted = next((gpu for *place, gpu in gpus if tuple(place) == mine), device)
         known = {
             number: rest
-            for number, *rest in self._all(_GPUS, "id", "name", "computeMajor", "computeMinor")
+            for number, *rest in self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
         }
         if not known:
             return None, None
@@ -336,8 +284,42 @@ class _Tables:
             f"{major}.{minor}" if has_capability else None,
         )
 
+    def _is_too_much(self) -> bool:
+        self._left -= _STEPS_AT_ONCE
+        return self._left < 0
 
-def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) -> int:
+
+def _read(export: Export, name: str, how: Reading) -> Trace:
+    rows = RowCollector()
+    rows.kernels(export.kernels())
+    rows.calls(export.table(_CALLS, "correlationId", "start", "end", "globalTid"))
+    rows.ranges(export.ranges(_last_end(rows.columns)))
+    for kind, table in _COPIES.items():
+        rows.copies(kind, export.table(table, "start", "end", "bytes"))
+    trace = Trace(source=name)
+    notes = trace.health.notes
+    texts = export.remarks()  # they hold paths, and nothing of them is kept
+    graphs = [_number(end) - _number(start) for start, end in export.table(_GRAPHS, "start", "end")]
+    if graphs:
+        notes.append(_GRAPHS_ALONE.format(len(graphs), sum(graphs) / 1e6))
+    if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
+        notes.append("Nsight Systems says that events were lost")
+    outstanding = any(map(_OUTSTANDING.search, texts))
+    missing = _missing_kernels(export, rows.columns, outstanding=outstanding)
+    if missing:
+        notes.append(f"{missing} kernels were launched that are not in the trace")
+    trace.health.records_lost = bool(notes)
+    rows.fill(trace, "Nsight Systems", layers=how.layers)
+    trace.gpu, trace.compute_capability = export.gpu(main_device(trace.kernels))
+    return trace
+
+
+def _last_end(columns: Columns) -> int:
+    ends = map(add, columns.kernels.start_ns, columns.kernels.duration_ns)
+    return max(columns.last_end, max(ends, default=0))
+
+
+def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> int:
     """Return the number of launches without their kernel.
 
     What was launched last may still have waited for the GPU when the recording ended. It is only
@@ -346,7 +328,7 @@ def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) ->
     """
     started = dict(zip(columns.correlations, columns.kernels.start_ns, strict=True))
     lone = [
-        start for start, number in tables.called(_LAUNCH, failed=False) if number not in started
+        start for start, number in export.called(_LAUNCH, failed=False) if number not in started
     ]
     if not started or not lone:
         return 0
@@ -357,7 +339,7 @@ def _missing_kernels(tables: _Tables, columns: Columns, *, outstanding: bool) ->
         waits = (started[c] - start for c, start in calls_of_kernels if c in started)
         until = max(columns.kernels.start_ns) - max(waits, default=_FOREVER)
     begins, ends = (
-        [start for start, _ in tables.called(mark, failed=True)]
+        [start for start, _ in export.called(mark, failed=True)]
         for mark in (_CAPTURE_BEGIN, _CAPTURE_END)
     )
     return sum(
