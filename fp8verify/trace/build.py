@@ -57,16 +57,13 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
 
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     """Note the time and the thread of each launch; a graph's, of many kernels, is none."""
-    calls, shared = columns.calls, Counter(launch_rows)
+    calls, kernels, shared = columns.calls, columns.kernels, Counter(launch_rows)
     numbers = [thread[1] if isinstance(thread, tuple) else -1 for thread in columns.threads]
     threads = [n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for n in numbers]
     rows = [row if row >= 0 and shared[row] == 1 else -1 for row in launch_rows]
-    columns.kernels.launch_ns = array(
-        "q", [calls.start[row] + columns.base_ns if row >= 0 else -1 for row in rows]
-    )
-    columns.kernels.thread = array(
-        "q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows]
-    )
+    base = columns.base_ns
+    kernels.launch_ns = array("q", [calls.start[row] + base if row >= 0 else -1 for row in rows])
+    kernels.thread = array("q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows])
 
 
 def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[int], array[int]]:
@@ -80,14 +77,12 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
         For each kernel the rows of its operator and of its launch, -1 for none.
     """
     ops, kernels = columns.ops, columns.kernels
-    op_rows = _rows_by_number(
-        columns.op_ids,
-        ops.op_id,
-        lambda row, _: ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names,
-    )
-    launch_rows = _rows_by_number(
-        columns.correlations, columns.calls.correlation, lambda _, known: known < 0
-    )
+
+    def is_operator(row: int) -> bool:
+        return ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names
+
+    op_rows = _rows_by_number(columns.op_ids, ops.op_id, is_operator)
+    launch_rows = _rows_by_number(columns.correlations, columns.calls.correlation, lambda _: True)
     pairs = zip(op_rows, launch_rows, strict=True)
     unplaced = {launch for op, launch in pairs if launch >= 0 and (op < 0 or layers)}
     threads = set(ops.thread) if layers else {ops.thread[row] for row in op_rows if row >= 0}
@@ -95,7 +90,7 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
     for kernel, launch in enumerate(launch_rows):
         if op_rows[kernel] < 0 <= launch:
             row = enclosing[launch]
-            while row >= 0 and (ops.inputs[row] < 0 or ops.name[row] in columns.step_names):
+            while row >= 0 and not is_operator(row):
                 row = parent[row]
             op_rows[kernel] = row
     contexts = Contexts(columns, parent)
@@ -118,19 +113,13 @@ _NONE, _NO_OP, _OP = map(int, Launch)
 
 
 def _rows_by_number(
-    wanted: array[int], numbers: array[int], counts: Callable[[int, int], bool]
+    wanted: array[int], numbers: array[int], counts: Callable[[int], bool]
 ) -> array[int]:
-    """Return for each kernel the row that has the number it wants, or -1.
-
-    Args:
-        wanted: by the kernels, -1 for none.
-        numbers: of the rows.
-        counts: whether a row counts, given also the one that was found before it, or -1.
-    """
+    """Return for each kernel the first row that counts and has the number it wants, or -1."""
     row_of = dict.fromkeys(wanted, -1)
     row_of.pop(-1, None)
     for row in compress(count(), map(row_of.__contains__, numbers)):
-        if counts(row, row_of[numbers[row]]):
+        if row_of[numbers[row]] < 0 and counts(row):
             row_of[numbers[row]] = row
     row_of[-1] = -1
     return array("i", list(map(row_of.__getitem__, wanted)))
@@ -172,7 +161,7 @@ def _clear_bad_durations(columns: Columns) -> int:
     first, limit = columns.first_start, _ONE_HOUR_NS
     if first is not None:
         limit = max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=0))
-    if not durations or (min(durations) >= 0 and max(durations) <= limit):
+    if min(durations, default=0) >= 0 and max(durations, default=0) <= limit:
         return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
     for row in bad:
@@ -182,8 +171,5 @@ def _clear_bad_durations(columns: Columns) -> int:
 
 def main_device(kernels: Kernels) -> int:
     """Return the device that ran most kernels, -1 if none is known."""
-    devices = kernels.device
-    if devices and devices.count(devices[0]) == len(devices):
-        return devices[0]
-    counted = Counter(devices).most_common(1)
-    return counted[0][0] if counted else -1
+    devices = Counter(kernels.device)
+    return max(devices, key=devices.__getitem__, default=-1)

@@ -18,12 +18,8 @@ MAX_PARENTS = 16
 LAYER_PREFIX = "fp8verify:"
 
 # Names that hold a hash or a running number, which would make every call a context of its own.
-_VOLATILE = (
-    (re.compile(r"^(## Call \w+) \w+ ##$"), r"\1 ##"),
-    (
-        re.compile(r"^(Torch-Compiled Region: [!\d/_]{1,40}|Torch-Compiled Region).*$", re.DOTALL),
-        r"\1",
-    ),
+_VOLATILE = re.compile(
+    r"^(## Call \w+) \w+( ##)$|^(Torch-Compiled Region(?:: [!\d/_]{1,40})?).*$", re.DOTALL
 )
 # A node of autograd's backward pass; a range of the user's proves nothing by its name.
 # A region of compiled autograd's has its number behind an exclamation mark (torch's CompileId).
@@ -47,7 +43,6 @@ class Contexts:
         self._names = list(columns.op_names)
         self._step_names = columns.step_names
         self._inputs = list(map(Inputs, columns.inputs))
-        self._stable: dict[int, str | None] = {}
         self._links: list[tuple[str, int, bool]] = []
         self._link_numbers = Interner()
         self._link_memo: dict[tuple[int, int, int], int] = {}
@@ -86,12 +81,13 @@ class Contexts:
         return link
 
     def _link(self, name_number: int, inputs: int, outer: int) -> int:
-        if inputs < 0 and self._names[name_number].startswith(LAYER_PREFIX):
+        name = self._names[name_number]
+        if inputs < 0 and name.startswith(LAYER_PREFIX):
             return outer  # `fp8verify.trace.autograd` knows the layer; all layers share a context
-        name = self._stable_name(name_number)
-        if name is None:
+        if name_number in self._step_names:
             # A step that is begun by an optimizer's hook is inside Optimizer.step and outlasts it.
             return -1
+        name = clean(_VOLATILE.sub(r"\1\2\3", name))
         backward = (
             (inputs >= 0 and self._inputs[inputs].forward_thread is not None)
             or (outer >= 0 and self._links[outer][2])
@@ -103,28 +99,14 @@ class Contexts:
             self._links.append(key)
         return link
 
-    def _stable_name(self, number: int) -> str | None:
-        """Return the name to show, None for a step, which is not a parent."""
-        if number not in self._stable:
-            name = self._names[number]
-            for pattern, replacement in _VOLATILE:
-                name = pattern.sub(replacement, name)
-            self._stable[number] = None if number in self._step_names else clean(name)
-        return self._stable[number]
-
     def _build(self, link: int, inputs: int) -> OpContext:
         name, outer, backward = self._links[link]
-        recorded = self._inputs[inputs]
-        parents: list[str] = []
+        given, parents = self._inputs[inputs], list[str]()
         while outer >= 0 and len(parents) < MAX_PARENTS:
             parents.append(self._links[outer][0])
             outer = self._links[outer][1]
         return OpContext(
-            name=name,
-            types=recorded.types,
-            dims=recorded.dims,
-            parents=tuple(parents),
-            backward=backward,
+            name=name, types=given.types, dims=given.dims, parents=tuple(parents), backward=backward
         )
 
 

@@ -60,31 +60,19 @@ def read(source: Source, how: Reading) -> Trace:
     devices: dict[_Id, int] = {}
     streams: dict[tuple[_Id, _Id], int] = {}
     for event in events:
-        if event.name == "process_name" and (device := _DEVICE.search(event.args.name)):
-            devices[event.pid] = int(device[1])
-        elif event.name == "thread_name" and (stream := _STREAM.match(event.args.name)):
-            streams[event.pid, event.tid] = int(stream[1])
-    ran = [
-        event
-        for event in events
-        if event.ph == "X"
-        and event.pid in devices
-        and (event.pid, event.tid) in streams
-        and 0 <= event.ts <= MAX_MICROS
-        and 0 <= event.dur <= MAX_MICROS
-    ]
+        if event.name == "process_name" and (found := _DEVICE.search(event.args.name)):
+            devices[event.pid] = int(found[1])
+        elif event.name == "thread_name" and (found := _STREAM.match(event.args.name)):
+            streams[event.pid, event.tid] = int(found[1])
+    launches = []
+    for event in events:
+        device, stream = devices.get(event.pid), streams.get((event.pid, event.tid))
+        is_timed = 0 <= event.ts <= MAX_MICROS and 0 <= event.dur <= MAX_MICROS
+        if event.ph == "X" and is_timed and device is not None and stream is not None:
+            begin, length = round(1000 * event.ts), round(1000 * event.dur)
+            launches.append((event.name, begin, begin + length, device, stream, -1))
     trace, rows = Trace(source=source.name), RowCollector()
-    rows.launches(
-        (
-            event.name,
-            begin := round(1000 * event.ts),
-            begin + round(1000 * event.dur),
-            devices[event.pid],
-            streams[event.pid, event.tid],
-            -1,
-        )
-        for event in ran
-    )
+    rows.launches(launches)
     rows.fill(trace, "JAX", layers=how.layers)
     trace.health.events = len(events)
     return trace

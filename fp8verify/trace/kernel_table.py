@@ -96,7 +96,7 @@ _OPERATOR: Final = re.compile(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+
 _CALL: Final = re.compile(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
-_MOST_NAMES, _MOST_COLUMNS = 1 << 16, 1 << 12
+_MOST_COLUMNS: Final = 1 << 12
 _MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
 
@@ -165,9 +165,6 @@ class Table(Struct):
         return True
 
     def _sum(self, rows: dict[str, _Sum], name: str, row: _Sum) -> None:
-        if name not in rows and len(rows) >= _MOST_NAMES:
-            self.unread += 1
-            return
         before = rows.get(name, _Sum())
         if before.ns and self.tool == "key_averages()":
             # Without the CPU's columns the row of a compiled operator looks like its kernel's.

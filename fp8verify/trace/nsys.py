@@ -271,14 +271,10 @@ class Export:
             mine = (device, _system_number(self.process))
             gpus = self.table(_DEVICES, "cudaId", "pid", "gpuId")
             wanted = next((gpu for *place, gpu in gpus if tuple(place) == mine), device)
-        known = {
-            number: rest
-            for number, *rest in self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
-        }
-        if not known:
-            return None, None
-        name, major, minor = known.get(wanted, next(iter(known.values())))
-        has_capability = 0 < _number(major) < 100 and 0 <= _number(minor) < 100
+        rows = self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
+        known = {number: rest for number, *rest in rows}
+        name, major, minor = known.get(wanted) or next(iter(known.values()), (None, None, None))
+        has_capability = isinstance(major, int) and isinstance(minor, int)
         return (
             clean(name[:200]) if isinstance(name, str) and name else None,
             f"{major}.{minor}" if has_capability else None,

@@ -201,13 +201,12 @@ def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
         tool: what recorded them.
         steps: what the ranges are called that count as steps, None for torch.profiler's own.
     """
-    facts = []
     if max(columns.ops.inputs, default=-1) < 0:
-        facts.append(_NO_OPERATORS)
-    elif not any(Inputs(raw).dims for raw in columns.inputs):
-        facts.append("operators without shapes: FLOPs are unknown")
+        facts = [_NO_OPERATORS]
+    elif any(Inputs(raw).dims for raw in columns.inputs):
+        facts = [_NO_TYPES]
     else:
-        facts.append(_NO_TYPES)
+        facts = ["operators without shapes: FLOPs are unknown"]
     if not columns.steps:
         facts.append("no steps: the verdict covers the trace as a whole")
     text = f"the {tool} trace has {', and '.join(facts)}"

@@ -13,7 +13,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -143,15 +143,15 @@ def read(source: Source, how: Reading) -> Trace:
         health.notes.append("the metadata is damaged; the events after it were found")
     health.events, health.skipped_events = collector.events, collector.skipped
     columns = collector.finish()
-    processes = processes_of(columns) if how.split else []
-    if not processes:
+    processes = processes_of(columns) if how.split else {}
+    if len(processes) < 2:
         _complete(trace, columns, metadata, how)
         return trace
     traces = []
-    for process in processes:
-        part = part_of(columns, process)
+    for process, devices in processes.items():
+        part = part_of(columns, process, devices)
         mark_profiler_steps(part)
-        label = f"{source.name} (process {clean(str(process.number))})"
+        label = f"{source.name} (process {clean(str(process))})"
         # The rank of the metadata is that of one of them.
         trace_of_rank = replace(
             trace, source=label, rank=None, health=replace(health, notes=[*health.notes])
@@ -170,15 +170,8 @@ def _complete(trace: Trace, columns: Columns, metadata: Metadata, how: Reading) 
         trace.gpu, trace.compute_capability = metadata.devices.get(device, first)
 
 
-class Process(NamedTuple):
-    """A process of a file, and the devices that ran its kernels."""
-
-    number: Hashable
-    devices: frozenset[int]
-
-
-def processes_of(columns: Columns) -> list[Process]:
-    """Return the processes of a file that launched kernels on devices of their own, if several.
+def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
+    """Return the devices of each process that launched kernels on devices of its own, in order.
 
     Where all ids of a device's launches are those of several processes, devices belong to the
     processes in order.
@@ -200,9 +193,7 @@ def processes_of(columns: Columns) -> list[Process]:
     elif len(launching) == len(votes):
         for process, device in zip(sorted(launching, key=_in_order), sorted(votes), strict=True):
             devices[process].add(device)
-    ordered = sorted(devices, key=_in_order)
-    several = [Process(process, frozenset(devices[process])) for process in ordered]
-    return several if len(several) > 1 else []
+    return {process: devices[process] for process in sorted(devices, key=_in_order)}
 
 
 def _process(thread: Any) -> Hashable:
@@ -213,12 +204,12 @@ def _in_order(process: Hashable) -> tuple[int, str]:
     return (process if isinstance(process, int) else -1), str(process)
 
 
-def part_of(columns: Columns, process: Process) -> Columns:
+def part_of(columns: Columns, process: Hashable, devices: set[int]) -> Columns:
     """Return the columns of one process alone; copies are not told apart, and left out."""
-    is_own = [_process(thread) == process.number for thread in columns.threads]
+    is_own = [_process(thread) == process for thread in columns.threads]
     ops = [is_own[thread] for thread in columns.ops.thread]
     calls = [is_own[thread] for thread in columns.calls.thread]
-    kernels = [device in process.devices for device in columns.kernels.device]
+    kernels = [device in devices for device in columns.kernels.device]
     return replace(
         columns,
         ops=_kept(columns.ops, OpColumns(), ops),

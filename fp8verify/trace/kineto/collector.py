@@ -147,15 +147,8 @@ UNTIMED = (GpuMemcpy, GpuMemset, OldMemcpy, OldMemset)
 
 # Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
 IGNORED = (
-    "ac2g",
-    "fwdbwd",
-    "Trace",
-    "gpu_user_annotation",
-    "python_function",
-    "cpu_instant_event",
-    "overhead",
-    "cuda_sync",
-    "async",
+    *("ac2g", "fwdbwd", "Trace", "gpu_user_annotation", "python_function", "cpu_instant_event"),
+    *("overhead", "cuda_sync", "async"),
 )
 
 
