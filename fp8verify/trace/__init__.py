@@ -2,12 +2,11 @@
 
 from fp8verify.trace.folder import NoTraceError, TraceFile, TraceFiles, find_traces
 from fp8verify.trace.readers import read_open_trace, read_trace
-from fp8verify.trace.tables import Health, Kernels, Launch, Step, Trace
+from fp8verify.trace.tables import Health, Kernels, Step, Trace
 
 __all__ = [
     "Health",
     "Kernels",
-    "Launch",
     "NoTraceError",
     "Step",
     "Trace",

@@ -208,16 +208,13 @@ class NamedOps:
         """Return the operator that made a node, -1 if that is not known or not certain."""
         ops = self._ops
         thread = self._thread_of.get(self._autograd.forward_id(row))
-        before = ops.start[row]
-        makers = [
+        alike = self._makers.get(ops.sequence[row], ())
+        before = [
             maker
-            for maker in self._makers.get(ops.sequence[row], ())
-            if ops.thread[maker] == thread and ops.start[maker] < before
+            for maker in sorted(alike, key=lambda maker: (ops.start[maker], -ops.end[maker]))
+            if ops.thread[maker] == thread and ops.start[maker] < ops.start[row]
         ]
-        if not makers:
-            return -1
-        makers.sort(key=lambda maker: (ops.start[maker], -ops.end[maker]))
-        return makers[-1] if self._agree(makers) else -1
+        return before[-1] if before and self._agree(before) else -1
 
     def _agree(self, makers: list[int]) -> bool:
         """Whether no other layer than what encloses the last operator could have made the node."""

@@ -42,10 +42,8 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
     trace.kernels, trace.names = kernels, _bounded_names(columns, health)
     trace.collectives = [
-        Collective(
-            name=clean(name), dtype=clean(dtype), in_elements=i, out_elements=o, group_size=ranks
-        )
-        for name, dtype, i, o, ranks in columns.collectives
+        Collective(name=clean(n), dtype=clean(d), in_elements=i, out_elements=o, group_size=ranks)
+        for n, d, i, o, ranks in columns.collectives
     ]
     trace.process = _process(columns)
     trace.copies = dict(sorted(columns.copies.items()))

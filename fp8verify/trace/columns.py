@@ -38,7 +38,7 @@ class Interner(dict[Any, int]):
 SEPARATOR = b"\0"
 
 _types = msgspec.json.Decoder(tuple[str, ...])
-_any = msgspec.json.Decoder()
+_dims = msgspec.json.Decoder(tuple[Any, ...])
 
 
 class Inputs:
@@ -56,26 +56,25 @@ class Inputs:
     @property
     def types(self) -> tuple[str, ...]:
         """As torch writes them: "c10::BFloat16", "float", ""; none if they are damaged."""
-        raw = self._parts[0]
-        try:
-            return tuple(map(clean, _types.decode(raw))) if raw else ()
-        except (ValueError, RecursionError):
-            return ()
+        return tuple(map(clean, _decoded(_types, self._parts[0])))
 
     @property
     def dims(self) -> tuple[Shape, ...]:
         """The shapes; a list of tensors has shapes of its own, and counts as having none."""
-        raw = self._parts[1]
-        try:
-            return tuple(_shape(item) for item in _any.decode(raw)) if raw else ()
-        except (ValueError, TypeError, RecursionError):
-            return ()
+        return tuple(map(_shape, _decoded(_dims, self._parts[1])))
 
     @property
     def forward_thread(self) -> bytes | None:
         """The number of the forward pass's thread; None unless autograd ran the operator."""
         number = self._parts[-1].strip(b'" ')
         return None if number in (b"", b"0", b"-1") else number
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> tuple[Any, ...]:
+    try:
+        return decoder.decode(raw) if raw else ()
+    except (ValueError, RecursionError):
+        return ()
 
 
 def _shape(item: Any) -> Shape:

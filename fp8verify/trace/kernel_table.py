@@ -203,10 +203,9 @@ class Table(Struct):
 
     def _is_of_cpu(self, name: str) -> bool:
         """Whether a name is of a call, an operator or a range; other tools list no operators."""
-        is_call = _CALL.fullmatch(name) is not None
-        if self.tool != "key_averages()":
-            return is_call
-        return is_call or bool(_RANGE.match(name) or _OPERATOR.fullmatch(name))
+        if self.tool == "key_averages()" and (_RANGE.match(name) or _OPERATOR.fullmatch(name)):
+            return True
+        return _CALL.fullmatch(name) is not None
 
 
 def glance(source: Source) -> Glance:

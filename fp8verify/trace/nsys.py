@@ -287,9 +287,11 @@ class Export:
 
 def _read(export: Export, name: str, how: Reading) -> Trace:
     rows = RowCollector()
+    columns, kernels = rows.columns, rows.columns.kernels
     rows.kernels(export.kernels())
     rows.calls(export.table(_CALLS, "correlationId", "start", "end", "globalTid"))
-    rows.ranges(export.ranges(_last_end(rows.columns)))
+    ends = map(add, kernels.start_ns, kernels.duration_ns)
+    rows.ranges(export.ranges(max(columns.last_end, max(ends, default=0))))
     for kind, table in _COPIES.items():
         rows.copies(kind, export.table(table, "start", "end", "bytes"))
     trace = Trace(source=name)
@@ -301,18 +303,13 @@ def _read(export: Export, name: str, how: Reading) -> Trace:
     if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
         notes.append("Nsight Systems says that events were lost")
     outstanding = any(map(_OUTSTANDING.search, texts))
-    missing = _missing_kernels(export, rows.columns, outstanding=outstanding)
+    missing = _missing_kernels(export, columns, outstanding=outstanding)
     if missing:
         notes.append(f"{missing} kernels were launched that are not in the trace")
     trace.health.records_lost = bool(notes)
     rows.fill(trace, "Nsight Systems", layers=how.layers)
     trace.gpu, trace.compute_capability = export.gpu(main_device(trace.kernels))
     return trace
-
-
-def _last_end(columns: Columns) -> int:
-    ends = map(add, columns.kernels.start_ns, columns.kernels.duration_ns)
-    return max(columns.last_end, max(ends, default=0))
 
 
 def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> int:

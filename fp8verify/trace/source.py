@@ -169,7 +169,13 @@ class Source:
                     continue
                 inflater = inflate.decompressobj(wbits=31)
                 members += 1
-                self._refuse_members(members)
+                # Members that hold next to nothing, each of which takes time.
+                if members > MEMBERS_FREE and members * LEAST_MEMBER > self._written:
+                    raise InputError(
+                        f"{self.name} consists of {members} gzip members with hardly a byte in "
+                        "each.",
+                        "This is not how traces are packed: unpack it yourself if you trust it.",
+                    )
             piece = inflater.decompress(data, PIECE_SIZE)
             data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             if piece:
@@ -201,14 +207,6 @@ class Source:
                 "Unpack it yourself if you trust it, and give the .json.",
             )
         return piece
-
-    def _refuse_members(self, members: int) -> None:
-        """Stop a file of gzip members that hold next to nothing, each of which takes time."""
-        if members > MEMBERS_FREE and members * LEAST_MEMBER > self._written:
-            raise InputError(
-                f"{self.name} consists of {members} gzip members with hardly a byte in each.",
-                "This is not how traces are packed: unpack it yourself if you trust it.",
-            )
 
 
 def _from_utf16(pieces: Iterable[bytes]) -> Iterator[bytes]:

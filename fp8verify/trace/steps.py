@@ -193,7 +193,8 @@ def whole_steps(
     ends = [steps[-1]] if is_cut and steps else []
     if is_cut and columns.ops.start:
         # The cut may be in a step of which nothing else is there: its neighbor stands for it.
-        ends.append(max(0, bisect_right(columns.steps, columns.ops.start[-1], key=_start) - 1))
+        starts = [step.start_ns for step in columns.steps]
+        ends.append(max(0, bisect_right(starts, columns.ops.start[-1]) - 1))
     for place in ends:
         if 0 <= place < len(whole):
             whole[place] = False
@@ -205,10 +206,6 @@ def whole_steps(
         if kernels[key, step] < most.get(key, 0) * called:
             whole[step] = False
     return whole
-
-
-def _start(step: Step) -> int:
-    return step.start_ns
 
 
 def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:

@@ -137,53 +137,6 @@ class OldMemset(GpuMemcpy, tag="Memset", gc=False):
     """A fill in a trace of torch 1.8 to 1.11."""
 
 
-OPS = (CpuOp, OldCpuOp)
-CALLS = (RuntimeCall, DriverCall, OldCall)
-KERNELS = (GpuKernel, OldKernel)
-KERNEL_TAGS = frozenset(str(kind.__struct_config__.tag) for kind in KERNELS)
-
-TIMED = (CpuOp, OldCpuOp, Annotation, *CALLS, *KERNELS)
-UNTIMED = (GpuMemcpy, GpuMemset, OldMemcpy, OldMemset)
-
-# Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
-IGNORED = (
-    *("ac2g", "fwdbwd", "Trace", "gpu_user_annotation", "python_function", "cpu_instant_event"),
-    *("overhead", "cuda_sync", "async"),
-)
-
-
-class Decoders:
-    """The decoder of a list of events and of one event."""
-
-    def __init__(self) -> None:
-        self._ignored = {cat: _ignored(cat) for cat in IGNORED}
-        self._build()
-
-    def _build(self) -> None:
-        event: Any = reduce(or_, (*TIMED, *UNTIMED, *self._ignored.values()))
-        self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
-        self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
-
-    def knows(self, category: str) -> bool:
-        """Whether events of `category` can be decoded, if only to be ignored."""
-        return category in _WANTED or category in self._ignored
-
-    def learn(self, category: str) -> None:
-        """Ignore events of `category` from now on, without a detour for each."""
-        is_text = category.isprintable()  # a lone surrogate cannot be a tag
-        if is_text and len(self._ignored) < _MAX_CATEGORIES:
-            self._ignored[category] = _ignored(category)
-            self._build()
-
-
-_MAX_CATEGORIES = 100
-_WANTED = frozenset(str(kind.__struct_config__.tag) for kind in (*TIMED, *UNTIMED))
-
-
-def _ignored(category: str) -> type[Struct]:
-    return msgspec.defstruct("Ignored", [], tag_field="cat", tag=category, gc=False)
-
-
 _name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
 _collective_of = attrgetter("collective", "dtype", "in_elements", "out_elements", "group_size")
@@ -240,15 +193,44 @@ def _lengths_ns(micros: list[float]) -> list[int]:
     return [round(1000 * length) for length in micros]
 
 
-_TIMED: dict[type, Callable[[Columns, list[Any], list[int]], None]] = {
-    **dict.fromkeys((*OPS, Annotation), _add_ranges),
-    **dict.fromkeys(CALLS, _add_calls),
-    **dict.fromkeys(KERNELS, _add_kernels),
+_KERNELS = (GpuKernel, OldKernel)
+_TIMED: dict[Any, Callable[[Columns, list[Any], list[int]], None]] = {
+    **dict.fromkeys((CpuOp, OldCpuOp, Annotation), _add_ranges),
+    **dict.fromkeys((RuntimeCall, DriverCall, OldCall), _add_calls),
+    **dict.fromkeys(_KERNELS, _add_kernels),
 }
-_COPIES: dict[type, str] = {
+_COPIES: dict[Any, str] = {
     **dict.fromkeys((GpuMemcpy, OldMemcpy), "memcpy"),
     **dict.fromkeys((GpuMemset, OldMemset), "memset"),
 }
+
+# Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
+_IGNORED = (
+    *("ac2g", "fwdbwd", "Trace", "gpu_user_annotation", "python_function", "cpu_instant_event"),
+    *("overhead", "cuda_sync", "async"),
+)
+_MAX_CATEGORIES = 100
+
+
+class Decoders:
+    """The decoder of a list of events and of one event.
+
+    Attributes:
+        kinds: of events by their category.
+    """
+
+    def __init__(self) -> None:
+        self.kinds = {kind.__struct_config__.tag: kind for kind in (*_TIMED, *_COPIES)}
+        self.ignore(*_IGNORED)
+
+    def ignore(self, *categories: str) -> None:
+        """Ignore events of some categories from now on, without a detour for each."""
+        for cat in categories:
+            kind = msgspec.defstruct("Ignored", [], tag_field="cat", tag=cat, gc=False)
+            self.kinds[cat] = kind
+        event: Any = reduce(or_, self.kinds.values())
+        self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
+        self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
 
 
 class Collector:
@@ -286,8 +268,10 @@ class Collector:
         elif category is None and fields.get("ph") not in ("X", None):
             # Metadata ("M") and instant events have no category; a complete event needs one.
             self.events += 1
-        elif isinstance(category, str) and not self._decoders.knows(category):
-            self._decoders.learn(category)
+        elif isinstance(category, str) and category not in self._decoders.kinds:
+            # A lone surrogate cannot be a tag.
+            if category.isprintable() and len(self._decoders.kinds) < _MAX_CATEGORIES:
+                self._decoders.ignore(category)
             self.events += 1
         elif not (self.block(b"[%b]" % data) or self._add_leniently(data)):
             self.skip()
@@ -302,7 +286,7 @@ class Collector:
             return False  # damage that begins and ends inside of text looks like one event
         try:
             repaired = _read_leniently(data)
-            if str(repaired.get("cat")) not in KERNEL_TAGS:
+            if self._decoders.kinds.get(str(repaired.get("cat"))) not in _KERNELS:
                 repaired.setdefault("dur", 0)
             sound = json.dumps(repaired, ensure_ascii=False).encode("utf-8", "replace")
             self._add([self._decoders.lax_event.decode(sound)])
