@@ -14,8 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.analysis import timeline
-from fp8verify.analysis.casts import fed_gemms
-from fp8verify.analysis.communication import CollectiveTotal, collective_totals
 from fp8verify.analysis.gemms import (
     GemmRow,
     KindTotal,
@@ -28,12 +26,14 @@ from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.purpose import (
+    fed_gemms,
     is_node_of_gemms,
     is_of_optimizer,
     is_update,
     proves_training,
     runs_backward,
 )
+from fp8verify.analysis.timeline import CollectiveTotal, collective_totals
 from fp8verify.errors import InputError
 from fp8verify.report.model.parts import LibraryLogReport, TimelineReport
 from fp8verify.terms import Leg

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import convert
 
-from fp8verify.analysis.communication import communication_report
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
@@ -22,6 +21,7 @@ from fp8verify.analysis.recorded import (
     numerics_report,
     steps_outside,
 )
+from fp8verify.analysis.timeline import communication_report
 from fp8verify.report.model.diagnosis import LayersReport, NamedLayerRow, NamedLayersReport
 from fp8verify.report.model.parts import HealthReport, KernelRow, LegRow, RecipeSeen, StepReport
 from fp8verify.report.model.report import RankReport, Report

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -37,7 +37,6 @@ OnProgress = Callable[[int, int], None]
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
 _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
-_REMOTE_IN_FLIGHT = 256
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
 _WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
@@ -126,16 +125,16 @@ def _examine_all(
     files = [file for job in jobs for file in job.files]
     count = min(_worth(files) if workers is None else workers, len(jobs))
     if not all(is_shared(file.path) for file in files) or (executor is None and count <= 1):
-        return map(examine, jobs)
+        yield from map(examine, jobs)
+        return
     # Executors take as long to import as a small trace to read.
-    from fp8verify.pipeline.workers import process_pool, retrying_map
+    from fp8verify.pipeline.workers import process_pool, spread
 
     if executor is not None:
-        jobs = list(map(_anywhere, jobs))
-        return retrying_map(
-            examine, jobs, lambda: nullcontext(executor), _REMOTE_IN_FLIGHT, not_examined
-        )
-    return retrying_map(examine, jobs, lambda: process_pool(count), 2 * count, not_examined)
+        yield from spread(examine, map(_anywhere, jobs), executor, not_examined)
+    else:
+        with process_pool(count) as pool:
+            yield from spread(examine, jobs, pool, not_examined)
 
 
 def _anywhere(job: RankJob) -> RankJob:

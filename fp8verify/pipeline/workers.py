@@ -1,21 +1,20 @@
-"""Run jobs on worker processes; one that dies loses at most the job that killed it."""
+"""Run jobs on worker processes or on a cluster; one that fails costs only itself."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
-    FIRST_COMPLETED,
     BrokenExecutor,
     Executor,
     Future,
     InvalidStateError,
-    wait,
+    as_completed,
 )
-from contextlib import AbstractContextManager, contextmanager, suppress
-from threading import Event, Thread
+from contextlib import contextmanager, suppress
+from threading import Thread
+from time import sleep
 from typing import Any, TypeVar
 
 from fp8verify.errors import UsageError, requires
@@ -23,74 +22,37 @@ from fp8verify.errors import UsageError, requires
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 
-OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
-
-def retrying_map(
+def spread(
     work: Callable[[Job], Result],
     jobs: Iterable[Job],
-    open_executor: OpenExecutor,
-    in_flight: int,
+    executor: Executor,
     give_up: Callable[[Job, str], Result],
 ) -> Iterator[Result]:
     """Yield the result of `work` for each job as soon as it is done, in any order.
 
-    A worker process that dies breaks its pool, and with it other jobs. The failed jobs are
-    tried once more, each alone in a new pool, so only the faulty one fails again.
-
     Args:
         work: a function of one job that can be pickled.
-        jobs: read as needed.
-        open_executor: opens a pool; called again after a pool broke.
-        in_flight: the most jobs that are submitted at once.
-        give_up: returns the result of a job that failed twice, given the reason.
+        jobs: all of them.
+        executor: runs them.
+        give_up: returns the result of a job that failed, given the reason. A worker process that
+            dies breaks its pool, and with it the jobs that are not done.
     """
-    waiting = deque(jobs)
-    suspects: list[Job] = []
-    while waiting:
-        with open_executor() as executor:
-            suspects += yield from _run(work, waiting, executor, in_flight)
-    for job in suspects:
+    running = {executor.submit(work, job): job for job in jobs}
+    for future in as_completed(tuple(running)):
+        job = running.pop(future)  # a result is kept no longer than it takes to use it
         try:
-            with open_executor() as executor:
-                result = executor.submit(work, job).result()
-        except Exception as error:
+            result = future.result()
+        except Exception as error:  # also of one that its executor canceled
             result = give_up(job, _reason(error))
         yield result
 
 
-def _run(
-    work: Callable[[Job], Result], waiting: deque[Job], executor: Executor, in_flight: int
-) -> Generator[Result, None, list[Job]]:
-    """Run jobs until none waits or the pool breaks; return those that did not come through."""
-    running: dict[Future[Result], Job] = {}
-    suspects: list[Job] = []
-    healthy = True
-    while running or (waiting and healthy):
-        while waiting and healthy and len(running) < in_flight:
-            job = waiting.popleft()
-            try:
-                running[executor.submit(work, job)] = job
-            except Exception:
-                suspects.append(job)
-                healthy = False
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            job = running.pop(future)
-            try:
-                result = future.result()
-            except Exception as error:  # also of one that its executor canceled
-                suspects.append(job)
-                healthy = healthy and not isinstance(error, BrokenExecutor)
-            else:
-                yield result
-    return suspects
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, BrokenExecutor):
-        return "its worker process died twice, killed or out of memory"
+        return "its worker process died, or that of another trace, killed or out of memory"
     text = str(error).strip().partition("\n")[0][:200].rstrip(".")
-    return f"its worker failed twice with {type(error).__name__}" + (f" ({text})" if text else "")
+    return f"its worker failed with {type(error).__name__}" + (f" ({text})" if text else "")
 
 
 @contextmanager
@@ -164,7 +126,6 @@ class _Watched(Executor):
         self._client = client
         self._executor = client.get_executor(pure=False)
         self._waiting: set[Future[Any]] = set()
-        self._over = Event()
         Thread(target=self._watch, daemon=True).start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -173,12 +134,9 @@ class _Watched(Executor):
         future.add_done_callback(self._waiting.discard)
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        self._over.set()
-
     def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            if self._client.status in ("closing", "closed"):
-                for future in tuple(self._waiting):
-                    with suppress(InvalidStateError):
-                        future.set_exception(ConnectionError("the Dask scheduler is gone"))
+        while self._client.status not in ("closing", "closed"):
+            sleep(_LOOK_S)
+        for future in tuple(self._waiting):
+            with suppress(InvalidStateError):
+                future.set_exception(ConnectionError("the Dask scheduler is gone"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from fp8verify import inspect
 from fp8verify.cli.inspect_command import inspect_command
 from fp8verify.errors import InputError, UsageError
 from fp8verify.pipeline import workers
-from fp8verify.pipeline.workers import dask_cluster, retrying_map
+from fp8verify.pipeline.workers import dask_cluster, spread
 from fp8verify.report.forms import to_json
 from tests.unit.test_errors import fail
 from tests.unit.test_fleet_ranks import write_ranks
-from tests.unit.test_fleet_retrying import give_up, work
+from tests.unit.test_fleet_workers import give_up, work
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="needs the cluster extra")
 
@@ -52,16 +51,6 @@ def test_an_error_on_a_worker_is_raised_as_it_was(scheduler: str) -> None:
     assert caught.value.hint == "Name another file."
 
 
-def test_a_job_whose_worker_dies_is_done_elsewhere(scheduler: str, tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    marker.touch()
-    jobs = ["a", f"die-once:{marker}", "b", "c"]
-    with dask_cluster(scheduler) as executor:
-        found = sorted(retrying_map(work, jobs, lambda: nullcontext(executor), 4, give_up))
-    assert found == ["did a", "did b", "did c", "did die-once"]
-    assert not marker.exists()
-
-
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nosuch://host:8786"])
 def test_no_scheduler_is_told_in_two_lines(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_CONNECT_S", 1)
@@ -75,12 +64,13 @@ def test_no_scheduler_is_told_in_two_lines(address: str, monkeypatch: pytest.Mon
 
 def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gone:
-        status = "closed"
+        status = "running"
 
         def get_executor(self, **_: Any) -> Any:
             return self
 
         def submit(self, *_: Any) -> Future[Any]:
+            self.status = "closed"
             return Future()  # as distributed leaves it, for ever
 
         def __enter__(self) -> Gone:
@@ -93,8 +83,8 @@ def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("distributed.Client.__new__", lambda *_: Gone())
     monkeypatch.setattr(Gone, "__init__", lambda *_, **__: None)
     with dask_cluster("tcp://gone:1") as executor:
-        found = list(retrying_map(work, ["a", "b"], lambda: nullcontext(executor), 2, give_up))
-    reason = "its worker failed twice with ConnectionError (the Dask scheduler is gone)"
+        found = list(spread(work, ["a", "b"], executor, give_up))
+    reason = "its worker failed with ConnectionError (the Dask scheduler is gone)"
     assert sorted(found) == [f"a: {reason}", f"b: {reason}"]
 
 

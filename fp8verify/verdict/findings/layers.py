@@ -10,10 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from fp8verify.analysis.communication import shards_gradients, weight_gathers
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import recipes_of, recomputed_high
+from fp8verify.analysis.timeline import shards_gradients, weight_gathers
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.report.model.parts import Claim, Finding
