@@ -14,7 +14,6 @@ beside what it is called after. Kernels of functions that nobody else knows may 
 - the function takes a weight, and the kernel ran several times longer than its tensors take to
   move, at a rate that a product of the tensors can have;
 - or they are of the backward node of such a function, or called as its kernels;
-- or they are of a node that computes one gradient of a layer by a GEMM, and ran as the other;
 - or no shapes are recorded, and each ran far longer than any GEMM and is not called a helper.
 
 What the recorded tensors are is what was multiplied, unless they may have been cast inside. Kernels
@@ -30,7 +29,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import permutations
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -39,7 +38,7 @@ from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.gpus import PEAKS, fp8_encoding, multiplies, peak_of, runs_elsewhere
-from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Kind, Kinds
 from fp8verify.analysis.purpose import QUANTIZING, in_optimizer, runs_closure
 from fp8verify.kernels import Classification
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, multiplies_fp8, node_of
@@ -319,12 +318,13 @@ def settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     means = kinds.mean_ns
     rate = (peak_of(trace.gpu) or PEAKS["H100"]).bf16 * 1000  # FLOPs a ns
     functions = _taking_weights(kinds, numbers, rate)
-    lacking = _lacking_gradients(kinds)
     longest = max((means[n] for n, kind in enumerate(kinds.rows) if _is_gemm(kind)), default=0.0)
     for number in numbers:
-        kind = kinds.rows[number]
-        precision = _precision_of(kind, means[number], rate, functions, lacking)
-        if precision is None and _is_longest(kind, means[number], longest):
+        kind, mean, precision = kinds.rows[number], means[number], None
+        function = functions.get(_key(kind.op.name if kind.op else "")) or functions.get(kind.name)
+        if function and any(_is_at_rate(n, mean, rate, _GRADIENTS) for n in function.flops):
+            precision = function.precision
+        elif _is_longest(kind, mean, longest):
             precision = Precision.UNKNOWN
         if precision is not None:
             known = precision is not Precision.UNKNOWN
@@ -378,26 +378,6 @@ def _taking_weights(kinds: Kinds, numbers: Iterable[int], rate: float) -> dict[s
     return found
 
 
-def _precision_of(
-    kind: Kind,
-    mean: float,
-    rate: float,
-    functions: Mapping[str, _Function],
-    lacking: Mapping[str, set[float]],
-) -> Precision | None:
-    """Return the precision of a possible product, None if a kernel is none."""
-    if kind.op is None:
-        return None
-    key = _key(kind.op.name)
-    function = functions.get(key) or functions.get(kind.name)
-    if function is not None:
-        if any(_is_at_rate(n, mean, rate, _GRADIENTS) for n in function.flops):
-            return function.precision
-    elif any(_is_at_rate(n, mean, rate) for n in lacking.get(key, ())):
-        return Precision.UNKNOWN
-    return None
-
-
 def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> bool:
     peak = rate * mean_ns
     return limits.LEAST_RATE / most * peak <= flops <= limits.MOST_RATE * peak
@@ -421,30 +401,6 @@ def _products(op: OpContext) -> Iterator[float]:
 
 def _bytes(op: OpContext) -> int:
     return sum(_HIGH_TYPES.get(name, 1) * prod(dims) for name, dims in _sound(op))
-
-
-def _lacking_gradients(kinds: Kinds) -> dict[str, set[float]]:
-    """Return the FLOPs of the gradients of nodes whose other gradient no GEMM of theirs is.
-
-    dgrad and wgrad of a layer have the same three sizes, and contract over different ones.
-    """
-    contracted: dict[tuple[str, tuple[int, ...]], set[int]] = defaultdict(set)
-    flops: dict[tuple[str, tuple[int, ...]], float] = {}
-    for kind in filter(_is_gemm, kinds.rows):
-        shape = gemm_shape(kind.op)
-        if shape is None:
-            continue
-        for name in kind.around:
-            function = function_of(name)
-            if function is not None and not _is_atens_node(name) and find(function) is UNKNOWN:
-                sizes = _key(name), tuple(sorted(shape[1:]))
-                contracted[sizes].add(shape.k)
-                flops[sizes] = float(shape.flops)
-    found: dict[str, set[float]] = defaultdict(set)
-    for place, sides in contracted.items():
-        if len(sides) == 1 and len(set(place[1])) > 1:
-            found[place[0]].add(flops[place])
-    return found
 
 
 def _is_longest(kind: Kind, mean: float, longest: float) -> bool:
