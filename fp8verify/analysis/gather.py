@@ -10,8 +10,7 @@ from itertools import compress
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fp8verify.analysis import timeline
 from fp8verify.analysis.gemms import (
@@ -39,7 +38,7 @@ from fp8verify.report.model.parts import LibraryLogReport, TimelineReport
 from fp8verify.terms import Leg
 from fp8verify.trace import Health, Step, Trace
 from fp8verify.trace.contexts import BACKWARD
-from fp8verify.trace.tables import Kernels, Launch
+from fp8verify.trace.tables import Kernels, Launch, TraceHead
 
 if TYPE_CHECKING:
     from fp8verify.trace.blas_log import Product
@@ -52,7 +51,9 @@ _SUMS: Final = (
 )  # fmt: skip
 
 
-class TraceEvidence(Struct, frozen=True, eq=False, kw_only=True, dict=True):
+class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend another
+    TraceHead, frozen=True, eq=False, kw_only=True, dict=True
+):
     """What the traces of one rank show, as sums, so a thousand ranks fit into memory.
 
     Attributes:
@@ -64,7 +65,6 @@ class TraceEvidence(Struct, frozen=True, eq=False, kw_only=True, dict=True):
         error: why a trace of the rank could not be read.
         casts: ns in casts and scales by layer, where the trace names layers.
         naming: the eager step that named the layers, if one did.
-        process: the number of the process.
         bounds: when its first kernel began and its last one ended, in ns.
         began_ns: when its first kernel began, in ns since 1970, if the source says so.
         guessed: whether the rank's number is only its position among the files.
@@ -74,17 +74,9 @@ class TraceEvidence(Struct, frozen=True, eq=False, kw_only=True, dict=True):
         trains: whether a kernel proves that a backward pass ran.
         seen_nodes: calls of the autograd nodes of GEMMs that the source lists without kernels.
         remarks: what the source does not record.
-        in_flops: whether times are FLOPs: the source is a log of a BLAS library.
         library_log: what such a log says of the kernels.
     """
 
-    source: str
-    rank: int | None
-    world_size: int | None
-    gpu: str | None
-    compute_capability: str | None
-    health: Health
-    process: int | None
     bounds: tuple[int, int] | None
     began_ns: int | None
     gemms: list[GemmRow]
@@ -102,7 +94,6 @@ class TraceEvidence(Struct, frozen=True, eq=False, kw_only=True, dict=True):
     trains: bool
     seen_nodes: int
     remarks: tuple[str, ...]
-    in_flops: bool
     library_log: LibraryLogReport | None
     error: InputError | None = None
     naming: NamedLayers | None = None
@@ -155,14 +146,8 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         bounds = (min(columns.start_ns), max(ends))
     any_low = any(row.precision.is_low for row in rows)
     return TraceEvidence(
-        source=trace.source,
-        rank=trace.rank,
-        world_size=trace.world_size,
-        gpu=trace.gpu,
-        compute_capability=trace.compute_capability,
-        health=trace.health,
+        **{name: getattr(trace, name) for name in TraceHead.__struct_fields__},
         copies=Counter({name: time_ns for name, (_, time_ns, _) in trace.copies.items()}),
-        process=trace.process,
         bounds=bounds,
         began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
         collectives=collective_totals(trace, roles),
@@ -181,7 +166,6 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         trains=any(map(proves_training, kinds.rows)) or any(map(BACKWARD.search, trace.seen)),
         seen_nodes=sum(calls for name, calls in trace.seen.items() if is_node_of_gemms(name)),
         remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
-        in_flops=trace.in_flops,
         library_log=library_log,
     )
 
@@ -298,9 +282,6 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
 
 def _with_kernels(trace: Trace, inside: Sequence[bool]) -> Trace:
     """Return the trace with some of its kernels."""
-    columns = trace.kernels
-    kept: dict[str, array[Any]] = {}
-    for name in columns.__struct_fields__:
-        values: array[Any] = getattr(columns, name)
-        kept[name] = array(values.typecode, compress(values, inside))
+    columns: dict[str, array[Any]] = asdict(trace.kernels)
+    kept = {name: array(v.typecode, compress(v, inside)) for name, v in columns.items()}
     return replace(trace, kernels=Kernels(**kept))

@@ -115,15 +115,12 @@ class Health(Struct):
             setattr(self, name, mine | theirs if isinstance(mine, bool) else mine + theirs)
 
 
-class Trace(Struct):
-    """The GPU side of one rank's trace, with what is known of where each kernel came from.
+class TraceHead(Struct):
+    """What holds of a whole trace: its process, its GPU, and how well it was recorded.
 
     No other metadata is kept, as traces hold environment variables and host names. `process` is
-    the number of the process whose operators it holds, None if that is not known. `copies`
-    maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the source does
-    not record. `others` are the other ranks of a file that joins several, if they were asked for.
-    `in_flops` is whether a kernel's duration is its MFLOPs instead of nanoseconds.
-    `seen` are operators and ranges of a source that does not say what each launched.
+    the number of the process whose operators it holds, None if that is not known. `in_flops` is
+    whether a kernel's duration is its MFLOPs instead of nanoseconds.
     """
 
     source: str
@@ -132,6 +129,18 @@ class Trace(Struct):
     process: int | None = None
     gpu: str | None = None
     compute_capability: str | None = None
+    health: Health = field(default_factory=Health)
+    in_flops: bool = False
+
+
+class Trace(TraceHead):
+    """The GPU side of one rank's trace, with what is known of where each kernel came from.
+
+    `copies` maps "memcpy" and "memset" to (count, nanoseconds, bytes). `remarks` say what the
+    source does not record. `others` are the other ranks of a file that joins several, if they were
+    asked for. `seen` are operators and ranges of a source that does not say what each launched.
+    """
+
     # What the file's times count from, in ns since 1970; 0 if unknown.
     base_ns: int = 0
     record_shapes: bool = False
@@ -143,8 +152,6 @@ class Trace(Struct):
     layers: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    health: Health = field(default_factory=Health)
     remarks: list[str] = field(default_factory=list)
     others: list[Trace] = field(default_factory=list)
-    in_flops: bool = False
     seen: dict[str, int] = field(default_factory=dict)
