@@ -67,7 +67,6 @@ def inspect_command(
     if breakdown:
         with requires("HolisticTraceAnalysis", "--breakdown"):  # before traces are read
             import hta  # noqa: F401
-    from fp8verify.pipeline.fleet import rank_progress
     from fp8verify.pipeline.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
@@ -76,7 +75,7 @@ def inspect_command(
         from fp8verify.pipeline.workers import dask_cluster
 
         cluster = dask_cluster(scheduler)
-    with cluster as executor, rank_progress(paths[0] if paths else "the log") as on_progress:
+    with cluster as executor:
         report: Report = inspect(
             paths,
             log=log,
@@ -84,7 +83,6 @@ def inspect_command(
             policy=options.policy,
             workers=workers,
             executor=executor,
-            on_progress=on_progress,
         )
     if breakdown:
         from fp8verify.integrations.hta import add_breakdown

@@ -6,8 +6,8 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,7 +21,6 @@ from fp8verify.capture.files import is_file_name
 from fp8verify.capture.names import LAYERS
 from fp8verify.capture.schema import NamingRecord, RankMeta
 from fp8verify.errors import InputError
-from fp8verify.text import printable
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
 from fp8verify.trace.folder import two_of_one_rank
 from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fp8verify.trace.blas_log import Product
-
-OnProgress = Callable[[int, int], None]
 
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
 _WORTH_A_WORKER = 32 << 20
@@ -74,7 +71,6 @@ def gather_ranks(
     naming: Mapping[int, Naming] | None = None,
     workers: int | None = 1,
     executor: Executor | None = None,
-    on_progress: OnProgress | None = None,
 ) -> list[TraceEvidence]:
     """Read the traces of all ranks and return their evidence by rank.
 
@@ -86,7 +82,6 @@ def gather_ranks(
         naming: the steps that name layers, by rank.
         workers: number of processes; None chooses by the machine and the size of the files.
         executor: used instead of processes.
-        on_progress: called with the number of ranks done and of all, after each rank.
 
     Raises:
         InputError: no trace can be read, or two unrelated traces have the same rank.
@@ -94,10 +89,8 @@ def gather_ranks(
     jobs = _jobs(files, naming or {})
     ranks: list[TraceEvidence] = []
     kinds: dict[Kind, Kind] = {}
-    for done, examined in enumerate(_examine_all(jobs, workers, executor), 1):
+    for examined in _examine_all(jobs, workers, executor):
         ranks += [_sharing(rank, kinds) for rank in examined]
-        if on_progress is not None:
-            on_progress(done, len(jobs))
     return _in_order(ranks)
 
 
@@ -318,23 +311,3 @@ def _alike(ranks: Iterable[TraceEvidence]) -> Iterable[list[TraceEvidence]]:
         key: Hashable = (rank, evidence.process, worker["worker"] if worker else None)
         groups[place if alone else key].append(evidence)
     return groups.values()
-
-
-@contextmanager
-def rank_progress(what: str) -> Iterator[OnProgress | None]:
-    """Show what is read, and how much of it; it goes away in the end.
-
-    It is not there where standard error is no terminal.
-
-    Args:
-        what: the name of what is read.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(f"reading {printable(what)}", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -31,7 +31,7 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.assembly import assemble
-from fp8verify.pipeline.fleet import OnProgress, gather_ranks, naming_steps, read_pipe
+from fp8verify.pipeline.fleet import gather_ranks, naming_steps, read_pipe
 from fp8verify.report.model.report import Report
 from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces, read_trace
 from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
@@ -53,7 +53,6 @@ def inspect(
     run_notes: Sequence[str] = (),
     workers: int | None = 1,
     executor: Executor | None = None,
-    on_progress: OnProgress | None = None,
 ) -> Report:
     """Tell from traces whether a run used FP8.
 
@@ -69,7 +68,6 @@ def inspect(
         workers: processes that read the ranks' traces; None for as many as pay. A script that
             asks for more than one needs the `if __name__ == "__main__"` of multiprocessing.
         executor: reads the ranks' traces instead: any of `concurrent.futures`, or a cluster's.
-        on_progress: called with the number of ranks read and of all, after each.
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
@@ -102,7 +100,6 @@ def inspect(
                 naming=naming_steps(folder, metas) if folder is not None else {},
                 workers=workers,
                 executor=executor,
-                on_progress=on_progress,
             )
             profiled = {rank.rank for rank in traces}
             remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]

@@ -46,15 +46,13 @@ def codes(report: Report) -> list[str]:
 
 def test_every_way_to_read_gives_the_same_report(tmp_path: Path) -> None:
     folder = write_ranks(tmp_path, fp8="yynyx")
-    seen: list[tuple[int, int]] = []
     plain = to_json(inspect(folder))
     assert to_json(inspect(folder, workers=2)) == plain
     with ThreadPoolExecutor(3) as pool:
-        threads = inspect(folder, executor=pool, on_progress=lambda *done: seen.append(done))
+        threads = inspect(folder, executor=pool)
     assert to_json(threads) == plain
     assert to_json(inspect(tmp_path / "rank*.json")) == plain
     assert to_json(inspect(sorted(tmp_path.glob("rank*.json"), reverse=True))) == plain
-    assert seen == [(count, 5) for count in range(1, 6)]
 
 
 @pytest.mark.parametrize("unique_ids", [True, False])
