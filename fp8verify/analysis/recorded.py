@@ -137,17 +137,17 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
     """Say where FP8 costs and saves memory, by the classes of the converted modules."""
     converted = [module for module in modules if module.state == "fp8"]
     engine = [module for module in converted if is_transformer_engine(module)]
-    others = [module for module in converted if module not in engine]
     # They cast values in high precision anew in each pass; what is not known may save anything.
     dynamic = [
         module
-        for module in others
+        for module in converted
+        if module not in engine
         if module.recipe
-        or (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
         or package_of(module) in ("torchao", "torchtitan")
+        or (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
     ]
     parameters = [module for module in engine if module.weight_class in FP8_PARAMETERS]
-    cached = [module for module in engine if module.weight_class not in FP8_PARAMETERS]
+    cached = len(engine) - len(parameters)
     if dynamic:
         yield (
             f"the weights of {counted(dynamic, 'FP8 layer')} stay in high precision, and so do the "
@@ -177,7 +177,6 @@ def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
 
 
 _SHARES = ("zeros", "flushed", "saturated", "subnormal", "zero_rows")
-MOST_POINTS = 4096  # of a trend in the report
 
 
 class Kept(NamedTuple):
@@ -303,7 +302,7 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
     windows = rank.recorded.meta.windows
     ahead = [window.framework.last - window.last for window in windows if window.framework]
     points = []
-    for line in series[:: -(-len(series) // MOST_POINTS) or 1]:
+    for line in series:
         loss = losses.get(line.step + (ahead[-1] if ahead else 0), math.nan)
         named = scalars_of(line, loss if math.isfinite(loss) else None)
         points.append(TrendPoint(step=line.step, scalars=named))

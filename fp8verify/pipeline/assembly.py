@@ -146,17 +146,13 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
     by_leg: dict[Leg, list[GemmRow]] = defaultdict(list)
     for row in rows:
         by_leg[row.leg].append(row)
-    totals = {leg: gemm_totals(by_leg[leg]) for leg in Leg if leg in by_leg}
-    return tuple(
-        LegRow(
-            leg=leg,
-            time_us={
-                name: total.time_us[name] for name in sorted(total.kernels) if total.kernels[name]
-            },
-            kernels={name: n for name, n in sorted(total.kernels.items()) if n},
-        )
-        for leg, total in totals.items()
-    )
+    found = []
+    for leg in filter(by_leg.__contains__, Leg):
+        total = gemm_totals(by_leg[leg])
+        kernels = {name: count for name, count in sorted(total.kernels.items()) if count}
+        time_us = {name: total.time_us[name] for name in kernels}
+        found.append(LegRow(leg=leg, time_us=time_us, kernels=kernels))
+    return tuple(found)
 
 
 def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -268,12 +268,11 @@ def read_pipe(path: str | Path) -> list[TraceEvidence]:
             "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
         )
     name = "standard input" if is_stdin else str(path)
-    with reading(name):
-        if is_stdin:
-            trace = read_open_trace(sys.stdin.buffer, name)
-        else:
-            with Path(path).open("rb") as file:
-                trace = read_open_trace(file, name)
+    with (
+        reading(name),
+        nullcontext(sys.stdin.buffer) if is_stdin else Path(path).open("rb") as file,
+    ):
+        trace = read_open_trace(file, name)
     if trace.others:
         return _joined(trace, 0)
     trace.rank = trace.rank or 0

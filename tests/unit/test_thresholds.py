@@ -24,7 +24,7 @@ PACKAGE = Path(fp8verify.__file__).parent
 NAMES = [name for name in vars(thresholds) if name.isupper()]
 # What is measured, a limit to what is read or kept, or a unit.
 NO_THRESHOLDS = {
-    "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER", "MOST_POINTS",
+    "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
     "_BYTES_PER_FLOP", "_GRADIENTS", "_NAMED", "_NAMED_EXPERTS", "_NO_WEIGHT",
     "SCHEMA_VERSION",
 }  # fmt: skip
