@@ -307,14 +307,16 @@ def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTo
             total = totals[collective, name]
             total[0] += 1
             total[1] += columns.duration_ns[place]
-    unknown = Collective(name="", dtype="", in_elements=0, out_elements=0, group_size=0)
     found = []
     for (number, name), (calls, time_ns) in totals.items():
-        fields = asdict(trace.collectives[number] if number >= 0 else unknown)
-        if number < 0:
-            fields["name"] = trace.names[name].partition("(")[0][:80]
-        found.append(CollectiveTotal(**fields, calls=calls, time_ns=time_ns))
+        known = trace.collectives[number] if number >= 0 else _unknown(trace.names[name])
+        found.append(CollectiveTotal(**asdict(known), calls=calls, time_ns=time_ns))
     return tuple(found)
+
+
+def _unknown(kernel: str) -> Collective:
+    name = kernel.partition("(")[0][:80]
+    return Collective(name=name, dtype="", in_elements=0, out_elements=0, group_size=0)
 
 
 def communication_report(
