@@ -19,11 +19,6 @@ Source = Literal["name", "op", "name+op", "library", "none"]
 _UNKNOWN_LIBRARY: Final = "unknown"
 # Libraries whose kernels are named by hand: their names may be of one operand alone.
 _HAND_WRITTEN: Final = frozenset({_UNKNOWN_LIBRARY, "Triton"})
-# Inputs whose block scales were not recorded look like plain FP8 or FP4 to an operator.
-_SAME: Final = (
-    frozenset({Precision.FP8, Precision.MXFP8}),
-    frozenset({Precision.FP4, Precision.NVFP4, Precision.MXFP4}),
-)
 
 
 class Classification(KernelName, frozen=True, kw_only=True):
@@ -145,7 +140,8 @@ def _with_types(kernel: Classification, evidence: Evidence) -> Classification:
 
 def alike(one: Precision, other: Precision) -> bool:
     """Whether two classes are the same as far as witnesses can tell that know no block scales."""
-    return one is other or any({one, other} <= same for same in _SAME)
+    same = one is other or (one.is_fp8 and other.is_fp8)
+    return same or (one.is_fp4 and other.is_fp4)
 
 
 def _allows(evidence: Evidence, precision: Precision) -> bool:

@@ -85,7 +85,10 @@ GEMM_LIKE: Final = (
 )
 _QUERY_SECONDS: Final = 120
 _METRIC: Final = re.compile(r"^\s*\"?([a-z]+__\w+)\b", re.MULTILINE)
-_PERMISSION: Final = "ERR_NVGPUCTRPERM"
+_NO_RIGHT: Final = (
+    "Run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0 "
+    "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)."
+)
 _KERNEL: Final = "Kernel Name"
 # Ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True).
 _NVTX: Final = re.compile(r"(?P<op>[\w.:]{1,200}), [^\"]{0,300}?sizes = \[(?P<sizes>[\[\]\d, ]*)\]")
@@ -203,18 +206,11 @@ def _arguments(gpu: Gpu, log: Path, window: Window) -> list[str]:
 
 def _nothing(log: str, code: int, window: Window) -> ProveError:
     """Say why nothing was measured, by what ncu wrote."""
-    if _PERMISSION in log:
-        return ProveError(
-            f"The driver does not let this user read GPU counters ({_PERMISSION}).",
-            "Run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0 "
-            "(https://developer.nvidia.com/ERR_NVGPUCTRPERM).",
-        )
     errors = [line for line in log.splitlines() if line.startswith("==ERROR==")]
     if errors:
-        return ProveError(
-            f"ncu measured nothing: {errors[0].removeprefix('==ERROR==').strip()}",
-            "Run the command under ncu by hand to see more.",
-        )
+        said = errors[0].removeprefix("==ERROR==").strip()
+        hint = _NO_RIGHT if "ERR_NVGPUCTRPERM" in said else "Run the command under ncu by hand."
+        return ProveError(f"ncu measured nothing: {said}", hint)
     after = f" after {window.skip} launches" if window.skip else ""
     return ProveError(
         f"No launch of a kernel like {window.kernels or 'any'} was measured{after}; "
