@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -91,9 +91,14 @@ class Type(NamedTuple):
 
 EMPTY: Final = Type()
 
-_LEXER: Final = re.compile(r"\(anonymous namespace\)|::|[<>(){},]|[^<>(){},:]+|:")
+# A cast, a lambda or a function type is text, with all that is between its brackets.
+_BRACKETED = r"[({][^(){}]*[)}]"
+for _ in range(8):
+    _BRACKETED = rf"[({{](?:[^(){{}}]|{_BRACKETED})*[)}}]"
+_LEXER: Final = re.compile(
+    rf"\(anonymous namespace\)|{_BRACKETED}|[({{].*|::|[<>,:)}}]|[^<>(){{}},:]+", re.DOTALL
+)
 _QUALIFIER: Final = re.compile(r"\b(?:const|volatile|typename)\b|[*&]")
-_CLOSERS: Final = {"(": ")", "{": "}"}
 
 
 class _Builder:
@@ -103,7 +108,6 @@ class _Builder:
         self.parts: list[str] = []
         self.arguments: list[tuple[Type, ...]] = []
         self.siblings: list[Type] = []
-        self.closers: list[str] = []
         self.joined = True
 
     def add(self, text: str) -> None:
@@ -117,27 +121,6 @@ class _Builder:
             self.parts, self.arguments = [text], [()]
         self.joined = False
 
-    def add_bracketed(self, lexeme: str) -> bool:
-        """Read a lexeme of a cast, a lambda or a function type as text; False if it is none."""
-        if lexeme in _CLOSERS:
-            self.closers.append(_CLOSERS[lexeme])
-        elif not self.closers:
-            return False
-        elif lexeme == self.closers[-1]:
-            self.closers.pop()
-        self.add(lexeme)
-        return True
-
-    def add_words(self, text: str, *, is_outermost: bool) -> None:
-        """Read text between brackets; outermost, the last word is the function's name."""
-        words = [text] if text == ANONYMOUS else _QUALIFIER.sub(" ", text).split()
-        if words and is_outermost:
-            if len(words) > 1 or not self.joined:  # what comes before is the return type
-                self.finish()
-            self.add(words[-1])
-        elif words:
-            self.add(" ".join(words))
-
     def finish(self) -> tuple[Type, ...]:
         """End the type, and return it with those before it."""
         if self.parts:
@@ -149,39 +132,37 @@ class _Builder:
 def parse(text: str) -> Type:
     """Parse a demangled function name without its parameters, in linear time.
 
-    Parentheses and braces inside template arguments become part of the text of the value they
-    belong to. A name that was cut off keeps what is there.
+    A name that was cut off keeps what is there.
     """
-    stack = [_Builder()]
-    for lexeme in _LEXER.findall(text):
-        top, is_outermost = stack[-1], len(stack) == 1
-        if lexeme == "(" and is_outermost and not (top.joined or top.closers):
-            break
-        if top.add_bracketed(lexeme):
-            continue
+    return next(reversed(_siblings(iter(_LEXER.findall(text)), 0)), EMPTY)
+
+
+def _siblings(lexemes: Iterator[str], depth: int) -> tuple[Type, ...]:
+    """Read types up to the bracket that ends them; outermost, up to the parameters."""
+    read = _Builder()
+    for lexeme in lexemes if depth <= MAX_DEPTH else ():
+        bracketed = lexeme[0] in "({" and lexeme != ANONYMOUS
         if lexeme == "<":
-            stack.append(_Builder())
-        elif lexeme == ">":
-            _close(stack)
+            listed = _siblings(lexemes, depth + 1)
+            if read.arguments:
+                read.arguments[-1] = listed
         elif lexeme == ",":
-            top.finish()
+            read.finish()
         elif lexeme == "::":
-            top.joined = True
-        else:
-            top.add_words(lexeme, is_outermost=is_outermost)
-        if len(stack) > MAX_DEPTH:
+            read.joined = True
+        elif (lexeme == ">" and depth) or (bracketed and not depth and not read.joined):
             break
-    while len(stack) > 1:
-        _close(stack)
-    return next(reversed(stack[0].finish()), EMPTY)
+        elif bracketed:
+            read.add(lexeme)
+        elif words := _words(lexeme):
+            if not depth and (len(words) > 1 or not read.joined):  # what is before it is returned
+                read.finish()
+            read.add(" ".join(words) if depth else words[-1])
+    return read.finish()
 
 
-def _close(stack: list[_Builder]) -> None:
-    """Make what is between two brackets the arguments of the part before them."""
-    if len(stack) > 1:
-        listed = stack.pop().finish()
-        if stack[-1].arguments:
-            stack[-1].arguments[-1] = listed
+def _words(lexeme: str) -> list[str]:
+    return [lexeme] if lexeme == ANONYMOUS else _QUALIFIER.sub(" ", lexeme).split()
 
 
 def walk(root: Type) -> list[Type]:
