@@ -149,9 +149,27 @@ class _Scan:
             self._keep(claim, _topic(claim), message.rank)
         phases = () if message.denied else _phases_of(message.text, said)
         self.phases.update(dict.fromkeys(phases))
+        for phase in phases if claim is None else ():
+            self._mention(line, off=False)
+            if phase.format != HIGH_PRECISION:
+                self._begin(phase, message, line)
         return claim is not None or bool(phases)
 
-    def _keep(self, claim: Claim, topic: str, rank: str | None) -> None:
+    def _begin(self, phase: PhaseClaim, message: Message, line: Line) -> None:
+        """Keep what a message claims for a range of steps."""
+        claim = Claim(
+            line=line.number,
+            text=clean(message.text.strip()[:_MAX_TEXT]),
+            framework=OWN,
+            says="fp8",
+            source=self._source,
+            format=phase.format,
+        )
+        self._keep(claim, _topic(claim), message.rank, phase)
+
+    def _keep(
+        self, claim: Claim, topic: str, rank: str | None, phase: PhaseClaim | None = None
+    ) -> None:
         # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
         # later attempt may say again what was taken back.
         if claim.strength != CONFIGURATION:
@@ -162,7 +180,7 @@ class _Scan:
         key, state = (words_used, rank is None), (claim.says, claim.recipe, opposite)
         if self._last.get(key) != state and len(self.statements) < MAX_CLAIMS:
             self._last[key] = state
-            self.statements.append(Statement(claim, topic, rank))
+            self.statements.append(Statement(claim, topic, rank, phase=phase))
             self._said[claim.says] += 1
 
     def _add_layer(self, layer: LayerClaim, rank: str | None) -> None:

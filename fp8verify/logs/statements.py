@@ -86,12 +86,14 @@ class Statement(NamedTuple):
             words, or two values of a setting.
         rank: whose line it is; None for rank 0 too, which speaks for the run.
         steps: the first and the last step that the log names between this statement and the next.
+        phase: the steps for which it holds, None for all.
     """
 
     claim: Claim
     topic: str
     rank: str | None = None
     steps: tuple[int, int] | None = None
+    phase: PhaseClaim | None = None
 
 
 class LogReading(NamedTuple):
@@ -111,11 +113,18 @@ class LogReading(NamedTuple):
     phases: Sequence[PhaseClaim] = ()
     mention: Mention | None = None
 
-    def claims_at(self, step: int | None = None) -> list[Claim]:
-        """Return what the statements of each log come to before a step of the run, or its end."""
+    def claims_at(self, step: int | None = None, counted: Sequence[int] = ()) -> list[Claim]:
+        """Return what the statements of each log come to before a step of the run, or its end.
+
+        Args:
+            step: the first step of a window; None for the end of the run.
+            counted: its steps as the log's own lines count them: what holds for a range of steps
+                counts if one of these is in it.
+        """
         found: dict[tuple[str, str, str], Claim] = {}
-        for source in dict.fromkeys(statement.claim.source for statement in self.statements):
-            own = [one for one in self.statements if one.claim.source == source]
+        held = [s for s in self.statements if not s.phase or any(map(s.phase.covers, counted))]
+        for source in dict.fromkeys(statement.claim.source for statement in held):
+            own = [one for one in held if one.claim.source == source]
             for claim in _resolved(_before(own, step)):
                 found.setdefault((claim.framework, claim.text, claim.says), claim)
         return list(found.values())

@@ -137,14 +137,15 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     converted = tuple(module for module in modules if module.state in CONVERTED)
     emulated = tuple(module for module in modules if module.state in EMULATED)
     steps = [step.number for rank in ranks for step in rank.trace.steps]
-    claims = said.claims_at(min(steps, default=None))
+    counted = steps if _counts_alike(ranks, steps) else []
+    claims = said.claims_at(min(steps, default=None), counted)
     return Promises(
         tuple(claims),
         converted,
         emulated,
         _of_modules(converted or emulated) or _of_claims(claims),
         said.layers_for(claims),
-        tuple(said.phases) if _counts_alike(ranks, steps) else (),
+        tuple(said.phases) if counted else (),
         said.mention,
     )
 

@@ -103,3 +103,25 @@ def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
     assert expected is not None
     assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.5, 0.5)
     assert "step-without-fp8" not in codes(report)
+
+
+@pytest.mark.parametrize(
+    ("after", "steps", "verdict"),
+    [
+        ("", (100, 101), "CONTRADICTED"),
+        ("", (30, 31), "INACTIVE"),  # it was to begin later
+        ("FP8 training disabled\n", (100, 101), "INACTIVE"),
+    ],
+)
+def test_fp8_from_a_step_on_is_claimed_of_later_steps(
+    after: str, steps: tuple[int, int], verdict: str, tmp_path: Path
+) -> None:
+    build = TraceBuilder()
+    for step in steps:
+        build.step(step).linear(M, N, K, fp8=False)
+    build.write(tmp_path / "rank0.json")
+    losses = "".join(f"step {step} loss 2.1\n" for step in range(20, 120, 10))
+    (tmp_path / "train.log").write_text(f"Training in FP8 from step 50\n{after}{losses}")
+    report = inspect(tmp_path, log=tmp_path / "train.log")
+    assert report.verdict == verdict
+    assert "no log line or module claims FP8:" not in report.reason
