@@ -1,4 +1,4 @@
-"""Known operators by name, one table, each row with its source; and what their inputs say.
+"""Known operators by name, which are in operators.toml; and what their inputs say.
 
 An operator is what a trace records on the CPU around a launch: a torch operator, an autograd
 function or node, a compiled kernel's wrapper. Operators that are not in the table are unknown.
@@ -7,16 +7,17 @@ function or node, a compiled kernel's wrapper. Operators that are not in the tab
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
 from math import prod
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from fp8verify.files import parse_toml
 from fp8verify.kernels.describe import CPP, Operands
-from fp8verify.terms import COUNTED, OpContext, Precision, Role, Scaling
+from fp8verify.terms import OpContext, Precision, Role, Scaling
 
 
 class Counts(Enum):
@@ -34,7 +35,7 @@ class Counts(Enum):
     """Lists of tensors, whose shapes are not recorded, or layouts that are not known."""
 
 
-class Product(NamedTuple):
+class Product(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A matrix product: the places of its operands among the inputs, and their layout.
 
     Attributes:
@@ -61,7 +62,7 @@ class Product(NamedTuple):
     named: Precision | None = None
 
 
-class LayerInputs(NamedTuple):
+class LayerInputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a function that computes layers takes its input and weights; a layer for each weight.
 
     Attributes:
@@ -92,7 +93,7 @@ class Part(Enum):
     """A codec of embeddings or collectives, no part of the model's arithmetic."""
 
 
-class Operator(msgspec.Struct, frozen=True):
+class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of the table.
 
     Attributes:
@@ -113,121 +114,16 @@ class Operator(msgspec.Struct, frozen=True):
     layer_inputs: LayerInputs | None = None
 
 
-_GROUPED: Final = Product(Role.GROUPED_GEMM, counts=Counts.GROUPED)
-# Known, with nothing to say: unlike `UNKNOWN`, which is another object.
-_NOTHING: Final = Operator()
-
-# The names of operators that share a row, and the row.
-_ROWS: Final[dict[str, Operator]] = {
-    # aten/src/ATen/native/native_functions.yaml, torch 2.13
-    "aten::mm aten::bmm aten::matmul aten::_int_mm aten::_scaled_mm_v2": Operator(Product()),
-    "aten::_scaled_mm": Operator(Product(scale_a=2)),
-    **{
-        f"{COUNTED}{kind}": Operator(Product(named=Precision(kind)))
-        for kind in ("fp8", "fp4", "bf16", "fp16", "tf32", "int8", "fp64")
-    },
-    # The library's own log: fp8verify.trace.blas_log
-    "cublasLtMatmul hipblasLtMatmul": Operator(Product()),
-    "aten::addmm aten::addmm_ aten::_addmm_activation": Operator(Product(a=1, b=2)),
-    "aten::addbmm aten::baddbmm aten::baddbmm_": Operator(Product(a=1, b=2)),
-    "aten::mv aten::dot": Operator(Product(counts=Counts.VECTOR)),
-    "aten::addmv aten::addmv_": Operator(Product(a=1, b=2, counts=Counts.VECTOR)),
-    "aten::linear": Operator(Product(b_is_nk=True), linear=True),
-    "aten::_grouped_mm aten::_scaled_grouped_mm_v2": Operator(_GROUPED),
-    "aten::_scaled_grouped_mm": Operator(_GROUPED._replace(scale_a=2)),
-    # torchao/prototype/blockwise_fp8_training/kernels.py, 0.18: a, b (K, N)
-    "torchao::triton_fp8_gemm_1x128_128x128 torchao::triton_fp8_gemm_1x128_128x1": Operator(
-        Product()
-    ),
-    "fp8_blockwise_mm": Operator(part=Part.LAYER),
-    # torchao/kernel/blockwise_quantization.py, 0.18: a, a_s, b (N, K), b_s
-    "ao::blockwise_fp8_gemm torchao::blockwise_fp8_gemm": Operator(Product(b=2, b_is_nk=True)),
-    # vllm/csrc/torch_bindings.cpp: out, a, b, …; N = b.size(1)
-    "_C::cutlass_scaled_mm vllm::cutlass_scaled_mm": Operator(Product(a=1, b=2)),
-    # As above; bytes of two elements, n = b.shape[0] (vllm/_custom_ops.py)
-    "_C::cutlass_scaled_fp4_mm": Operator(Product(a=1, b=2, b_is_nk=True, packed=2)),
-    # tensorrt_llm/_torch/custom_ops/cpp_custom_ops.py: N = mat_b.shape[-1]
-    "trtllm::cublas_scaled_mm": Operator(Product()),
-    # sgl-kernel/csrc/gemm/fp8_gemm_kernel.cu: mat_a.size(1) == mat_b.size(0)
-    "sgl_kernel::fp8_scaled_mm": Operator(Product()),
-    # transformer_engine/pytorch/module, 2.20: dgrad, then wgrad; inputs (weight, input)
-    "_Linear": Operator(
-        Product(a=1, b=0, b_is_nk=True, own_types=False),
-        layer=True,
-        layer_inputs=LayerInputs(1, (0,)),
-    ),
-    # layernorm_linear.py: input, scale, shift, weight
-    "_LayerNormLinear": Operator(layer=True, layer_inputs=LayerInputs(0, (3,))),
-    # layernorm_mlp.py: fc1_weight at 3, fc2_weight at 6; backward: dgrad and wgrad of fc2, then of
-    # fc1
-    "_LayerNormMLP": Operator(layer=True, layer_inputs=LayerInputs(0, (3, 6))),
-    # grouped_linear.py: input, splits, other arguments, two outputs, weights; a GEMM for each
-    # expert on streams of its own, or one kernel
-    "_GroupedLinear": Operator(
-        layer=True, encloses=Role.GROUPED_GEMM, layer_inputs=LayerInputs(0, (1,), grouped=True)
-    ),
-    # torch/_functorch/_aot_autograd/runtime_wrappers.py, 2.13
-    "CompiledFunction": Operator(layer=True),
-    # torchao/float8/float8_linear.py, float8_training_tensor.py, 0.17; the second name 0.5 to 0.9
-    "matmul_with_hp_or_float8_args": Operator(part=Part.LAYER),
-    "manual_float8_matmul_with_args_in_float8": Operator(part=Part.LAYER),
-    "_ToFloat8ConstrFunc NoopFwToFloat8BwDynamic NoopFwToFloat8E5M2BwDynamic": Operator(
-        part=Part.CAST
-    ),
-    # torchao/prototype/moe_training, 0.17
-    "_Float8GroupedMM": Operator(part=Part.LAYER),
-    # torchao/float8/float8_utils.py, 0.17: tensor_to_amax, amax_to_scale
-    "aten::abs aten::max aten::amax aten::aminmax": Operator(part=Part.AMAX),
-    "aten::reciprocal aten::div aten::exp2 aten::log2 aten::floor aten::stack": Operator(
-        part=Part.SCALE
-    ),
-}
-
-# Operators whose names are the types of their operands: f8f8bf16_rowwise, …, of FBGEMM
-# (fbgemm_gpu/experimental/gen_ai) and MSLK (csrc/gemm): XQ (M, K), WQ (N, K); grouped ones take
-# lists, or stacks.
-_NAMED: Final = (
-    ("f8f8", Precision.FP8, Counts.PLAIN),
-    ("bf16bf16", Precision.BF16, Counts.PLAIN),
-    ("i8i8", Precision.INT8, Counts.PLAIN),
-    ("f4f4", Precision.FP4, Counts.NEVER),
-)
+class _Tables(msgspec.Struct):
+    operators: dict[str, Operator]
+    patterns: dict[str, Operator]
 
 
-def _named(types: str, named: Precision, counts: Counts) -> Iterator[tuple[str, Operator]]:
-    library = rf"(?:fbgemm|mslk)::{types}bf16\w*"
-    yield (
-        rf"{library}grouped\w*",
-        Operator(Product(Role.GROUPED_GEMM, counts=Counts.NEVER, named=named)),
-    )
-    yield library, Operator(Product(counts=counts, b_is_nk=True, named=named))
-
-
-_PATTERNS: Final[tuple[tuple[str, Operator], ...]] = (
-    *(row for one in _NAMED for row in _named(*one)),
-    # torch/_inductor/select_algorithm.py, 2.11: templates record A and B first
-    (
-        r"triton_tem_fused_.*grouped_mm.*",
-        Operator(Product(Role.GROUPED_GEMM, counts=Counts.TEMPLATE)),
-    ),
-    (r"triton_tem_fused_.*", Operator(Product(counts=Counts.TEMPLATE))),
-    # native_functions.yaml
-    (r"aten::_?(?:\w+_)?conv(?:olution|_transpose|\dd)\w*", Operator(encloses=Role.CONV)),
-    (
-        r"aten::_(?:flash|efficient|cudnn)_attention_\w+|aten::_?scaled_dot_product_\w+",
-        Operator(encloses=Role.ATTENTION),
-    ),
-    # vllm/csrc/quantization: these multiply in the activations' type, so their operands say nothing
-    # of the product.
-    (r"_C::(?:\w*marlin\w*|machete\w*|awq\w*|gptq\w*)", _NOTHING),
-    # fbgemm_gpu 1.9: FloatToHFP8Quantized and the like
-    (r"fbgemm::\w*Quantized\w*", Operator(part=Part.CODEC)),
-    # torch/distributed/fsdp/_fully_shard, 2.13; torchao's fsdp_pre_all_gather
-    (r"FSDP::all_gather.*", Operator(part=Part.GATHER)),
-)
-
-OPERATORS: Final = {name: row for names, row in _ROWS.items() for name in names.split()}
-_COMPILED: Final = tuple((re.compile(pattern, re.DOTALL), row) for pattern, row in _PATTERNS)
+_TEXT: Final = Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
+_TABLES: Final = msgspec.convert(parse_toml(_TEXT), _Tables)
+OPERATORS: Final = {name: row for names, row in _TABLES.operators.items() for name in names.split()}
+_PATTERNS: Final = tuple((re.compile(k, re.DOTALL), row) for k, row in _TABLES.patterns.items())
+# Unlike a row that is empty, which is known and has nothing to say, and another object.
 UNKNOWN: Final = Operator()
 _NODE: Final = re.compile(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
 
@@ -239,7 +135,7 @@ def find(name: str) -> Operator:
     found = OPERATORS.get(name)
     if found is not None:
         return found
-    return next((row for pattern, row in _COMPILED if pattern.fullmatch(name)), UNKNOWN)
+    return next((row for pattern, row in _PATTERNS if pattern.fullmatch(name)), UNKNOWN)
 
 
 def node_of(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Libraries with small grammars: TensorRT-LLM, DeepGEMM, MIOpen, and those without types."""
+"""Libraries with small grammars: DeepGEMM, TensorRT-LLM, CuTe DSL, and those without types."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import re
 from itertools import pairwise
 from typing import Final
 
-from fp8verify.kernels import describe
-from fp8verify.kernels.describe import CPP, SHORT, Operands, both
+from msgspec.structs import replace
+
+from fp8verify.kernels import describe, type_words
+from fp8verify.kernels.describe import CPP, SCALES, SHORT, Operands, both
+from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol, split, word_set
-from fp8verify.terms import KernelName, Role, Scaling
+from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _MARLIN: Final = "a Marlin GEMM, whose weights are of another format and are converted first"
 _COLLECTIVE: Final = "a custom collective"
@@ -182,3 +185,107 @@ def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
         return None, None
     element = SHORT.get(text.removeprefix("Mx").lower())
     return element, "ue8m0" if text.startswith("Mx") else "ue4m3" if text == "E2m1" else None
+
+
+# CUTLASS's Python (CuTe DSL): `kernel_cutlass_<function>_<arguments>_<n>`. The function's name is
+# words (FlashAttention 4, quack, FlashInfer, user code); the arguments are spelled out behind it
+# and cut off at 180 characters: `tensorptrf8E4M3FNgmem...` is a tensor with its element type,
+# `CopyAtom_..._Valuetypef16` a TMA load, of A first and of B second, and
+# `MMAAtom_..._ShapeMNK12812816` the instruction, whose K is 256 bits of its operands (PTX ISA 9.0,
+# tcgen05.mma and wgmma: 8 of TF32, 16 of 16 bits, 32 of 8 bits, 64 of 4 bits).
+# Source: nvidia-cutlass-dsl, names in public IR dumps.
+_CUTE: Final = "CuTe DSL"
+_CUTE_PREFIX: Final = "kernel_cutlass_"
+_CUTE_ARGUMENTS: Final = re.compile(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
+_CUTE_ELEMENT: Final = r"f8E4M3FN|f8E5M2|f8E8M0FNU|f4E2M1FN|bf16|f16|tf32|f32|i8"
+_CUTE_TENSOR: Final = re.compile(rf"_*tensorptr({_CUTE_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
+_CUTE_LOADED: Final = re.compile(rf"Valuetype({_CUTE_ELEMENT})_")
+# Of tcgen05 and wgmma; the instructions of a warp have M 16, and K 8 of BF16 too.
+_CUTE_INSTRUCTION: Final = re.compile(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
+_CUTE_BLOCK_SCALED: Final = re.compile(r"block_?scaled", re.IGNORECASE)
+_CUTE_ATTENTION: Final = re.compile(r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE)
+_CUTE_ELEMENTS: Final = {
+    **SHORT,
+    "f8E4M3FN": "e4m3",
+    "f8E5M2": "e5m2",
+    "f4E2M1FN": "e2m1",
+    "f8E8M0FNU": "ue8m0",
+}
+
+
+def cute_dsl(symbol: Symbol) -> KernelName | None:
+    """Decode a kernel of the CuTe DSL by its function's words, then by its arguments' types."""
+    if not symbol.text.startswith(_CUTE_PREFIX):
+        return None
+    function, *rest = _CUTE_ARGUMENTS.split(symbol.text.removeprefix(_CUTE_PREFIX), maxsplit=1)
+    kernel = _by_words(function)
+    if kernel is None and _CUTE_ATTENTION.search(function):
+        # modules' names are joined without a separator
+        return describe.other(_CUTE, Role.ATTENTION, "the name of an attention module")
+    if kernel is None:
+        return None
+    if not kernel.role.is_gemm or kernel.precision is not Precision.UNKNOWN:
+        return replace(kernel, library=_CUTE)
+    return _cute_typed(kernel, function, rest[0] if rest else "")
+
+
+def _by_words(function: str) -> KernelName | None:
+    inner = Symbol(function)
+    grammars = (attention.by_words, gemm_names.decode, helper_names.decode)
+    return next((kernel for grammar in grammars if (kernel := grammar(inner))), None)
+
+
+def _cute_typed(kernel: KernelName, function: str, arguments: str) -> KernelName:
+    """Read A and B from the arguments where the words left the types of a GEMM open."""
+    spelled, at = [], 0
+    while match := _CUTE_TENSOR.match(arguments, at):
+        spelled.append(match[1])
+        at = match.end()
+    elements = [_CUTE_ELEMENTS[name] for name in spelled or _CUTE_LOADED.findall(arguments)[:2]]
+    a, b, scale = (*elements, None, None, None)[:3]
+    if b is None or "ue8m0" in (a, b):
+        return _cute_by_instruction(kernel, function, arguments)
+    if scale == "e4m3" and a == b == "e2m1":
+        scale = "ue4m3"
+    types = Operands(a, b, scale=SCALES.get(scale or ""))
+    return describe.gemm(_CUTE, "types of its arguments", types, role=kernel.role)
+
+
+def _cute_by_instruction(kernel: KernelName, function: str, arguments: str) -> KernelName:
+    """Read the width of the operands from the K of the instruction; 16 bits are of two types."""
+    match = _CUTE_INSTRUCTION.search(arguments)
+    depths = [k for k in (8, 16, 32, 64) if match and _is_cute_shape(match[1], str(k))]
+    k = depths[0] if len(depths) == 1 else 0
+    types = {8: both("tf32"), 64: both("fp4")}.get(k)
+    if k == 32 and _CUTE_BLOCK_SCALED.search(function):
+        types = both("fp8", scale="ue8m0")
+    if types is not None:
+        return describe.gemm(_CUTE, f"the K of its MMA, {k}", types, role=kernel.role)
+    return replace(kernel, library=_CUTE, hint=Hint.SIXTEEN_BITS if k == 16 else None)
+
+
+def _is_cute_shape(digits: str, k: str) -> bool:
+    """Whether N and K are these digits: N is a multiple of 8 up to 256."""
+    n = digits.removesuffix(k)
+    return n != digits and n.isdigit() and n[0] != "0" and int(n) <= 256 and int(n) % 8 == 0
+
+
+# ThunderKittens: `kernel_entrypoint<mxfp8_gemm::config<...>>(...)`, `kittens::...<...>`: the words
+# are those of the first template argument. Source: HazyResearch/ThunderKittens, kernels/.
+_KITTENS: Final = "ThunderKittens"
+
+
+def thunderkittens(symbol: Symbol) -> KernelName | None:
+    """Decode a kernel of ThunderKittens by the words of what it is instantiated with."""
+    ours = symbol.base == "kernel_entrypoint" or symbol.path[:1] == ("kittens",)
+    if not ours or not symbol.tree.args:
+        return None
+    words = "_".join(symbol.tree.args[0].parts)
+    kernel = _by_words(words)
+    if kernel is None:
+        return None
+    types = type_words.operands(split(words))
+    if not kernel.role.is_gemm or types.precision is Precision.UNKNOWN:
+        return replace(kernel, library=_KITTENS)
+    evidence = f"the name of its configuration, {words}"
+    return describe.gemm(_KITTENS, evidence, types._replace(out=None), role=kernel.role)
