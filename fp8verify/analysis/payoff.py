@@ -19,7 +19,7 @@ from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
 from fp8verify.analysis.gpus import part_of
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.report.model.diagnosis import PayoffReport, TaxEntry, TaxReport
+from fp8verify.report.model.parts import PayoffReport, TaxEntry, TaxReport
 from fp8verify.terms import Leg, OpContext, Precision, Role, Scaling
 from fp8verify.thresholds import ADDED_BY_FUSED, NEGLIGIBLE, SMALL_SIDE, USUAL_WAIT, WAITING
 

@@ -16,8 +16,7 @@ from fp8verify.analysis.payoff import payoff
 from fp8verify.analysis.purpose import QUANTIZING, of_the_model
 from fp8verify.capture.schema import ModuleRecord, NumericsRecord, RankMeta, RankNumerics
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
-from fp8verify.report.model.parts import GemmSummary
+from fp8verify.report.model.parts import GemmSummary, PayoffReport, TaxReport
 from fp8verify.terms import Precision
 from fp8verify.text import MEASURES, Measure, label_of_rank
 from fp8verify.thresholds import GEMMS_PER_CAST

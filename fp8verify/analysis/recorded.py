@@ -23,17 +23,20 @@ from fp8verify.capture.schema import (
     SlotRecord,
     TensorRecord,
 )
-from fp8verify.report.model.diagnosis import (
+from fp8verify.report.model.parts import (
     GRAD_NORM,
     GRAD_NORM_CLIP_RATIO,
     LOSS,
     OF_TENSORS,
+    ClockReport,
     MemoryReport,
+    ModulesReport,
     NumericsReport,
     ScaleRow,
+    StepStatistics,
     TrendPoint,
+    WindowReport,
 )
-from fp8verify.report.model.parts import ClockReport, ModulesReport, StepStatistics, WindowReport
 from fp8verify.report.model.report import Environment
 from fp8verify.text import counted
 
@@ -310,7 +313,7 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
 
 
 def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, float]:
-    """Return the scalars of a measured step, by the names of `fp8verify.report.model.diagnosis`."""
+    """Return the scalars of a measured step, by the names of `fp8verify.report.model.parts`."""
     rows, worst = line.rows, {}
     for name, of in OF_TENSORS.items():
         values = [of.of(row) for row in rows if row.tensor in of.tensors]

@@ -20,8 +20,13 @@ from msgspec.structs import asdict
 from fp8verify.analysis.gemms import micros, rounded
 from fp8verify.analysis.kinds import Kinds
 from fp8verify.kernels import Classification
-from fp8verify.report.model.diagnosis import CollectiveRow, CommunicationReport, WeightGather
-from fp8verify.report.model.parts import StepStatistics, TimelineReport
+from fp8verify.report.model.parts import (
+    CollectiveRow,
+    CommunicationReport,
+    StepStatistics,
+    TimelineReport,
+    WeightGather,
+)
 from fp8verify.terms import Collective, Precision, Role
 from fp8verify.thresholds import (
     FAR,

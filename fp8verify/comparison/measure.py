@@ -20,8 +20,7 @@ from fp8verify.report.model.comparison import (
     MemoryPair,
     RankPair,
 )
-from fp8verify.report.model.diagnosis import MemoryReport
-from fp8verify.report.model.parts import KernelRow, StepStatistics
+from fp8verify.report.model.parts import KernelRow, MemoryReport, StepStatistics
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.tables import layer_us, precisions
 from fp8verify.terms import CERTAIN_LEGS, Leg

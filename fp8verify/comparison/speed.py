@@ -20,8 +20,7 @@ from fp8verify.comparison.measure import (
     pair_gemms,
 )
 from fp8verify.report.model.comparison import Outcome
-from fp8verify.report.model.diagnosis import PayoffReport
-from fp8verify.report.model.parts import Finding, StepStatistics
+from fp8verify.report.model.parts import Finding, PayoffReport, StepStatistics
 from fp8verify.thresholds import LONG_SERIES
 from fp8verify.verdict.findings.speed import cost_of_casts, gemms_are_small, payoff_remedy
 from fp8verify.verdict.findings_table import finding

@@ -22,8 +22,16 @@ from fp8verify.analysis.recorded import (
     steps_outside,
 )
 from fp8verify.analysis.timeline import communication_report
-from fp8verify.report.model.diagnosis import LayersReport, NamedLayerRow, NamedLayersReport
-from fp8verify.report.model.parts import HealthReport, KernelRow, LegRow, RecipeSeen, StepReport
+from fp8verify.report.model.parts import (
+    HealthReport,
+    KernelRow,
+    LayersReport,
+    LegRow,
+    NamedLayerRow,
+    NamedLayersReport,
+    RecipeSeen,
+    StepReport,
+)
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns

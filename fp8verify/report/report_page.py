@@ -9,13 +9,7 @@ from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.report import tables
-from fp8verify.report.model.diagnosis import (
-    CollectiveRow,
-    NamedLayersReport,
-    NumericsReport,
-    TaxEntry,
-)
-from fp8verify.report.model.parts import Finding, KernelRow, Proof, ProofRow, StepReport
+from fp8verify.report.model import parts
 from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
@@ -86,14 +80,14 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
     )
 
 
-def _findings(report: Report) -> Iterator[Finding]:
+def _findings(report: Report) -> Iterator[parts.Finding]:
     """Yield the findings as a page shows them: the sentence is not said a second time."""
     for finding in tables.by_severity(tables.shown_findings(report)):
         said = sentence(finding.message) == sentence(report.reason) and finding.hint
         yield replace(finding, message="") if said else finding
 
 
-def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
+def _speed(report: Report, findings: Iterable[parts.Finding]) -> Note | None:
     """Return the line of the speed, with the finding that says the same."""
     speed = payoff(report)
     paying = next((finding for finding in findings if finding.code == _PAYS), None)
@@ -168,7 +162,7 @@ def _proof(report: Report) -> Grid | None:
     if proof is not None and any(row.short is not False for row in proof.rows):
         return _proof_grid(proof, proof.rows, report)
     legs = [
-        ProofRow(
+        parts.ProofRow(
             value=leg.leg.value,
             low=(low := low_precision_count(leg.kernels)),
             high=sum(leg.kernels.values()) - low - (unknown := leg.kernels.get("unknown", 0)),
@@ -181,11 +175,11 @@ def _proof(report: Report) -> Grid | None:
         if leg.leg in LEGS
     ]
     if report.verdict is Verdict.PARTIAL and {row.short for row in legs} == {True, False}:
-        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), legs, report)
+        return _proof_grid(parts.Proof(coordinate="leg", rows=tuple(legs)), legs, report)
     return None
 
 
-def _proof_grid(proof: Proof, rows: Sequence[ProofRow], report: Report) -> Grid:
+def _proof_grid(proof: parts.Proof, rows: Sequence[parts.ProofRow], report: Report) -> Grid:
     name = proof.coordinate
     # Of many, those that fell short come first; few stay in their order.
     if len(rows) > _PROOF_ROWS:
@@ -303,18 +297,18 @@ def _gpu_time(report: Report) -> str:
     head = f"{what} {total / 1000:.2f} {MEASURES[report.measure].unit}"
     if not total:  # a trace may say of every kernel that it took no time
         return head
-    parts = [f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005]
-    return f"{head}: {', '.join(parts)}"
+    kinds = [f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005]
+    return f"{head}: {', '.join(kinds)}"
 
 
 def _kernel_grid(report: Report, timed: bool) -> Grid:
     """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
     kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
-    rates: dict[str, Callable[[KernelRow], str]] = {
+    rates: dict[str, Callable[[parts.KernelRow], str]] = {
         "TFLOP/s": lambda row: _rate(row.tflops),
         "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
     }
-    cells: dict[str, Callable[[KernelRow], str]] = {
+    cells: dict[str, Callable[[parts.KernelRow], str]] = {
         MEASURES[report.measure].unit: lambda row: millis(row.time_us),
         "<precision": lambda row: row.precision.value,
         "<leg": lambda row: row.leg.value if row.leg else "-",
@@ -358,7 +352,7 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _named_layer_grid(named: NamedLayersReport, where: str, verbose: bool) -> Grid:
+def _named_layer_grid(named: parts.NamedLayersReport, where: str, verbose: bool) -> Grid:
     """FP8 GEMMs of all, by pass; times only if they are the run's."""
     groups = tables.layer_groups(named, joined=not verbose)
     shown = groups if verbose else groups[:_LAYERS]
@@ -384,7 +378,7 @@ def _named_layer_grid(named: NamedLayersReport, where: str, verbose: bool) -> Gr
     return Grid("Layers by name", *columns(shown, cells), stretch=True, below=tuple(below))
 
 
-def _tensor_grid(numerics: NumericsReport, title: str, verbose: bool) -> Grid | str:
+def _tensor_grid(numerics: parts.NumericsReport, title: str, verbose: bool) -> Grid | str:
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not numerics.rows:
         return f"{title}: none measured, {numerics.reason or ''}"
@@ -420,21 +414,23 @@ def worst(rows: Sequence[TensorRecord]) -> list[TensorRecord]:
 
 
 def _all_tensors(rows: Sequence[TensorRecord]) -> str:
-    parts = []
+    formats = []
     for kind in dict.fromkeys(row.format for row in rows if row.format):
         figures = sorted(r.sqnr_db for r in rows if r.format == kind and r.sqnr_db is not None)
         if figures:
             middle = figures[len(figures) // 2]
-            parts.append(f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})")
+            formats.append(
+                f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})"
+            )
     layers = counted({row.layer for row in rows}, "layer")
-    return f"{counted(rows, 'tensor')} of {layers}: {', '.join(parts) or 'no cast is known'}"
+    return f"{counted(rows, 'tensor')} of {layers}: {', '.join(formats) or 'no cast is known'}"
 
 
 def _step_grid(report: Report) -> Grid:
-    of_rank: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
+    of_rank: dict[str, Callable[[tuple[RankReport, parts.StepReport]], str]] = {
         "<rank": lambda row: row[0].label
     }
-    cells: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
+    cells: dict[str, Callable[[tuple[RankReport, parts.StepReport]], str]] = {
         **(of_rank if len(report.ranks) > 1 else {}),
         "<step": lambda row: str(row[1].step),
         "ms on CPU": lambda row: millis(row[1].duration_us),
@@ -449,7 +445,7 @@ def _step_grid(report: Report) -> Grid:
 def _cost_grids(rank: RankReport) -> Iterator[Grid]:
     """Yield what FP8 costs, and what the collectives moved."""
     if rank.tax is not None:
-        costs: dict[str, Callable[[TaxEntry], str]] = {
+        costs: dict[str, Callable[[parts.TaxEntry], str]] = {
             "<FP8 overhead": lambda row: row.purpose,
             "<leg": lambda row: row.leg.value,
             "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
@@ -459,7 +455,7 @@ def _cost_grids(rank: RankReport) -> Iterator[Grid]:
         }
         yield Grid("What FP8 costs", *columns(rank.tax.rows, costs), folded=True)
     if rank.communication is not None:
-        moved: dict[str, Callable[[CollectiveRow], str]] = {
+        moved: dict[str, Callable[[parts.CollectiveRow], str]] = {
             "<collective": lambda row: row.name,
             "<dtype": lambda row: row.dtype or "-",
             "calls": lambda row: str(row.calls),

@@ -7,12 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from fp8verify.report.model.diagnosis import (
-    CommunicationReport,
-    NumericsReport,
-    PayoffReport,
-)
-from fp8verify.report.model.parts import Claim, ClockReport, ModulesReport
+from fp8verify.report.model import parts
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import about, figure, millis
@@ -54,14 +49,14 @@ def sources(report: Report) -> tuple[Note, Note, Note]:
     )
 
 
-def quoted(claim: Claim) -> str:
+def quoted(claim: parts.Claim) -> str:
     """Return a claim with its place; lines that are no sentence by what they mean."""
     words = re.sub(r"\.{4,}", "…", claim.text)  # Megatron-LM fills its lines with dots
     meaning = _MEANINGS.get(claim.text, f'"{words}"')
     return f"{claim.place}: {meaning}"
 
 
-def deciding_claim(report: Report) -> Claim | None:
+def deciding_claim(report: Report) -> parts.Claim | None:
     """Return the claim that counts: the first line that turns FP8 on, else off, else a call."""
     on = [claim for claim in report.claims if claim.says == "fp8"]
     lines = [claim for claim in on if claim.line and claim.text not in _MEANINGS]
@@ -88,9 +83,9 @@ def _model(report: Report) -> str:
         for rank in report.ranks
     ]
     found = _by_ranks(lines)
-    parts = [f"{where}: {line}" if len(found) > 1 else line for line, where in found]
+    models = [f"{where}: {line}" if len(found) > 1 else line for line, where in found]
     scaling = _scaling(report)
-    return listed(parts, _RANKS, between="; ") + (f", {scaling}" if scaling else "")
+    return listed(models, _RANKS, between="; ") + (f", {scaling}" if scaling else "")
 
 
 def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, str]]:
@@ -106,7 +101,7 @@ def _label_of(ranks: Sequence[RankReport]) -> str:
     return label_of_ranks(numbers) if len(numbers) == len(ranks) else ranks[0].label
 
 
-def _modules(rank: RankReport, modules: ModulesReport) -> str:
+def _modules(rank: RankReport, modules: parts.ModulesReport) -> str:
     """Count the linear layers by state."""
     counts = dict(modules.counts)
     total = sum(counts.values())
@@ -119,7 +114,7 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
     return "; ".join([f"{first} of {total} linear layers {what}{also}", *modules.storage])
 
 
-def _states(counts: dict[str, int], modules: ModulesReport) -> Iterator[tuple[int, str]]:
+def _states(counts: dict[str, int], modules: parts.ModulesReport) -> Iterator[tuple[int, str]]:
     """Yield how many are in each state that is not plain high precision, converted ones first."""
     converted = sum(counts.get(state, 0) for state in _CONVERTED)
     if converted:
@@ -273,7 +268,7 @@ def _word(speedup: float) -> str:
     return "probably faster" if speedup > 1 else "probably slower"
 
 
-def _what_limits(rank: RankReport, figures: PayoffReport, ceiling: float) -> str:
+def _what_limits(rank: RankReport, figures: parts.PayoffReport, ceiling: float) -> str:
     cost = f", casts and scales {rank.tax.share_of_gpu_time:.0%}" if rank.tax else ""
     name = low_precision_name(rank.gemm.kernels)
     shares = f"{name} GEMMs are {figures.fp8_gemm_share:.0%} of GPU time{cost}"
@@ -295,19 +290,19 @@ def steps_shown(report: Report) -> str:
     )
 
 
-def _steps_line(clock: ClockReport) -> str:
+def _steps_line(clock: parts.ClockReport) -> str:
     call = f" ({clock.counts})" if clock.counts else ""
-    parts = ["fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"]
+    said = ["fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"]
     windows = [window for window in clock.windows if window.state in _RECORDED]
     for window in windows[:_WINDOWS]:
         shown = f"window {show_window((window.first, window.last))}"
         if window.framework_first is not None and window.framework_last is not None:
             own = show_window((window.framework_first, window.framework_last))
             shown += f" = {window.framework} {window.counter} {own}"
-        parts.append(shown)
+        said.append(shown)
     if len(windows) > _WINDOWS:
-        parts.append(f"{len(windows) - _WINDOWS} more windows")
-    line = ", ".join(parts)
+        said.append(f"{len(windows) - _WINDOWS} more windows")
+    line = ", ".join(said)
     if clock.steps_skipped:
         line += f"; {counted(clock.steps_skipped, 'step')} skipped by GradScaler"
     return line
@@ -351,7 +346,7 @@ def _of_rank(rank: RankReport) -> Iterator[Note]:
         yield from (Note("", line) for line in peak.why)
 
 
-def _network(moved: CommunicationReport) -> str:
+def _network(moved: parts.CommunicationReport) -> str:
     line = f"{millis(moved.time_us)} ms in collectives, {millis(moved.exposed_us)} ms exposed"
     gather = moved.weight_gather
     if gather is None:
@@ -366,7 +361,7 @@ def _network(moved: CommunicationReport) -> str:
     return f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
 
 
-def _scales(numerics: NumericsReport) -> str:
+def _scales(numerics: parts.NumericsReport) -> str:
     recipe = numerics.recipes[0]
     settings = {"margin": recipe.margin, "history": recipe.history_length, "by": recipe.algorithm}
     how = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)

@@ -9,13 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.report.model.diagnosis import (
-    LayerRow,
-    LayersReport,
-    NamedLayerRow,
-    NamedLayersReport,
-)
-from fp8verify.report.model.parts import Finding, KernelRow
+from fp8verify.report.model import parts
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
@@ -24,15 +18,15 @@ from fp8verify.text import indexed, label_of_ranks, pattern, patterns, shorten
 DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
 
 
-def merge_kernels(report: Report) -> list[KernelRow]:
+def merge_kernels(report: Report) -> list[parts.KernelRow]:
     """Return the kernels of all ranks by time, those alike in name, operator and leg added up."""
-    alike: dict[tuple[object, ...], list[KernelRow]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[parts.KernelRow]] = defaultdict(list)
     for row in (row for rank in report.ranks for row in rank.kernels):
         alike[row.name, row.precision, row.leg, row.op].append(row)
     return sorted(map(_merged, alike.values()), key=lambda row: -row.time_us)
 
 
-def _merged(rows: Sequence[KernelRow]) -> KernelRow:
+def _merged(rows: Sequence[parts.KernelRow]) -> parts.KernelRow:
     """Add launches of perhaps other shapes: rates are weighted by time, which is exact."""
     first, *others = rows
     if not others:
@@ -64,12 +58,12 @@ def amax_of(row: TensorRecord) -> str:
     return figure(row.amax, ".3g")
 
 
-def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+def by_severity(findings: Iterable[parts.Finding]) -> list[parts.Finding]:
     """Return the findings by severity, in their order otherwise."""
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
-def shown_findings(report: Report) -> list[Finding]:
+def shown_findings(report: Report) -> list[parts.Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
     return [
@@ -78,7 +72,7 @@ def shown_findings(report: Report) -> list[Finding]:
     ]
 
 
-def format_finding(finding: Finding, *, alone: bool) -> str:
+def format_finding(finding: parts.Finding, *, alone: bool) -> str:
     """Return what a finding says, with the ranks that it holds on unless there is only one.
 
     Args:
@@ -119,7 +113,7 @@ def times(speedup: float | None) -> str:
 # ---- layers: those that are called alike and ran the same are one row
 
 
-LayerGroup = tuple[str, list[NamedLayerRow]]
+LayerGroup = tuple[str, list[parts.NamedLayerRow]]
 
 
 def layer_table(report: Report) -> Grid | None:
@@ -150,8 +144,8 @@ def _of_rank(report: Report, rank: RankReport) -> list[str]:
     return [f"layers of {rank.label}"] if len(report.ranks) > 1 else []
 
 
-def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
-    cells: dict[str, Callable[[LayerRow], str]] = {
+def _by_size(layers: parts.LayersReport, notes: list[str]) -> Grid:
+    cells: dict[str, Callable[[parts.LayerRow], str]] = {
         "<layer": lambda row: ", ".join(row.names) or "-",
         "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
         **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
@@ -162,15 +156,15 @@ def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
     return Grid("Layers", *columns(layers.rows, cells), above="; ".join(notes))
 
 
-def _in_fp8(leg: str, row: LayerRow) -> str:
+def _in_fp8(leg: str, row: parts.LayerRow) -> str:
     return of_all(row.in_fp8.get(leg, 0), row.observed.get(leg, 0))
 
 
-def _converted(row: LayerRow) -> str:
+def _converted(row: parts.LayerRow) -> str:
     return f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
 
 
-def _by_name(named: NamedLayersReport, notes: list[str]) -> Grid:
+def _by_name(named: parts.NamedLayersReport, notes: list[str]) -> Grid:
     eager = named.source == "step"
     notes += [f"From step {named.step}, which ran without torch.compile"] if eager else []
     notes += [unjoined(named)] if named.unjoined else []
@@ -186,16 +180,16 @@ def _by_name(named: NamedLayersReport, notes: list[str]) -> Grid:
     return Grid("Layers", *columns(rows, cells), above="; ".join(notes))
 
 
-def _size(row: NamedLayerRow) -> str:
+def _size(row: parts.NamedLayerRow) -> str:
     return f"{row.n} x {row.k}" if row.n else "-"
 
 
-def unjoined(named: NamedLayersReport) -> str:
+def unjoined(named: parts.NamedLayersReport) -> str:
     """Say how many GEMMs belong to no layer for certain."""
     return f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer"
 
 
-def layer_groups(named: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
+def layer_groups(named: parts.NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
     """Return each layer under its name.
 
     If `joined`, those that are called alike and ran the same are one, "layers.*.up (2)", and layers
@@ -204,7 +198,7 @@ def layer_groups(named: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
     """
     if not joined:
         return [(row.layer, [row]) for row in named.rows]
-    alike: dict[tuple[str, object], list[NamedLayerRow]] = defaultdict(list)
+    alike: dict[tuple[str, object], list[parts.NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
@@ -216,11 +210,11 @@ def layer_groups(named: NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
     return sorted(groups, key=lambda group: _all_low(group[1][0]))
 
 
-def _all_low(row: NamedLayerRow) -> bool:
+def _all_low(row: parts.NamedLayerRow) -> bool:
     return all(low_precision_count(leg.kernels) == sum(leg.kernels.values()) for leg in row.legs)
 
 
-def legs_shown(rows: Iterable[NamedLayerRow]) -> list[str]:
+def legs_shown(rows: Iterable[parts.NamedLayerRow]) -> list[str]:
     """Return the three legs of a linear layer, and the others that ran."""
     seen = {leg.leg for row in rows for leg in row.legs}
     return [leg.value for leg in Leg if leg in seen or leg in LEGS]
@@ -237,7 +231,7 @@ def of_all(low: int, ran: int) -> str:
     return f"{low}/{ran}" if ran else "-"
 
 
-def precisions(row: NamedLayerRow) -> str:
+def precisions(row: parts.NamedLayerRow) -> str:
     """Return the precision classes of a layer's GEMMs."""
     return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
 
@@ -247,6 +241,6 @@ def group_ms(group: LayerGroup) -> str:
     return millis(sum(map(layer_us, group[1])))
 
 
-def layer_us(row: NamedLayerRow) -> float:
+def layer_us(row: parts.NamedLayerRow) -> float:
     """Return the µs of a layer's GEMMs."""
     return sum(time_us for leg in row.legs for time_us in leg.time_us.values())

@@ -21,8 +21,7 @@ from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim, LogReading, PhaseClaim
-from fp8verify.report.model.diagnosis import ExpectedReport
-from fp8verify.report.model.parts import Claim, Mention
+from fp8verify.report.model.parts import Claim, ExpectedReport, Mention
 from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE

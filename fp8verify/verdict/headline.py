@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fp8verify.report.model.diagnosis import ExpectedReport
-from fp8verify.report.model.parts import Proof, ProofRow
+from fp8verify.report.model.parts import ExpectedReport, Proof, ProofRow
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import about
 from fp8verify.terms import (

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import GemmRow, micros
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model.diagnosis import ExpectedReport
-from fp8verify.report.model.parts import Finding, Proof, ProofRow
+from fp8verify.report.model.parts import ExpectedReport, Finding, Proof, ProofRow
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Precision, Severity, Verdict
 from fp8verify.thresholds import SHOWN_ROWS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fp8verify.report.model.diagnosis import ExpectedReport
-from fp8verify.report.model.parts import Finding, Proof
+from fp8verify.report.model.parts import ExpectedReport, Finding, Proof
 from fp8verify.terms import Precision, Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import TOLERANCE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.report.model.diagnosis import CommunicationReport
+from fp8verify.report.model.parts import CommunicationReport
 from tests.hand_built import BF16_KERNEL, TraceBuilder
 
 GATHER, SCATTER, REDUCE = "_allgather_base", "_reduce_scatter_base", "allreduce"

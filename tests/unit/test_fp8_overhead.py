@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import inspect
-from fp8verify.report.model.diagnosis import TaxReport
+from fp8verify.report.model.parts import TaxReport
 from tests.hand_built import BF16, E5M2, FP8, FP32, TraceBuilder
 
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int)"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.report.model.diagnosis import LayersReport
+from fp8verify.report.model.parts import LayersReport
 from fp8verify.report.tables import shown_findings
 from fp8verify.text import patterns
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder

@@ -14,7 +14,7 @@ from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, Windo
 from fp8verify.comparison import memory_notes
 from fp8verify.comparison.measure import pair_memory
 from fp8verify.pipeline.inspection import inspect
-from fp8verify.report.model.diagnosis import MemoryReport
+from fp8verify.report.model.parts import MemoryReport
 from fp8verify.report.model.report import Report
 from tests.hand_built import TraceBuilder
 

@@ -11,7 +11,7 @@ import pytest
 from fp8verify import Report, inspect
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
-from fp8verify.report.model.diagnosis import NamedLayersReport
+from fp8verify.report.model.parts import NamedLayersReport
 from fp8verify.text import shorten
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
 

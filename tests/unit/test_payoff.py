@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fp8verify import Report, inspect
 from fp8verify.analysis.timeline import measure, step_bounds
-from fp8verify.report.model.diagnosis import PayoffReport
+from fp8verify.report.model.parts import PayoffReport
 from fp8verify.report.sentences import payoff
 from fp8verify.terms import Role
 from fp8verify.trace import Step, Trace

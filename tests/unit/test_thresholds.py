@@ -15,7 +15,7 @@ from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.kernels import Classification
-from fp8verify.report.model.diagnosis import ExpectedReport
+from fp8verify.report.model.parts import ExpectedReport
 from fp8verify.terms import Leg, Precision, Role
 from fp8verify.verdict.grid import Grid
 from tests.unit.test_numerics_findings import all_layers, codes, facts_of

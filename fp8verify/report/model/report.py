@@ -8,34 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fp8verify.report import model
-from fp8verify.report.model.diagnosis import (
-    CommunicationReport,
-    ExpectedReport,
-    LayersReport,
-    MemoryReport,
-    NamedLayersReport,
-    NumericsReport,
-    PayoffReport,
-    TaxReport,
-)
-from fp8verify.report.model.parts import (
-    Claim,
-    ClockReport,
-    Finding,
-    GemmSummary,
-    HealthReport,
-    KernelRow,
-    LegRow,
-    LibraryLogReport,
-    Mention,
-    ModulesReport,
-    PrecisionRow,
-    Proof,
-    RecipeSeen,
-    StepReport,
-    StepStatistics,
-    TimelineReport,
-)
+from fp8verify.report.model import parts
 from fp8verify.terms import Verdict
 from fp8verify.text import label_of_rank
 
@@ -121,17 +94,17 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reason: str
-    gemm: GemmSummary
-    attention_gemm: GemmSummary
-    untrained_gemm: GemmSummary
-    optimizer_gemm: GemmSummary
+    gemm: parts.GemmSummary
+    attention_gemm: parts.GemmSummary
+    untrained_gemm: parts.GemmSummary
+    optimizer_gemm: parts.GemmSummary
     gpu_time_us: dict[str, float]
-    legs: tuple[LegRow, ...]
-    recipe: RecipeSeen
+    legs: tuple[parts.LegRow, ...]
+    recipe: parts.RecipeSeen
     cause: str | None = None
 
     @property
-    def layer_gemm(self) -> GemmSummary:
+    def layer_gemm(self) -> parts.GemmSummary:
         """The GEMMs of linear layers that train, by which the verdict judges."""
         return self.gemm.less(self.attention_gemm, self.untrained_gemm)
 
@@ -141,7 +114,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return self.layer_gemm.low_precision_share_of_time
 
     @property
-    def other_gemms(self) -> list[tuple[str, PrecisionRow]]:
+    def other_gemms(self) -> list[tuple[str, parts.PrecisionRow]]:
         """The GEMMs that the verdict is not about, by what they are for."""
         others = {
             "attention": self.attention_gemm,
@@ -193,24 +166,24 @@ class RankReport(Judged, frozen=True, kw_only=True):
     rest: str | None
     opaque_us: float
     copy_time_us: dict[str, float]
-    steps: tuple[StepReport, ...]
-    timelines: tuple[TimelineReport, ...]
-    kernels: tuple[KernelRow, ...]
-    communication: CommunicationReport | None
-    tax: TaxReport | None
-    payoff: PayoffReport | None
-    layers: LayersReport | None
-    named_layers: NamedLayersReport | None
-    modules: ModulesReport | None
-    health: HealthReport
-    clock: ClockReport | None = None
-    numerics: NumericsReport | None = None
-    memory: MemoryReport | None = None
-    library_log: LibraryLogReport | None = None
+    steps: tuple[parts.StepReport, ...]
+    timelines: tuple[parts.TimelineReport, ...]
+    kernels: tuple[parts.KernelRow, ...]
+    communication: parts.CommunicationReport | None
+    tax: parts.TaxReport | None
+    payoff: parts.PayoffReport | None
+    layers: parts.LayersReport | None
+    named_layers: parts.NamedLayersReport | None
+    modules: parts.ModulesReport | None
+    health: parts.HealthReport
+    clock: parts.ClockReport | None = None
+    numerics: parts.NumericsReport | None = None
+    memory: parts.MemoryReport | None = None
+    library_log: parts.LibraryLogReport | None = None
     unplaced_us: float = 0.0
     judged: bool = True
-    expected: ExpectedReport | None = None
-    steps_outside: StepStatistics | None = None
+    expected: parts.ExpectedReport | None = None
+    steps_outside: parts.StepStatistics | None = None
 
     @property
     def label(self) -> str:
@@ -305,14 +278,14 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
     exit_code: int
     fails: bool
     ranks: tuple[RankReport, ...]
-    claims: tuple[Claim, ...]
-    findings: tuple[Finding, ...]
+    claims: tuple[parts.Claim, ...]
+    findings: tuple[parts.Finding, ...]
     environment: Environment
     notes: tuple[str, ...] = ()
-    mention: Mention | None = None
+    mention: parts.Mention | None = None
     training_exit_code: int | None = None
     breakdown: BreakdownReport | None = None
-    proof: Proof | None = None
+    proof: parts.Proof | None = None
     exit_reason: str = ""
     logs: tuple[str, ...] = ()
     measure: str = "time"

@@ -9,8 +9,7 @@ from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.payoff import added_us, weight_casts
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.kernels.operators import find
-from fp8verify.report.model.diagnosis import PayoffReport, TaxReport
-from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.parts import Finding, PayoffReport, TaxReport
 from fp8verify.terms import Precision, Role
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, findings_table
