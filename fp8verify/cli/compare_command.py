@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options, valued
-from fp8verify.cli.output import write_result
 from fp8verify.report import COMPARISON_FORMS, TABLE_FORMS
 
 
@@ -48,7 +47,7 @@ def compare_command(baseline: str, candidate: str, **given: Any) -> None:
 
     options = ResultOptions.take(given, COMPARISON_FORMS)
     found = compare(baseline, candidate, workers=None, **given)
-    write_result(found, options)
+    options.write(found)
     sys.exit(found.exit_code)
 
 
@@ -70,5 +69,5 @@ def table_command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> N
 
     options = ResultOptions.take(given, TABLE_FORMS)
     found = table(*captures, workers=None)
-    write_result(found, options)
+    options.write(found)
     sys.exit(0 if exit_zero else found.exit_code)

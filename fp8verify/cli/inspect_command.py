@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fp8verify.cli.options import FILE, PLACE, ReportOptions, flag, report_options, valued
-from fp8verify.cli.output import apply_gates, write_report
 from fp8verify.errors import InputError, requires
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def inspect_command(
         report = add_breakdown(report, paths)
     named = ("--log", log) if log else ()
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
-    report = apply_gates(report, options)
-    write_report(report, options, "" if comes_through_pipe(paths) else again)
+    report = options.gated(report)
+    options.write(report, "" if comes_through_pipe(paths) else again)
     sys.exit(report.exit_code)
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Collection
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import click
 
 from fp8verify.errors import UsageError
+from fp8verify.files import writing
 from fp8verify.report import REPORT_FORMS
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
+    from fp8verify.report.model.report import Rendered, Report
     from fp8verify.verdict.gates import Baseline
 
 C = TypeVar("C", bound=Callable[..., Any])
+LEAST_WIDTH, MOST_WIDTH = 20, 1000  # narrower than this no figure has room
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 # A path, a pattern, a URL or "-", which stays as it is typed; a shell completes files and folders.
@@ -181,6 +186,55 @@ def need_linux(command: str) -> None:
         )
 
 
+def emit(text: str, file: Path | None, stream: TextIO | None = None) -> None:
+    """Write text whole to `file`, or else to `stream`; a reader that goes away is not an error.
+
+    Args:
+        text: what to write.
+        file: where to.
+        stream: standard output if None; a closed stream gets nothing. If standard error cannot be
+            written (a full disk), the text is lost.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    if file is not None:
+        _write_file(file, text)
+        return
+    stream = stream or sys.stdout
+    if stream is None:  # as Python has it where the descriptor is closed
+        return
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="replace")  # a terminal may not know every sign
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and stream is not sys.stderr:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _write_file(path: Path, text: str, mode: str = "w") -> None:
+    with writing("the report", path), path.open(mode, encoding="utf-8") as file:
+        file.write(text)
+
+
+def _screen(file: object, stream: IO[str] | None) -> tuple[bool, int | None]:
+    """Return whether text shows colors, and its width; None for the terminal's own.
+
+    Colors are for terminals, and for pipes where FORCE_COLOR is set (force-color.org); a pipe is
+    as wide as COLUMNS says.
+    """
+    # Python has no stream where the descriptor is closed.
+    terminal = file is None and stream is not None and stream.isatty()
+    forced = file is None and bool(os.environ.get("FORCE_COLOR"))
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and LEAST_WIDTH <= int(said) <= MOST_WIDTH:
+        return terminal or forced, int(said)
+    return terminal or forced, None if terminal else 80
+
+
 class ResultOptions(NamedTuple):
     """How and where to a result is written, by the names of the parameters of `result_options`."""
 
@@ -202,6 +256,33 @@ class ResultOptions(NamedTuple):
         """
         form, *others = (given.pop(name, False) for name in cls._fields)
         return cls(form or _form_of(others[0], forms), *others)
+
+    def write(
+        self, found: Rendered, whole: str = "", stream: TextIO | None = None, page: str = ""
+    ) -> None:
+        """Render a result and write it whole.
+
+        The format github also appends to the job's summary. With `quiet` at most four lines are
+        printed, but a file gets the whole result.
+
+        Args:
+            found: the result.
+            whole: the command that prints the whole result.
+            stream: used without a file; standard output if None.
+            page: the file that has the whole result already, which text then names.
+        """
+        from fp8verify.report.forms import brief, render
+
+        summary = os.environ.get("GITHUB_STEP_SUMMARY")
+        if self.form == "github" and summary:
+            _write_file(Path(summary), render(found, "markdown"), mode="a")
+        if self.output is not None or not self.quiet or self.form != "text":
+            terminal, width = _screen(self.output, stream or sys.stdout)
+            how = {"terminal": terminal, "verbose": self.verbose}
+            text = render(found, self.form, width=width, whole=page, **how)
+            emit(text, self.output, stream)
+        if self.quiet and (self.output is not None or self.form == "text"):
+            emit(brief(found, str(self.output or whole)), None, stream)
 
 
 def _form_of(output: Path | None, forms: Collection[str]) -> str:
@@ -247,6 +328,40 @@ class ReportOptions(NamedTuple):
         if isinstance(self.min_share, str):
             return Policy(None, self.strict, self.exit_zero, expected=True)
         return Policy(self.min_share, self.strict, self.exit_zero)
+
+    def gated(self, report: Report) -> Report:
+        """Compare a report with the baseline and the format that the user asks for."""
+        gate = not self.exit_zero
+        if self.baseline is not None:
+            from fp8verify.verdict.gates import check_baseline
+
+            report = check_baseline(report, self.baseline, self.tolerance, gate=gate)
+        if self.require_format is not None:
+            from fp8verify.verdict.gates import check_format
+
+            share = self.policy.share
+            report = check_format(report, self.require_format, share, gate=gate)
+        return report
+
+    def write(
+        self, report: Report, again: str, stream: TextIO | None = None, page: str = ""
+    ) -> None:
+        """Write a report, and save it as a baseline if the user asks for one.
+
+        Args:
+            report: the finished report.
+            again: the command that prints the whole report.
+            stream: used without `-o`; standard output if None.
+            page: the file that has the whole report already.
+        """
+        self.shown.write(report, again, stream, page)
+        if self.save_baseline is not None:
+            from fp8verify.verdict.gates import can_be_baseline, write_baseline
+
+            if can_be_baseline(report):
+                write_baseline(report, self.save_baseline)
+            else:
+                click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)
 
 
 def _parse_share(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fp8verify.cli.options import form_option, output_option, valued
+from fp8verify.cli.options import emit, form_option, output_option, valued
 from fp8verify.errors import UsageError
 
 
@@ -49,7 +49,6 @@ def prove_command(
     if not arguments:
         raise UsageError("no command given", "Write it after --: fp8verify prove -- python x.py")
     from fp8verify import prove
-    from fp8verify.cli.output import emit
     from fp8verify.prove import ncu
 
     gpu = ncu.find_gpu()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
-from fp8verify.cli.output import apply_gates, emit, write_report
+from fp8verify.cli.options import emit
 from fp8verify.logs.failures import MISPLACED_OPTION, failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
@@ -61,7 +61,7 @@ def report_run(
     )
     report = explain_missing(report, words)
     report = _with_failure(report, result)
-    report = apply_gates(report, options)
+    report = options.gated(report)
     if is_for_other_ranks(result, ranks):
         report = replace(report, exit_code=0, exit_reason="the verdict is for other ranks")
     # A run that we asked to stop did not fail.
@@ -83,7 +83,7 @@ def report_run(
     if kept >= MANY_CAPTURES and not options.shown.quiet and options.shown.output is None:
         place = os.path.relpath(result.capture.parent / CAPTURE)
         say(f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*")
-    write_report(report, options, whole or again, stream, whole)
+    options.write(report, whole or again, stream, whole)
     return report.training_exit_code or report.exit_code
 
 
