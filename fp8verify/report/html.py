@@ -10,26 +10,50 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import math
 import re
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fp8verify.report import charts, tables
+from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
-from fp8verify.report.model.comparison import Comparison, RunRow
+from fp8verify.report.model.comparison import Comparison, LossPair, RunRow
 from fp8verify.report.model.parts import TimelineReport
 from fp8verify.report.model.report import Rendered, Report
 from fp8verify.report.page import BAD, Page
 from fp8verify.report.report_page import TONES
-from fp8verify.report.tables import layer_table
-from fp8verify.terms import Verdict
-from fp8verify.text import cut_middle, printable
+from fp8verify.report.tables import millis, percent
+from fp8verify.terms import Precision, Verdict, fp8_share
+from fp8verify.text import MEASURES, cut_middle, printable
 
 _TIMELINES = 16
 _NAME_WIDTH = 240
 _ROWS = 64  # of a table in a notebook
+TIMELINE_HEIGHT = 60
+# What the colors mean, on the page of a report and of a comparison.
+LEGENDS = {
+    "fp8": "FP8",
+    "high": "higher precision",
+    "low": "other 4- or 8-bit formats",
+    "unknown": "unknown precision",
+    "rest": "other kernels",
+    "work-casts": "casts and scales",
+    "work-attention": "attention",
+    "work-network": "exposed communication",
+    "work-rest": "other kernels",
+    "work-idle": "GPU idle or copying",
+    "curve-a": "baseline",
+    "curve-b": "candidate",
+}
+_CURVE_WIDTH, _CURVE_HEIGHT = 1000, 100
+# Losses that fall by more than this factor are drawn on a logarithmic scale.
+_STEEP = 2.0
+# More step marks than this would hide the picture.
+_MAX_MARKS = 24
 
 
 def write_html(result: Rendered, page: Page) -> str:
@@ -37,7 +61,7 @@ def write_html(result: Rendered, page: Page) -> str:
     if isinstance(result, Report):
         name, facts = "page", _report_facts(result, page)
     elif isinstance(result, Comparison):
-        facts = {"steps": charts.step_bars(result), **charts.loss_curves(result.loss)}
+        facts = {"steps": step_bars(result), **loss_curves(result.loss)}
         name = "compare"
     else:
         name, facts = "runs", {}
@@ -56,14 +80,13 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     not_active_first = sorted(report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE)
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
-    drawn = [(rank, list(map(charts.timeline, rank.timelines))) for rank in shown]
+    drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
     return {
-        "legs": charts.leg_bars(report),
+        "legs": leg_bars(report),
         "timelines": drawn,
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
         # Of several ranks the first one's.
         "grids": {grid.title: grid for grid in reversed(list(page.grids))},
-        "layers": layer_table(report),
         "ranks": not_active_first,
         "kernels": tables.merge_kernels(report),
     }
@@ -92,7 +115,7 @@ def _environment() -> Environment:
     for name, file in (("style", "page.css"), ("script", "page.js")):
         text = loader.get_source(environment, file)[0]
         environment.globals |= {name: text, f"{name}_hash": _hash(text)}
-    environment.globals["legends"] = charts.LEGENDS
+    environment.globals["legends"] = LEGENDS
     environment.filters |= {
         "percent": tables.percent,
         "millis": tables.millis,
@@ -103,7 +126,7 @@ def _environment() -> Environment:
         "prose": _prose,
         "tone_of_run": _tone_of_run,
         "verdict_of": verdict_of,
-        "kind": charts.kind_of,
+        "kind": kind_of,
         "total": lambda amounts: sum(amounts.values()),
     }
     return environment
@@ -129,3 +152,177 @@ def _prose(text: str) -> Markup:
 def _hash(text: str) -> str:
     """Return the source that lets a page run exactly this text (CSP level 3)."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# ---- the pictures: bars, timelines and curves, which the templates draw as SVG
+
+# A kind (the CSS class that colors it), an amount, and what it says when hovered.
+Part = tuple[str, float, str]
+
+
+class Bar(NamedTuple):
+    """A labeled bar of several parts; the longest of some bars has the whole width."""
+
+    label: str
+    parts: list[Part]
+    figures: str
+
+    @property
+    def amount(self) -> float:
+        """How long it is."""
+        return sum(amount for _, amount, _ in self.parts)
+
+
+def kind_of(precision: str) -> str:
+    """Return the CSS class of a precision class."""
+    known = Precision(precision)
+    if known.is_fp8:
+        return "fp8"
+    if known is Precision.UNKNOWN:
+        return "unknown"
+    return "low" if known.is_low or known is Precision.INT8 else "high"
+
+
+def leg_bars(report: Report) -> list[Bar]:
+    """Draw the GEMMs of each leg by precision."""
+    unit = MEASURES[report.measure].unit
+    return [
+        Bar(
+            leg.leg.value,
+            _by_kind(leg.time_us, leg.leg.value, unit),
+            f"{percent(fp8_share(leg.time_us))} FP8 of {millis(sum(leg.time_us.values()))} {unit}",
+        )
+        for leg in report.legs
+    ]
+
+
+def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:
+    whole = sum(time_us.values())
+    parts = [
+        (kind_of(name), us, f"{where}, {name}: {millis(us)} {unit}, {percent(us / whole)}")
+        for name, us in time_us.items()
+        if us
+    ]
+    return sorted(parts, key=lambda part: list(LEGENDS).index(part[0]))
+
+
+def step_bars(comparison: Comparison) -> list[Bar]:
+    """Draw a mean step of both runs by kind of work; GEMMs by precision."""
+    drawn, work = [], {label: kind for kind, label in LEGENDS.items()}
+    for name, side in (("baseline", comparison.baseline), ("candidate", comparison.candidate)):
+        low = (side and side.fp8_share_of_time) or 0.0
+        parts: list[Part] = []
+        for row in comparison.budget:
+            us = max(0.0, row.baseline_us if name == "baseline" else row.candidate_us)
+            tip = f"{row.name}: {millis(us)} ms; change {row.change_us / 1000:+.2f} ms"
+            if row.name == "GEMM":
+                parts += [("fp8", us * low, tip), ("high", us * (1 - low), tip)]
+            else:
+                parts.append((work.get(row.name, "work-rest"), us, tip))
+        bar = Bar(name, parts, "")
+        drawn.append(bar._replace(figures=f"{millis(bar.amount)} ms per step"))
+    return [bar for bar in drawn if bar.amount]
+
+
+class Timeline(NamedTuple):
+    """The picture of one trace's GPU time.
+
+    Attributes:
+        width: in buckets, the user units.
+        bands: the path of each kind (CSS class) that ran.
+        marks: where steps begin, in buckets, by their names.
+        millis: the length in ms.
+    """
+
+    width: int
+    bands: dict[str, str]
+    marks: dict[str, float]
+    millis: float
+
+
+def timeline(report: TimelineReport) -> Timeline:
+    """Draw the buckets of a trace as columns, GEMMs at the bottom."""
+    rows = {
+        "fp8": report.fp8_us,
+        "high": report.other_precision_us,
+        "unknown": report.unknown_precision_us,
+        "rest": report.rest_us,
+    }
+    count = len(report.fp8_us)
+    tallest = max(map(sum, zip(*rows.values(), strict=True)), default=0)
+    scale = TIMELINE_HEIGHT / max(report.bucket_us, tallest)
+    below = [0.0] * count
+    bands: dict[str, str] = defaultdict(str)
+    for kind, row in rows.items():
+        for x, us in enumerate(row):  # a rectangle for each bucket that has time
+            if us * scale >= 0.05:
+                bands[kind] += f"M{x} {TIMELINE_HEIGHT - below[x]:.1f}h1v-{us * scale:.1f}h-1z"
+            below[x] += us * scale
+    span = count * report.bucket_us
+    steps = report.steps if len(report.steps) <= _MAX_MARKS else ()
+    marks = {f"step {number}": round(count * begin / span, 2) for number, begin, _ in steps}
+    return Timeline(count, bands, marks, span / 1000)
+
+
+class Curve(NamedTuple):
+    """A figure of both runs as paths in a box of 1000 by 100, the baseline's first.
+
+    Attributes:
+        paths: of both runs; a step without a number breaks a path.
+        ends: what the left and the right end of the axis are called.
+        ticks: the figures at the top, in the middle and at the bottom.
+        is_log: whether the scale is logarithmic.
+    """
+
+    paths: list[str]
+    ends: tuple[str, str]
+    ticks: tuple[str, str, str]
+    is_log: bool
+
+
+Points = Sequence[tuple[int, float | None, float | None]]
+
+
+def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
+    """Draw the losses and the gap (above the baseline, which is at 0).
+
+    The losses have a logarithmic scale where the first steps would flatten the others.
+    """
+    if loss is None:
+        return {"curve": None, "gap": None}
+    gaps = [(s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None]
+    unit = "value" if loss.counted else "step"
+    least, most = min(_values(loss.curve), default=0.0), max(_values(loss.curve), default=0.0)
+    steep = least > 0 and most >= _STEEP * least
+    return {"curve": _curve(loss.curve, unit, is_log=steep), "gap": _curve(gaps, unit)}
+
+
+def _values(points: Points) -> list[float]:
+    return [value for _, *both in points for value in both if value is not None]
+
+
+def _curve(points: Points, unit: str, *, is_log: bool = False) -> Curve | None:
+    """Draw a figure of both runs; None if fewer than two steps have numbers."""
+    values = _values(points)
+    if len(points) < 2 or not values:
+        return None
+    scale = math.log if is_log else float
+    least, most = min(values), max(values)
+    low, high = scale(least), scale(most)
+    first, last = points[0][0], points[-1][0]
+    paths = ["", ""]
+    for run in (0, 1):
+        pen = "M"
+        for step, *both in points:
+            value = both[run]
+            if value is None:
+                pen = "M"
+                continue
+            x = _CURVE_WIDTH * (step - first) / max(1, last - first)
+            y = _CURVE_HEIGHT * (1 - (scale(value) - low) / (high - low or 1.0))
+            # A point alone between two gaps is a line of no length, which is drawn as a dot.
+            paths[run] += f"{pen}{x:.1f} {y:.1f}{'h0' if pen == 'M' else ''}"
+            pen = "L"
+    middle = math.sqrt(least * most) if is_log else (least + most) / 2
+    ticks = (f"{most:.4g}", f"{middle:.4g}", f"{least:.4g}")
+    return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), ticks, is_log)

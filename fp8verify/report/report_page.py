@@ -242,7 +242,7 @@ def _body(report: Report) -> Iterator[Grid | str]:
         yield layers
     if timed and any(len(rank.steps) > 1 for rank in report.ranks):
         yield _step_grid(report)
-    yield from (grid for rank in report.ranks if timed for grid in _cost_grids(rank))
+    yield from (_cost_grid(rank.tax) for rank in report.ranks if timed and rank.tax is not None)
 
 
 def _of_rank(report: Report, rank: RankReport) -> str:
@@ -442,29 +442,13 @@ def _step_grid(report: Report) -> Grid:
     return Grid("Steps", *columns(steps, cells), folded=True)
 
 
-def _cost_grids(rank: RankReport) -> Iterator[Grid]:
-    """Yield what FP8 costs, and what the collectives moved."""
-    if rank.tax is not None:
-        costs: dict[str, Callable[[parts.TaxEntry], str]] = {
-            "<FP8 overhead": lambda row: row.purpose,
-            "<leg": lambda row: row.leg.value,
-            "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
-            "kernels": lambda row: str(row.kernels),
-            "ms": lambda row: millis(row.time_us),
-            "<how": lambda row: "fused" if row.fused else "one step a kernel (eager)",
-        }
-        yield Grid("What FP8 costs", *columns(rank.tax.rows, costs), folded=True)
-    if rank.communication is not None:
-        moved: dict[str, Callable[[parts.CollectiveRow], str]] = {
-            "<collective": lambda row: row.name,
-            "<dtype": lambda row: row.dtype or "-",
-            "calls": lambda row: str(row.calls),
-            "MB in": lambda row: _megabytes(row.bytes_in),
-            "MB out": lambda row: _megabytes(row.bytes_out),
-            "ms": lambda row: millis(row.time_us),
-        }
-        yield Grid("Collectives", *columns(rank.communication.collectives, moved), folded=True)
-
-
-def _megabytes(size: int | None) -> str:
-    return figure(size and size / 1e6, ".1f")
+def _cost_grid(tax: parts.TaxReport) -> Grid:
+    cells: dict[str, Callable[[parts.TaxEntry], str]] = {
+        "<FP8 overhead": lambda row: row.purpose,
+        "<leg": lambda row: row.leg.value,
+        "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
+        "kernels": lambda row: str(row.kernels),
+        "ms": lambda row: millis(row.time_us),
+        "<how": lambda row: "fused" if row.fused else "one step a kernel (eager)",
+    }
+    return Grid("What FP8 costs", *columns(tax.rows, cells), folded=True)
