@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from fp8verify.report.model.comparison import (
     Comparison,
@@ -31,31 +31,25 @@ BUDGET = "Where the time of a step goes"
 
 def comparison_page(comparison: Comparison) -> Page:
     """Lay out a comparison."""
-    sides = [
-        side
-        for side in (comparison.candidate, comparison.baseline)
-        if side is not None and side.gpu
-    ]
+    sides = (comparison.candidate, comparison.baseline)
+    gpus = [side.gpu for side in sides if side is not None and side.gpu]
+    needed = comparison.steps_needed
     loss = "; ".join(filter(None, [loss_line(comparison.loss), loss_trend(comparison.loss)]))
     notes = tuple(Note("note", note, rank=6) for note in comparison.notes)
     budget, legs = _budget_grid(comparison), _leg_grid(comparison)
     return Page(
         verdict=comparison.outcome.value.replace("_", " "),
         tone=TONES.get(comparison.outcome, FAIR),
-        run=("{1} against {0}".format(*comparison.names), *(side.gpu or "" for side in sides[:1])),
+        run=("{1} against {0}".format(*comparison.names), *gpus[:1]),
         sentence=comparison.reason,
         fails=bool(comparison.exit_code),
         exit=_exit(comparison),
         proof=budget if budget.rows else None,
         speed=Note("loss", loss) if loss else None,
         findings=tuple(by_severity(comparison.findings)),
-        fix=f"Record {comparison.steps_needed} steps of each run."
-        if comparison.steps_needed
-        else "",
+        fix=f"Record {needed} steps of each run." if needed else "",
         requested=(legs,) if legs.rows else (),
-        body=tuple(
-            grid for part in (_run_grids, _pair_grids) for grid in part(comparison) if grid.rows
-        ),
+        body=tuple(grid for grid in _further_grids(comparison) if grid.rows),
         notes=notes,
         urgent=notes,
         further=("runs", "GEMMs", "layers", "memory") if budget.rows else (),
@@ -72,39 +66,41 @@ def _exit(comparison: Comparison) -> str:
 
 
 def _budget_grid(comparison: Comparison) -> Grid:
-    parts = [(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget]
-    return Grid(
-        BUDGET,
-        ("<ms per step", "baseline", "candidate", "change"),
-        [
-            (name, millis(before), millis(after), _change(after - before))
-            for name, before, after in (*parts, *_sums(parts))
-        ],
-        below=(f"GPU kernel time: {times(comparison.busy_speedup)} (profiling adds waiting)",),
-    )
-
-
-def _change(time_us: float) -> str:
-    """Return a change in ms; what rounds to nothing has no minus sign."""
-    return f"{round(time_us / 1000, 2) + 0.0:+.2f}"
+    rows = _with_sum([(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget])
+    cells: dict[str, Callable[[_Times], str]] = {
+        "<ms per step": lambda row: row[0],
+        "baseline": lambda row: millis(row[1]),
+        "candidate": lambda row: millis(row[2]),
+        # What rounds to nothing has no minus sign.
+        "change": lambda row: f"{round((row[2] - row[1]) / 1000, 2) + 0.0:+.2f}",
+    }
+    below = f"GPU kernel time: {times(comparison.busy_speedup)} (profiling adds waiting)"
+    return Grid(BUDGET, *columns(rows, cells), below=(below,))
 
 
 def _leg_grid(comparison: Comparison) -> Grid:
-    legs = [(leg.leg, leg.baseline_us, leg.candidate_us) for leg in comparison.legs]
+    legs = _with_sum([(leg.leg, leg.baseline_us, leg.candidate_us) for leg in comparison.legs])
     speedups = [*(leg.speedup for leg in comparison.legs), comparison.gemm_speedup]
-    return Grid(
-        "GEMMs by leg",
-        ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"),
-        [
-            (name, millis(before), millis(after), times(speedup))
-            for (name, before, after), speedup in zip([*legs, *_sums(legs)], speedups, strict=False)
-        ],
-    )
+    rows = [
+        (name, millis(before), millis(after), times(speedup))
+        for (name, before, after), speedup in zip(legs, speedups, strict=False)
+    ]
+    return Grid("GEMMs by leg", ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"), rows)
 
 
-def _run_grids(comparison: Comparison) -> Iterator[Grid]:
-    """Yield the tables of whole runs: verdicts and steps, kinds of work, memory."""
-    cells: dict[str, Callable[[tuple[str, Side]], str]] = {
+# What took how many µs in the baseline and in the candidate.
+_Times = tuple[str, float, float]
+
+
+def _with_sum(rows: list[_Times]) -> list[_Times]:
+    """Return rows and the one that adds them up; none if there are none."""
+    total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
+    return [*rows, total] if rows else []
+
+
+def _further_grids(comparison: Comparison) -> Iterator[Grid]:
+    """Yield the tables of whole runs, of memory, and of what is paired: ranks, layers, GEMMs."""
+    runs: dict[str, Callable[[tuple[str, Side]], str]] = {
         "<run": lambda run: run[0],
         "<verdict": lambda run: run[1].verdict.value,
         "FP8": lambda run: percent(run[1].fp8_share_of_time),
@@ -115,29 +111,17 @@ def _run_grids(comparison: Comparison) -> Iterator[Grid]:
     }
     sides = (("baseline", comparison.baseline), ("candidate", comparison.candidate))
     known = [(role, side) for role, side in sides if side is not None]
-    yield Grid("Runs", *columns(known, cells), stretch=True)
-    memory = comparison.memory
-    peaks = memory and (
-        ("tensors", memory.baseline_allocated, memory.candidate_allocated),
-        ("reserved", memory.baseline_reserved, memory.candidate_reserved),
-    )
-    yield Grid(
-        "Memory",
-        ("<peak GPU memory", "baseline", "candidate", "change"),
-        [
+    yield Grid("Runs", *columns(known, runs), stretch=True)
+    if (memory := comparison.memory) is not None:
+        peaks = (
+            ("tensors", memory.baseline_allocated, memory.candidate_allocated),
+            ("reserved", memory.baseline_reserved, memory.candidate_reserved),
+        )
+        rows = [
             (what, gib(before), gib(after), f"{after / before - 1:+.0%}" if before else "-")
-            for what, before, after in peaks or ()
-        ],
-    )
-
-
-def _sums(rows: Sequence[tuple[str, float, float]]) -> list[tuple[str, float, float]]:
-    """Return the row that adds up the times of both runs; none if there are no rows."""
-    return [("all", sum(row[1] for row in rows), sum(row[2] for row in rows))] if rows else []
-
-
-def _pair_grids(comparison: Comparison) -> Iterator[Grid]:
-    """Yield the tables of what is paired: passes, ranks, layers, GEMMs."""
+            for what, before, after in peaks
+        ]
+        yield Grid("Memory", ("<peak GPU memory", "baseline", "candidate", "change"), rows)
     ranks: dict[str, Callable[[RankPair], str]] = {
         "<rank": lambda pair: str(pair.rank),
         "baseline ms": lambda pair: millis(pair.baseline_us),
@@ -222,20 +206,18 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     "lowest" is the FP8 share of the rank that has the least; it is left out where every run has
     one rank.
     """
-    several = any(run.ranks > 1 for run in table.runs)
-    lowest: dict[str, Callable[[RunRow], str]] = {
-        "lowest": lambda run: percent(run.lowest_rank_share if run.ranks > 1 else None)
-    }
     cells: dict[str, Callable[[RunRow], str]] = {
         "<run": lambda run: run.name,
         "<verdict": verdict_of,
         "FP8": lambda run: percent(run.fp8_share_of_time),
-        **(lowest if several else {}),
+        "lowest": lambda run: percent(run.lowest_rank_share if run.ranks > 1 else None),
         "step ms": lambda run: millis(run.step_us),
         "GEMM ms": lambda run: millis(run.gemm_us_per_step),
         "casts": lambda run: percent(run.casts_share_of_gpu_time),
         "speed-up": lambda run: times(run.speedup_estimate),
     }
+    if all(run.ranks == 1 for run in table.runs):
+        del cells["lowest"]
     reasons = [f"{run.name}: {run.reason}." for run in table.runs if verbose]
     grid = Grid("Runs", *columns(table.runs, cells), below=(*reasons, _LEGEND))
     active = sum(run.verdict is Verdict.ACTIVE and not run.exit_code for run in table.runs)

@@ -48,12 +48,14 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         report: the finished report.
         verbose: whether tables show every layer, tensor and rank.
     """
-    said, findings = sentence(report.reason), tuple(_findings(report))
+    findings = tuple(_findings(report))
+    versions = {"fp8verify": report.fp8verify_version, **report.environment.versions}
+    unsure = report.verdict is Verdict.INCONCLUSIVE
     return Page(
         verdict=_verdict(report),
         tone=BAD if report.fails and _errors(report) else TONES.get(report.verdict, BAD),
         run=tuple(dict.fromkeys(_run(report))),
-        sentence=said,
+        sentence=sentence(report.reason),
         fails=report.fails,
         exit=exit_line(report),
         proof=_proof(report),
@@ -65,18 +67,10 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         requested=tuple(_requested(report, verbose)),
         body=tuple(_body(report)),
         notes=tuple(report_notes(report)),
-        urgent=tuple(Note("note", note, rank=6) for note in report.notes)
-        if report.verdict is Verdict.INCONCLUSIVE
-        else (),
+        urgent=tuple(Note("note", note, rank=6) for note in report.notes if unsure),
         further=tuple(_further(report)),
         lines=_LINES.get(report.verdict, 26),
-        software=", ".join(
-            f"{name} {version}"
-            for name, version in {
-                "fp8verify": report.fp8verify_version,
-                **report.environment.versions,
-            }.items()
-        ),
+        software=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
 
 
@@ -304,19 +298,18 @@ def _gpu_time(report: Report) -> str:
 def _kernel_grid(report: Report, timed: bool) -> Grid:
     """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
     kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
-    rates: dict[str, Callable[[parts.KernelRow], str]] = {
-        "TFLOP/s": lambda row: _rate(row.tflops),
-        "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
-    }
     cells: dict[str, Callable[[parts.KernelRow], str]] = {
         MEASURES[report.measure].unit: lambda row: millis(row.time_us),
         "<precision": lambda row: row.precision.value,
         "<leg": lambda row: row.leg.value if row.leg else "-",
         "<M x N x K": lambda row: " x ".join(map(str, row.shape[1:])) if row.shape else "-",
         "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
-        **(rates if timed else {}),
+        "TFLOP/s": lambda row: _rate(row.tflops),
+        "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
         "<kernel": lambda row: row.name,
     }
+    if not timed:
+        del cells["TFLOP/s"], cells["of peak"]
     return Grid("Longest GEMM kernels", *columns(kernels, cells), own_line=True, folded=True)
 
 
@@ -427,17 +420,16 @@ def _all_tensors(rows: Sequence[TensorRecord]) -> str:
 
 
 def _step_grid(report: Report) -> Grid:
-    of_rank: dict[str, Callable[[tuple[RankReport, parts.StepReport]], str]] = {
-        "<rank": lambda row: row[0].label
-    }
     cells: dict[str, Callable[[tuple[RankReport, parts.StepReport]], str]] = {
-        **(of_rank if len(report.ranks) > 1 else {}),
+        "<rank": lambda row: row[0].label,
         "<step": lambda row: str(row[1].step),
         "ms on CPU": lambda row: millis(row[1].duration_us),
         "ms on GPU": lambda row: millis(row[1].gpu_us),
         "FP8 of all GEMMs": lambda row: percent(row[1].gemm.fp8_share_of_time),
         "GEMM ms": lambda row: millis(sum(row[1].gemm.time_us.values())),
     }
+    if len(report.ranks) == 1:
+        del cells["<rank"]
     steps = [(rank, step) for rank in report.ranks for step in rank.steps]
     return Grid("Steps", *columns(steps, cells), folded=True)
 

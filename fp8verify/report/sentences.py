@@ -187,8 +187,6 @@ def _more(report: Report) -> Iterator[str]:
 
 # Estimates from peak rates are no better than this.
 _EVEN = 0.05
-# Less 16-bit GEMM time than this share of GPU time is nothing more to gain.
-_LITTLE = 0.01
 # From this share on, what the GPU waits for the CPU is more than FP8 can save.
 _MOSTLY_IDLE = 0.5
 _WINDOWS = 3
@@ -202,30 +200,23 @@ class Payoff(NamedTuple):
         tone: good, fair, or empty where FP8 did not run.
         speedup: of the GPU time over BF16; None if no FP8 GEMM ran.
         text: the answer in a line.
-        detail: what the answer rests on.
     """
 
     tone: str
     speedup: float | None
     text: str
-    detail: str
 
 
 def payoff(report: Report) -> Payoff | None:
     """Say whether FP8 pays on the rank that gains least; None if that cannot be estimated."""
     alone = len(report.ranks) == 1
-    estimates = [one for rank in report.ranks if (one := payoff_of(rank, alone=alone)) is not None]
+    found = [_payoff_of(rank, alone=alone) for rank in report.ranks]
+    estimates = [one for one in found if one is not None]
     measured = [one for one in estimates if one.speedup is not None]
     return min(measured or estimates[:1], key=lambda one: one.speedup or 0.0, default=None)
 
 
-def payoff_of(rank: RankReport, *, alone: bool = True) -> Payoff | None:
-    """Say whether FP8 pays on one rank; None if that cannot be estimated.
-
-    Args:
-        rank: the rank.
-        alone: whether the run has no other rank.
-    """
+def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     figures = rank.payoff
     if figures is None or figures.ceiling is None:
         return None
@@ -233,50 +224,28 @@ def payoff_of(rank: RankReport, *, alone: bool = True) -> Payoff | None:
     if kernels is None:
         if low_precision_count(rank.gemm.kernels):
             return None  # FP8 ran, and what it gained is not known
-        text = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
-        return Payoff(
-            "", None, text, f"16-bit GEMMs are {figures.sixteen_bit_gemm_share:.0%} of it"
-        )
+        most = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
+        return Payoff("", None, most)
     speedup = kernels if step is None else step
-    estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
-    ratio = f"GPU kernels about {kernels:.2f}x BF16 ({estimate})"
-    tone, detail = FAIR, _what_limits(rank, figures, figures.ceiling)
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
-        busy, whole = _paired(figures.gpu_busy_in_step_us / 1000, figures.step_us / 1000)
-        text = f"no gain: the CPU limits the step (GPU busy {busy} of {whole} ms)"
-        detail = f"{ratio}; {detail}"
-    elif step is None and figures.idle_share >= _MOSTLY_IDLE:
-        text = f"no gain: the GPU is idle for {figures.idle_share:.0%} of the window"
-        detail = f"{ratio}; {detail}"
-    else:
-        tone = GOOD if speedup > 1 + _EVEN else FAIR
-        how = ratio if step is None else f"a step about {step:.2f}x BF16 ({estimate})"
-        cost = f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time" if rank.tax else ""
-        text = f"{_word(speedup)}: {how}{cost}"
-    return Payoff(tone, speedup, text, detail)
-
-
-def _paired(part: float, whole: float) -> tuple[str, str]:
-    """Write two times with as many decimals as the smaller needs."""
-    decimals = 1 if part < 10 else 0
-    return f"{part:.{decimals}f}", f"{whole:.{decimals}f}"
+        busy, whole = figures.gpu_busy_in_step_us / 1000, figures.step_us / 1000
+        form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
+        why = f"the CPU limits the step (GPU busy {busy:{form}} of {whole:{form}} ms)"
+        return Payoff(FAIR, speedup, f"no gain: {why}")
+    if step is None and figures.idle_share >= _MOSTLY_IDLE:
+        why = f"the GPU is idle for {figures.idle_share:.0%} of the window"
+        return Payoff(FAIR, speedup, f"no gain: {why}")
+    what = "GPU kernels" if step is None else "a step"
+    cost = f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time" if rank.tax else ""
+    estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
+    text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate}){cost}"
+    return Payoff(GOOD if speedup > 1 + _EVEN else FAIR, speedup, text)
 
 
 def _word(speedup: float) -> str:
     if abs(speedup - 1) <= _EVEN:
         return "about even"
     return "probably faster" if speedup > 1 else "probably slower"
-
-
-def _what_limits(rank: RankReport, figures: parts.PayoffReport, ceiling: float) -> str:
-    cost = f", casts and scales {rank.tax.share_of_gpu_time:.0%}" if rank.tax else ""
-    name = low_precision_name(rank.gemm.kernels)
-    shares = f"{name} GEMMs are {figures.fp8_gemm_share:.0%} of GPU time{cost}"
-    if rank.tax and rank.tax.share_of_gpu_time > figures.fp8_gemm_share:
-        return shares  # the cost of the casts says enough
-    if figures.sixteen_bit_gemm_share < _LITTLE:
-        return f"{shares}; without casts: {ceiling:.2f}x"
-    return f"{shares}; with all 16-bit GEMMs in FP8 and no casts: {ceiling:.2f}x"
 
 
 def steps_shown(report: Report) -> str:
@@ -325,9 +294,6 @@ def report_notes(report: Report) -> Iterator[Note]:
 def _of_rank(rank: RankReport) -> Iterator[Note]:
     if rank.clock is not None:
         yield Note("steps", _steps_line(rank.clock))
-    estimate = payoff_of(rank)
-    if estimate is not None:
-        yield Note("speed", estimate.detail)
     if rank.communication is not None:
         yield Note("network", _network(rank.communication))
     numbers = rank.numerics

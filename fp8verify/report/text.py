@@ -83,24 +83,19 @@ class _Screen:
         rows += page.notes if self._verbose else page.urgent
         rows += [Note("software", page.software)] if self._verbose and page.software else []
         rows += [Note("report", self._whole)] if self._whole else []
-        end = self._lines(self._exit([])) if page.exit else []
         if not self._verbose:
-            gaps = 1 + bool(end)
-            rows = self._fitting(rows, page.lines - sum(map(len, parts)) - len(end) - gaps)
+            end = self._lines(self._exit([])) if page.exit else []
+            room = page.lines - sum(map(len, parts)) - len(end) - 1 - bool(end)
+            rows = self._fitting(rows, room)
         shown = {row.finding.code for row in rows if row.finding is not None}
         left = [one.code for one in (*page.reports, *page.infos) if one.code not in shown]
         listed = self._lines(_labeled(rows))
-        body = (
-            [line for part in page.body for line in self._below(part)] if self._shows_body else []
-        )
+        shown_parts = page.body if self._verbose or not page.verdict else ()
+        body = [line for part in shown_parts for line in self._below(part)]
         end = self._lines(self._exit(left)) if page.exit else []
         parts += [tables, ["", *listed] if listed else [], body, ["", *end] if end else []]
         lines = [line.rstrip() for part in parts for line in part]
         return "\n".join(lines[1:] if lines[:1] == [""] else lines) + "\n"
-
-    @property
-    def _shows_body(self) -> bool:
-        return self._verbose or not self._page.verdict
 
     def _lines(self, *parts: RenderableType) -> list[str]:
         with self._console.capture() as captured:
