@@ -172,43 +172,41 @@ def _settings_for(command: click.Command) -> dict[str, Any]:
     if not options.keys() >= file.values.keys():
         _refuse_unknown_key(file)
     return {
-        str(options[name].name): _as_typed(file, name, value, options[name])
-        for name, value in file.values.items()
-        if name in options
+        str(option.name): _as_typed(file, name, option)
+        for name, option in options.items()
+        if name in file.values
     }
 
 
 def _refuse_unknown_key(file: SettingsFile) -> None:
     commands = (cli.get_command(click.Context(cli), name) for name in COMMANDS)
     known = {name for command in commands if command for name in options_of(command)}
-    unknown = sorted(file.values.keys() - known)
-    if not unknown:
-        return
-    from difflib import get_close_matches  # only a slip is worth its import
+    for key in sorted(file.values.keys() - known):
+        from difflib import get_close_matches  # only a slip is worth its import
 
-    near = get_close_matches(unknown[0], known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
-    if unknown[0] == "tool":
-        hint = "In fp8verify.toml the options are at the top level, without [tool.fp8verify]."
-    raise UsageError(f"{file.path} sets {unknown[0][:80]!r}, which is not an option.", hint)
+        near = get_close_matches(key, known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
+        if key == "tool":
+            hint = "In fp8verify.toml the options are at the top level, without [tool.fp8verify]."
+        raise UsageError(f"{file.path} sets {key[:80]!r}, which is not an option.", hint)
 
 
-def _as_typed(file: SettingsFile, name: str, value: Any, option: click.Option) -> Any:
+def _as_typed(file: SettingsFile, name: str, option: click.Option) -> Any:
     """Return a value of the settings file as the command line would have it.
 
     Raises:
         UsageError: it is of another kind.
     """
-    items = value if isinstance(value, list) else [value]
-    kinds = {bool} if option.is_flag else {str, int, float}
-    # To Python True is a number too, and a huge one cannot be written as text.
-    if not {type(item) for item in items} <= kinds or any(
-        isinstance(item, int) and abs(item) > HUGE for item in items
-    ):
-        wanted = "true or false" if option.is_flag else "text or a number below 10^18"
-        hint = f"Write {name} = " + ("true." if option.is_flag else '"…", as on the command line.')
-        raise UsageError(f"{file.path}: the value of {name} is not {wanted}.", hint)
-    if option.is_flag:
+    value = file.values[name]
+    if option.is_flag and isinstance(value, bool):
         return value
-    words = [str(item) for item in items]
-    return words if option.multiple else ",".join(words)
+    items = value if isinstance(value, list) else [value]
+    # To Python True is a number too, and a huge one cannot be written as text.
+    if not option.is_flag and all(
+        type(item) in (str, float) or (type(item) is int and abs(item) < HUGE) for item in items
+    ):
+        words = [str(item) for item in items]
+        return words if option.multiple else ",".join(words)
+    wanted = "true or false" if option.is_flag else "text or a number below 10^18"
+    hint = f"Write {name} = " + ("true." if option.is_flag else '"…", as on the command line.')
+    raise UsageError(f"{file.path}: the value of {name} is not {wanted}.", hint)

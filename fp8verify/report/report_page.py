@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -37,7 +36,6 @@ _PAYS = "fp8-not-paying"
 _LINES = {Verdict.ACTIVE: 16}
 _PROOF_ROWS = 8
 _RANKS = 8
-_LAYERS = 12
 _TENSORS = 5
 
 
@@ -46,7 +44,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
 
     Args:
         report: the finished report.
-        verbose: whether tables show every layer, tensor and rank.
+        verbose: whether tables show every tensor and rank.
     """
     findings = tuple(_findings(report))
     versions = {"fp8verify": report.fp8verify_version, **report.environment.versions}
@@ -210,16 +208,19 @@ _NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknow
 
 def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
     """Yield what `--layers`, `--numerics` and `--breakdown` asked for."""
-    named = [(rank, rank.named_layers) for rank in report.ranks if rank.named_layers is not None]
-    shown = [(rank, found) for rank, found in named if found.rows or verbose]
-    for rank, layers in shown if verbose else shown[:1]:
-        yield _named_layer_grid(layers, _of_rank(report, rank), verbose)
+    if _is_named(report) and (layers := tables.layer_table(report, verbose=verbose)) is not None:
+        yield layers
     numbers = [(rank, rank.numerics) for rank in report.ranks if rank.numerics is not None]
     measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
     for rank, found in measured if verbose else measured[:1]:
         yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
     if report.breakdown is not None:
         yield _breakdown_grid(report.breakdown)
+
+
+def _is_named(report: Report) -> bool:
+    layers = (rank.named_layers for rank in report.ranks)
+    return any(named is not None and named.rows for named in layers)
 
 
 def _body(report: Report) -> Iterator[Grid | str]:
@@ -232,11 +233,10 @@ def _body(report: Report) -> Iterator[Grid | str]:
         yield _kernel_grid(report, timed)
     if len(report.ranks) > 1:
         yield _rank_grid(report)
-    if (layers := tables.layer_table(report)) is not None:
+    if not _is_named(report) and (layers := tables.layer_table(report, verbose=True)) is not None:
         yield layers
     if timed and any(len(rank.steps) > 1 for rank in report.ranks):
         yield _step_grid(report)
-    yield from (_cost_grid(rank.tax) for rank in report.ranks if timed and rank.tax is not None)
 
 
 def _of_rank(report: Report, rank: RankReport) -> str:
@@ -345,32 +345,6 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _named_layer_grid(named: parts.NamedLayersReport, where: str, verbose: bool) -> Grid:
-    """FP8 GEMMs of all, by pass; times only if they are the run's."""
-    groups = tables.layer_groups(named, joined=not verbose)
-    shown = groups if verbose else groups[:_LAYERS]
-    eager = named.source == "step"
-    title = f"layers{where}: FP8 of all GEMMs"
-    if eager:  # as short as the column is at 80 characters
-        title = f"layers{where} (uncompiled step {named.step}): FP8/all"
-    cells: dict[str, Callable[[tables.LayerGroup], str]] = {
-        **{leg: partial(tables.low_of_all, leg) for leg in tables.legs_shown(named.rows)},
-        "<precision": lambda group: tables.precisions(group[1][0]),
-        **({} if eager else {"ms": tables.group_ms}),
-        f"<{title}": lambda group: group[0],
-    }
-    below = []
-    if len(shown) < len(groups):
-        hidden = sum(len(alike) for _, alike in groups[len(shown) :])
-        below.append(f"… and {hidden} more layers with -v")
-    if named.unjoined and named.rows:
-        below.append(tables.unjoined(named))
-    if named.note:
-        missing = "" if named.rows else "not recorded: "
-        below.append(f"layer names{where}: {missing}{named.note}")
-    return Grid("Layers by name", *columns(shown, cells), stretch=True, below=tuple(below))
-
-
 def _tensor_grid(numerics: parts.NumericsReport, title: str, verbose: bool) -> Grid | str:
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not numerics.rows:
@@ -432,15 +406,3 @@ def _step_grid(report: Report) -> Grid:
         del cells["<rank"]
     steps = [(rank, step) for rank in report.ranks for step in rank.steps]
     return Grid("Steps", *columns(steps, cells), folded=True)
-
-
-def _cost_grid(tax: parts.TaxReport) -> Grid:
-    cells: dict[str, Callable[[parts.TaxEntry], str]] = {
-        "<FP8 overhead": lambda row: row.purpose,
-        "<leg": lambda row: row.leg.value,
-        "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
-        "kernels": lambda row: str(row.kernels),
-        "ms": lambda row: millis(row.time_us),
-        "<how": lambda row: "fused" if row.fused else "one step a kernel (eager)",
-    }
-    return Grid("What FP8 costs", *columns(tax.rows, cells), folded=True)

@@ -114,30 +114,29 @@ def times(speedup: float | None) -> str:
 
 
 LayerGroup = tuple[str, list[parts.NamedLayerRow]]
+SHOWN_LAYERS = 12
 
 
-def layer_table(report: Report) -> Grid | None:
+def layer_table(report: Report, *, verbose: bool) -> Grid | None:
     """Lay out layers by name, else by size, else the module list; None if nothing is known.
 
-    Of several ranks the first one is shown that has any.
+    Of several ranks the first one is shown that has any. Names come last, where text cuts them;
+    what leaves no room for them is for those who ask for more.
     """
-    named = ((rank, rank.named_layers) for rank in report.ranks)
-    for rank, layers in named:
-        if layers is not None and layers.rows:
-            return _by_name(layers, _of_rank(report, rank))
-    sized = ((rank, rank.layers) for rank in report.ranks)
-    for rank, sizes in sized:
-        if sizes is not None and sizes.rows:
-            return _by_size(sizes, _of_rank(report, rank))
+    for rank in report.ranks:
+        if rank.named_layers is not None and rank.named_layers.rows:
+            return _by_name(rank.named_layers, _of_rank(report, rank), verbose)
+    for rank in report.ranks:
+        if rank.layers is not None and rank.layers.rows:
+            return _by_size(rank.layers, _of_rank(report, rank))
     states = report.layer_states
     kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
     rows = [
-        (name, "-", kind.replace("_", " "), "-")
+        (kind.replace("_", " "), name)
         for kind in kinds
         for name in shorten([name for name, state in states.items() if state == kind], states)
     ]
-    headings = ("<layer", "<outputs x inputs", "<configured", "ms")
-    return Grid("Layers", headings, rows) if rows else None
+    return Grid("Layers", ("<configured", "<layer"), rows, stretch=True) if rows else None
 
 
 def _of_rank(report: Report, rank: RankReport) -> list[str]:
@@ -146,58 +145,67 @@ def _of_rank(report: Report, rank: RankReport) -> list[str]:
 
 def _by_size(layers: parts.LayersReport, notes: list[str]) -> Grid:
     cells: dict[str, Callable[[parts.LayerRow], str]] = {
-        "<layer": lambda row: ", ".join(row.names) or "-",
-        "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
         **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
-        "<configured": _converted,
         "of FLOPs": lambda row: percent(row.share_of_flops),
+        "<configured": lambda row: (
+            f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
+        ),
+        "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
+        "<layer": lambda row: ", ".join(row.names) or "-",
     }
-    notes += [layers.note] if layers.note else []
-    return Grid("Layers", *columns(layers.rows, cells), above="; ".join(notes))
+    above = "; ".join([*notes, layers.note] if layers.note else notes)
+    return Grid("Layers", *columns(layers.rows, cells), stretch=True, above=above)
 
 
 def _in_fp8(leg: str, row: parts.LayerRow) -> str:
-    return of_all(row.in_fp8.get(leg, 0), row.observed.get(leg, 0))
+    return _of_all(row.in_fp8.get(leg, 0), row.observed.get(leg, 0))
 
 
-def _converted(row: parts.LayerRow) -> str:
-    return f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
+def _of_all(low: int, ran: int) -> str:
+    """Return counts as "3/4", or "-" for none at all."""
+    return f"{low}/{ran}" if ran else "-"
 
 
-def _by_name(named: parts.NamedLayersReport, notes: list[str]) -> Grid:
+def _by_name(named: parts.NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
     eager = named.source == "step"
-    notes += [f"From step {named.step}, which ran without torch.compile"] if eager else []
-    notes += [unjoined(named)] if named.unjoined else []
+    notes += [f"from step {named.step}, which ran without torch.compile"] if eager else []
+    if named.unjoined:
+        notes.append(f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer")
     notes += [named.note] if named.note else []
+    seen = {leg.leg for row in named.rows for leg in row.legs}
     cells: dict[str, Callable[[LayerGroup], str]] = {
-        "<layer": lambda group: group[0],
-        "<outputs x inputs": lambda group: _size(group[1][0]),
-        **{leg: partial(low_of_all, leg) for leg in legs_shown(named.rows)},
+        **{leg.value: partial(_low_of_all, leg) for leg in Leg if leg in seen or leg in LEGS},
+        "ms": lambda group: millis(sum(map(layer_us, group[1]))),
         "<configured": lambda group: (group[1][0].state or "-").replace("_", " "),
-        "ms": lambda group: "-" if eager else group_ms(group),
+        "<outputs x inputs": lambda group: _size(group[1][0]),
+        "<layer": lambda group: group[0],
     }
-    rows = layer_groups(named, joined=True)
-    return Grid("Layers", *columns(rows, cells), above="; ".join(notes))
+    if eager:
+        del cells["ms"]
+    if not verbose:
+        del cells["<configured"], cells["<outputs x inputs"]
+    above = "; ".join(["GEMMs in FP8 of all", *notes])
+    rows = columns(layer_groups(named), cells)
+    return Grid("Layers", *rows, stretch=True, shown=SHOWN_LAYERS, above=above)
+
+
+def _low_of_all(leg: Leg, group: LayerGroup) -> str:
+    """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, of how many there are."""
+    ran = [row_leg.kernels for row in group[1] for row_leg in row.legs if row_leg.leg is leg]
+    low = sum(map(low_precision_count, ran))
+    return _of_all(low, sum(sum(kernels.values()) for kernels in ran))
 
 
 def _size(row: parts.NamedLayerRow) -> str:
     return f"{row.n} x {row.k}" if row.n else "-"
 
 
-def unjoined(named: parts.NamedLayersReport) -> str:
-    """Say how many GEMMs belong to no layer for certain."""
-    return f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer"
+def layer_groups(named: parts.NamedLayersReport) -> list[LayerGroup]:
+    """Return layers that are called alike and ran the same as one, "layers.*.up (2)".
 
-
-def layer_groups(named: parts.NamedLayersReport, *, joined: bool) -> list[LayerGroup]:
-    """Return each layer under its name.
-
-    If `joined`, those that are called alike and ran the same are one, "layers.*.up (2)", and layers
-    that are not all in FP8 come first. Where others of the name ran otherwise, their numbers say
-    which: "layers.{0,3}.up".
+    Layers that are not all in FP8 come first. Where others of the name ran otherwise, their
+    numbers say which: "layers.{0,3}.up".
     """
-    if not joined:
-        return [(row.layer, [row]) for row in named.rows]
     alike: dict[tuple[str, object], list[parts.NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
@@ -214,31 +222,9 @@ def _all_low(row: parts.NamedLayerRow) -> bool:
     return all(low_precision_count(leg.kernels) == sum(leg.kernels.values()) for leg in row.legs)
 
 
-def legs_shown(rows: Iterable[parts.NamedLayerRow]) -> list[str]:
-    """Return the three legs of a linear layer, and the others that ran."""
-    seen = {leg.leg for row in rows for leg in row.legs}
-    return [leg.value for leg in Leg if leg in seen or leg in LEGS]
-
-
-def low_of_all(leg: str, group: LayerGroup) -> str:
-    """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, of how many there are."""
-    ran = [row_leg.kernels for row in group[1] for row_leg in row.legs if row_leg.leg == leg]
-    return of_all(sum(map(low_precision_count, ran)), sum(sum(kernels.values()) for kernels in ran))
-
-
-def of_all(low: int, ran: int) -> str:
-    """Return counts as "3/4", or "-" for none at all."""
-    return f"{low}/{ran}" if ran else "-"
-
-
 def precisions(row: parts.NamedLayerRow) -> str:
     """Return the precision classes of a layer's GEMMs."""
     return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
-
-
-def group_ms(group: LayerGroup) -> str:
-    """Return the ms of the GEMMs of layers alike."""
-    return millis(sum(map(layer_us, group[1])))
 
 
 def layer_us(row: parts.NamedLayerRow) -> float:

@@ -220,7 +220,7 @@ def test_pictures_have_the_figures_of_the_report(pages: dict[str, Path]) -> None
     cells = f"[...{table}.querySelectorAll('td.fp8, td.mixed, td.high')]"
     head = f"{cells}.filter(c => c.parentNode.cells[0].textContent === 'head')"
     found = shown(pages["fp8_layers_compiled"], f"{cells}.length", f"{head}.map(c => c.className)")
-    groups = layer_groups(named, joined=True)
+    groups = layer_groups(named)
     assert found == [sum(len(alike[0].legs) for _, alike in groups), ["high"] * 3]
 
 

@@ -306,10 +306,10 @@ def test_the_text_groups_layers_alike_and_counts_the_rest(tmp_path: Path) -> Non
     found = capture(tmp_path, window, *map(module, [*names, *others]))
     text = render(found, "text")
     lines = [line.split() for line in text.splitlines()]
-    first = lines.index(["0/1", "0/1", "0/1", "bf16", "0.03", "layers.7.up"])
-    alike = ["19/19", "19/19", "19/19", "fp8", "0.57", "layers.{0-6,8-19}.up"]
+    first = lines.index(["0/1", "0/1", "0/1", "0.03", "layers.7.up"])
+    alike = ["19/19", "19/19", "19/19", "0.57", "layers.{0-6,8-19}.up"]
     assert lines[first + 1] == alike
-    assert "… and 5 more layers with -v" in text
+    assert "… and 5 more with -v" in text
     assert "part_o" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
