@@ -294,6 +294,9 @@ def report_notes(report: Report) -> Iterator[Note]:
 def _of_rank(rank: RankReport) -> Iterator[Note]:
     if rank.clock is not None:
         yield Note("steps", _steps_line(rank.clock))
+    named = rank.named_layers
+    if named is not None and named.note and not named.rows:
+        yield Note("layers", f"not recorded: {named.note}")
     if rank.communication is not None:
         yield Note("network", _network(rank.communication))
     numbers = rank.numerics

@@ -160,7 +160,7 @@ class _Screen:
 def _labeled(rows: list[Note]) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")
     for row in rows:
         style = _STYLES.get(row.tone) or _LABELS.get(row.label, "dim")
         grid.add_row(Text(row.label, style=style), Text(printable(row.coded())))

@@ -179,7 +179,7 @@ def test_layers_of_compiled_code_come_from_the_step_after_the_window(tmp_path: P
     assert found.gemm.kernels["fp8"] == 3  # those of the step are not added
     assert found.verdict == "ACTIVE"
     text = render(found, "text")
-    assert "(uncompiled step 4): FP8/all" in text
+    assert "from step 4, which ran without torch.compile" in text
 
 
 def damage(kind: str, folder: Path) -> None:
