@@ -37,7 +37,7 @@ def doctor(
     gpus: Sequence[str] = (),
     require_gpu: bool = False,
     start: bool = False,
-    timeout: float | None = None,
+    timeout: float = 120.0,
     measure: bool = False,
     shapes: Sequence[str] = (),
     tokens: int | None = None,
@@ -53,7 +53,7 @@ def doctor(
             "gfx942"), instead of those of this machine.
         require_gpu: whether a machine without a GPU fails.
         start: whether to start the command, until it builds its first optimizer.
-        timeout: the seconds after which it is ended anyway; two minutes by default.
+        timeout: the seconds after which it is ended anyway.
         measure: whether to time the model's matrix sizes in BF16 and FP8 on this GPU.
         shapes: additional sizes to measure, such as "8192x4096x14336".
         tokens: the tokens of a micro-batch, for sizes from a file or model.
@@ -85,9 +85,9 @@ def doctor(
         facts = read_launch([str(path) for path in configs], words, variables)
     facts = facts._replace(gpus=seen.result(), python=python.result(), require_gpu=require_gpu)
     if start and command:
-        from fp8verify.preflight.dry_start import TIMEOUT_S, dry_start
+        from fp8verify.preflight.dry_start import dry_start
 
-        facts = facts._replace(model=dry_start(facts.command, timeout or TIMEOUT_S))
+        facts = facts._replace(model=dry_start(facts.command, timeout))
     checks = list(judge(facts))
     if measure:
         from fp8verify.preflight.measure import measure as times

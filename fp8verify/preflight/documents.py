@@ -21,13 +21,14 @@ import yaml
 from fp8verify.errors import InputError, UsageError
 from fp8verify.files import parse_toml
 from fp8verify.preflight.launch_script import read_launch_script
-from fp8verify.trace.places import empty_path
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 MAX_DEPTH = 24
 MAX_KEY = 256
-MAX_DIGITS = 300
+# More digits than Python prints in decimal, or YAML's integers to the base 60: quadratic time.
+_HUGE = re.compile(r"[\d_]{301}|0[xob][\da-fA-F_]{301}|(?:\d{1,2}:){150}")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DOTS = 300  # in a line of TOML, whose reader takes quadratic time for dotted keys
 _KINDS = {
     ".toml": "toml",
@@ -83,6 +84,8 @@ def read_document(path: str) -> Document:
     if kind == "python":
         return Document(path, kind, {}, text=_without_remarks(text))
     try:
+        if _HUGE.search(text):
+            raise ValueError("a number has more than 300 digits")
         values, lines, *more = _READERS[kind](text)
     except ImportError as error:
         raise UsageError(
@@ -114,8 +117,6 @@ def _extended(values: Mapping[str, Any]) -> str:
 
 
 def _text(path: str) -> str:
-    if not path:
-        raise empty_path()
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -145,7 +146,6 @@ def flatten(data: Any) -> dict[str, Any]:
             inner = [(_joined(prefix, str(key)), node[key]) for key in node]
             stack += [(key, value, depth + 1) for key, value in reversed(inner)]
         elif prefix:
-            _refuse_huge(prefix, node)
             values[prefix] = node
     return values
 
@@ -156,25 +156,9 @@ def _joined(prefix: str, key: str) -> str:
     return f"{prefix}.{key}" if prefix else key
 
 
-def _refuse_huge(key: str, value: Any) -> None:
-    """Refuse numbers that Python does not print; messages print values."""
-    items = value if isinstance(value, list) else [value]
-    if any(isinstance(item, int) and item.bit_length() > 1024 for item in items):
-        raise ValueError(f"the number {key} has more than {MAX_DIGITS} digits")
-
-
-class _Bounded(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """PyYAML's safe loader, without integers to the base 60, whose time is quadratic."""
-
-    def construct_scalar(self, node: Any) -> Any:
-        if len(node.value) > MAX_DIGITS and node.tag.endswith((":int", ":float")):
-            raise ValueError(f"a number has more than {MAX_DIGITS} digits")
-        return super().construct_scalar(node)
-
-
 def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        loader = _Bounded(text)
+        loader = _LOADER(text)
         node = loader.get_node() if loader.check_node() else None
         data = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
@@ -200,7 +184,7 @@ def _lines_in(root: Any) -> Iterator[tuple[str, int]]:
 def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     values = flatten(json.loads(text))
     with suppress(yaml.YAMLError):  # JSON is YAML, but for tabs
-        node = yaml.compose(text.replace("\t", " "), _Bounded)
+        node = yaml.compose(text.replace("\t", " "), _LOADER)
         return values, _node_lines(node)
     return values, {}
 

@@ -26,20 +26,16 @@ from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import boot_folder, child_environment
 from fp8verify.version import __version__
 
-TIMEOUT_S = 120.0
 GRACE_S = 3.0
 _POLL_S = 0.05
 _TAIL = 64 << 10
 # A dry start is no run: nothing should be reported to a tracking service.
 _QUIET = {"WANDB_MODE": "disabled"}
+_SEEN = dict[str, tuple[ModuleRecord, ...]]
 _MARK = "FP8VERIFY_DRY_START"  # its value tells the processes of one dry start from all others
 
 
-class _Seen(msgspec.Struct):
-    modules: tuple[ModuleRecord, ...]
-
-
-def dry_start(command: Sequence[str], timeout: float = TIMEOUT_S) -> DryModel:
+def dry_start(command: Sequence[str], timeout: float) -> DryModel:
     """Run `command` until its first optimizer is built, at most for `timeout` seconds.
 
     What the script does before that is done: folders that it makes, data that it loads.
@@ -93,7 +89,7 @@ def _read(folder: Path) -> tuple[ModuleRecord, ...]:
     found: list[tuple[ModuleRecord, ...]] = []
     for path in folder.glob("model-*.json"):
         with suppress(OSError, ValueError):
-            found.append(msgspec.json.decode(path.read_bytes(), type=_Seen).modules)
+            found.append(msgspec.json.decode(path.read_bytes(), type=_SEEN)["modules"])
     return max(found, key=lambda modules: flops(layers_of(modules)), default=())
 
 

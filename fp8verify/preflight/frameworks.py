@@ -99,8 +99,8 @@ class Config(NamedTuple):
 def frameworks() -> dict[str, Row]:
     """Return the frameworks by name, in the order in which they are asked.
 
-    `keys` of each are those that it knows, by section, as far as we do; `source` is that of its
-    schema, "" if it has none.
+    `keys` of each are those that it knows, by section, as far as we do; `source` is where they are
+    from.
     """
     rows = table("frameworks")
     return {name: _completed(name, row) for name, row in rows.items() if name != "families"}
@@ -114,7 +114,9 @@ def _completed(name: str, row: Row) -> Row:
         keys = {f"{under}.{name}" if name else under: names for name, names in keys.items()}
     for section, names in row.get("fields", {}).items():
         keys[section] = keys.get(section, frozenset()) | frozenset(names)
-    return {**family, **row, "keys": keys, "source": schemas().get(schema, {}).get("source", "")}
+    source = schemas().get(schema, {}).get("source")
+    whole = {"has_schema": source is not None, "source": source or row["evidence"]}
+    return {**family, **row, "keys": keys, **whole}
 
 
 def recognize(document: Document) -> Config | None:
@@ -173,9 +175,6 @@ def _canonical(key: str, row: Row) -> str:
     """Return a key's name in the rows: Megatron's family shares the names of Megatron-LM."""
     if key in row.get("alias", ()):
         return str(row["alias"][key])
-    section = row.get("section_of_arguments")
-    if section and key.startswith("fp8_") and not key.startswith(section):
-        return f"{section}.{key.removeprefix('fp8_')}"
     prefix = next((prefix for prefix in row.get("strip", ()) if key.startswith(prefix)), "")
     key = key.removeprefix(prefix)
     if row.get("family") == "megatron":

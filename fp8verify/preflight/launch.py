@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document, kind_of, read_document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by, recognize
 from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.machine import Gpus, RunPython, built_for
+from fp8verify.preflight.tables import said
 
 if TYPE_CHECKING:
     from fp8verify.capture.schema import ModuleRecord
@@ -39,15 +41,6 @@ class DryModel(NamedTuple):
     causes: tuple[Failure, ...] = ()
 
 
-class Missing(NamedTuple):
-    """A configuration that a launch names and that is not here: who names it, where, what."""
-
-    path: str
-    line: int | None
-    framework: str
-    file: str
-
-
 class Facts(NamedTuple):
     """The facts that all rules read.
 
@@ -56,7 +49,7 @@ class Facts(NamedTuple):
         configs: the configurations, including those that the command names.
         unread: documents whose framework is not known, among them Python sources.
         named: the files that were named, not only found in the command.
-        missing: configurations that a launch names and that are not on this machine.
+        missing: what is said of configurations that a launch names and that are not here.
         command: what would be run.
         gpus: the GPUs of this machine, or those that were named.
         python: the run's Python, and its packages.
@@ -68,7 +61,7 @@ class Facts(NamedTuple):
     configs: tuple[Config, ...] = ()
     unread: tuple[Document, ...] = ()
     named: tuple[str, ...] = ()
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[Check, ...] = ()
     command: tuple[str, ...] = ()
     gpus: Gpus = Gpus()
     python: RunPython = RunPython("", "", named=False)
@@ -131,13 +124,15 @@ def read_launch(
     )
 
 
-def _missing(documents: Sequence[Document]) -> Iterator[Missing]:
-    """Yield the configurations that launch scripts and the command name, and that are not here."""
+def _missing(documents: Sequence[Document]) -> Iterator[Check]:
+    """Yield what is said of configurations that launches name, and that are not here."""
     for document in documents:
         for key, file in _config_files(document):
             if not (Path(file).is_file() or "$" in file):
+                framework = launched_by(document)
+                whose = f"{framework}; its" if framework else "the"
                 line = document.lines.get(key)
-                yield Missing(document.path, line, launched_by(document), file)
+                yield said("config-not-found", document.path, line, whose=whose, missing=file)
 
 
 def _config_files(document: Document) -> Iterator[tuple[str, str]]:

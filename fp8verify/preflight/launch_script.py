@@ -78,12 +78,10 @@ class _Script:
                 stack += [(child, depth + 1, branch) for child in reversed(node.children)]
 
     def _assign(self, node: Any) -> None:
-        name = node.child_by_field_name("name")
-        value = node.child_by_field_name("value")
-        is_array = value is not None and value.type == "array"
-        if is_array and name is not None:
+        name, value = (node.child_by_field_name(field) for field in ("name", "value"))
+        if name is not None and value is not None and value.type == "array":
             self.arrays.add(_text(name))
-        if name is not None and name.type == "variable_name" and not is_array:
+        elif name is not None and name.type == "variable_name":
             text = self._resolved(_unquoted(value)) if value is not None else ""
             self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
 

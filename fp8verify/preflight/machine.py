@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import json
 import re
 import subprocess
 import sys
@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple
-
-import msgspec
 
 from fp8verify.analysis.gpus import multiplies, part_of
 from fp8verify.errors import UsageError
@@ -118,27 +116,12 @@ def parse(tool: str, text: str) -> Iterator[Gpu]:
             if len(row) == 2:
                 yield Gpu(*(cell.strip() for cell in row))
         return
-    with suppress(msgspec.DecodeError):
-        data = msgspec.json.decode(text, type=_AmdGpus | list[_AmdGpu])
-        for gpu in data if isinstance(data, list) else data.gpu_data:
-            target = gpu.asic.target_graphics_version.lower().partition(":")[0]
+    with suppress(ValueError, TypeError, AttributeError, KeyError):
+        data = json.loads(text)
+        for gpu in data["gpu_data"] if isinstance(data, dict) else data:  # as ROCm 7 wraps it
+            target = gpu["asic"]["target_graphics_version"].lower().partition(":")[0]
             if target.startswith("gfx"):
-                yield Gpu(gpu.asic.market_name or "AMD GPU", target)
-
-
-class _Asic(msgspec.Struct):
-    target_graphics_version: str = ""
-    market_name: str = ""
-
-
-class _AmdGpu(msgspec.Struct):
-    asic: _Asic = msgspec.field(default_factory=_Asic)
-
-
-class _AmdGpus(msgspec.Struct):
-    """The list of GPUs as ROCm 7 wraps it."""
-
-    gpu_data: list[_AmdGpu] = []
+                yield Gpu(gpu["asic"].get("market_name") or "AMD GPU", target)
 
 
 class Format(NamedTuple):
@@ -223,9 +206,10 @@ def find_python(command: Sequence[str], environment: Mapping[str, str]) -> RunPy
         found = which(word, path=environment.get("PATH"))
         if found and re.fullmatch(r"python[\d.]*", name):
             return RunPython(found, "of the command", named=True)
-        is_launcher = _LAUNCHERS_BESIDE_PYTHON.fullmatch(name)
-        if found and is_launcher and (program := _shebang(Path(found))):
-            return RunPython(program, f"of {name}", named=True)
+        if found and _LAUNCHERS_BESIDE_PYTHON.fullmatch(name):
+            beside = Path(found).with_name("python")
+            if beside.exists():
+                return RunPython(str(beside), f"of {name}", named=True)
         if word.endswith(".py"):
             if command[0] == word:
                 program, whose = choose_python(None, environment)  # as `run` does
@@ -234,15 +218,6 @@ def find_python(command: Sequence[str], environment: Mapping[str, str]) -> RunPy
     ours = Python(sys.executable, "that runs fp8verify")
     active = next(active_pythons(environment), ours)
     return RunPython(active.program, active.whose or "", named=False)
-
-
-def _shebang(program: Path) -> str | None:
-    """Return the Python in a script's first line."""
-    with suppress(OSError), program.open("rb") as file:
-        match = re.match(rb"#!\s*(\S*python[\d.]*)\s*$", file.readline(512))
-        if match and Path(found := os.fsdecode(match[1])).exists():
-            return found
-    return None
 
 
 def with_versions(python: RunPython) -> RunPython:

@@ -242,14 +242,11 @@ def test_the_first_folder_on_the_path_is_the_one_that_is_imported() -> None:
 
 
 def test_the_python_of_the_command_is_the_trainings(tmp_path: Path) -> None:
-    python, venv = tmp_path / "bin" / "python3.11", tmp_path / "venv"
-    for program in (python, venv / "bin" / "python"):
-        program.parent.mkdir(parents=True)
+    python, venv = tmp_path / "bin" / "python", tmp_path / "venv"
+    for program in (python, venv / "bin" / "python", tmp_path / "bin" / "torchrun"):
+        program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text("")
         program.chmod(0o755)
-    launcher = tmp_path / "bin" / "torchrun"
-    launcher.write_text(f"#!{python}\nimport sys\n")
-    launcher.chmod(0o755)
     environment = {"PATH": str(python.parent), "VIRTUAL_ENV": str(venv)}
 
     def found(command: str) -> str:

@@ -42,22 +42,18 @@ def asked(facts: Facts) -> Iterator[Check]:
     """The FP8 request of each file, as the doctor understands it."""
     for config in facts.configs:
         yield _of_a_config(config)
-    absent = {missing.path for missing in facts.missing}
+    launches = {check.file for check in facts.missing}
     for document in facts.unread:
         found = list(_mentions(document))
         is_python = document.kind == "python"
-        is_named = is_python or (document.path in facts.named and document.path not in absent)
+        is_named = is_python or (document.path in facts.named and document.path not in launches)
         # What a script does is told by its model, if that was built.
         told_by_model = is_python and facts.model and facts.model.modules
         if (found or (is_named and not facts.asks)) and not told_by_model:
             yield _unread(document, found)
         if not is_python:  # which may have a branch for each GPU
             yield from _formats(document, found, facts)
-    for missing in facts.missing:
-        whose = f"{missing.framework}; its" if missing.framework else "the"
-        yield said(
-            "config-not-found", missing.path, missing.line, whose=whose, missing=missing.file
-        )
+    yield from facts.missing
 
 
 def _mentions(document: Document) -> Iterator[Mention]:

@@ -32,7 +32,7 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             section, _, name = key.rpartition(".")
             near = nearest_name(name, names) if place < _COMPARED else None
             # Else these are the keys on FP8 alone, among many others.
-            is_whole = row["source"] or section in row.get("closed", ())
+            is_whole = row["has_schema"] or section in row.get("closed", ())
             if near is not None and (is_file or _speaks(near, row)):
                 yield _misspelled(config, key, near)
             elif (is_file and is_whole) or _speaks(name, row):
@@ -44,7 +44,7 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             hint = "Check their spelling; they may belong to another version."
             line = config.document.lines.get(unknown[0])
             yield Check(
-                "config-key-unknown", status, message, hint, _source(row), config.path, line
+                "config-key-unknown", status, message, hint, row["source"], config.path, line
             )
 
 
@@ -59,8 +59,8 @@ def _lacks(key: str, config: Config) -> frozenset[str]:
         launcher = keys_of("accelerate launch")[""]
         if plain in launcher:
             return frozenset()
-        if "section_of_arguments" in config.row:
-            names |= launcher
+        if schema := config.row.get("schema_of_arguments"):
+            names |= keys_of(schema)[""]
     return frozenset() if {name, plain, plain.removeprefix("no_")} & names else names
 
 
@@ -89,17 +89,13 @@ def _misspelled(config: Config, key: str, near: str) -> Check:
     message = f"{_as_read(config)} has no key {name}, and {effect}"
     hint = f"Did you mean {near.replace('_', '-') if dashed else near}?"
     status = Status.FAIL if effect != _IGNORES else Status.WARN
-    source, line = _source(config.row), config.document.lines.get(key)
+    source, line = config.row["source"], config.document.lines.get(key)
     return Check("config-key-unknown", status, message, hint, source, config.path, line)
-
-
-def _source(row: Row) -> str:
-    return str(row["source"] or row["evidence"])
 
 
 def _as_read(config: Config) -> str:
     """Return a framework with its version of which the keys and values are known."""
-    version = re.search(r" ([0-9a-f]{7,}|\d+(?:\.\d+)+)\b", _source(config.row))
+    version = re.search(r" ([0-9a-f]{7,}|\d+(?:\.\d+)+)\b", config.row["source"])
     return f"{config.framework} {version[1]}" if version else config.framework
 
 
