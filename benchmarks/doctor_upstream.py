@@ -19,7 +19,7 @@ from pathlib import Path
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.checks import Status
 from fp8verify.preflight.launch import Facts, read_launch
-from fp8verify.preflight.machine import Gpu, Gpus
+from fp8verify.preflight.machine import Gpu
 from fp8verify.preflight.rules import judge
 
 OUT = Path(__file__).parent / "results" / "doctor_upstream.json"
@@ -117,7 +117,7 @@ def files(root: Path) -> Iterator[Path]:
 def facts_of(path: Path) -> Facts:
     """Return the facts of one file, on a B200 with current versions of all libraries."""
     facts = read_launch([str(path)], [], {})
-    return facts._replace(gpus=Gpus((Gpu("NVIDIA B200", "10.0"),)))
+    return facts._replace(gpus=(Gpu("NVIDIA B200", "10.0"),))
 
 
 if __name__ == "__main__":

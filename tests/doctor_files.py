@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import Facts, read_launch
-from fp8verify.preflight.machine import Gpu, Gpus, RunPython
+from fp8verify.preflight.machine import Gpu, RunPython
 from fp8verify.preflight.rules import judge
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")
@@ -55,7 +55,8 @@ def facts_of(
 ) -> Facts:
     """Return facts about files on a machine that is written down, not looked at."""
     return read_launch(configs, command, environment or {})._replace(
-        gpus=Gpus(tuple(gpus), "" if gpus else "no tool is here"),
+        gpus=tuple(gpus),
+        why_no_gpu="no tool is here",
         python=RunPython("/venv/bin/python", "of the PATH", named=False, versions=versions),
         require_gpu=require_gpu,
     )

@@ -65,25 +65,24 @@ def doctor(
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from fp8verify.preflight import machine
     from fp8verify.preflight.launch import read_launch
-    from fp8verify.preflight.machine import (
-        Gpus,
-        find_gpus,
-        find_python,
-        named_gpus,
-        with_versions,
-    )
     from fp8verify.preflight.rules import judge
 
     words = [str(word) for word in command]
     variables = os.environ if environment is None else environment
-    found = find_python(words, variables)
-    given = Gpus(tuple(gpu for name in gpus for gpu in named_gpus(name)))
+    found = machine.find_python(words, variables)
+    given = tuple(gpu for name in gpus for gpu in machine.named_gpus(name))
     with ThreadPoolExecutor(2) as pool:  # programs run in parallel with reading the files
-        seen = pool.submit(lambda: given if gpus else find_gpus())
-        python = pool.submit(with_versions, found)
+        seen = pool.submit(lambda: (given, "") if gpus else machine.find_gpus())
+        python = pool.submit(machine.with_versions, found)
         facts = read_launch([str(path) for path in configs], words, variables)
-    facts = facts._replace(gpus=seen.result(), python=python.result(), require_gpu=require_gpu)
+    facts = facts._replace(
+        python=python.result(),
+        gpus=seen.result()[0],
+        why_no_gpu=seen.result()[1],
+        require_gpu=require_gpu,
+    )
     if start and command:
         from fp8verify.preflight.dry_start import dry_start
 
@@ -117,13 +116,15 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
 def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     """Yield what `doctor` finds in the files that a command names."""
     from fp8verify.preflight.launch import read_launch
-    from fp8verify.preflight.machine import Gpu, Gpus
+    from fp8verify.preflight.machine import Gpu
     from fp8verify.preflight.rules import judge
+    from fp8verify.report.model.parts import Finding
+    from fp8verify.terms import Severity
 
     seen = report.environment
     facts = read_launch([], command, os.environ)
     facts = facts._replace(
-        gpus=Gpus((Gpu(seen.gpu, seen.compute_capability),) if seen.gpu else ()),
+        gpus=(Gpu(seen.gpu, seen.compute_capability),) if seen.gpu else (),
         python=facts.python._replace(versions=seen.versions),
     )
     # A library that the process had not imported is not in the versions, and may be installed.
@@ -140,17 +141,13 @@ def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     if any(rank.modules.counts for rank in report.ranks if rank.modules):
         sources = {one.path for one in facts.unread if one.kind == "python"}
         found = [check for check in found if check.file not in sources]
-    for check in found[:_SHOWN]:
-        place = f"{check.file}:{check.line or 1}: " if check.file else ""
-        yield _warning(check.code, f"{place}{check.message}", check.hint)
+    told = [(check.code, f"{_place(check)}{check.message}", check.hint) for check in found]
     if facts.asks and not found:
-        message = f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it"
         hint = "`fp8verify doctor` before the same command checks the versions here too."
-        yield _warning("fp8-asked", message, hint)
+        told = [("fp8-asked", f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it", hint)]
+    for code, message, hint in told[:_SHOWN]:
+        yield Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)
 
 
-def _warning(code: str, message: str, hint: str) -> Finding:
-    from fp8verify.report.model.parts import Finding
-    from fp8verify.terms import Severity
-
-    return Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)
+def _place(check: Check) -> str:
+    return f"{check.file}:{check.line or 1}: " if check.file else ""

@@ -30,17 +30,10 @@ MAX_KEY = 256
 _HUGE = re.compile(r"[\d_]{301}|0[xob][\da-fA-F_]{301}|(?:\d{1,2}:){150}")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DOTS = 300  # in a line of TOML, whose reader takes quadratic time for dotted keys
-_KINDS = {
-    ".toml": "toml",
-    ".yaml": "yaml",
-    ".yml": "yaml",
-    ".json": "json",
-    ".sh": "shell",
-    ".bash": "shell",
-    ".slurm": "shell",
-    ".sbatch": "shell",
-    ".py": "python",
-}
+_ENDINGS = {
+    "toml": (".toml",), "yaml": (".yaml", ".yml"), "json": (".json",), "python": (".py",),
+    "shell": (".sh", ".bash", ".slurm", ".sbatch"),
+}  # fmt: skip
 
 
 class Document(NamedTuple):
@@ -69,7 +62,8 @@ class Document(NamedTuple):
 
 def kind_of(path: str) -> str | None:
     """Return "toml", "yaml", "json", "shell" or "python" by the file's name, None for others."""
-    return _KINDS.get(Path(path).suffix.lower())
+    name = path.lower()
+    return next((kind for kind, ends in _ENDINGS.items() if name.endswith(ends)), None)
 
 
 def read_document(path: str) -> Document:

@@ -13,7 +13,7 @@ from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document, kind_of, read_document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by, recognize
 from fp8verify.preflight.launch_script import arguments
-from fp8verify.preflight.machine import Gpus, RunPython, built_for
+from fp8verify.preflight.machine import Gpu, RunPython, built_for
 from fp8verify.preflight.tables import said
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Facts(NamedTuple):
         missing: what is said of configurations that a launch names and that are not here.
         command: what would be run.
         gpus: the GPUs of this machine, or those that were named.
+        why_no_gpu: why none is seen here.
         python: the run's Python, and its packages.
         require_gpu: whether a machine without a GPU fails.
         model: the result of a dry start, None if nothing was started.
@@ -63,7 +64,8 @@ class Facts(NamedTuple):
     named: tuple[str, ...] = ()
     missing: tuple[Check, ...] = ()
     command: tuple[str, ...] = ()
-    gpus: Gpus = Gpus()
+    gpus: tuple[Gpu, ...] = ()
+    why_no_gpu: str = ""
     python: RunPython = RunPython("", "", named=False)
     require_gpu: bool = False
     model: DryModel | None = None

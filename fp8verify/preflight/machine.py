@@ -33,13 +33,6 @@ class Gpu(NamedTuple):
     capability: str | None = None
 
 
-class Gpus(NamedTuple):
-    """The GPUs found, or why there are none to see."""
-
-    found: tuple[Gpu, ...] = ()
-    why_none: str = ""
-
-
 def answer_of(*command: str, given: str = "", timeout: float = TIMEOUT_S) -> tuple[int, str, str]:
     """Run a program; return its exit code, output and errors, or -1 and the reason."""
     try:
@@ -59,17 +52,17 @@ def answer_of(*command: str, given: str = "", timeout: float = TIMEOUT_S) -> tup
     return done.returncode, done.stdout, done.stderr
 
 
-def find_gpus() -> Gpus:
-    """Ask the driver's tool, if there is one."""
+def find_gpus() -> tuple[tuple[Gpu, ...], str]:
+    """Return the GPUs by the driver's tool, if there is one, and why none is seen."""
     tool = next((tool for tool in (NVIDIA_QUERY, AMD_QUERY) if which(tool[0])), None)
     if tool is None:
-        return Gpus(why_none="no nvidia-smi or amd-smi")
+        return (), "no nvidia-smi or amd-smi"
     code, out, err = answer_of(*tool)
     if code == -1:
-        return Gpus(why_none=f"{tool[0]} {err}")
+        return (), f"{tool[0]} {err}"
     said = [*out.strip().splitlines(), *err.strip().splitlines(), "-"]
     found = tuple(parse(tool[0], out)) if code == 0 else ()
-    return Gpus(found, f"{tool[0]} says: {said[0][:200]}")
+    return found, f"{tool[0]} says: {said[0][:200]}"
 
 
 # NVIDIA's compute capabilities and AMD's targets, by the words of a name that tell the part.
@@ -242,8 +235,6 @@ def built_for(versions: Mapping[str, str]) -> dict[str, str]:
         return {"torch_rocm": rocm[1]}
     if cuda:
         return {"torch_cuda": f"{cuda[1]}.{cuda[2]}"}
-    for name in ("nvidia_cublas", "nvidia_cublas_cu12", "nvidia_cublas_cu11"):
-        version = parsed(versions.get(name))
-        if version is not None:
-            return {"torch_cuda": f"{version.major}.{version.minor}"}
-    return {}
+    cublas = (text for name, text in versions.items() if name.startswith("nvidia_cublas"))
+    version = parsed(next(cublas, None))
+    return {"torch_cuda": f"{version.major}.{version.minor}"} if version else {}

@@ -20,7 +20,7 @@ from fp8verify.files import parse_toml
 from fp8verify.logs.failures import Failure, causes, failures
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import DryModel, read_launch
-from fp8verify.preflight.machine import Gpu, Gpus, RunPython
+from fp8verify.preflight.machine import Gpu, RunPython
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, codes, plain, rules
 from scripts.docs.shell import ROOT
@@ -150,7 +150,8 @@ def _checks(
     python = RunPython("/venv/bin/python", "on the PATH", named=False, versions=versions)
     yield from judge(
         read_launch(configs, [], {})._replace(
-            gpus=Gpus(gpus, "" if gpus else "no nvidia-smi or amd-smi"),
+            gpus=gpus,
+            why_no_gpu="no nvidia-smi or amd-smi",
             python=python,
         )
     )
@@ -225,13 +226,13 @@ def _scenes() -> dict[str, Check]:
         accelerate = read_launch([str(Path(folder) / "accelerate.yaml")], [], {})
         for states in (("fp8", "high_precision"), ("fp8_module_off",)):
             model = DryModel(tuple(_module(i, state) for i, state in enumerate(states)))
-            for check in judge(accelerate._replace(gpus=Gpus((_H100,)), model=model)):
+            for check in judge(accelerate._replace(gpus=(_H100,), model=model)):
                 found.setdefault(check.code, _without(check, f"{folder}/"))
         odd = (_module(0, "high_precision", outputs=8), _module(1, "high_precision"))
         failed = DryModel((), "it built no optimizer in 120 s, and was ended",
                           "Give it more time with --timeout.", failures()[:1])  # fmt: skip
         for model in (DryModel(odd), failed):
-            for check in judge(accelerate._replace(gpus=Gpus((_H100,)), model=model)):
+            for check in judge(accelerate._replace(gpus=(_H100,), model=model)):
                 found.setdefault(check.code, _without(check, f"{folder}/"))
     return found
 

@@ -167,7 +167,7 @@ def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> 
     """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
     for fmt in ("mxfp8", "nvfp4"):
         found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
-        gpus = dict.fromkeys(one.name for one in facts.gpus.found if trains_in(one, fmt) is False)
+        gpus = dict.fromkeys(one.name for one in facts.gpus if trains_in(one, fmt) is False)
         if found and gpus:
             what = f"{_told(found)}: {listed(list(gpus))} {formats()[fmt].refused}"
             yield said("no-fp8-units/mentioned", document.path, _first(found), what=what)

@@ -13,10 +13,10 @@ from fp8verify.preflight.tables import said
 
 def gpus(facts: Facts) -> Iterator[Check]:
     """Whether the GPUs multiply what is asked for; FP8 if nothing is."""
-    found = facts.gpus.found
+    found = facts.gpus
     if not found:
         status = Status.FAIL if facts.require_gpu else Status.SKIPPED
-        yield said("no-gpu", status=status, why=facts.gpus.why_none)
+        yield said("no-gpu", status=status, why=facts.why_no_gpu)
         return
     for name in dict.fromkeys(ask.format for ask, _ in facts.asks) or ("fp8",):
         fmt, answers = formats()[name], [trains_in(gpu, name) for gpu in found]
@@ -43,7 +43,7 @@ def torch_of_the_run(facts: Facts) -> Iterator[Check]:
     if version is None:
         key = f"torch-not-installed{'/named' if python.named else ''}"
         yield said(key, python=label, why=python.why_unknown or "has no torch")
-    elif facts.gpus.found and version.endswith("+cpu"):
+    elif facts.gpus and version.endswith("+cpu"):
         yield said("torch-without-cuda", status=_fault(facts), version=version, python=label)
     else:
         names = ("torch", "triton", "torchao", "transformer_engine", "accelerate", "deepspeed")

@@ -45,8 +45,8 @@ def _known_of_machine(facts: Facts) -> Known:
         "versions": {name: parsed(text) or text for name, text in facts.versions.items()},
         "environment": facts.environment,
         "command": arguments(facts.command),
-        "capability": [gpu.capability for gpu in facts.gpus.found if gpu.capability] or MISSING,
-        "gpu": [part for gpu in facts.gpus.found for part in re.split("[- ]", gpu.name)],
+        "capability": [gpu.capability for gpu in facts.gpus if gpu.capability] or MISSING,
+        "gpu": [part for gpu in facts.gpus for part in re.split("[- ]", gpu.name)],
         "asks_outside": _asks_accelerate(facts),
         "trl": "trl" in facts.versions or any("trl" in text.lower() for text in facts.command),
     }
