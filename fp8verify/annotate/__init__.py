@@ -97,19 +97,6 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 Fields = dict[str, Any]
 
 
-def _color(precision: Precision) -> str:
-    """Return the name of a color that chrome://tracing knows (catapult, color_scheme.html).
-
-    Perfetto ignores colors by design (google/perfetto#624) and colors by name instead: the
-    precision track is for it.
-    """
-    if precision.is_fp8:
-        return "good"
-    if precision.is_low or precision is Precision.INT8:
-        return "rail_response"
-    return "grey" if precision is Precision.UNKNOWN else "bad"
-
-
 class Writer:
     """One copy of a trace: the sink of its document's events and metadata.
 
@@ -206,8 +193,7 @@ class Writer:
         self.counts[precision.value] += 1
         args: Fields = dict(_fields.decode(event.get("args", b"{}")))
         args[CATEGORY] = {"precision": precision.value, "leg": leg.value}
-        labeled = {**event, "cname": _color(precision), "args": args}
-        return [labeled, *self._track(event, f"{precision.value} {leg.value}")]
+        return [{**event, "args": args}, *self._track(event, f"{precision.value} {leg.value}")]
 
     def _label(self, name: str, duration_ns: int) -> tuple[Precision, Leg] | None:
         """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
@@ -220,7 +206,10 @@ class Writer:
         return None
 
     def _track(self, event: Fields, name: str) -> Iterable[Fields]:
-        """Yield a slice on the stream's precision track, and first the name of the track."""
+        """Yield a slice on the stream's precision track, and first the name of the track.
+
+        Perfetto colors slices by name, and by nothing else by design (google/perfetto#624).
+        """
         process, stream = bytes(event["pid"]), bytes(event["tid"])
         if not stream.isdigit():
             return

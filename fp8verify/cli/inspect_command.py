@@ -1,4 +1,4 @@
-"""`fp8verify inspect`, the verdict from traces, and `fp8verify annotate`, which colors them."""
+"""`fp8verify inspect`, the verdict from traces, and `fp8verify annotate`, which labels them."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def inspect_command(
 def annotate_command(trace: str, output: Path) -> None:
     """Copy a trace with every GEMM labeled by precision and GEMM pass, for trace viewers.
 
-    Kernels get a color (for chrome://tracing) and arguments. Each stream gets a precision track,
-    which Perfetto colors by name. Nothing else changes.
+    Kernels get arguments, and each stream a precision track, which Perfetto colors by name. Nothing
+    else changes.
 
     \b
     fp8verify annotate trace.json.gz -o annotated.json.gz

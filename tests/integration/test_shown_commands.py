@@ -92,7 +92,7 @@ def test_a_baseline_is_saved_and_kept_to(shown: Shown, tmp_path: Path) -> None:
     assert done.stdout.startswith("::notice title=FP8 ACTIVE::")
 
 
-def test_a_page_and_a_colored_trace(shown: Shown, tmp_path: Path) -> None:
+def test_a_page_and_a_labeled_trace(shown: Shown, tmp_path: Path) -> None:
     capture(tmp_path, capture="fp8_compiled", **{"trace.json.gz": "fp8_compiled/rank0.json.gz"})
     for command in shown.commands:
         assert shown.run(command).returncode == 0
