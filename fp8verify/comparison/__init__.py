@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fp8verify.comparison import measure, speed
 from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
@@ -120,7 +122,8 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
 
 
 def _side(report: Report, side: Measured) -> Side:
-    rank, times = side.ranks[0], side.times
+    rank, times = side.ranks[0], asdict(side.times)
+    figures = {name: value for name, value in times.items() if name.endswith("_us")}
     return Side(
         name=report.name,
         source=rank.source,
@@ -131,13 +134,9 @@ def _side(report: Report, side: Measured) -> Side:
         fp8_share_of_time=side.fp8_share,
         step=StepTimes(
             measured=side.measured,
-            steps=times.count,
-            left_out=times.left_out,
-            mean_us=round(times.mean_us, 3),
-            deviation_us=None if times.deviation_us is None else round(times.deviation_us, 3),
-            median_us=round(times.median_us, 3),
-            min_us=round(times.min_us, 3),
-            max_us=round(times.max_us, 3),
+            steps=side.times.count,
+            left_out=side.times.left_out,
+            **{name: value and round(value, 3) for name, value in figures.items()},
         ),
         flops_per_step=side.work,
     )
@@ -246,17 +245,15 @@ def parse_gap(text: float | str | None) -> tuple[float, bool] | None:
     if text is None:
         return None
     written = str(text).strip()
-    try:
-        value = float(written.removesuffix("%"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(
-            f"--max-loss-gap {text} is neither a number nor a percentage",
-            "Pass a difference of losses such as 0.05, or a share of the loss such as 5%.",
-        )
     relative = written.endswith("%")
-    return (value / 100 if relative else value), relative
+    with suppress(ValueError):
+        gap = float(written.removesuffix("%")) / (100 if relative else 1)
+        if 0 <= gap < math.inf:
+            return gap, relative
+    raise UsageError(
+        f"--max-loss-gap {text} is neither a number nor a percentage",
+        "Pass a difference of losses such as 0.05, or a share of the loss such as 5%.",
+    )
 
 
 def apply_gate(
