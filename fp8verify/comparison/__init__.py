@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 
 from fp8verify.comparison import measure, speed
-from fp8verify.comparison.losses import loss_findings, pair_losses, why_apart
+from fp8verify.comparison.losses import loss_findings, pair_losses
 from fp8verify.comparison.measure import Measured
 from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import LossSeries, read_losses
@@ -41,6 +41,10 @@ _FAILED = 1
 NOT_COMPARABLE = 3
 _MORE_FP8 = 0.1
 _SAME_MEMORY = 0.02
+_OTHER_WORK = (
+    "a step of the candidate does {:.2f} times the work: equal steps are not equal tokens, and the "
+    "gap of the losses is not judged"
+)
 
 
 def compare_reports(
@@ -70,7 +74,8 @@ def compare_reports(
             names=names,
         )
     before, after = measured
-    loss = pair_losses(ours, theirs) if ours is not None and theirs is not None else None
+    paired = pair_losses(ours, theirs)
+    loss, why_none = (None, paired) if isinstance(paired, str) else (paired, "")
     ratio = speed.work_ratio(before, after)
     work = ratio if ratio is not None and speed.differs(ratio) else 1.0
     memory = measure.pair_memory(baseline, candidate)
@@ -93,10 +98,11 @@ def compare_reports(
         ranks=measure.pair_ranks(before, after),
         loss=loss,
         memory=memory,
-        findings=(*slow, *(loss_findings(loss) if work == 1.0 else ())),
+        findings=(*slow, *(loss_findings(loss) if loss and work == 1.0 else ())),
         notes=(
             *_run_notes(baseline, candidate, before, after),
-            *_loss_notes(losses, loss, work),
+            *filter(None, [why_none]),
+            *([_OTHER_WORK.format(work)] if loss and work != 1.0 else ()),
             *memory_notes(memory),
         ),
         work_ratio=None if ratio is None else round(ratio, 4),
@@ -170,26 +176,6 @@ def _run_notes(
     if after.fp8_share <= before.fp8_share:
         yield "the candidate's FP8 share is not above the baseline's"
     yield from speed.ranks_that_lost_fp8(before, after)
-
-
-def _loss_notes(
-    losses: tuple[LossSeries | None, LossSeries | None], pair: LossPair | None, work: float
-) -> Iterator[str]:
-    """Yield why losses are not compared, or not judged."""
-    ours, theirs = losses
-    if ours is None and theirs is None:
-        return
-    if ours is None or theirs is None:
-        yield f"only the log of the {'candidate' if ours is None else 'baseline'} has losses"
-    elif pair is None:
-        apart = why_apart(ours, theirs)
-        reason = "the logs' losses have no step in common"
-        yield f"the losses are not compared: {apart}" if apart else reason
-    elif work != 1.0:
-        yield (
-            f"a step of the candidate does {work:.2f} times the work: equal steps are not "
-            "equal tokens, and the gap of the losses is not judged"
-        )
 
 
 def memory_notes(memory: MemoryPair | None) -> list[str]:

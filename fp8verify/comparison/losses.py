@@ -35,12 +35,17 @@ _STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
 Points = Mapping[int, float]
 
 
-def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
-    """Compare two series at their common steps; None if there are none."""
+def pair_losses(baseline: LossSeries | None, candidate: LossSeries | None) -> LossPair | str:
+    """Compare two series at their common steps; or return why not, "" if there is none."""
+    if baseline is None or candidate is None:
+        known = "baseline" if baseline else "candidate" if candidate else ""
+        return known and f"only the log of the {known} has losses"
+    if apart := _why_apart(baseline, candidate):
+        return f"the losses are not compared: {apart}"
     before, after = baseline.points, candidate.points
     common = sorted(before.keys() & after.keys())
-    if not common or why_apart(baseline, candidate) is not None:
-        return None
+    if not common:
+        return "the logs' losses have no step in common"
     steps = [step for step in common if _usable(before[step]) and _usable(after[step])]
     gaps = [after[step] - before[step] for step in steps]
     relative = _relative(gaps, [before[step] for step in steps])
@@ -71,7 +76,7 @@ def pair_losses(baseline: LossSeries, candidate: LossSeries) -> LossPair | None:
     )
 
 
-def why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
+def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
     """Return why equal step numbers of two series are different steps; None if they are not."""
     if baseline.counted != candidate.counted:
         silent = baseline.framework if baseline.counted else candidate.framework
@@ -202,10 +207,8 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def loss_findings(loss: LossPair | None) -> Iterator[Finding]:
+def loss_findings(loss: LossPair) -> Iterator[Finding]:
     """Yield what the gap of two losses calls for."""
-    if loss is None:
-        return
     if loss.first_bad_run == "candidate":
         yield finding("nan-or-inf", "compared", where=loss.place_of(loss.first_bad_step))
     gap = loss.relative_gap or 0.0
