@@ -66,7 +66,8 @@ class Framework(_Row, frozen=True, eq=False):
 
     Attributes:
         name: how reports call it.
-        claims: messages that low precision is on; a group `recipe` is read.
+        claims: messages that low precision is on; the groups `recipe`, and `converted` and `total`
+            layers, are read.
         denials: messages that it is off or fell back.
         limits: messages that limit where.
         words: lower-case words of messages that name no FP8 or FP4; others are not looked at.

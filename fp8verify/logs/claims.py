@@ -13,8 +13,6 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import Line, read_lines, uncolored
 from fp8verify.logs.messages import ALIKE, Message, messages_of
@@ -250,37 +248,36 @@ def _claim_of(message: Message, said: Match, number: int, source: str) -> Claim 
     if says == "not_fp8" and framework == OWN and is_limited(message.text, where.end()):
         return None
     sentence = message.setting.strip() if declared else sentence_of(message.text, where.end())
-    counts = next(filter(None, (pattern.search(sentence) for pattern in _COUNTS)), None)
-    converted = int(counts["converted"]) if counts else None
-    total = int(counts["total"]) if counts and counts["total"] else None
+    counted = _COUNTS.search(sentence)
+    figures = {**(counted.groupdict() if counted else {}), **where.groupdict()}
+    converted, total = (int(figures[name]) if figures.get(name) else None for name in _FIGURES)
     if says == "fp8" and converted == 0:
         says = "not_fp8"
-    claim = Claim(
+    recipe, gather, low, legs = None, None, None, {}
+    if says == "fp8":
+        named = _RECIPE.search(sentence)
+        recipe = figures.get("recipe") or (named and (named["named"] or named["known"]))
+        denied = not declared and denies(sentence, where.end())
+        if denied or (recipe or "").lower() in _NO_RECIPE:
+            return None
+        gather = _ALL_GATHER.search(sentence)
+        low = format_of(sentence, recipe) or "fp8"
+        # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
+        # (prototype/moe_training/config.py) compute the weights' gradient in high precision.
+        if re.search("gw_hp|wgrad_with_hp", recipe or "", re.IGNORECASE):
+            legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+    return Claim(
         line=number,
         text=clean(sentence[:_MAX_TEXT]),
         framework=framework,
         says=says,
-        source=source,
-        converted=converted,
-        total=total,
-    )
-    if says != "fp8":
-        return claim
-    named = _RECIPE.search(sentence)
-    recipe = where.groupdict().get("recipe") or (named and (named["named"] or named["known"]))
-    if (not declared and denies(sentence, where.end())) or (recipe or "").lower() in _NO_RECIPE:
-        return None
-    low = format_of(sentence, recipe) or "fp8"
-    # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
-    # (prototype/moe_training/config.py) compute the gradient of the weights in high precision.
-    high_wgrad = re.search("gw_hp|wgrad_with_hp", recipe or "", re.IGNORECASE)
-    gather = _ALL_GATHER.search(sentence)
-    return replace(
-        claim,
         recipe=recipe,
         all_gather=gather[1].lower() == "true" if gather else None,
+        source=source,
         format=low,
-        legs={"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION} if high_wgrad else {},
+        legs=legs,
+        converted=converted,
+        total=total,
     )
 
 
@@ -291,14 +288,12 @@ _RECIPE = re.compile(
     re.IGNORECASE,
 )
 _ALL_GATHER = re.compile(r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE)
-_COUNTS = (
-    re.compile(r"\b(?P<converted>\d{1,7}) Float8Linear modules, (?P<total>\d{1,7}) total"),
-    re.compile(
-        r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
-        r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
-        r"(?:layers?|modules?|linears?)\b",
-        re.IGNORECASE,
-    ),
+_FIGURES = ("converted", "total")
+_COUNTS = re.compile(
+    r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
+    r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
+    r"(?:layers?|modules?|linears?)\b",
+    re.IGNORECASE,
 )
 
 
@@ -403,12 +398,14 @@ def _first_and_last(arguments: Mapping[str, str]) -> tuple[str, ...]:
     if arguments.get("first_last_layers_bf16", "").lower() != "true":
         return ()
     keys = ("num_layers", 0), ("num_layers_at_start_in_bf16", 1), ("num_layers_at_end_in_bf16", 1)
-    count, first, last = (min(_whole(arguments.get(key), least), MAX_LAYERS) for key, least in keys)
+    numbers = (_number(arguments.get(key), least) for key, least in keys)
+    count, first, last = (min(number, MAX_LAYERS) for number in numbers)
     return tuple(map(str, sorted({*range(first), *range(max(0, count - last), count)})))
 
 
-def _whole(text: str | None, default: int) -> int:
-    return int(text[:9]) if text is not None and text.isdecimal() else default
+def _number(text: str | None, default: int = 0) -> int:
+    digits = (text or "").replace("_", "").replace(",", "")[:9]
+    return int(digits) if digits.isdecimal() else default
 
 
 # ---- ranges of steps
@@ -452,12 +449,8 @@ def _phases_of(text: str, said: Match | None) -> tuple[PhaseClaim, ...]:
 
 def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:
     """Return the phases of MLPerf's recipes: FP4 up to an iteration, and then FP8 or BF16."""
-    step = _whole(values.get("healing_iter"), 0)
+    step = _number(values.get("healing_iter"))
     then = _format_or_high(values.get("healing_precision", ""))
     if not (step and then):
         return ()
     return PhaseClaim(low, None, step), PhaseClaim(then, step + 1, None)
-
-
-def _number(text: str) -> int:
-    return int(text.replace("_", "").replace(",", "")[:12] or 0)
