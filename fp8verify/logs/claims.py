@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import Line, read_lines, uncolored
-from fp8verify.logs.messages import ALIKE, Message, messages_of
+from fp8verify.logs.messages import ALIKE, Message, indent_of, messages_of
 from fp8verify.logs.settings import Request, headings, may_set, requests_in
 from fp8verify.logs.statements import (
     CONFIGURATION,
@@ -386,8 +386,8 @@ def _format_or_high(name: str) -> str | None:
 
 def _section(before: str, line: Line, prefix: str) -> str:
     """Return the format of the section that a list of filters is in, if its name tells it."""
-    around = [before[-200:]] if before.strip(" '\"") else headings(line, prefix)
-    for text in around:
+    above = headings(line, prefix, indent_of(line.text[len(prefix) :]))
+    for text in [before[-200:]] if before.strip(" '\"") else above:
         if names := _SECTION.findall(text):
             return format_of(names[-1]) or "mxfp8"
     return ""

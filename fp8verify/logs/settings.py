@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from fp8verify.logs.lines import Line
@@ -74,6 +74,7 @@ _AFTER = re.compile(r"\s*(?:$|[,;})\]|\u2502]|#|(?:[a-z]{1,12} )?[\w./-]{1,60} ?
 _HEAD = re.compile(
     r"\s{0,200}(?:(?:[-*\u2022>]|\d+[.)]) {1,9})?(?:(?:[\w./()-]{1,60} ?){1,6}:\s*){0,2}"
 )
+_NAME = re.compile(r"[\w./-]{1,80}['\"]?\s*[:=]?\s*$")
 _RULE = re.compile(r"\s*[-=*#_~\u2500]{3,}")
 _BANNER = re.compile(rf"{_RULE.pattern}|:$")
 # Where in a text a setting may be worth reading.
@@ -120,8 +121,7 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
     for found in islice(_PAIR.finditer(text), _MAX_PAIRS):
         if hits >= _MAX_HITS:
             return
-        name = _last_part(found["key"])
-        child, value = "", found["value"].strip("'\" ")
+        child, (name, value) = "", _setting(found)
         is_on = _meaning(name, value)
         if is_on is None and _opens(name, value):
             child, value = _switch(text, found, message, line)
@@ -129,8 +129,9 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
         if is_on is None or not (child or _stands_alone(text, found)):
             continue
         hits += 1
-        around = "\n".join([text[: found.start()][-200:], *_sections(text, found), found["key"]])
-        above = headings(line, message.prefix, indent_of(text)) if line.block else ()
+        before = text[: found.start()]
+        around = "\n".join([before[-200:], *_sections(before[-4096:]), found["key"]])
+        above = headings(line, message.prefix, indent_of(text))
         if message.denied or any(map(_is_elsewhere, (around, *above))):
             yield None
             continue
@@ -141,8 +142,10 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
         yield Request(name, is_on, value, _excerpt(text, found, child), values)
 
 
-def _last_part(key: str) -> str:
-    return re.split(r"[./]", key)[-1].lower().replace("-", "_").replace(" ", "_")
+def _setting(pair: re.Match[str]) -> tuple[str, str]:
+    """Return the last part of a key, and what it is set to."""
+    name = re.split(r"[./]", pair["key"])[-1].lower().replace("-", "_").replace(" ", "_")
+    return name, pair["value"].strip("'\" ")
 
 
 def _meaning(name: str, value: str) -> bool | None:
@@ -174,12 +177,12 @@ def _switch(text: str, found: re.Match[str], message: Message, line: Line) -> tu
     if inside.strip():
         pairs = ((pair[0], pair) for pair in _PAIR.finditer(inside))
     else:
-        lines = _deeper(line, message.prefix, indent_of(text))
-        pairs = ((below.strip(), pair) for below in lines if (pair := _PAIR.search(below)))
-    for said, pair in pairs:
-        if _SWITCH.fullmatch(_last_part(pair["key"])):
-            return said, pair["value"].strip("'\" ")
-    return "", ""
+        indent, below = indent_of(text), _own(line.below(), message.prefix)
+        deeper = takewhile(lambda one: not one.strip() or indent_of(one) > indent, below)
+        pairs = ((one.strip(), pair) for one in deeper if (pair := _PAIR.search(one)))
+    switches = ((said, *_setting(pair)) for said, pair in pairs)
+    values = ((said, value) for said, name, value in switches if _SWITCH.fullmatch(name))
+    return next(values, ("", ""))
 
 
 def _stands_alone(text: str, found: re.Match[str]) -> bool:
@@ -204,20 +207,16 @@ def _excerpt(text: str, found: re.Match[str], child: str) -> str:
 # ---- what is around a setting
 
 
-def _sections(text: str, found: re.Match[str]) -> Iterator[str]:
-    """Yield the names before the brackets of the same line that a setting is in."""
-    closed = 0
-    for at in range(found.start() - 1, max(-1, found.start() - 4096), -1):
-        if text[at] in ")}]":
-            closed += 1
-        elif text[at] in "({[":
-            closed -= 1
-            if closed < 0:
-                closed = 0
-                if name := re.search(
-                    r"[\w./-]{1,80}['\"]?\s*[:=]?\s*$", text[max(0, at - 100) : at]
-                ):
-                    yield name[0]
+def _sections(before: str) -> Iterator[str]:
+    """Yield the names before the brackets that are open at the end of a text."""
+    opened: list[int] = []
+    for place, char in enumerate(before):
+        if char in "({[":
+            opened.append(place)
+        elif char in ")}]" and opened:
+            opened.pop()
+    names = (_NAME.search(before, max(0, place - 100), place) for place in opened)
+    yield from (name[0] for name in names if name)
 
 
 def _own(lines: Iterable[str], prefix: str) -> Iterator[str]:
@@ -228,10 +227,9 @@ def _own(lines: Iterable[str], prefix: str) -> Iterator[str]:
             yield line[width:].rstrip()
 
 
-def headings(line: Line, prefix: str, indent: int | None = None) -> Iterator[str]:
+def headings(line: Line, prefix: str, indent: int) -> Iterator[str]:
     """Yield what a setting is under: lines with less indentation, and a banner."""
     strangers = 0
-    indent = indent_of(line.text[len(prefix) :]) if indent is None else indent
     for text in _own(line.above(), prefix):
         if not text.strip():
             continue
@@ -248,13 +246,6 @@ def headings(line: Line, prefix: str, indent: int | None = None) -> Iterator[str
                 return
 
 
-def _deeper(line: Line, prefix: str, indent: int) -> Iterator[str]:
-    for text in _own(line.below(), prefix):
-        if text.strip() and indent_of(text) <= indent:
-            return
-        yield text
-
-
 def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
     """Return the settings beside one, and of other sections of the dump the number of layers."""
     values: dict[str, str] = {}
@@ -265,12 +256,10 @@ def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
         for other in _own(lines, prefix):
             depth, pair = indent_of(other), _PAIR.search(other)
             strangers = 0 if pair else strangers + 1
-            name = _last_part(pair["key"]) if pair else ""
+            name, value = _setting(pair) if pair else ("", "")
             if strangers > _STRANGERS or _RULE.match(other) or (name == key and not ended):
                 break
             ended = ended or (pair is not None and depth < indent)
             if pair and (name == "num_layers" or (depth == indent and not ended)):
-                values.setdefault(name, pair["value"].strip("'\" "))
-    for pair in _PAIR.finditer(text[:4096]):
-        values[_last_part(pair["key"])] = pair["value"].strip("'\" ")
-    return values
+                values.setdefault(name, value)
+    return values | dict(map(_setting, _PAIR.finditer(text[:4096])))
