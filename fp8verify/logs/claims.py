@@ -111,13 +111,12 @@ class _Scan:
         if self._in_vain[shape] >= _MAX_REPEATS:
             return
         known = words()
-        of_layers = any(map(lower.__contains__, known.layers))
+        closely = any(map(lower.__contains__, known.closely))
         settings = may_set(uncolored(line.text))
         found, is_setting, is_off, before = False, False, False, len(self.statements)
-        declared = any(map(lower.__contains__, known.declared))
-        if of_layers or declared or settings or says_something(line.text):
+        if closely or settings or says_something(line.text):
             for message in messages_of(line.text, known.all):
-                if of_layers and (layer := _layer_of(line, message.prefix)):
+                if closely and (layer := _layer_of(line, message.prefix)):
                     found = True
                     self._add_layer(layer, message.rank)
                 found = self._add(message, line) or found

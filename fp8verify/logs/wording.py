@@ -80,13 +80,11 @@ class Words(NamedTuple):
 
     Attributes:
         all: a line without any of them says nothing.
-        layers: of lines about single layers.
-        declared: of lines that a user declared.
+        closely: of lines about single layers and of those that a user declared.
     """
 
     all: tuple[str, ...]
-    layers: tuple[str, ...]
-    declared: tuple[str, ...]
+    closely: tuple[str, ...]
 
 
 def words() -> Words:
@@ -96,15 +94,14 @@ def words() -> Words:
 
 @lru_cache(maxsize=2)
 def _words(known: tuple[Framework, ...]) -> Words:
-    layers = [row.word for one in known for row in one.layers]
-    more = [word for one in known for word in one.words] + layers
+    closely = [row.word for one in known for row in one.layers]
+    closely += [word for one in known if one.declared for word in one.words]
     # What has a shorter one of them need not be looked for: each takes as long as the rest.
     found = [*_WORDS]
-    for word in sorted(more, key=len):
+    for word in sorted([*closely, *(word for one in known for word in one.words)], key=len):
         if not any(one in word for one in found):
             found.append(word)
-    declared = (word for one in known if one.declared for word in one.words)
-    return Words(tuple(found), tuple(layers), tuple(declared))
+    return Words(tuple(found), tuple(closely))
 
 
 _DEEDS = re.compile(
@@ -142,17 +139,13 @@ def match(text: str, named: str = "") -> Match | None:
             return wording, found
     if _TAKES_BACK.search(text):
         own = [row for row in patterns() if row.framework == OWN and row.says == "not_fp8"]
-        for clause in _CLAUSE.finditer(text, 0, _MAX_CLAUSES):
+        condition = _CONDITION.search(text)
+        end = min(_MAX_CLAUSES, condition.start() if condition else _MAX_CLAUSES)
+        for clause in _CLAUSE.finditer(text, 0, end):
             for wording in own:
-                found = wording.pattern.match(text, clause.end())
-                if found and not _is_conditional(text, clause.end()):
+                if found := wording.pattern.match(text, clause.end()):
                     return wording, found
     return None
-
-
-def _is_conditional(text: str, end: int) -> bool:
-    found = _CONDITION.search(text)
-    return found is not None and found.start() < end
 
 
 _MAX_CLAUSES = 2000
