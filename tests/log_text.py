@@ -1,7 +1,8 @@
-"""Read a text as the log of a run is read."""
+"""Read a text as the log of a run is read; and the texts of which it is known what they say."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,3 +16,14 @@ def read_text(text: str) -> LogReading:
         path = Path(folder, "log")
         path.write_bytes(text.encode("utf-8", "replace"))
         return read_claims(path)
+
+
+def labelled_lines(*labels: str) -> list[tuple[str, str, str]]:
+    """Return what lines of log_lines.csv say, of which framework they are or what kind, and them.
+
+    Of each row of the table of wordings there is one at least.
+    """
+    file = Path(__file__).parent / "unit" / "log_lines.csv"
+    with file.open(encoding="utf-8", newline="") as table:
+        rows = [(row["says"], row["of"], row["line"]) for row in csv.DictReader(table)]
+    return [row for row in rows if row[0] in labels]

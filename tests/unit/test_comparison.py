@@ -16,7 +16,7 @@ from fp8verify.comparison import compare_reports as compare
 from fp8verify.comparison.measure import measure_runs
 from fp8verify.comparison.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model.comparison import Comparison, Outcome
+from fp8verify.report.model.comparison import Comparison, Outcome, Side
 from fp8verify.report.model.parts import StepStatistics
 from tests.hand_built import (
     BF16,
@@ -73,6 +73,12 @@ def run(
         if filler:
             build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0", us=filler)
     return inspect(build.write(folder / f"{len(list(folder.iterdir()))}.json"))
+
+
+def sides(found: Comparison) -> tuple[Side, Side]:
+    assert found.baseline is not None
+    assert found.candidate is not None
+    return found.baseline, found.candidate
 
 
 def causes(found: Comparison) -> list[str]:
@@ -145,9 +151,7 @@ def test_a_gpu_that_waits_longer_is_the_cause(tmp_path: Path) -> None:
 
 def test_the_reason_names_both_steps(tmp_path: Path) -> None:
     found = compare(run(tmp_path, fp8=False, us=80), run(tmp_path, fp8=True, us=40))
-    assert found.baseline is not None
-    assert found.candidate is not None
-    before, after = found.baseline.step.mean_us / 1000, found.candidate.step.mean_us / 1000
+    before, after = (side.step.mean_us / 1000 for side in sides(found))
     assert f"{after:.2f} ms per step, baseline {before:.2f} ms" in found.reason
 
 
@@ -289,17 +293,14 @@ def test_how_many_steps_decide(
 
 def test_steps_without_the_profiler_are_preferred_where_both_runs_know_them(tmp_path: Path) -> None:
     slow, fast = run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=20)
-    assert compare(slow, fast).baseline is not None
     before = with_ranks(slow, {"steps_outside": outside(100.0)})
     after = with_ranks(fast, {"steps_outside": outside(110.0)})
     found = compare(before, after)
     assert (found.outcome, found.speedup) == (Outcome.SLOWER, pytest.approx(0.909, abs=0.002))
-    assert found.candidate is not None
-    assert (found.candidate.step.measured, found.candidate.step.steps) == ("outside", 40)
+    step = sides(found)[1].step
+    assert (step.measured, step.steps) == ("outside", 40)
     assert "without the profiler" in found.reason
-    one_knows = compare(before, with_ranks(fast, {}))
-    assert one_knows.candidate is not None
-    assert one_knows.candidate.step.measured == "gpu"
+    assert sides(compare(before, with_ranks(fast, {})))[1].step.measured == "gpu"
 
 
 def test_step_times_of_the_trainings_own_logs_leave_the_window_out(tmp_path: Path) -> None:
@@ -311,10 +312,10 @@ def test_step_times_of_the_trainings_own_logs_leave_the_window_out(tmp_path: Pat
         return LossSeries("test", {1: 2.0}, False, {}, times)
 
     found = compare(slow, fast, (log(100.0), log(80.0)))
-    assert found.candidate is not None
-    assert (found.candidate.step.measured, found.outcome) == ("log", Outcome.FASTER)
+    step = sides(found)[1].step
+    assert (step.measured, found.outcome) == ("log", Outcome.FASTER)
     assert found.speedup == pytest.approx(1.25, abs=0.01)
-    assert found.candidate.step.steps == 47  # of 59, without 7 to 17 and the first
+    assert step.steps == 47  # of 59, without 7 to 17 and the first
 
 
 @pytest.mark.parametrize("us", [lambda n: 1000.0 * n, lambda _: math.nan, lambda _: 0.0])
@@ -323,9 +324,7 @@ def test_a_clock_that_only_grows_and_times_that_are_none_are_no_step_times(
 ) -> None:
     report = run(tmp_path, fp8=False, us=40)
     log = LossSeries("test", {1: 2.0}, False, {}, {n: us(n) for n in range(1, 60)})
-    found = compare(report, report, (log, log))
-    assert found.baseline is not None
-    assert found.baseline.step.measured == "gpu"
+    assert sides(compare(report, report, (log, log)))[0].step.measured == "gpu"
 
 
 def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
@@ -340,16 +339,10 @@ def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
     assert found.outcome is Outcome.SLOWER
     assert "rank 1 runs 0% of its GEMM time in FP8, 100% in the baseline" in found.notes
     assert causes(found)[0] == "less FP8 than in the baseline"
-    assert [(p.rank, p.baseline_fp8_share, p.candidate_fp8_share) for p in found.ranks] == [
-        (0, 1.0, 1.0),
-        (1, 1.0, 0.0),
-    ]
-    assert found.baseline is not None
-    assert found.baseline.ranks == (0, 1)
-    for now in (
-        compare(after, before),
-        compare(replace(before, ranks=before.ranks[:1]), after),
-    ):
+    shares = {p.rank: (p.baseline_fp8_share, p.candidate_fp8_share) for p in found.ranks}
+    assert shares == {0: (1.0, 1.0), 1: (1.0, 0.0)}
+    assert sides(found)[0].ranks == (0, 1)
+    for now in (compare(after, before), compare(replace(before, ranks=before.ranks[:1]), after)):
         assert not any(note.startswith("rank ") for note in now.notes)
     assert "1 and 2 ranks" in now.notes
 
@@ -358,12 +351,9 @@ def test_figures_are_of_a_step_and_rank_however_many_there_are(tmp_path: Path) -
     one = run(tmp_path, fp8=False, us=80, casts="fused", cast_us=30)
     two = with_ranks(one, {}, {})
     alone, both = compare(one, one), compare(two, two)
-    assert alone.budget == both.budget
-    assert alone.gemms == both.gemms
-    assert alone.legs == both.legs
+    assert (alone.budget, alone.gemms, alone.legs) == (both.budget, both.gemms, both.legs)
     assert [pair.baseline_calls for pair in alone.gemms] == [1.0] * 3
-    assert alone.baseline is not None
-    assert alone.baseline.flops_per_step == 2 * 4096 * 2048 * 2048
+    assert sides(alone)[0].flops_per_step == 2 * 4096 * 2048 * 2048
 
 
 def test_the_gemms_that_lost_most_are_named_first(tmp_path: Path) -> None:

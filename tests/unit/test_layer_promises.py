@@ -166,7 +166,3 @@ def test_a_table_of_resolved_precision_claims_and_pins() -> None:
         (("layers.1.fc1",), False),
         (("mtp.0.fc1",), True),
     ]
-
-
-def test_a_hostile_line_takes_no_longer_than_another() -> None:
-    assert read(MATCH.format("a" * 100_000, "bf16") * 3, "filter_fqns=[" * 50_000).layers == ()
