@@ -85,21 +85,16 @@ def after_import(name: str, then: Callable[[], object]) -> None:
 
 
 def _arm() -> None:
+    import json
+
     try:
         with open(os.path.join(HERE, "imported"), "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
     except OSError:  # it only helps to say why nothing was observed
         pass
-    _load_agent(os.path.join(HERE, "agent.zip")).arm(_read_config(), after_import)
-
-
-def _read_config() -> dict[str, Any]:
-    import json
-
-    path = os.path.join(HERE, "config.json")
-    with open(path, encoding="utf-8") as file:
-        config: dict[str, Any] = json.load(file)
-    return config
+    with open(os.path.join(HERE, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    _load_agent(os.path.join(HERE, "agent.zip")).arm(config, after_import)
 
 
 def _load_agent(archive: str) -> Any:

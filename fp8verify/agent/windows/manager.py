@@ -83,6 +83,7 @@ class WindowManager:
     Attributes:
         plan: the windows.
         record: the record of these windows.
+        has_begun: whether a profiler of ours exists or existed.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class WindowManager:
         arbiter: ProfilerArbiter,
         optimizers: Callable[[], list[Any]],
     ) -> None:
+        self.has_begun = False
         self._config = config
         self._clock = clock
         self._arbiter = arbiter
@@ -116,11 +118,6 @@ class WindowManager:
         self.record = RankRecord(config, self._clock, plan, sections)
 
     # --- what the observer asks -------------------------------------------------------------------
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a profiler of ours exists."""
-        return self._session is not None
 
     @property
     def recording(self) -> Session | None:
@@ -374,6 +371,7 @@ class WindowManager:
         return self._clock.steps + 1
 
     def _new_session(self) -> Session:
+        self.has_begun = True
         return Session(self._arbiter, self._ranges, record_shapes=self._config["record_shapes"])
 
 
@@ -401,7 +399,6 @@ class RepeatingWindows(WindowManager):
         self.on_closed: Callable[[Path], None] = lambda _: None
         measures = bool(config["numerics"] or config["numerics_every"])
         self._warm_up = WARM_UP + MEASURING if measures else WARM_UP
-        self._begun = False
         live: Live = config["live"]  # type: ignore[assignment]
         self._every, self._length, self._next = live["every"], live["length"], live["first"]
         self._whole = self.record
@@ -414,11 +411,6 @@ class RepeatingWindows(WindowManager):
     @property
     def _is_open(self) -> bool:
         return self.record is not self._whole
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a profiler of ours exists or existed."""
-        return self._begun or super().has_begun
 
     def _may_measure(self, step: int) -> bool:
         """Whether the second step from now is before the next window."""
@@ -462,7 +454,6 @@ class RepeatingWindows(WindowManager):
         self._next += self._every
         if not self._is_selected() or self._is_behind():
             return False
-        self._begun = True
         folder = Path(self._config["capture"], LIVE, f"step-{first:09d}")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         plan = Plan([(first, first + self._length - 1)])
