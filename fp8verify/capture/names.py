@@ -13,7 +13,6 @@ META_SUFFIX = ".meta.json"
 METAS = f"rank*{META_SUFFIX}"
 CLAIM = "capture.meta.json"  # whose capture it is, where several nodes may write into it
 LAYERS = "layers"  # a folder: traces of the eager steps that name layers
-DEBUG_LOGS = "debug.*.log"  # of `run --debug`, one for each process
 NUMERICS_SUFFIX = ".numerics.json"  # scales and measured tensors of a rank
 NUMERICS = f"rank*{NUMERICS_SUFFIX}"
 SERIES_SUFFIX = ".numerics.jsonl"  # and of each step that `run --numerics-every` measured

@@ -20,8 +20,6 @@ from ..layers import local
 from ..precision import formats_of, recipe_class
 from ..stored import has_values, header, is_a, items_of, stored, trained_by
 
-# Between these a norm is sound: outside of them squares may have left the range of float32.
-LEAST_SURE, MOST_SURE = 1e-15, 1e18
 TENSORS = {
     "scaling_fwd": ("input", "weight", "output"),
     "scaling_bwd": ("grad_output", "grad_input"),
@@ -49,21 +47,11 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
         by_kind[part.device, part.dtype].append(real)
     if not by_kind:
         return None
-    norms = [_norm(parts) for parts in by_kind.values()]
+    # In float64: squares may leave the range of float32, and the norm of FP16 gradients FP16.
+    every = [torch._foreach_norm(parts, 2, dtype=torch.float64) for parts in by_kind.values()]
+    norms = [float(torch.linalg.vector_norm(torch.stack(norms))) for norms in every]
     total = math.hypot(*norms) if all(map(math.isfinite, norms)) else None
     return {"norm": total, "finite": total is not None, "sharded": sharded, "clip_ratio": None}
-
-
-def _norm(parts: list[Any]) -> float:
-    """Return the norm of gradients of one type; NaN or infinity if they contain any."""
-    # That of FP16 gradients leaves the range of FP16.
-    total = 0.0
-    for kind in (torch.promote_types(parts[0].dtype, torch.float32), torch.float64):
-        norms = torch.stack([norm.double() for norm in torch._foreach_norm(parts, 2, dtype=kind)])
-        total = float(torch.linalg.vector_norm(norms))
-        if LEAST_SURE < total < MOST_SURE:
-            break
-    return total
 
 
 _scalers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
