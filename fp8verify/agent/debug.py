@@ -17,6 +17,7 @@ from .config import Config
 
 AGENT = Path(__file__).parent
 MAX_BYTES = 1 << 20
+MORE = "run --debug keeps the traceback"
 
 
 class DebugLog:
@@ -35,13 +36,6 @@ class DebugLog:
     def name(self) -> str:
         """The name of this process's file in the capture."""
         return f"debug.{os.uname().nodename.split('.')[0]}-{os.getpid()}.log"
-
-    @property
-    def how_to_see_more(self) -> str:
-        """Where the traceback of an error is, or how to get it."""
-        if self._folder is None:
-            return "run with --debug for the traceback"
-        return f"its traceback is in {self.name}"
 
     def event(self, text: str) -> None:
         """Write a line about something that happens a few times in a run."""

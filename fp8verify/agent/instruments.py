@@ -21,7 +21,7 @@ from torch.profiler import record_function
 
 from .census import stored_in_fp8, take_census
 from .config import Config
-from .debug import debug, describe
+from .debug import MORE, debug, describe
 from .framework_counters import StepCounter, counters
 from .layers import linear_modules
 from .observe import on_calls
@@ -111,8 +111,7 @@ class InstrumentSet:
                 what = f"{type(instrument).__name__}.{method}"
                 debug.error(what)
                 self._instruments.remove(instrument)
-                why = f"{describe(error)}; {debug.how_to_see_more}"
-                self._context.record().note(f"{what} failed: {why}")
+                self._context.record().note(f"{what} failed: {describe(error)}; {MORE}")
                 with suppress(Exception):
                     instrument.drop()
         return fields

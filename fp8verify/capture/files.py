@@ -265,10 +265,11 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
         # Several nodes may share the folder: none overwrites what another one wrote.
         with suppress(OSError), (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file:
             file.write(text)
-    more = "run with --debug for the traceback" if debug_folder is None else f"see {DEBUG_LOG}"
     frames = OUR_FRAME.findall(text)
     where = ":".join(frames[-1]) if frames else "outside of fp8verify"
-    return (f"the agent could not start: {lines[-1][:300]} ({where}); {more}",)
+    return (
+        f"the agent could not start: {lines[-1][:300]} ({where}); run --debug keeps the traceback",
+    )
 
 
 def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -306,11 +305,10 @@ def test_an_error_of_ours_inside_the_window_is_noted_and_the_run_goes_on(
     assert str(attached.meta().windows[0].reason).startswith(fact)
     (note,) = attached.meta().notes
     assert note.startswith(f"stopped observing after step 3: {fact}")
+    assert note.endswith("run --debug keeps the traceback")
     if not options:
-        assert note.endswith("run with --debug for the traceback")
         assert not list(attached.capture.glob("debug.*.log"))
         return
-    assert re.search(r"its traceback is in debug\.\S+\.log$", note)
     for line in (
         "start window 1 after step 1\n",
         "optimizer_leaves failed\nTraceback (most recent call last):\n",

@@ -51,4 +51,4 @@ def test_an_instrument_that_fails_is_put_away_and_the_others_go_on() -> None:
     assert Broken.dropped == 1
     (note,) = notes
     assert note.startswith("Broken.begin failed: RuntimeError: no such counter (instruments.py")
-    assert note.endswith("run with --debug for the traceback")
+    assert note.endswith("run --debug keeps the traceback")

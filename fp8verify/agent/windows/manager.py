@@ -15,7 +15,7 @@ import torch
 from .. import instruments
 from ..clock import Clock
 from ..config import Config, Live
-from ..debug import debug
+from ..debug import MORE, debug
 from ..eager import eager_mode
 from ..layers import linear_modules
 from ..numerics import Numerics
@@ -347,9 +347,7 @@ class WindowManager:
 
     def abandon(self, reason: str) -> None:
         """Give up every window for `reason`."""
-        self.record.note(
-            f"stopped observing after step {self._clock.steps}: {reason}; {debug.how_to_see_more}"
-        )
+        self.record.note(f"stopped observing after step {self._clock.steps}: {reason}; {MORE}")
         self.record.fail(reason)
         self._leave("drop")
         session, self._session = self.recording, None
