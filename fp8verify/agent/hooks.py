@@ -403,6 +403,7 @@ def _observe_graphs(observer: Observer) -> None:
         if graph in graphs:
             observer.graph_is_replayed(graphs[graph])
 
-    observe(torch.cuda.CUDAGraph, "capture_begin", lambda _: _captured.clear())
-    observe(torch.cuda.CUDAGraph, "capture_end", ends)
-    observe(torch.cuda.CUDAGraph, "replay", is_replayed)
+    with suppress(AttributeError, KeyError):  # a torch whose graphs have no such method
+        observe(torch.cuda.CUDAGraph, "capture_begin", lambda _: _captured.clear())
+        observe(torch.cuda.CUDAGraph, "capture_end", ends)
+        observe(torch.cuda.CUDAGraph, "replay", is_replayed)
