@@ -73,7 +73,7 @@ class Observer:
         self.armed = True
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(_work())
-        self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
         kind = WindowManager if config["live"] is None else RepeatingWindows
         self.recorder = kind(config, self.clock, self.arbiter, self._live_optimizers)
         self._lock = threading.RLock()
@@ -261,13 +261,17 @@ class Observer:
         observe_function(torch.autograd, "backward", self.backward_begins)
 
     def _remember(self, key: int, optimizer: Any) -> None:
-        if self._optimizers.get(key) is not optimizer:
-            self._optimizers[key] = optimizer
-            # It goes with its training, as in a sweep of several in one process.
-            weakref.finalize(optimizer, self.clock.forget, key).atexit = False
+        if key not in self._optimizers:
+            self._optimizers[key] = weakref.ref(optimizer, functools.partial(self._forget, key))
+
+    def _forget(self, key: int, _: object) -> None:
+        # With its training, as in a sweep of several in one process.
+        self._optimizers.pop(key, None)
+        self.clock.forget(key)
 
     def _live_optimizers(self) -> list[Any]:
-        return list(self._optimizers.values())
+        live = [reference() for reference in list(self._optimizers.values())]
+        return [optimizer for optimizer in live if optimizer is not None]
 
 
 def _version(optimizer: Any) -> int:
