@@ -43,14 +43,13 @@ class CaptureFolder(NamedTuple):
     `secondary_node` is this node's name if another runner of the job made the folder; its files
     carry it, so no two nodes mean the same file. `started` is when the folder was made, for
     all nodes alike, in seconds since the epoch. `existed` is whether there was such a folder
-    before. `notes` say who else may write there.
+    before.
     """
 
     path: Path
     secondary_node: str | None = None
     started: float | None = None
     existed: bool = True
-    notes: tuple[str, ...] = ()
 
     @property
     def log(self) -> Path:
@@ -61,44 +60,55 @@ class CaptureFolder(NamedTuple):
         return self.path / name
 
 
+class Job(NamedTuple):
+    """The job that a runner belongs to.
+
+    Attributes:
+        name: what its runners have in common; None if nothing is known.
+        runners: how many there are, where the launcher says so.
+        once: whether no later job will have that name.
+    """
+
+    name: str | None = None
+    runners: int | None = None
+    once: bool = False
+
+
+NO_JOB = Job()
+
+
 def make_capture_folder(
-    wanted: Path | None, job: str | None = None, *, once: bool = False, script: str = ""
+    wanted: Path | None, job: Job = NO_JOB, *, script: str = ""
 ) -> CaptureFolder:
     """Return a folder for a new capture, or the one that another runner of this job has made.
 
     Args:
         wanted: where; None makes `fp8verify-capture-<script>-<UTC time>-<pid>` in the current
-            directory, or `fp8verify-capture-<job>` if that names one job only.
-        job: what the launcher calls the job; None never joins.
-        once: whether no later job will have that name.
+            directory, or `fp8verify-capture-<job>` if that names one job of several runners only.
+        job: whose capture it is; one without a name never joins.
         script: what to call it by.
 
     Raises:
         InputError: if it cannot be made, holds other files, is the capture of another job or of an
             earlier run of this one, or other users may write it.
     """
-    shared = job is not None and (once or wanted is not None)
+    name, once = job.name, job.once and job.runners != 1
+    shared = name is not None and (once or wanted is not None)
     if wanted is None:
-        time_and_process = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-        unique = f"{script}-{time_and_process}" if script else time_and_process
-        label = re.sub(r"[^A-Za-z0-9._-]", "-", job)[:128] if job and once else unique
-        wanted = Path(f"{CAPTURE}{label}")
+        unique = f"{script}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        of_job = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:128] if name and once else ""
+        wanted = Path(f"{CAPTURE}{of_job or unique.lstrip('-')}")
     folder = wanted.absolute()
     existed = folder.exists()
-    try:
+    with writing_to(folder):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        notes = check_capture(folder)
+        check_capture(folder)
         started = time.time()
         # A claim in the making is hidden.
         is_new = all(entry.name.startswith(".claim-") for entry in folder.iterdir())
-        if is_new and (job is None or not shared or _claim(folder, job, started)):
-            return CaptureFolder(folder, started=started, existed=existed, notes=notes)
-        return _join(folder, job, once=once)._replace(notes=notes)
-    except OSError as error:
-        raise InputError(
-            f"Cannot make the capture folder {folder}: {error.strerror}.",
-            "Name a folder that can be written with --trace-dir.",
-        ) from None
+        if is_new and (name is None or not shared or _claim(folder, name, started)):
+            return CaptureFolder(folder, started=started, existed=existed)
+        return _join(folder, name, once=once)
 
 
 def check_name(folder: Path) -> None:
@@ -217,20 +227,6 @@ def _owner(folder: Path) -> tuple[str | None, float | None]:
 # --- the job ---
 
 
-class Job(NamedTuple):
-    """The job that a runner belongs to.
-
-    Attributes:
-        name: what its runners have in common; None if nothing is known.
-        runners: how many there are, where the launcher says so.
-        once: whether no later job will have that name.
-    """
-
-    name: str | None = None
-    runners: int | None = None
-    once: bool = False
-
-
 def job_of(command: Sequence[str], environment: Mapping[str, str]) -> Job:
     """Return the job: torchrun's rendezvous, the launcher's step, or the address to meet at.
 
@@ -256,17 +252,15 @@ def _slurm(environment: Mapping[str, str]) -> Job | None:
 
 def _meeting_place(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
     endpoint = _option(command, ENDPOINTS) or environment.get("PET_RDZV_ENDPOINT")
-    address = _option(command, ADDRESSES) or _first(environment, "PET_MASTER_ADDR", "MASTER_ADDR")
-    port = _option(command, PORTS) or _first(environment, "PET_MASTER_PORT", "MASTER_PORT")
+    address, port = (
+        _option(command, names) or environment.get(f"PET_{name}") or environment.get(name)
+        for names, name in ((ADDRESSES, "MASTER_ADDR"), (PORTS, "MASTER_PORT"))
+    )
     if not endpoint and address:
         endpoint = f"{address}:{port or DEFAULT_PORT}"
     if not endpoint or endpoint.lstrip("[").startswith(THIS_MACHINE):
         return None
     return f"at-{endpoint}"
-
-
-def _first(environment: Mapping[str, str], *names: str) -> str | None:
-    return next((environment[name] for name in names if environment.get(name)), None)
 
 
 def _option(command: Sequence[str], names: Sequence[str]) -> str | None:

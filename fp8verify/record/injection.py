@@ -18,6 +18,7 @@ from fp8verify.errors import UsageError
 from fp8verify.frameworks import for_agent
 from fp8verify.record.folder import (
     CaptureFolder,
+    Job,
     check_name,
     job_of,
     make_capture_folder,
@@ -160,7 +161,8 @@ def export_line(settings: RunSettings, shell: str) -> str:
     if settings.trace_dir is None:
         raise UsageError("There is no folder for the capture.", "Name one with --trace-dir.")
     check_name(settings.trace_dir)
-    capture = make_capture_folder(settings.trace_dir, settings.job or job_of((), os.environ).name)
+    name = settings.job or job_of((), os.environ).name
+    capture = make_capture_folder(settings.trace_dir, Job(name))
     boot = _new_path(capture.path)
     make_boot_folder(boot, agent_config(settings._replace(capture_log=False), capture))
     import shlex  # not before a run, which waits for what we import

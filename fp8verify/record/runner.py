@@ -93,12 +93,7 @@ def run_training(
     arguments = resolve_command(command, python.program)
     check_name(settings.trace_dir or Path())
     job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
-    capture = make_capture_folder(
-        settings.trace_dir,
-        job.name,
-        once=job.once and job.runners != 1,
-        script=script_name(command),
-    )
+    capture = make_capture_folder(settings.trace_dir, job, script=script_name(command))
     log = capture.log if settings.capture_log else None
     with (
         forwarded_signals() as signals,  # until everything that was recorded is in its place
@@ -111,7 +106,6 @@ def run_training(
         exit_code = code if code >= 0 else 128 - code
         try:
             result = collect_result(boot, capture, exit_code, settings)
-            result = result._replace(notes=(*result.notes, *capture.notes))
         except Exception as error:  # the run may have left anything there
             why = f"what the run left cannot be read: {type(error).__name__}: {error}"
             result = RunResult(capture.path, exit_code, notes=(why,))
