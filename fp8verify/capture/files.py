@@ -46,9 +46,9 @@ Record = TypeVar("Record", RankMeta, NumericsRecord)
 
 
 def find_logs(capture: Path) -> list[Path]:
-    """Return the logs of a capture: the run's own, other nodes', and ranks' that went to files."""
+    """Return the logs of a capture that are not empty: the run's own, other nodes', ranks'."""
     try:
-        logs = sorted(path for path in capture.glob(names.LOGS) if path.is_file())
+        logs = sorted(p for p in capture.glob(names.LOGS) if p.is_file() and p.stat().st_size)
     except OSError:
         return []
     return sorted(logs, key=lambda path: path.name != names.LOG)
