@@ -25,11 +25,7 @@ from fp8verify.report.model.report import Report
 from fp8verify.report.tables import percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
-from fp8verify.verdict.gates import (
-    assert_fp8_active,
-    assert_gemm_precision,
-    assert_no_regression,
-)
+from fp8verify.verdict.gates import assert_fp8_active, assert_gemm_precision, assert_no_regression
 from fp8verify.verdict.policy import Policy, parse_share
 
 # The control device of NVIDIA's driver, and the GPU of the Windows Subsystem for Linux.
@@ -220,11 +216,7 @@ def why_not() -> str | None:
 
 
 def run(
-    command: Sequence[str | Path],
-    folder: Path,
-    steps: str,
-    timeout: float,
-    min_share: float | str,
+    command: Sequence[str | Path], folder: Path, steps: str, timeout: float, min_share: float | str
 ) -> Report:
     """Run a script under a window of steps and return the report on it.
 
