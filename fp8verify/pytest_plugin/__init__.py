@@ -33,7 +33,7 @@ _MARK_HELP = (
     "every linear layer that matches layers converted. A test that asks for none judges "
     "--fp8-trace."
 )
-CURRENT = pytest.StashKey[pytest.Item]()
+_current = pytest.StashKey[pytest.Item]()
 _session = pytest.StashKey["SessionReports"]()
 
 
@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Remember which test runs, and skip a marked one if there is nothing to judge."""
-    item.config.stash[CURRENT] = item
+    item.config.stash[_current] = item
     if item.get_closest_marker(MARK) is not None:
         reports_of(item.config).prepare(item)
 
@@ -156,7 +156,7 @@ def reports_of(config: pytest.Config) -> SessionReports:
     if _session not in config.stash:
         from fp8verify.pytest_plugin.session_reports import SessionReports
 
-        config.stash[_session] = SessionReports(config)
+        config.stash[_session] = SessionReports(config, lambda: config.stash.get(_current, None))
     return config.stash[_session]
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -20,7 +20,6 @@ import pytest
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight.dry_start import wait_and_end
-from fp8verify.pytest_plugin import CURRENT
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import percent
 from fp8verify.terms import Leg, Verdict
@@ -42,13 +41,14 @@ class SessionReports:
 
     Args:
         config: of the pytest run, with the plugin's options.
+        current: returns the test that runs.
 
     Attributes:
         min_share: the FP8 share that a test must reach if it does not say one.
     """
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, current: Callable[[], pytest.Item | None]) -> None:
+        self._current = current
         self.min_share: float = config.getoption("--fp8-min-share")
         self._must_run: bool = config.getoption("--fp8-require-gpu")
         self._trace: str | None = config.getoption("--fp8-trace")
@@ -85,7 +85,7 @@ class SessionReports:
 
     def note(self, report: Report) -> Report:
         """Note a report with the test that is running."""
-        item = self._config.stash.get(CURRENT, None)
+        item = self._current()
         if item is not None:
             item.stash.setdefault(_REPORTS, []).append(report)
             share = f"{percent(report.lowest_share):>6} of GEMM time in FP8"

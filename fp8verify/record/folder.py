@@ -42,13 +42,14 @@ class CaptureFolder(NamedTuple):
     `secondary_node` is this node's name if another runner of the job made the folder; its files
     carry it, so no two nodes mean the same file. `started` is when the folder was made, for
     all nodes alike, in seconds since the epoch. `existed` is whether there was such a folder
-    before.
+    before. `notes` say who else may write there.
     """
 
     path: Path
     secondary_node: str | None = None
     started: float | None = None
     existed: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def log(self) -> Path:
@@ -101,13 +102,13 @@ def make_capture_folder(
     existed = folder.exists()
     with writing_to(folder):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        check_capture(folder)
+        notes = check_capture(folder)
         started = time.time()
         # A claim in the making is hidden.
         is_new = all(entry.name.startswith(".claim-") for entry in folder.iterdir())
         if is_new and (name is None or not shared or _claim(folder, name, started)):
-            return CaptureFolder(folder, started=started, existed=existed)
-        return _join(folder, name, once=once)
+            return CaptureFolder(folder, started=started, existed=existed, notes=notes)
+        return _join(folder, name, once=once)._replace(notes=notes)
 
 
 def check_name(folder: Path) -> None:

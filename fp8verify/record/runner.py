@@ -106,6 +106,7 @@ def run_training(
         exit_code = code if code >= 0 else 128 - code
         try:
             result = collect_result(boot, capture, exit_code, settings)
+            result = result._replace(notes=(*result.notes, *capture.notes))
         except Exception as error:  # the run may have left anything there
             why = f"what the run left cannot be read: {type(error).__name__}: {error}"
             result = RunResult(capture.path, exit_code, notes=(why,))

@@ -69,15 +69,18 @@ def _owns_what_it_makes(descriptor: int) -> bool:
 # --- capture folders
 
 
-def check_capture(folder: Path) -> None:
+def check_capture(folder: Path) -> tuple[str, ...]:
     """Refuse a folder into which other users may put what the script would run.
+
+    Returns:
+        A note if a group may do so, which is how many sites share their projects.
 
     Raises:
         InputError: it is another user's, or all users may write it.
         OSError: it cannot be opened.
     """
     if is_trusted(folder):
-        return
+        return ()
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         why = why_distrusted(folder, descriptor)
@@ -88,6 +91,29 @@ def check_capture(folder: Path) -> None:
             f"The capture folder {folder} is not used: {why}.",
             f"Name a folder of your own with --trace-dir, or trust it: {TRUST}={folder}",
         )
+    shared = [directory for directory in (folder, folder.parent) if _is_shared(directory.stat())]
+    return tuple(
+        f"{directory} may be written by other users: they could exchange the files of a run"
+        for directory in shared[:1]
+    )
+
+
+def _is_shared(status: os.stat_result) -> bool:
+    """Whether other users may rename what is in a folder; a group of this user alone is none."""
+    if not _is_ours(status):
+        return True
+    if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    import grp
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return True
+    return user.pw_gid != status.st_gid or bool(set(group.gr_mem) - {user.pw_name})
 
 
 def make_private(folder: str) -> int:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,6 +81,22 @@ def test_a_folder_that_others_made_or_may_write_is_refused(
 
     monkeypatch.setenv("FP8VERIFY_TRUST", f"/elsewhere:{Path.cwd()}")
     assert make_capture_folder(Path("theirs"), Job(job)).path == Path("theirs").absolute()
+
+
+def test_a_folder_whose_parent_a_group_may_write_gets_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = SimpleNamespace(gr_mem=["somebody"])
+    monkeypatch.setattr("grp.getgrgid", lambda _: other)
+    assert make_capture_folder(Path("private")).notes == ()
+    Path.cwd().chmod(0o775)
+    assert str(Path.cwd()) in make_capture_folder(Path("shared")).notes[0]
+    Path.cwd().chmod(0o1775)  # sticky: only the owner renames what is in it
+    assert make_capture_folder(Path("sticky")).notes == ()
+    if not os.getuid():
+        Path("theirs").mkdir()
+        os.chown("theirs", 54321, -1)  # whoever owns a folder may rename what is in it
+        assert make_capture_folder(Path("theirs", "capture")).notes != ()
 
 
 def test_a_folder_that_cannot_be_made_is_told() -> None:
