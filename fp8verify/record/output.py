@@ -21,7 +21,6 @@ import sys
 import termios
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
@@ -180,8 +179,7 @@ class BoundedLog:
         self._is_open = True
         self._head_left = max(0, head - os.fstat(descriptor).st_size)
         self._tail_limit = tail
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
+        self._tail = bytearray()
         self._left_out = 0
 
     def close(self) -> None:
@@ -190,10 +188,10 @@ class BoundedLog:
             if not self._is_open:
                 return
             self._is_open = False
+            self._shorten_tail()
             if self._left_out:
                 self._append(b"\n[fp8verify: %d bytes left out here]\n" % self._left_out)
-            for chunk in self._tail:
-                self._append(chunk)
+            self._append(bytes(self._tail))
             os.close(self.descriptor)
 
     def write(self, data: bytes) -> None:
@@ -204,13 +202,14 @@ class BoundedLog:
             head, rest = data[: self._head_left], data[self._head_left :]
             self._head_left -= len(head)
             self._append(head)
-            if rest:
-                self._tail.append(rest)
-                self._tail_size += len(rest)
-            while self._tail and self._tail_size - len(self._tail[0]) >= self._tail_limit:
-                oldest = self._tail.popleft()
-                self._tail_size -= len(oldest)
-                self._left_out += len(oldest)
+            self._tail += rest
+            if len(self._tail) > 2 * self._tail_limit:  # seldom: all of it is moved
+                self._shorten_tail()
+
+    def _shorten_tail(self) -> None:
+        excess = max(0, len(self._tail) - self._tail_limit)
+        self._left_out += excess
+        del self._tail[:excess]
 
     def _append(self, data: bytes) -> None:
         # If the disk is full, the rest of the log is lost and the run goes on.
@@ -220,18 +219,16 @@ class BoundedLog:
 
 
 class LineAssembler:
-    """Hand the bytes of one stream to the log in whole lines, so streams do not mix in one.
+    """Hand on the bytes of one stream in whole lines, so streams do not mix in one.
 
     A progress bar's carriage return ends a line too; one of more than 64 KB is broken.
 
     Args:
-        log: gets the lines.
-        leaves_out: lines that begin so are not logged; b"" logs all.
+        take: gets the lines.
     """
 
-    def __init__(self, log: BoundedLog, leaves_out: bytes = b"") -> None:
-        self._log = log
-        self._leaves_out = leaves_out
+    def __init__(self, take: Callable[[bytes], object]) -> None:
+        self._take = take
         self._partial = b""
 
     def write(self, data: bytes) -> None:
@@ -241,19 +238,13 @@ class LineAssembler:
         if len(data) - end > MAX_LINE:
             end = len(data)
         if end:
-            self._log.write(self._wanted(data[:end]))
+            self._take(data[:end])
         self._partial = data[end:]
 
-    def _wanted(self, lines: bytes) -> bytes:
-        if not self._leaves_out or self._leaves_out not in lines:
-            return lines
-        wanted = (x for x in lines.splitlines(keepends=True) if not x.startswith(self._leaves_out))
-        return b"".join(wanted)
-
     def flush(self) -> None:
-        """Write what is left of an unfinished line."""
+        """Hand on what is left of an unfinished line."""
         if self._partial:
-            self._log.write(self._partial + b"\n")
+            self._take(self._partial + b"\n")
             self._partial = b""
 
 
@@ -268,7 +259,7 @@ class LoggedFile(threading.Thread):
 
     def run(self) -> None:
         """Read until `finish` is called, and then to the end of the file."""
-        lines = LineAssembler(self._log, leaves_out=b"fp8verify: ")  # the runner's own
+        lines = LineAssembler(self._take)
         while True:
             is_over = self._over.is_set()
             with suppress(OSError):
@@ -289,6 +280,11 @@ class LoggedFile(threading.Thread):
                 os.lseek(self._file, 0, os.SEEK_SET)
                 data = os.read(self._file, CHUNK)
         return data
+
+    def _take(self, lines: bytes) -> None:
+        import re  # which a standby does not need
+
+        self._log.write(re.sub(rb"(?m)^fp8verify: .*\n?", b"", lines))  # the runner's own
 
     def finish(self) -> None:
         """Return when the file is read to its end, or a child that prints on takes too long."""
@@ -323,7 +319,7 @@ class Stream(threading.Thread):
         self.is_open = True
         self.ends_line = True
         self._is_terminal = os.isatty(target)
-        self._log = LineAssembler(log)
+        self._log = LineAssembler(log.write)
         self._leave = leave
         self._on_broken = on_broken
 
@@ -510,27 +506,22 @@ def main() -> None:
 # --- lines of ours
 
 
-# The descriptors on which the run ended amid a line, as a progress bar does.
-_open_lines: set[int] = set()
+# Whether the run ended amid a line on standard error, as a progress bar does.
+_is_amid_line = [False]
 
 
 def leave_open_line(target: int) -> None:
     """Note that what the run wrote to a descriptor does not end a line."""
-    _open_lines.add(target)
+    with suppress(OSError):  # one of them is closed
+        alike = os.isatty(target) and os.isatty(STDERR)
+        if target == STDERR or alike or os.path.sameopenfile(target, STDERR):
+            _is_amid_line[0] = True
 
 
 def own_line() -> str:
     """Return what begins a line of ours on standard error: once a line end if the run's is open."""
-    targets = list(_open_lines)
-    _open_lines.clear()
-    return "\n" if any(map(_is_where_errors_go, targets)) else ""
-
-
-def _is_where_errors_go(target: int) -> bool:
-    with suppress(OSError):  # one of them is closed
-        alike = os.isatty(target) and os.isatty(STDERR)
-        return target == STDERR or alike or os.path.sameopenfile(target, STDERR)
-    return False
+    is_amid, _is_amid_line[0] = _is_amid_line[0], False
+    return "\n" if is_amid else ""
 
 
 def say(text: str) -> None:

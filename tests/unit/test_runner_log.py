@@ -49,7 +49,7 @@ def test_nothing_is_lost_uncounted(tmp_path_factory: object, chunks: list[bytes]
 
 def test_streams_do_not_share_a_line(tmp_path: Path) -> None:
     with bounded_log(tmp_path / "log.txt") as log:
-        out, err = LineAssembler(log), LineAssembler(log)
+        out, err = LineAssembler(log.write), LineAssembler(log.write)
         out.write(b"Applied Float8 ")
         err.write(b"warning\n")
         out.write(b"training\n 10%\r")
@@ -62,6 +62,6 @@ def test_streams_do_not_share_a_line(tmp_path: Path) -> None:
 
 def test_an_endless_line_is_not_kept_in_memory(tmp_path: Path) -> None:
     with bounded_log(tmp_path / "log.txt") as log:
-        LineAssembler(log).write(b"x" * (MAX_LINE + 1))
+        LineAssembler(log.write).write(b"x" * (MAX_LINE + 1))
 
         assert (tmp_path / "log.txt").stat().st_size == MAX_LINE + 1
