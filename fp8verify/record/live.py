@@ -395,13 +395,13 @@ class RunWatch(Watcher):
         self._sinks = sinks
         self._command = on_change
         self._stop_on = stop_on
-        self._errors: list[str] = []  # of the command, the first eight
         self._last_call = float("inf")
 
     def follow(self, capture: CaptureFolder, stop: Callable[[], None]) -> None:
         """Judge each window; at the end of the run, wait until all are judged."""
         live = capture.path / "live"
         history = History(capture.path, self._sinks, partial(self._changed, capture.path, stop))
+        self._errors = history.errors
         judge = Judge(self.policy, history.take)
         submitted: set[str] = set()
         is_over = False
@@ -420,7 +420,7 @@ class RunWatch(Watcher):
         with suppress(OSError):
             live.rmdir()
         summary = self._summary(capture.path, history)
-        self.notes = (summary, *self.notes, *history.errors, *self._errors)
+        self.notes = (summary, *self.notes, *history.errors)
 
     def _changed(
         self, capture: Path, stop: Callable[[], None], before: str | None, metrics: WindowMetrics

@@ -113,6 +113,7 @@ def read_settings(
     window: int | None = None,
     ranks: str = "auto",
     trace_dir: str | Path | None = None,
+    numerics: bool = False,
     numerics_every: int | None = None,
     no_log: bool = False,
     no_shapes: bool = False,
@@ -127,7 +128,8 @@ def read_settings(
         window: how many steps each of them has.
         ranks: whose steps to record.
         trace_dir: the capture folder.
-        numerics_every: after how many steps to measure the tensors of FP8 layers again.
+        numerics: whether to measure the tensors of FP8 layers.
+        numerics_every: after how many steps to measure them again; implies it.
         no_log: whether to leave the output of the run alone.
         no_shapes: whether to leave out the operators' input shapes.
         as_given: other fields of `RunSettings`.
@@ -138,8 +140,9 @@ def read_settings(
     for name, count in (("every", every), ("window", window), ("numerics_every", numerics_every)):
         _check_count(name, count)
     asked = RunSettings(
-        **{**as_given, "numerics": as_given.get("numerics", False) or numerics_every is not None},
+        **as_given,
         windows=(),
+        numerics=numerics or numerics_every is not None,
         ranks=parse_ranks(ranks),
         trace_dir=None if trace_dir is None else Path(trace_dir),
         numerics_every=numerics_every,

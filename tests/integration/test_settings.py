@@ -161,11 +161,6 @@ def test_the_search_ends_at_the_repository_the_home_and_a_change_of_owner(
     ("text", "values"),
     [
         ("[tool.fp8verify]\nstrict = true", {"strict": True}),
-        (' [ tool . "fp8verify" ]\nstrict = true', {"strict": True}),
-        ("[tool.'fp8verify']\nstrict = true", {"strict": True}),
-        ("tool.fp8verify.strict = true", {"strict": True}),
-        ("tool = {fp8verify = {strict = true}}", {"strict": True}),
-        ("[ 'tool' ]\nfp8verify.strict = true", {"strict": True}),
         ("[tool]\r\nfp8verify = {strict = true}\r\n", {"strict": True}),
         ("[project]\n= no TOML", {}),  # most projects are not parsed
     ],
