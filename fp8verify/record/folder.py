@@ -119,14 +119,11 @@ def check_name(folder: Path) -> None:
     """
     name = str(folder.absolute())
     match = re.search(UNUSABLE, name)
-    if match is None:
-        return
-    wrong = match[0]
-    why = "cannot be in PYTHONPATH" if wrong == os.pathsep else "cannot hold a trace"
-    shown = name if wrong.isprintable() else ascii(name)
-    raise UsageError(
-        f"{shown} {why}: there is a {wrong!a} in it.", "Name another folder with --trace-dir."
-    )
+    if match is not None:
+        why = "cannot be in PYTHONPATH" if match[0] == os.pathsep else "cannot hold a trace"
+        raise UsageError(
+            f"{name} {why}: there is a {match[0]!a} in it.", "Name another folder with --trace-dir."
+        )
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from fp8verify.text import Window, join_windows, show_window
 
 GLOBAL = "global:"
 PER_NODE = 8
-MAX_WINDOWS = 100
 # Far above what three steps of large models make; a closure that LBFGS calls in a loop made more.
 MAX_TRACE_MB = 2048
 MAX_WINDOW_SECONDS = 900.0
@@ -218,13 +217,7 @@ def parse_windows(text: str) -> tuple[Window, ...]:
                 f"The windows {show_window(earlier)} and {show_window(later)} overlap.",
                 "Give windows that share no step, such as 10-12,500-502.",
             )
-    windows = join_windows(windows)
-    if len(windows) > MAX_WINDOWS:
-        raise UsageError(
-            f"{len(windows)} windows are more than the {MAX_WINDOWS} that a run can have.",
-            "Give fewer or longer windows.",
-        )
-    return tuple(windows)
+    return tuple(join_windows(windows))
 
 
 def _parse_window(part: str, text: str) -> Window:
