@@ -16,7 +16,6 @@ MAX_DEPTH: Final = 64  # CUTLASS nests about 15 deep; deeper is not a kernel's n
 ANONYMOUS: Final = "(anonymous namespace)"
 
 _MAX_WRITTEN: Final = 1 << 24  # characters: each reference writes out what it refers to
-_MAX_LAMBDA: Final = 400
 # aiter writes the names of its assembly by hand, and not all with the right length in them; a name
 # with template arguments is a compiler's that was cut.
 _BY_HAND: Final = re.compile(r"_ZN5aiter\d+(?P<base>(?!\w*kernelI)[a-zA-Z]\w*)E")
@@ -183,7 +182,7 @@ class _Reader:
         while not self.take("E"):
             taken.append(self.type())
         self.match(_CLOSURE)
-        return f"{{lambda({', '.join(taken)[:_MAX_LAMBDA]})}}"
+        return f"{{lambda({', '.join(taken)})}}"
 
     def source(self) -> str:
         """Read a length and that many characters."""
