@@ -11,13 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 from msgspec.structs import replace
 
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
 from fp8verify.cli.options import emit
-from fp8verify.logs.failures import MISPLACED_OPTION, failure_notes, last_error
+from fp8verify.logs.failures import failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
@@ -121,8 +120,6 @@ def _with_failure(report: Report, result: RunResult) -> Report:
         own = finding(
             "window-not-complete", "failed", ended=ended, place=place, seen=seen, error=error
         )
-    elif option := _misplaced(error):
-        own = finding("no-training-step", "misplaced", ended=ended, error=error, option=option)
     else:
         own = finding("no-training-step", "failed", ended=ended, error=error)
     others = [one for one in report.findings if one.code != own.code]
@@ -137,10 +134,3 @@ def _ended(result: RunResult) -> str:
         return f"the run ended with exit code {result.exit_code}"
     name = signal.Signals(result.signal).name
     return f"the run was ended by {name} (exit code {result.exit_code})"
-
-
-def _misplaced(error: str) -> str:
-    """Return the option of ours that the script refused; empty if it refused none."""
-    refused = MISPLACED_OPTION.search(error)
-    ours = [name for param in click.get_current_context().command.params for name in param.opts]
-    return refused[1] if refused is not None and refused[1] in ours else ""

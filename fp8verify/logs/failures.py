@@ -98,7 +98,7 @@ _BEGINS = re.compile(
     r"(.{0,80}?)(?:Traceback \(most recent call last\):|  File \"[^\"]+\", line \d)"
 )
 # What argparse and click print about our options placed after the script.
-MISPLACED_OPTION = re.compile(
+_MISPLACED_OPTION = re.compile(
     r"(?:unrecognized arguments|No such option):.*?(--[a-z-]+)", re.IGNORECASE
 )
 _ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::.*|\s*)$")
@@ -129,7 +129,7 @@ def _errors(lines: Iterable[str]) -> Iterator[str]:
     """Yield the line that ends each traceback; those of several ranks may be interleaved."""
     within: set[str] = set()  # the prefixes of the tracebacks that have not ended
     for line in lines:
-        if MISPLACED_OPTION.search(line):
+        if _MISPLACED_OPTION.search(line):
             yield line.strip()[:_MAX_ERROR]
         begins = _BEGINS.match(line)
         if begins is not None:

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
-from fp8verify.terms import Precision, Verdict
 from fp8verify.text import printable
 
 PLAIN_WIDTH = 80
@@ -23,18 +22,6 @@ _GAP = 2
 _LABEL_WIDTH = 9
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
 _LABELS = {"error": "red", "warning": "yellow", "info": "cyan", "fix": "bold", "speed": ""}
-# Words that are colored where they begin a row: precisions, verdicts, what counters prove.
-_CELL_STYLES = {
-    "agrees": "green",
-    "differs": "red",
-    "missed": "red",
-    "unclaimed": "yellow",
-    **{precision.value: "green" for precision in Precision if precision.is_low},
-    **{verdict.value: "bold red" for verdict in Verdict},
-    Verdict.ACTIVE.value: "bold green",
-    Verdict.PARTIAL.value: "bold yellow",
-    Verdict.INCONCLUSIVE.value: "bold yellow",
-}
 
 
 def write_text(
@@ -221,6 +208,6 @@ def _table(grid: Grid, width: int, uncut: bool) -> Table:
             overflow="fold" if uncut else "ellipsis",
             ratio=1 if last else None,
         )
-    for first, *others in rows:
-        table.add_row(Text(first, _CELL_STYLES.get(first, "")), *map(Text, others))
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table

@@ -325,9 +325,6 @@ class Comparison(Rendered, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"Comparison: {model.writers().brief(self)}".rstrip()
-
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run at a glance; what is not known is None.

@@ -74,6 +74,9 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         return self._render("notebook")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {model.writers().brief(self)}".rstrip()
+
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What a run and each of its ranks have: a verdict, and the GEMMs that it rests on.
@@ -315,7 +318,3 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         """
         frames: Frames = model.writers().to_pandas(self)
         return frames
-
-    def __repr__(self) -> str:
-        forms = "to_text(), to_html(), to_json(), to_pandas()"
-        return f"Report: {model.writers().brief(self, forms)}".rstrip()
