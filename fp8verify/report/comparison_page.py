@@ -171,8 +171,7 @@ def loss_line(loss: LossPair | None) -> str:
     )
     bad = ""
     if loss.first_bad_step is not None:
-        runs = {"both": "both", None: "one log"}
-        whose = runs.get(loss.first_bad_run, f"the {loss.first_bad_run} alone")
+        whose = "both" if loss.first_bad_run == "both" else f"the {loss.first_bad_run} alone"
         bad = f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
     return (
         f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, largest "

@@ -203,9 +203,8 @@ def test_a_table_has_a_row_for_each_run() -> None:
     lines = done.output.splitlines()
     assert lines[1].split()[:3] == ["fp8_compiled", "ACTIVE", "100.0%"]
     assert lines[2].split()[1:4] == ["PARTIAL", "19.6%", "0.0%"]
-    assert done.exit_code == max(
-        fp8verify.inspect(ROOT / name).exit_code for name in ("fp8_compiled", "ddp_one_rank_bf16")
-    )
+    assert done.exit_code == 1
+    assert call("table", ROOT / "ddp_one_rank_bf16", "--exit-zero").exit_code == 0
 
 
 def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
@@ -217,12 +216,6 @@ def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
         assert "\x1b" not in result.to_text(width=100)
         assert result._repr_html_().startswith("<div>")
         assert len(repr(result).splitlines()) <= 6
-
-
-def test_a_table_of_a_failed_run_fails() -> None:
-    args = ("table", ROOT / "fp8_compiled", ROOT / "bf16_filter_rejects_all")
-    assert call(*args).exit_code == 1
-    assert call(*args, "--exit-zero").exit_code == 0
 
 
 def test_all_captures_fit_one_table(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Report, inspect
-from fp8verify.report.forms import brief, render
+from fp8verify.report.forms import render
 from fp8verify.report.sentences import payoff
 from tests.captures import ROOT
 from tests.hand_built import BF16, FP32, TraceBuilder
@@ -54,19 +54,6 @@ def test_without_fp8_it_says_what_fp8_could_do() -> None:
     assert found is not None
     assert found.speedup is None
     assert "FP8 could speed up GPU work by at most" in found.text
-
-
-def test_in_brief_a_report_is_four_lines_at_most(report: Report) -> None:
-    lines = brief(report, "report.html").splitlines()
-    assert lines[0].startswith("ACTIVE  ")
-    assert [line.split()[0] for line in lines[1:]] == ["135", "speed", "exit"]
-    assert lines[-1].endswith("report.html")
-
-
-def test_a_report_prints_as_a_few_lines(report: Report) -> None:
-    shown = repr(report)
-    assert shown.startswith("Report: ACTIVE  ")
-    assert len(shown.splitlines()) <= 4
 
 
 @pytest.fixture
