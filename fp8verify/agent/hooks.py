@@ -33,10 +33,8 @@ from .windows.profiler import EXIT_PATIENCE_S, ProfilerArbiter, leave_without_ki
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-STEPS_IN_BACKWARD = (
-    "steps are counted from one backward pass to the next: optimizers step inside it"
-)
-COMPILED_STEPS = "steps are counted by the versions of parameters: the optimizer's step is compiled"
+STEPS_IN_BACKWARD = "optimizers step inside the backward pass: a step lasts from one to the next"
+COMPILED_STEPS = "the optimizer's step is compiled: steps are counted by versions of parameters"
 PATIENCE_S = 1.0  # for another thread that opens or closes a window
 MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
 
