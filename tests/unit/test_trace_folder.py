@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from fp8verify.errors import InputError
 from fp8verify.trace import find_traces
 from tests.unit.trace_events import HEAD, as_document, sample
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(path: Path, rank: int | None = None) -> Path:

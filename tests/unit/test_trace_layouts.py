@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -19,10 +21,6 @@ from tests.unit.trace_events import (
     sample,
     view,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def one_line_events(events: list[dict[str, Any]]) -> bytes:
@@ -77,6 +75,7 @@ LAYOUTS = [
     lambda events: json.dumps({**HEAD, "traceEvents": events}, separators=(",", ":")).encode(),
     lambda events: json.dumps({**HEAD, "traceEvents": events}, indent="\t").encode(),
     lambda events: as_document(events).replace(b"\n", b"\r\n"),
+    lambda events: as_document(events).replace(b"\n  ]\n}", b",\n  ],\n}"),
 ]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
+from array import array
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
-from fp8verify.trace import Trace, kineto
-from fp8verify.trace.source import Reading, Source
-from tests.unit.trace_events import HEAD, as_document, kernel_names, sample, view
+from fp8verify.trace.contexts import start_order
+from tests.unit.trace_events import HEAD, as_document, kernel_names, read_bytes, sample, view
 
 NAMES = st.sampled_from(
     ["aten::mm", "MmBackward0", "ProfilerStep#3", "ProfilerStep#x", "Torch-Compiled Region: 0/1"]
@@ -62,14 +61,10 @@ def documents(draw: st.DrawFn) -> bytes:
     return json.dumps(parts, ensure_ascii=draw(st.booleans()), **form).encode()
 
 
-def read(data: bytes, block_size: int = 1 << 20) -> Trace:
-    return kineto.read(Source(io.BytesIO(data), "t.json"), Reading(block_size=block_size))
-
-
 @given(data=documents(), block_size=st.integers(1, 4000), packed=st.booleans())
 def test_blocks_and_packing_do_not_matter(data: bytes, block_size: int, packed: bool) -> None:
-    trace = read(gzip.compress(data) if packed else data, block_size)
-    assert view(trace) == view(read(data))
+    trace = read_bytes(gzip.compress(data) if packed else data, block_size=block_size)
+    assert view(trace) == view(read_bytes(data))
     assert trace.health.complete
 
 
@@ -80,7 +75,7 @@ ORIGINALS = st.sampled_from([DOCUMENT, COMPACT])
 
 def read_or_refuse(data: bytes, block_size: int) -> list[str]:
     try:
-        trace = read(data, block_size)
+        trace = read_bytes(data, block_size=block_size)
     except InputError:
         return []
     view(trace)
@@ -127,3 +122,17 @@ def test_a_changed_byte_in_gzip_never_raises(at: float, byte: int) -> None:
 def test_arbitrary_bytes_never_raise(data: bytes) -> None:
     read_or_refuse(data, 1 << 20)
     read_or_refuse(b'{"traceEvents": [' + data, 1 << 20)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5), st.sampled_from([-1, 0])))
+
+
+@given(ranges=RANGES)
+def test_order_is_by_start_then_enclosing_first(ranges: list[tuple[int, int, int]]) -> None:
+    start = array("q", [begin for begin, _, _ in ranges])
+    end = array("q", [begin + length for begin, length, _ in ranges])
+    shape = array("i", [kind for _, _, kind in ranges])
+    ordered = start_order(array("i", range(len(ranges))), start, end, shape)
+    assert list(ordered) == sorted(
+        range(len(ranges)), key=lambda row: (start[row], -end[row], shape[row] >= 0)
+    )
