@@ -255,7 +255,7 @@ def _columns(rows: list[tuple[Product, int]]) -> Columns:
         begin = end
     collector.kernels(times)
     columns.op_ids = array("q", range(len(rows)))
-    columns.note_times((0,), (begin,))
+    columns.note_ends((begin,))
     return columns
 
 

@@ -156,9 +156,9 @@ def _clear_bad_durations(columns: Columns) -> int:
     counters of some GPUs say otherwise.
     """
     durations, starts = columns.kernels.duration_ns, columns.kernels.start_ns
-    first, limit = columns.first_start, _ONE_HOUR_NS
-    if first is not None:
-        limit = max(columns.last_end, max(starts, default=0)) - min(first, min(starts, default=0))
+    begun, limit = (columns.ops.start, columns.calls.start, starts), _ONE_HOUR_NS
+    if columns.last_end:
+        limit = max(columns.last_end, max(starts, default=0)) - min(map(min, filter(len, begun)))
     if min(durations, default=0) >= 0 and max(durations, default=0) <= limit:
         return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]

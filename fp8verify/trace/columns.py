@@ -128,7 +128,6 @@ class Columns(Struct):
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
         copies: (count, nanoseconds, bytes) of "memcpy" and "memset".
         base_ns: what to add to every time.
-        first_start: when the first operator, annotation or call began; None if there is none.
         last_end: when the last operator, annotation or call ended.
     """
 
@@ -146,7 +145,6 @@ class Columns(Struct):
     step_names: set[int] = field(default_factory=set)
     copies: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     base_ns: int = 0
-    first_start: int | None = None
     last_end: int = 0
 
     def add_operator(
@@ -157,11 +155,9 @@ class Columns(Struct):
         for field_name, value in zip(self.ops.__struct_fields__, (*row, -1), strict=True):
             getattr(self.ops, field_name).append(value)
 
-    def note_times(self, starts: Iterable[int], ends: Iterable[float]) -> None:
-        """Note when some operators, annotations or calls began and ended; there must be one."""
-        first, last = min(starts), round(max(ends))
-        self.first_start = first if self.first_start is None else min(first, self.first_start)
-        self.last_end = max(last, self.last_end)
+    def note_ends(self, ends: Iterable[float]) -> None:
+        """Note when some operators, annotations or calls ended; there must be one."""
+        self.last_end = max(self.last_end, round(max(ends)))
 
     def add_copies(self, kind: str, count: int, time_ns: int, size: int) -> None:
         """Add "memcpy" or "memset" of the GPU."""

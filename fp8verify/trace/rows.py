@@ -138,7 +138,7 @@ class RowCollector:
             append_all(calls.correlation, correlations)
             append_all(calls.start, starts)
             append_all(calls.thread, map(columns.threads.__getitem__, threads))
-            columns.note_times(starts, ends)
+            columns.note_ends(ends)
 
     def ranges(self, rows: Iterable[Row]) -> None:
         """Take rows of text, start, end and thread; ranges of one thread nest.
@@ -156,7 +156,7 @@ class RowCollector:
             append_all(ops.sequence, sequences)
             append_all(ops.op_id, repeat(-1, len(block)))
             append_all(ops.thread, map(columns.threads.__getitem__, threads))
-            columns.note_times(starts, ends)
+            columns.note_ends(ends)
 
     def copies(self, kind: str, rows: Iterable[Row]) -> None:
         """Take rows of start, end and bytes of "memcpy" or "memset"."""

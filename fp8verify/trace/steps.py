@@ -43,9 +43,10 @@ def mark_profiler_steps(columns: Columns) -> None:
     steps = max(_series(ranges), key=_covered, default=[])
     if len({step.number for step in steps}) < len(steps):
         # Of recordings that were joined, each is a step if something began in it.
-        begun = _first_begun(columns, [step.start_ns for step in steps])
-        begun_steps = [s for i, s in enumerate(steps) if begun.get(i, s.end_ns + 1) <= s.end_ns]
-        steps = _numbered_on(begun_steps or steps)
+        names_of_starts = zip(ops.start, ops.name, strict=True)
+        begun = (start for start, name in names_of_starts if name not in columns.step_names)
+        busy = set(_places(steps, chain(begun, columns.calls.start)))
+        steps = _numbered_on([step for at, step in enumerate(steps) if at in busy] or steps)
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
@@ -97,17 +98,6 @@ def _is_empty(columns: Columns, step: Step) -> bool:
     return not any(inside) and not any(
         step.start_ns <= t <= step.end_ns for t in reversed(calls.start)
     )
-
-
-def _first_begun(columns: Columns, starts: list[int]) -> dict[int, int]:
-    """Return for each of the ranges that start then when anything first began in or behind it."""
-    ops, first = columns.ops, dict[int, int]()
-    names = zip(ops.start, ops.name, strict=True)
-    begun = (start for start, name in names if name not in columns.step_names)
-    for start in chain(begun, columns.calls.start):
-        index = bisect_right(starts, start) - 1
-        first[index] = min(start, first.get(index, start))
-    return first
 
 
 def steps_of_kernels(columns: Columns, op_rows: array[int], launch_rows: array[int]) -> array[int]:

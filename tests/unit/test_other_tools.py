@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -247,28 +248,26 @@ def refused(path: Path) -> str:
     return fact
 
 
-def test_databases_that_are_none(tmp_path: Path) -> None:
+def test_databases_that_are_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_bytes(b"")
     assert "is empty" in refused(path)
-    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
-    assert "cannot be read as a SQLite file" in refused(path)
     path.unlink()
     sqlite3.connect(path).executescript("CREATE TABLE photos (id); VACUUM").close()
     assert "no trace" in refused(path)
 
 
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_a_cut_database_is_damaged(tmp_path: Path, part: float) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda data, part=part: data[: int(part * len(data))] for part in (0.1, 0.5, 0.9)),
+        lambda data: data[:16] + b"\xff" * 5000,
+        lambda data: data.replace(b"CREATE TABLE", b"CREATE\xc3\xffABLE"),
+    ],
+)
+def test_damaged_databases_are_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = write_nsys(recording(*["step"] * 200), tmp_path)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(part * len(data))])
-    assert "cannot be read as a SQLite file" in refused(path)
-
-
-def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
-    path = write_nsys(recording("step"), tmp_path)
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE\xc3\xffABLE"))
+    path.write_bytes(damage(path.read_bytes()))
     assert "cannot be read as a SQLite file" in refused(path)
 
 

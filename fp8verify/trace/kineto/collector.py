@@ -157,7 +157,7 @@ def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
     append_all(ops.name, map(columns.op_names.__getitem__, map(_name_of, group)))
     append_all(ops.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
     append_all(ops.sequence, [a.sequence for a in args])
-    columns.note_times(starts, ends)
+    columns.note_ends(ends)
 
 
 def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
@@ -166,7 +166,7 @@ def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
     append_all(calls.correlation, [call.args.correlation for call in group])
     append_all(calls.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
     ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
-    columns.note_times(starts, ends)
+    columns.note_ends(ends)
 
 
 def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
