@@ -126,22 +126,13 @@ class ProductLog:
         held: list[tuple[int, Product]] = []
         is_traced = False
         for line in self._lines:
-            at = line.find(_BENCH)
-            head = _LINE.search(line, 0, 200) if at < 0 else None
-            if at < 0 and head is None:
+            if (call := _call_of(line)) is None:
                 continue
-            library, number, kind, function = (
-                head.groups() if head else ("", None, "Trace", "matmul")
-            )
-            if library != "cublasLt":
-                self.library = "hipBLASLt"
-            thread = int(number or 0)
-            if kind == "Trace" and function.lower().endswith("matmul"):
+            self.library, thread, kind, function = call
+            if kind == "Trace" and function.endswith("matmul"):
                 is_traced = True
                 held.clear()  # what the API's lines said is said again
-                # The number of the solution and the factors say nothing of types and sizes.
-                bench = line[at + len(_BENCH) :].rstrip()
-                product = _described(line, self.library) if head else _bench_product(bench)
+                product = _described(line, self.library)
                 self.cut += product is None
                 if product is not None:
                     yield thread, product
@@ -163,7 +154,7 @@ class _ApiCalls:
 
     def take(self, function: str, line: str) -> Product | None:
         """Take a line; return the product if it is the call of one."""
-        name = function.lower().replace("_", "")
+        name = function.replace("_", "")
         if name.endswith("layoutcreate"):
             self._layouts = [*self._layouts[-3:], line[line.find("type=") :]]
         elif name.endswith("getheuristic"):
@@ -291,6 +282,20 @@ def _period(order: array[int]) -> int:
 # ---- the parts of a line
 
 
+def _call_of(line: str) -> tuple[str, int, str, str] | None:
+    """Return library, thread, kind ("Trace" or "Api") and function of a line, None if it is none.
+
+    A command line of hipblaslt-bench is the trace of a product.
+    """
+    if _BENCH in line:
+        return "hipBLASLt", 0, "Trace", "matmul"
+    head = _LINE.search(line, 0, 200)
+    if head is None:
+        return None
+    library = "cuBLASLt" if head[1] == "cublasLt" else "hipBLASLt"
+    return library, int(head[2] or 0), head[3], head[4].lower()
+
+
 def _part(line: str, key: str) -> str | None:
     """Return what is in the brackets behind a key, None if it is not there or does not end."""
     start = line.find(f"{key}[")  # four times as fast as an expression for all parts
@@ -300,6 +305,9 @@ def _part(line: str, key: str) -> str | None:
 
 def _described(line: str, library: str) -> Product | None:
     """Return the product that a line describes, None if it does not, or ends early."""
+    if _BENCH in line:
+        # The number of the solution and the factors say nothing of types and sizes.
+        return _bench_product(line.partition(_BENCH)[2].rstrip())
     a, b, d = (_part(line, key) for key in ("Adesc=", "Bdesc=", "Ddesc="))
     compute, algo = _part(line, "computeDesc="), _part(line, "algo=") or ""
     if a is None or b is None or d is None or compute is None:
