@@ -226,7 +226,8 @@ class Export:
     def called(self, name: re.Pattern[str], *, failed: bool) -> list[tuple[int, int]]:
         """Return start and correlation id of the calls of functions, by start."""
         wanted = {number for number, text in self._strings.items() if name.match(text)}
-        rows = self.table(_CALLS, "start", "correlationId", "nameId", "returnValue")
+        columns = ("start", "correlationId", "nameId", "returnValue")
+        rows = self.table(_CALLS, *columns) if wanted else iter(())
         return sorted(
             (start, number)
             for start, number, called, result in rows

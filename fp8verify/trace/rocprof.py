@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 from fp8verify.text import clean
@@ -96,12 +97,17 @@ class _Table:
         Raises:
             InputError: the file cannot be unpacked.
         """
+        rows = csv.reader(self._lines())
         try:
-            for row in csv.DictReader(self._lines()):
-                if None in row or None in row.values():
-                    self.skipped += 1
+            header = next(rows, [])
+            # What is not there is behind the last column.
+            places = (header.index(name) if name in header else -1 for name in wanted)
+            chosen = itemgetter(*places)
+            for row in rows:
+                if len(row) == len(header):
+                    yield chosen([*row, ""])
                 else:
-                    yield [row.get(name, "") for name in wanted]
+                    self.skipped += bool(row)
         except csv.Error:
             self.is_cut = True
 
