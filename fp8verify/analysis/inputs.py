@@ -80,7 +80,8 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     without_fp8 = _functions_without_fp8(trace, casting)
     for number, kind in enumerate(kinds.rows):
         if kind.classification.role.is_gemm and kind.classification.precision.is_low:
-            if _widens(kind):
+            named = kind.name + (kind.op.name if kind.op else "")
+            if kind.name.startswith("triton_tem_") and "scaled" not in named:
                 kinds.rows[number] = _as_high(kind, "its template widens FP8 before the product")
             elif why := _why_name_alone(kind, casting, any_cast=bool(casts)):
                 kinds.rows[number] = _changed(kind, why, precision=Precision.UNKNOWN, source="none")
@@ -139,11 +140,6 @@ def _functions_without_fp8(trace: Trace, casting: frozenset[str]) -> frozenset[s
         if floats and not hidden and not known and not _SAYS_LOW.search(name):
             found |= {name, node} if casting.isdisjoint((name, node)) else set()
     return frozenset(found)
-
-
-def _widens(kind: Kind) -> bool:
-    op = kind.op.name if kind.op is not None else ""
-    return kind.name.startswith("triton_tem_") and "scaled" not in kind.name + op
 
 
 def _why_name_alone(kind: Kind, casting: frozenset[str], *, any_cast: bool) -> str | None:
@@ -318,7 +314,8 @@ def settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     means = kinds.mean_ns
     rate = (peak_of(trace.gpu) or PEAKS["H100"]).bf16 * 1000  # FLOPs a ns
     functions = _taking_weights(kinds, numbers, rate)
-    longest = max((means[n] for n, kind in enumerate(kinds.rows) if _is_gemm(kind)), default=0.0)
+    products = (n for n, k in enumerate(kinds.rows) if k.classification.role.is_gemm)
+    longest = max((means[n] for n in products if kinds.rows[n].multiplies), default=0.0)
     for number in numbers:
         kind, mean, precision = kinds.rows[number], means[number], None
         function = functions.get(_key(kind.op.name if kind.op else "")) or functions.get(kind.name)
@@ -347,10 +344,6 @@ def _may_hide(kind: Kind) -> bool:
         return False
     is_atens = op.name.startswith(("aten::", "triton_")) or _is_atens_node(op.name)
     return not is_atens and find(op.name) is UNKNOWN and not _PROVED.match(kind.name)
-
-
-def _is_gemm(kind: Kind) -> bool:
-    return kind.classification.role.is_gemm and kind.multiplies
 
 
 def _key(name: str) -> str:

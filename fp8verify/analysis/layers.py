@@ -215,12 +215,6 @@ class NamedLayers(NamedTuple):
                 rows_of[row.layer].append(row)
         return rows_of
 
-    def share(self, layers: Collection[str]) -> float | None:
-        """Return the FLOPs of some layers as a share of all GEMMs'; None if not known."""
-        whole = known_flops(gemm_totals(self.rows))
-        part = sum(row.flops or 0 for row in self.rows if row.layer in layers)
-        return part / whole if whole else None
-
 
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     """Return the ns that each layer's casts, scales and copies for FP8 took."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -48,8 +48,9 @@ def hear_library(
     unknown = Precision.UNKNOWN
     vouched = settled = disputed = 0
     for number, names in words.items():
-        before, word = kinds.rows[number], _one_word(names)
-        if word is None:
+        before, said = kinds.rows[number], [decode(name) for name in names]
+        word = said[0]
+        if word.precision is unknown or any(one.precision is not word.precision for one in said):
             continue
         after = kinds.rows[number] = _heard(before, word)
         was, now = before.classification.precision, after.classification.precision
@@ -151,13 +152,6 @@ def _may_be_blas(kind: Kind) -> bool:
     multiplies = kind.op is not None and find(kind.op.name).product is not None
     nameless = found.role is Role.OTHER and found.source == "none"
     return found.role.is_gemm or (nameless and multiplies)
-
-
-def _one_word(names: Mapping[str, int]) -> KernelName | None:
-    """Return what the library says of a kind; None if its launches differ, or types are unknown."""
-    found = [decode(name) for name in names]
-    precisions = {one.precision for one in found}
-    return found[0] if len(precisions) == 1 and Precision.UNKNOWN not in precisions else None
 
 
 def _heard(kind: Kind, word: KernelName) -> Kind:

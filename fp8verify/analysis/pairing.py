@@ -99,12 +99,6 @@ class _Waiting:
         return next((size for size in sizes if size in self._open), ANY_SIZE)
 
 
-def _whole_layer(call: Sequence[Gemm]) -> Sequence[Gemm]:
-    """Return the GEMMs of a call if they train together: those of a layer, not of a graph."""
-    compiled = any(name.startswith(_GRAPH) for name in call[0].kind.around)
-    return () if compiled else call
-
-
 def _half(taken: Counter[Leg]) -> int:
     """Return how many forward GEMMs the gradients belong to, which count two each."""
     return -(-max(taken.values(), default=0) // 2)
@@ -204,8 +198,10 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
             waiting.recompute(gemm)
         elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = waiting.take(gemm)
-            for forward in () if waiting is of_all else _whole_layer(nodes[gemm.node].forward):
-                forward.trained = True
+            call = nodes[gemm.node].forward if waiting is not of_all else []
+            if call and not any(name.startswith(_GRAPH) for name in call[0].kind.around):
+                for forward in call:  # of a layer they train together, of a graph they need not
+                    forward.trained = True
         if gemm.leg is Leg.FPROP:
             of_all.add(gemm)
     _settle_delayed(products, nodes)

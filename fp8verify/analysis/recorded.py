@@ -21,7 +21,6 @@ from fp8verify.capture.schema import (
     RecipeRecord,
     ScalesRecord,
     SlotRecord,
-    TensorRecord,
 )
 from fp8verify.report.model.parts import (
     GRAD_NORM,
@@ -342,7 +341,10 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     return NumericsReport(
         step=measured.step if measured is not None else None,
         reason=reason,
-        rows=tuple(map(_tensor_row, measured.rows if measured is not None else ())),
+        rows=tuple(
+            replace(row, **{name: rounded(getattr(row, name)) for name in _SHARES})
+            for row in (measured.rows if measured is not None else ())
+        ),
         recipes=recipes_of(rank),
         scales=tuple(
             ScaleRow(
@@ -362,8 +364,3 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
         trend=_trend(rank),
         notes=measured.notes if measured is not None else (),
     )
-
-
-def _tensor_row(row: TensorRecord) -> TensorRecord:
-    shares = {name: rounded(getattr(row, name)) for name in _SHARES}
-    return replace(row, **shares)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.layers import NamedLayers
@@ -15,19 +13,14 @@ from fp8verify.kernels import classify, decode
 from fp8verify.terms import Leg
 
 
-def row(layer: str, flops: int | None) -> GemmRow:
+def row(layer: str) -> GemmRow:
     found = classify(decode("nvjet_qqtst_128x128_128x6_1x2_h_bz_TNT"), None)
-    return GemmRow(Kind("gemm", None, found), 0, Leg.FPROP, 2, 30, flops, layer=layer)
+    return GemmRow(Kind("gemm", None, found), 0, Leg.FPROP, 2, 30, 200, layer=layer)
 
 
-@pytest.mark.parametrize(("flops", "share"), [(200, 0.5), (None, None)])
-def test_layers_have_a_share_where_the_flops_of_all_gemms_are_known(
-    flops: int | None, share: float | None
-) -> None:
-    rows = [row("b", 200), row("a", 400), row("", flops), row("b", 0)]
-    named = NamedLayers(rows)
+def test_layers_stand_in_the_order_in_which_they_ran() -> None:
+    named = NamedLayers([row("b"), row("a"), row(""), row("b")])
     assert list(named.by_layer()) == ["b", "a"]
-    assert named.share(["a"]) == share
 
 
 def test_the_worst_tensor_of_each_pass_is_a_step_s_figure() -> None:
