@@ -141,13 +141,9 @@ def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     if any(rank.modules.counts for rank in report.ranks if rank.modules):
         sources = {one.path for one in facts.unread if one.kind == "python"}
         found = [check for check in found if check.file not in sources]
-    told = [(check.code, f"{_place(check)}{check.message}", check.hint) for check in found]
+    told = [(check.code, f"{check.place}{check.message}", check.hint) for check in found]
     if facts.asks and not found:
         hint = "`fp8verify doctor` before the same command checks the versions here too."
         told = [("fp8-asked", f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it", hint)]
     for code, message, hint in told[:_SHOWN]:
         yield Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)
-
-
-def _place(check: Check) -> str:
-    return f"{check.file}:{check.line or 1}: " if check.file else ""

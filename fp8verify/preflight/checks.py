@@ -45,6 +45,12 @@ class Check(msgspec.Struct, frozen=True):
     file: str | None = None
     line: int | None = None
 
+    @property
+    def place(self) -> str:
+        """The file, and the line if it is known, as they come before the message."""
+        line = f":{self.line}" if self.line else ""
+        return f"{self.file}{line}: " if self.file else ""
+
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """All checks, most severe first, and what they come to.
@@ -131,7 +137,7 @@ def to_text(report: DoctorReport) -> str:
     pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        parts = [f"{_where(check)}{check.message}"]
+        parts = [f"{check.place}{check.message}"]
         if check.status in _LEVELS:
             parts += [check.hint, f"[{check.source}]" if check.source else ""]
         rows = [row for part in parts if part for row in _wrapped(part, columns - len(pad) - 2)]
@@ -157,12 +163,6 @@ def to_github(report: DoctorReport) -> str:
             level, title = _LEVELS[check.status], f"FP8 {check.code}"
             lines.append(annotation(level, title, text, file=check.file, line=check.line))
     return "".join(f"{line}\n" for line in lines)
-
-
-def _where(check: Check) -> str:
-    if check.file is None:
-        return ""
-    return f"{check.file}:{check.line}: " if check.line else f"{check.file}: "
 
 
 FORMS: dict[str, Callable[[DoctorReport], str]] = {

@@ -122,15 +122,16 @@ def _completed(name: str, row: Row) -> Row:
 def recognize(document: Document) -> Config | None:
     """Return the configuration that a document is, None if no framework knows its keys."""
     rows = [(name, row) for name, row in frameworks().items() if document.kind in row["kinds"]]
-    for framework, row in rows:
-        renamed = {_canonical(key, row): value for key, value in document.values.items()}
-        if _fits(row, document, {**document.values, **renamed}):
-            return _config(framework, row, document)
-    for framework, row in rows:
-        meant = _misspelled(row, document)
-        if meant and _fits(row, document, {**document.values, **meant}):
-            return _config(framework, row, document)
+    for alike in (_renamed, _misspelled):
+        for framework, row in rows:
+            more = alike(row, document)
+            if more and _fits(row, document, {**document.values, **more}):
+                return _config(framework, row, document)
     return None
+
+
+def _renamed(row: Row, document: Document) -> dict[str, Any]:
+    return {_canonical(key, row): value for key, value in document.values.items()}
 
 
 def launched_by(document: Document) -> str:

@@ -158,10 +158,7 @@ def _checks(
 
 
 def _said(check: Check) -> str:
-    place = (
-        f"{check.file}:{check.line}: " if check.line else f"{check.file}: " if check.file else ""
-    )
-    return f"{_word(check.status.value)}  {check.code}  {place}{check.message}"
+    return f"{_word(check.status.value)}  {check.code}  {check.place}{check.message}"
 
 
 def _word(status: str) -> str:
