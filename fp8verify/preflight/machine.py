@@ -82,24 +82,23 @@ def named_gpus(text: str) -> tuple[Gpu, ...]:
     Raises:
         UsageError: there is no such GPU among those that are known.
     """
-    match = re.fullmatch(r"(?:(\d{1,4})\s?x\s?)?(\S.{0,80})", text.strip(), re.IGNORECASE)
-    count, name = (int(match[1] or 1), match[2]) if match else (0, "")
+    match = re.fullmatch(r"(?:([1-9]\d{0,3})\s?x\s?)?(\S.{0,80})", text.strip(), re.IGNORECASE)
+    count, name = match.groups() if match else ("", "")
     part = part_of(name)
     if number := re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)a?", name, re.IGNORECASE):
         found = Gpu("NVIDIA GPU", f"{number[1]}.{number[2]}")
     elif re.fullmatch(r"gfx[0-9a-f]{3,5}", name, re.IGNORECASE):
         found = Gpu("AMD GPU", name.lower())
-    else:
-        capability = next((cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None)
-        if not count or capability is None:
-            raise UsageError(
-                f"{text!r} is not a GPU that is known.",
-                "Name it as its maker does, or by compute capability: --gpu H200, --gpu 9.0, "
-                "--gpu gfx942.",
-            )
+    elif capability := next((cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None):
         maker = "AMD Instinct" if capability.startswith("gfx") else "NVIDIA"
         found = Gpu(f"{maker} {part}", capability)
-    return (found,) * count
+    else:
+        raise UsageError(
+            f"{text!r} is not a GPU that is known.",
+            "Name it as its maker does, or by compute capability: --gpu H200, --gpu 9.0, "
+            "--gpu gfx942.",
+        )
+    return (found,) * int(count or 1)
 
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:

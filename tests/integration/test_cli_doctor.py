@@ -56,13 +56,6 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def checks(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    report = json.loads(done.stdout)
-    for check in report["checks"]:
-        assert list(check) == ["code", "status", "message", "hint", "source"]
-    return {check["code"]: check["status"] for check in report["checks"]}
-
-
 @pytest.mark.parametrize(
     ("gpus", "nvidia_smi", "options", "code", "lines"),
     [
@@ -118,39 +111,6 @@ def test_github_shows_each_complaint_at_its_line(machine: Machine) -> None:
     number = text.splitlines().index("tp = 2") + 1
     (line,) = [line for line in rest if "fp8-with-tensor-parallel" in line]
     assert line.startswith(f"::error file={config},line={number},title=FP8 fp8-with-tensor-")
-
-
-@pytest.mark.train
-def test_the_command_names_files_and_the_python(machine: Machine) -> None:
-    config = write(machine.folder, "fp8.yaml", files.ACCELERATE)
-    python = machine.bin / "python3"
-    machine.program("python3", f'exec "{sys.executable}" "$@"\n')
-    done = machine.has(H200).doctor(
-        "--format", "json", "--", str(python), "-m", "accelerate.launch", "--config_file", config
-    )
-    found = checks(done)
-    assert found["te-not-installed"] == "fail"  # this Python has torch and no Transformer Engine
-    assert found["fp8-asked"] == "ok"
-    assert done.returncode == 1
-    assert "torch 2" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("gone.yaml", None, "No such file"),
-        ("bin", None, "Is a directory"),
-        ("tag.yaml", "a: !!python/object/apply:os.system ['exit 3']\n", "cannot be read as YAML"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_an_error_of_two_lines(
-    machine: Machine, name: str, text: str | None, says: str
-) -> None:
-    if text is not None:
-        write(machine.folder, name, text)
-    fact, _ = refused(machine.doctor("--config", name))
-    assert name in fact
-    assert says in fact
 
 
 def test_the_function_is_the_command_and_needs_nothing_slow(machine: Machine) -> None:

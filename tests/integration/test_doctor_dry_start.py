@@ -65,6 +65,7 @@ def doctor(folder: Path, *args: str) -> tuple[dict[str, dict[str, str]], int]:
     )
     assert done.stderr == ""
     checks = json.loads(done.stdout)["checks"]
+    assert {tuple(check) for check in checks} == {("code", "status", "message", "hint", "source")}
     return {check["code"]: check for check in checks}, done.returncode
 
 

@@ -59,9 +59,10 @@ def test_merge_keys_do_not_multiply_without_bound(tmp_path: Path) -> None:
         assert len(read_document(path).values) <= MAX_VALUES
 
 
-def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Is a directory"):
-        read_document(str(tmp_path))
+@pytest.mark.parametrize(("name", "says"), [("", "Is a directory"), ("gone.yaml", "No such file")])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        read_document(f"{tmp_path}/{name}")
 
 
 def test_a_byte_order_mark_before_yaml_is_read_over(tmp_path: Path) -> None:

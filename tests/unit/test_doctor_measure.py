@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,20 +31,18 @@ class Worker:
     def measure(
         self, facts: Facts, *shapes: str, tokens: int | None = None, **rounds: list[float]
     ) -> list[Check]:
-        python = self.folder / "python"
         errors = {name: "RuntimeError: no" for name in ("bf16", *RECIPES) if name not in rounds}
-        lines = [WHERE, *[{"rounds": rounds, "errors": errors}] * len(self.sizes(facts, shapes))]
-        says = "".join(f"echo 'fp8verify: {json.dumps(line)}'\n" for line in lines)
-        python.write_text(f"#!/bin/sh\necho hello\ncat >{self.folder}/asked\n{says}")
+        answer = {"rounds": rounds, "errors": errors}
+        python = self.folder / "python"
+        python.write_text(
+            f"#!{sys.executable}\nimport json, sys\nasked = json.load(sys.stdin)\n"
+            f"json.dump(asked, open({str(self.folder / 'asked')!r}, 'w'))\nprint('hello')\n"
+            f"for line in [{WHERE!r}, *[{answer!r}] * len(asked['shapes'])]:\n"
+            "    print('fp8verify: ' + json.dumps(line))\n"
+        )
         python.chmod(0o755)
-        installed = RunPython(str(python), "", named=True)
-        return list(measure(facts._replace(python=installed), shapes, tokens, RECIPES))
-
-    def sizes(self, facts: Facts, shapes: tuple[str, ...]) -> set[tuple[int, ...]]:
-        modules = facts.model.modules if facts.model else ()
-        found = {(m.in_features or 0, m.out_features or 0) for m in modules if m.state == "fp8"}
-        found |= {(s.k, s.n) for config in facts.configs if not modules for s in config.layers}
-        return {*found, *(tuple(parse_shape(text)) for text in shapes)}
+        facts = facts._replace(python=RunPython(str(python), "", named=True))
+        return list(measure(facts, shapes, tokens, RECIPES))
 
     @property
     def asked(self) -> dict[str, object]:
