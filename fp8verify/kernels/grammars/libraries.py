@@ -24,7 +24,6 @@ _ROWS: Final = (
     (Role.COMMUNICATION, _COLLECTIVE, f"{_COLLECTIVE} communication kernel"),
     (Role.GEMM, "Marlin", _MARLIN),
     (Role.REDUCTION, "cuDNN", "batch normalization"),
-    (Role.CONV, "cuDNN", "part of a convolution"),
 )
 _FUNCTION: Final = re.compile(
     r"(Memcpy|Memset|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*"
@@ -33,10 +32,7 @@ _FUNCTION: Final = re.compile(
     r"|(multimem_\w+|(?:one|two)_shot_all_?reduce\w*|cross_device_reduce\w*|nvshmemi?_\w+"
     r"|k?userbuffers_\w+)"
     r"|(Marlin\w*)"
-    r"|(bn_\w+|MIOpenBatchNorm\w*)"
-    r"|((?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine"
-    r"|nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+"
-    r"|conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*)",
+    r"|(bn_\w+|MIOpenBatchNorm\w*)",
     re.DOTALL,
 )
 _COMMUNICATION: Final = {
@@ -73,6 +69,11 @@ def untyped(symbol: Symbol) -> KernelName | None:
 
 # MIOpen's assembly implicit GEMMs: igemm_<direction>_gtcx<n>_<layout>_<type>_...
 _IGEMM: Final = re.compile(r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+")
+_CONVOLUTION: Final = re.compile(
+    r"(?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine"
+    r"|nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+"
+    r"|conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*"
+)
 _CUDNN: Final = re.compile(r"(?:cask_)?cudnn(?:_infer|_train)?")
 
 
@@ -85,6 +86,8 @@ def convolution(symbol: Symbol) -> KernelName | None:
         return describe.gemm("MIOpen", evidence, types, role=Role.CONV)
     if symbol.path[1:] and _CUDNN.fullmatch(symbol.path[0]):
         return describe.other("cuDNN", Role.CONV, "a cuDNN kernel without types")
+    if _CONVOLUTION.fullmatch(symbol.base):
+        return describe.other("cuDNN", Role.CONV, "part of a convolution")
     if symbol.base == "Kernel" and symbol.path[0].startswith("cutlass_cudnn"):
         return describe.other("cuDNN", Role.CONV, "a convolution without plain types")
     return None
