@@ -364,14 +364,7 @@ def _ignore_interrupts() -> None:
 
 @click.command("env")
 @attach_options
-@click.option(
-    "--shell",
-    type=click.Choice(("sh", "fish", "none")),
-    default="sh",
-    show_default=True,
-    help="Shell syntax; none prints NAME=VALUE, as for docker --env-file or a pod's env.",
-)
-def env_command(shell: str, **given: Any) -> None:
+def env_command(**given: Any) -> None:
     """Print environment variables that attach fp8verify to a job under srun, Ray or Kubernetes.
 
     \b
@@ -387,4 +380,4 @@ def env_command(shell: str, **given: Any) -> None:
     from fp8verify.record.injection import export_line
     from fp8verify.record.settings import read_settings
 
-    click.echo(export_line(read_settings(**given), shell))
+    click.echo(export_line(read_settings(**given)))

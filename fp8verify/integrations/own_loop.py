@@ -110,7 +110,6 @@ class Watch(Recording):
         folder: keeps windows whose verdict changed; None keeps none.
         on_change: called with the previous verdict, None at first, and the metrics.
         policy: requirements of the verdict.
-        record_shapes: whether operators' input shapes are recorded.
         numerics_every: measure the casts of a step before a window, if at least N steps have passed
             since the last measured step; None measures none.
 
@@ -131,7 +130,6 @@ class Watch(Recording):
         folder: str | Path | None = None,
         on_change: Callable[[str | None, WindowMetrics], object] | None = None,
         policy: Policy | None = None,
-        record_shapes: bool = True,
         numerics_every: int | None = None,
     ) -> None:
         settings = read_settings(
@@ -141,7 +139,6 @@ class Watch(Recording):
             ranks="0",
             trace_dir=folder,
             numerics_every=numerics_every,
-            no_shapes=not record_shapes,
         )
         opened = [open_sink(sink) for sink in _listed(sinks)]
         super().__init__(settings)
@@ -191,18 +188,11 @@ class Window(Recording):
     Args:
         folder: a new or empty folder for the capture.
         policy: requirements of the verdict.
-        record_shapes: whether operators' input shapes are recorded.
     """
 
-    def __init__(
-        self, folder: str | Path, *, policy: Policy | None = None, record_shapes: bool = True
-    ) -> None:
+    def __init__(self, folder: str | Path, *, policy: Policy | None = None) -> None:
         self.folder = Path(folder).absolute()
-        super().__init__(
-            RunSettings(
-                windows=((1, OPEN_END),), trace_dir=self.folder, record_shapes=record_shapes
-            )
-        )
+        super().__init__(RunSettings(windows=((1, OPEN_END),), trace_dir=self.folder))
         self._judge = Judge(policy or Policy(), self._take)
         self._judged: WindowMetrics | str | None = None
 

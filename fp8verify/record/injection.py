@@ -34,13 +34,9 @@ PACKAGE = "_fp8verify_agent"  # as `_fp8verify_boot` imports it
 ARCHIVE = "agent.zip"
 CONFIG = "config.json"
 UNCHECKED = (0b01).to_bytes(4, "little") + bytes(8)  # PEP 552: byte code that needs no source
-# How a shell puts a folder, quoted, in front of PYTHONPATH. POSIX's `${…:+…}` leaves no empty
-# entry, which would be the working directory. fish joins a path variable by ":" in the environment.
-SHELLS = {
-    "sh": 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"',
-    "fish": "set -gx --path --prepend PYTHONPATH {}",
-    "none": "PYTHONPATH={}",
-}
+# Puts a folder, quoted, in front of PYTHONPATH. POSIX's `${…:+…}` leaves no empty entry, which
+# would be the working directory.
+EXPORT = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 NOT_FOR_AGENT = {"trace_dir", "job", "python"}  # of the settings
 
 
@@ -151,7 +147,7 @@ def child_environment(environment: Mapping[str, str], boot: Path) -> dict[str, s
     }
 
 
-def export_line(settings: RunSettings, shell: str) -> str:
+def export_line(settings: RunSettings) -> str:
     """Prepare a capture and return the line that attaches every Python started after it.
 
     Raises:
@@ -167,5 +163,4 @@ def export_line(settings: RunSettings, shell: str) -> str:
     make_boot_folder(boot, agent_config(settings._replace(capture_log=False), capture))
     import shlex  # not before a run, which waits for what we import
 
-    word = str(boot) if shell == "none" else shlex.quote(str(boot))
-    return SHELLS[shell].format(word)
+    return EXPORT.format(shlex.quote(str(boot)))
