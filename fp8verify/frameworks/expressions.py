@@ -81,10 +81,8 @@ def _ways(tree: Any, *, is_whole: bool = False) -> float:
                 total += log(most - least + 1)
         elif name == "BRANCH":
             total += log(len(value[1])) + max(map(_ways, value[1]))
-        elif name in ("ASSERT", "ASSERT_NOT"):
-            total += _ways(value[1])
-        elif name == "GROUPREF_EXISTS":
-            total += sum(map(_ways, filter(None, value[1:])))
+        elif isinstance(value, tuple):  # an assertion, or a choice by whether a group matched
+            total += sum(_ways(inner) for inner in value if isinstance(inner, type(tree)))
     return total
 
 

@@ -44,7 +44,7 @@ def read(*lines: str) -> LogReading:
          "model.output", "layers.0.auto_filter_small_kn", "high_precision"),
     ],
 )  # fmt: skip
-def test_a_line_about_layers_is_a_promise_for_them(
+def test_a_line_about_layers_is_a_claim_for_them(
     lines: list[str], layer: str, other: str, format_: str
 ) -> None:
     (found,) = read(*lines).layers
@@ -63,7 +63,7 @@ def test_a_line_about_layers_is_a_promise_for_them(
         "filter_fqns = []",
     ],
 )
-def test_lines_that_promise_no_format_are_no_promise(line: str) -> None:
+def test_lines_that_name_no_format_claim_nothing_of_layers(line: str) -> None:
     assert read(line).layers == ()
 
 
@@ -115,7 +115,7 @@ def test_megatrons_first_and_last_layers_are_pins() -> None:
         ("No loss scaling; bf16 until step 102", [("high_precision", None, 102)]),
     ],
 )
-def test_a_promise_may_hold_for_some_steps_only(
+def test_a_claim_may_hold_for_some_steps_only(
     line: str, phases: list[tuple[str, int | None, int | None]]
 ) -> None:
     found = read(line)
