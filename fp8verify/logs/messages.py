@@ -111,10 +111,11 @@ _TEXTUAL = re.compile(
     re.IGNORECASE,
 )
 _MARKS = re.compile(r"[\u2190-\u2bff\u200d\ufe0e\ufe0f\U0001f000-\U0001faff]+")
-# The number of a rank in a prefix: [rank3], 3:, [1,3]<stdout>, [default3].
+# The number of a rank in a prefix: [rank3], 3:, [1,3]<stdout>, [default3]; no date or clock.
 _RANK = re.compile(
-    r"(?:\b(?:rank|worker|process|proc|default)[ _=#-]?|^\[\d+,|^)0*(?P<rank>[1-9]\d{0,4})\b(?!\])"
-    r"|\[(?:rank|default)[ _=#-]?0*(?P<named>[1-9]\d{0,4})\]",
+    r"\b(?:rank|worker|process|proc|default)[ _=#-]?0*(?P<rank>[1-9]\d{0,4})\b(?!\])"
+    r"|(?:\[(?:rank|default)[ _=#-]?|^\[\d+,)0*(?P<named>[1-9]\d{0,4})\]"
+    r"|^0*(?P<alone>[1-9]\d{0,4})$",
     re.IGNORECASE,
 )
 _CROSSES = re.compile("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
@@ -180,7 +181,7 @@ def _prefix(text: str) -> tuple[int, bool, bool, int, str | None]:
             named = _PUNCTUATION.match(text, found.end()).end()  # type: ignore[union-attr]
             denied = denied or bool(_DENIAL.search(found[0]))
             if number := _RANK.search(found[0]):
-                rank = number["rank"] or number["named"]
+                rank = number["rank"] or number["named"] or number["alone"]
         elif found := _MARKS.match(text, at):
             # A mark is what a program prints to be seen, as good as a logger's prefix.
             named = found.end()
