@@ -149,20 +149,15 @@ class _Scan:
         for phase in phases if claim is None else ():
             self._mention(line, off=False)
             if phase.format != HIGH_PRECISION:
-                self._begin(phase, message, line)
+                text = clean(message.text.strip()[:_MAX_TEXT])
+                begun = self._claim(line.number, text, OWN, phase.format)
+                self._keep(begun, _topic(begun), message.rank, phase)
         return claim is not None or bool(phases)
 
-    def _begin(self, phase: PhaseClaim, message: Message, line: Line) -> None:
-        """Keep what a message claims for a range of steps."""
-        claim = Claim(
-            line=line.number,
-            text=clean(message.text.strip()[:_MAX_TEXT]),
-            framework=OWN,
-            says="fp8",
-            source=self._source,
-            format=phase.format,
+    def _claim(self, line: int, text: str, framework: str, low: str) -> Claim:
+        return Claim(
+            line=line, text=text, framework=framework, says="fp8", source=self._source, format=low
         )
-        self._keep(claim, _topic(claim), message.rank, phase)
 
     def _keep(
         self, claim: Claim, topic: str, rank: str | None, phase: PhaseClaim | None = None
@@ -185,14 +180,7 @@ class _Scan:
         if len(self.layers) < MAX_LAYERS:
             self.layers[layer.select, layer.names] = layer
         if not layer.is_pin and "quantization_type" in layer.text:
-            claim = Claim(
-                line=layer.line,
-                text=layer.text,
-                framework=layer.framework,
-                says="fp8",
-                source=self._source,
-                format=layer.format,
-            )
+            claim = self._claim(layer.line, layer.text, layer.framework, layer.format)
             self._keep(claim, layer.names[0], rank)
 
     def _ask(self, request: Request, message: Message, line: Line) -> None:
