@@ -177,6 +177,8 @@ def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
     processes in order.
     """
     owners = list(map(_process, columns.threads))
+    if len(set(owners)) < 2:
+        return {}  # most traces: their ids need not be held
     callers: defaultdict[int, set[Hashable]] = defaultdict(set)
     for correlation, thread in zip(columns.calls.correlation, columns.calls.thread, strict=True):
         callers[correlation].add(owners[thread])
