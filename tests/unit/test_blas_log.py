@@ -74,6 +74,7 @@ BENCH = (
     "hipblaslt-bench --api_method c -m {n} -n {m} -k {k} --transA T --transB N --batch_count 2 "
     "--a_type f8_r --b_type bf8_r --c_type bf16_r --d_type bf16_r --compute_type f32_r\n"
 )
+SCALED = BENCH.replace("\n", " --scaleA 3 --scaleB {}\n")
 FP32 = line("R_32F", "R_32F", M, N, K)
 API = (
     "[2026-11-25 22:10:06][cublasLt][7][Api][cublasLtMatmulAlgoGetHeuristic] Adesc=[type=R_16F "
@@ -92,7 +93,10 @@ API = (
             FP32.replace("cublasLt]", "HIPBLASLT]").replace("transa", "transA"),
             {"fp32": 2 * M * N * K},
         ),
+        (SCALED.format("3", m=M, n=N, k=K), {"mxfp8": 4 * M * N * K}),
+        (SCALED.format("0", m=M, n=N, k=K), {"fp8": 4 * M * N * K}),
         (API, {"fp16": 2 * 16 * 32 * 64}),
+        (line(E4M3, E4M3, M, N, K) + API, {"fp8": 2 * M * N * K}),  # said again, by the trace
         (API + API, {"fp16": 4 * 16 * 32 * 64}),
         (API + line(E4M3, E4M3, M, N, K), {"fp8": 2 * M * N * K}),
         (FP32.replace("COMPUTE_32F", "COMPUTE_32F_FAST_TF32"), {"tf32": 2 * M * N * K}),
@@ -107,6 +111,8 @@ def test_a_cut_line_is_told_and_a_log_without_types_refused(tmp_path: Path) -> N
     whole = line(E4M3, E4M3, M, N, K)
     trace = read_trace(written(tmp_path, whole, whole[:300]))
     assert (len(trace.kernels), trace.health.complete) == (1, False)
+    assert trace.health.notes[0] == "1 lines of products are cut"
+    assert read_trace(written(tmp_path, whole)).health.complete
     with pytest.raises(InputError, match="CUBLASLT_LOG_MASK=2"):
         read_trace(written(tmp_path, "[2026-10-01 10:00:00][cublasLt][42][Api][cublasLtCtxInit]\n"))
 

@@ -61,6 +61,16 @@ def test_an_assertion_names_the_longest_kernels_and_the_ranks(tmp_path: Path) ->
         assert_gemm_precision(inspect(tmp_path))
     lines = str(failed.value).splitlines()[1:]
     assert [float(line.split()[0]) for line in lines[::2]] == [0.07, 0.06, 0.05]
+    for words in ({"precision": "fp9"}, {"leg": "forward"}):
+        with pytest.raises(ValueError, match=r"unknown .* one of"):
+            assert_gemm_precision(inspect(tmp_path), **words)  # type: ignore[arg-type]
+
+
+def test_an_assertion_on_one_rank_does_not_name_it(build: TraceBuilder, tmp_path: Path) -> None:
+    build.step(1).linear(64, 32, 16, fp8=True).step(2).linear(64, 32, 16, fp8=False)
+    with pytest.raises(AssertionError, match="step-without-fp8") as failed:
+        assert_fp8_active(inspect(build.write(tmp_path / "trace.json")))
+    assert "rank 0" not in str(failed.value)
 
 
 @pytest.mark.parametrize("second", [Policy(), Policy(min_share=0.4), Policy(strict=True)], ids=str)

@@ -328,4 +328,6 @@ def test_experts_that_no_module_converts_are_compared_by_step(
     window = [{"first": 1, "last": 3, "state": "complete", "trace": trace.name}]
     meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": window, "modules": [experts]}
     (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
-    assert inspect(trace.parent).verdict == "PARTIAL"
+    report = inspect(trace.parent)
+    assert report.verdict == "PARTIAL"
+    assert "step 2" in report.reason

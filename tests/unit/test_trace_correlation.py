@@ -139,15 +139,15 @@ def test_steps_are_those_of_one_profiler() -> None:
 
 def test_ranges_of_one_number_that_lie_apart_are_steps_of_joined_recordings() -> None:
     events = [
-        *(annotation("ProfilerStep#3", start, 50) for start in (0, 1000, 2000)),
-        annotation("ProfilerStep#3", 1010, 20, tid=2),
+        *(annotation("ProfilerStep#0", start, 50) for start in (0, 1000, 2000)),
+        annotation("ProfilerStep#0", 1010, 20, tid=2),
         annotation("busy", 10, 5),
         annotation("busy", 1010, 5),
     ]
     steps = read_bytes(as_document(events)).steps
     assert [(step.number, step.end_ns - step.start_ns) for step in steps] == [
-        (3, 50_000),
-        (4, 50_000),
+        (0, 50_000),
+        (1, 50_000),
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from fp8verify.errors import InputError
 from fp8verify.trace import find_traces
+from fp8verify.trace.places import expand, reading
 from tests.unit.trace_events import HEAD, as_document, sample
 
 
@@ -102,3 +103,27 @@ def test_folder_without_traces_is_refused(
 def test_missing_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         find_traces(tmp_path / "none")
+
+
+def test_a_name_with_brackets_is_no_pattern_where_the_file_is_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace[1].json")
+    assert expand(path) == [path]
+    with pytest.raises(InputError, match="matches no file"):
+        expand(tmp_path / "trace[2].json")
+
+
+def test_a_mistake_in_a_program_is_not_blamed_on_a_local_file(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), reading(tmp_path):
+        raise ZeroDivisionError
+    with (
+        pytest.raises(InputError, match="cannot be read: no credentials"),
+        reading("s3://bucket/x"),
+    ):
+        raise RuntimeError("no credentials")
+    with pytest.raises(InputError) as denied, reading(tmp_path):
+        raise PermissionError(13, "Permission denied")
+    assert "right to read" in denied.value.hint
+    for what, hint in ((tmp_path, "the path"), ("https://host/x", "the address")):
+        with pytest.raises(InputError) as caught, reading(what):
+            raise OSError(5, "I/O error")
+        assert hint in caught.value.hint
