@@ -85,6 +85,8 @@ USUAL_WAIT: Final = 0.1
 WAITING: Final = 0.2
 # Share of GPU time from which unfused attention is what to fix first.
 COSTLY_ATTENTION: Final = 0.1
+# Share of GPU time from which casts of weights in each micro-batch are reported; ours.
+RECAST: Final = 0.02
 # Medians from which a step is an exception (compilation, a checkpoint), unless as large a share of
 # steps is as long.
 FAR: Final = 1.5

@@ -2,23 +2,25 @@
 
 The kernels alone: each FP8 GEMM is compared with the measured rate of BF16 at its size,
 and casts and scales are the cost. The step: a profiler makes the CPU slower, so only the wall
-time of steps outside the window shows whether the GPU is busy.
+time of steps outside the window shows whether the GPU is busy. Also how often the weights of FP8
+layers are cast in a step, and what that costs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from math import fsum
-from typing import Final
+from math import fsum, prod
+from typing import Final, NamedTuple
 
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
 from fp8verify.analysis.gpus import part_of
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import PayoffReport, TaxEntry, TaxReport
-from fp8verify.terms import Leg, OpContext, Precision, Scaling
+from fp8verify.terms import Leg, OpContext, Precision, Role, Scaling
 from fp8verify.thresholds import ADDED_BY_FUSED, NEGLIGIBLE, SMALL_SIDE, USUAL_WAIT, WAITING
 
 _SIXTEEN_BIT = (Precision.BF16, Precision.FP16)
@@ -162,3 +164,76 @@ def _gain(row: GemmRow, *, in_sixteen: bool) -> float | None:
     if row.flops is None or not row.calls:
         return gains[-2]
     return gains[bisect_right(_SIZES, row.flops / row.calls / 1e9)]
+
+
+# ---- casts of weights
+
+# Transformer Engine's casts of an input and a weight run under one function: one cast a GEMM is the
+# input's. transformer_engine/pytorch/module/linear.py: `_Linear.apply(weight, inp, …)`.
+_WEIGHT_AND_INPUT = "_Linear"
+Size = tuple[int, ...]
+
+
+class WeightCasts(NamedTuple):
+    """The casts of weights of one rank.
+
+    Attributes:
+        micro_batches: of a step, each a forward and a backward pass.
+        casts: of one weight in a step, of the size that is cast most often.
+        size: that size, (outputs, inputs).
+        time_ns: of all casts of weights, with the kernels that compute their scales.
+    """
+
+    micro_batches: int
+    casts: float
+    size: Size
+    time_ns: int
+
+
+def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> WeightCasts | None:
+    """Count the casts of weights, which their operators' sizes tell from those of inputs.
+
+    None if a step is one micro-batch, or sizes are not recorded.
+    """
+    last, gemms = Counter[int](), Counter[OpContext | None]()
+    for row in trace.trained:
+        last[row.step] = max(last[row.step], row.micro_batch)
+        gemms[row.kind.op] += row.calls
+    micro_batches, steps = min(last.values(), default=0) + 1, len(trace.steps)
+    layers = _layers_by_size(trace, modules)
+    by_op: dict[OpContext, list[int]] = defaultdict(lambda: [0, 0])
+    for total in trace.others if micro_batches > 1 and steps else ():
+        if total.kind.op is not None and purpose_of(total.kind) is not None:
+            is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
+            by_op[total.kind.op][0] += total.calls * is_cast
+            by_op[total.kind.op][1] += total.time_ns
+    casts, time_ns = Counter[Size](), 0.0
+    for op, (calls, op_ns) in by_op.items():
+        first = op.dims[0] if op.dims else ()
+        size = next((size for size in (first, first[::-1]) if size in layers), None)
+        if size is None:
+            continue
+        inputs = gemms[op] if op.name == _WEIGHT_AND_INPUT and len(op.dims) > 1 else 0
+        weights = max(0, calls - inputs)
+        cast = weights * prod(size), (calls - weights) * prod(op.dims[1]) if inputs else 0
+        casts[size] += weights
+        time_ns += op_ns * (cast[0] / (sum(cast) or 1) if inputs else 1)
+    often = {size: count / (steps * layers[size]) for size, count in casts.items() if count}
+    most = max(often, key=often.__getitem__, default=None)
+    if most is None:
+        return None
+    return WeightCasts(micro_batches, often[most], most, round(time_ns))
+
+
+def _layers_by_size(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Counter[Size]:
+    """Count the FP8 layers of each size that differs from the sizes of all inputs."""
+    found = Counter(
+        (module.out_features, module.in_features)
+        for module in modules
+        if module.state.startswith("fp8") and module.kind == "linear"
+    )
+    shapes = [row.shape for row in trace.trained if row.shape and row.leg is Leg.FPROP]
+    inputs = {(shape.m, shape.k) for shape in shapes}
+    return Counter(
+        {(n, k): count for (n, k), count in found.items() if n and k and (n, k) not in inputs}
+    )

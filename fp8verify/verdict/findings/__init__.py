@@ -61,6 +61,7 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     speed.fp8_not_paying,
     speed.attention_unfused,
     speed.scalar_all_reduces,
+    speed.weight_recast,
     tensors.measured_tensors,
     tensors.not_finite,
     tensors.outlier_layers,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import gemm_totals
-from fp8verify.analysis.payoff import added_us
+from fp8verify.analysis.payoff import added_us, weight_casts
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.parts import Finding, PayoffReport, TaxReport
@@ -103,3 +103,20 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         time_ns = sum(total.time_ns for total in reduces)
         share = time_ns / rank.trace.timeline.busy
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
+
+
+def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+    """Weights that are cast in each micro-batch, though they change once a step."""
+    found, gpu_ns = weight_casts(rank.trace, rank.modules), sum(rank.gpu_time.values())
+    if found is None or not gpu_ns or found.casts < found.micro_batches:
+        return
+    share = found.time_ns * (1 - 1 / found.micro_batches) / gpu_ns
+    if share >= limits.RECAST:
+        yield finding(
+            "weight-recast",
+            casts=found.casts,
+            micro_batches=found.micro_batches,
+            size=" x ".join(map(str, found.size)),
+            share=share,
+            threshold=limits.RECAST,
+        )
