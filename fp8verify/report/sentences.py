@@ -19,6 +19,7 @@ from fp8verify.terms import (
     low_precision_share,
 )
 from fp8verify.text import counted, cut_middle, gib, label_of_ranks, listed, show_steps, show_window
+from fp8verify.thresholds import HALF
 
 _Line = TypeVar("_Line", str, Note)
 # Two lines at 80 columns hold as much of a log line.
@@ -187,8 +188,6 @@ def _more(report: Report) -> Iterator[str]:
 
 # Estimates from peak rates are no better than this.
 _EVEN = 0.05
-# From this share on, what the GPU waits for the CPU is more than FP8 can save.
-_MOSTLY_IDLE = 0.5
 _WINDOWS = 3
 _RECORDED = frozenset({"complete", "cut"})
 
@@ -232,7 +231,7 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
         why = f"the CPU limits the step (GPU busy {busy:{form}} of {whole:{form}} ms)"
         return Payoff(FAIR, speedup, f"no gain: {why}")
-    if step is None and figures.idle_share >= _MOSTLY_IDLE:
+    if step is None and figures.idle_share >= HALF:  # as the finding says it
         why = f"the GPU is idle for {figures.idle_share:.0%} of the window"
         return Payoff(FAIR, speedup, f"no gain: {why}")
     what = "GPU kernels" if step is None else "a step"

@@ -18,7 +18,7 @@ from fp8verify.terms import (
     fp8_share,
     low_precision_share,
 )
-from fp8verify.thresholds import TOLERANCE
+from fp8verify.thresholds import HALF, TOLERANCE
 
 _Number = TypeVar("_Number", int, float)
 
@@ -615,7 +615,7 @@ class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def decides(self) -> bool:
         """Whether a run is judged by it: less than half is believed only where the log says so."""
-        return self.share_of_flops >= 0.5 or self.stated
+        return self.share_of_flops >= HALF or self.stated
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
