@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 class LayerSize(NamedTuple):
     """Linear layers of one size: N outputs, K inputs, and how many of them a model has.
 
-    Of experts only those per token count.
+    `kind`: "head" for the output head, "expert" for experts, of which only those per token count.
     """
 
     name: str
     n: int
     k: int
     modules: int = 1
-    is_expert: bool = False
+    kind: str = ""
 
 
 def flops(layers: Iterable[LayerSize]) -> int:
@@ -48,7 +48,7 @@ def named(layers: Iterable[LayerSize]) -> str:
 
 
 def layers_from_sizes(row: Mapping[str, Any], given: Values, shards: int) -> Iterator[LayerSize]:
-    """Yield the linear layers that the framework converts, by a decoder's sizes.
+    """Yield the linear layers of a decoder by its sizes.
 
     Args:
         row: the framework, whose `sizes` are the keys; none follow with a key of `unsized`.
@@ -78,12 +78,12 @@ def layers_from_sizes(row: Mapping[str, Any], given: Values, shards: int) -> Ite
     if sparse < count:
         yield LayerSize("feed-forward in", hidden // shards, dim, gates * (count - sparse))
         yield LayerSize("feed-forward out", dim, hidden // shards, count - sparse)
-    if experts and not sizes.get("experts_stay_high"):
+    if experts:
         width, active = number("expert_hidden") or hidden, sparse * (number("top_k") or 1)
-        yield LayerSize("expert feed-forward in", width, dim, gates * active, is_expert=True)
-        yield LayerSize("expert feed-forward out", dim, width, active, is_expert=True)
+        yield LayerSize("expert feed-forward in", width, dim, gates * active, "expert")
+        yield LayerSize("expert feed-forward out", dim, width, active, "expert")
     if vocabulary := number("vocabulary"):
-        yield LayerSize("output head", vocabulary, dim)
+        yield LayerSize("output head", vocabulary, dim, kind="head")
 
 
 def _hidden(sizes: Mapping[str, Any], given: Values, dim: int) -> int:

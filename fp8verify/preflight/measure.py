@@ -22,6 +22,7 @@ from fp8verify.preflight.tables import said
 from fp8verify.text import listed
 
 BF16 = "bf16"
+MAX_SHAPES = 24
 MARGIN = 0.05  # a gain or loss within it is inconclusive
 TIMEOUT_S = 1800.0
 DEFAULT_TOKENS = 8192
@@ -61,7 +62,7 @@ def measure(
     """
     given: dict[Shape, list[LayerSize]] = {parse_shape(text): [] for text in shapes}
     layers_by_shape = given | _of_the_training(facts, tokens)
-    asked = list(layers_by_shape)
+    asked = list(layers_by_shape)[:MAX_SHAPES]
     compiled = not any(config.ask and config.compile is False for config in facts.configs)
     request = {"shapes": asked, "recipes": list(recipes), "compile": compiled, **options}
     where, found = _answers(facts.python.program, request)
@@ -80,7 +81,10 @@ def measure(
     if model:
         complete = [name for name in (BF16, *recipes) if all(name in one for _, one in model)]
         sums = {name: _sum([(count, one[name]) for count, one in model]) for name in complete}
-        yield _check("the model's linear layers", sums, source, code="measured-model")
+        left_out = len(layers_by_shape) - len(asked)
+        missing = f"; {left_out} sizes are left out" if left_out else ""
+        label = f"the model's linear layers{missing}"
+        yield _check(label, sums, source, code="measured-model")
 
 
 def parse_shape(text: str) -> Shape:
@@ -111,7 +115,7 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
     m = tokens or next((one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS)
     found: dict[Shape, list[LayerSize]] = {}
     for layer in layers:
-        if not layer.is_expert:
+        if layer.kind != "expert":
             found.setdefault(Shape(m, layer.k, layer.n), []).append(layer)
     return found
 

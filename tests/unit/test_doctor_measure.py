@@ -13,7 +13,8 @@ from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import DryModel, Facts
 from fp8verify.preflight.machine import RunPython
-from fp8verify.preflight.measure import measure, parse_shape
+from fp8verify.preflight.measure import MAX_SHAPES, measure, parse_shape
+from fp8verify.preflight.rules import judge
 from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
 from tests.shared_torch import python_with_torch
@@ -118,6 +119,24 @@ def test_the_layers_of_a_dry_model_that_are_in_fp8_are_measured(
     assert "8 tokens, 128 -> 64 (0.down)" in down.message
     assert "BF16 6.00 ms a step, tensorwise 3.00 ms" in model.message
     assert worker.asked["compile"] is ("compile_model = true" not in files.KEMPNERFORGE)
+
+
+def test_the_head_that_megatron_keeps_in_bf16_is_measured_too(worker: Worker) -> None:
+    sizes = "--num-layers 8 --hidden-size 2048 --num-attention-heads 16 --vocab-size 1000"
+    facts = facts_of(command=f"python pretrain_gpt.py --fp8-format hybrid {sizes}".split())
+    *_, head, model = worker.measure(facts, tokens=8, bf16=[2000.0], tensorwise=[1000.0])
+    assert "8 tokens, 2048 -> 1000 (output head); rowwise failed" in head.message
+    # Eight blocks of six layers and the head, of whose size FP8 asks nothing.
+    assert "BF16 98.00 ms a step, tensorwise 49.00 ms" in model.message
+    assert not any("output head" in check.message for check in judge(facts))
+
+
+def test_of_many_sizes_the_first_are_measured(worker: Worker, tmp_path: Path) -> None:
+    facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
+    shapes = [f"8x16x{16 * n}" for n in range(1, MAX_SHAPES)]
+    *sizes, model = worker.measure(facts, *shapes, bf16=[2000.0], tensorwise=[1000.0])
+    assert len(worker.asked["shapes"]) == len(sizes) == MAX_SHAPES == 24  # type: ignore[arg-type]
+    assert model.message.startswith("the model's linear layers; 4 sizes are left out: BF16 ")
 
 
 def test_a_python_that_cannot_measure_says_why(tmp_path: Path) -> None:

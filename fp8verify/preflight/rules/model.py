@@ -44,10 +44,12 @@ def _small(ask: Ask | None, layers: Sequence[LayerSize], config: Config | None) 
 
 
 def layers_asked(config: Config, facts: Facts) -> tuple[Ask | None, tuple[LayerSize, ...]]:
-    """Return a configuration's request, or that of others for its sizes, and its layers."""
-    if config.ask is None and config.row.get("only_sizes") and config.layers and facts.asks:
-        return facts.asks[0][0], config.layers
-    return config.ask, config.layers if config.ask else ()
+    """Return a configuration's request, or that of others for its sizes, and what it converts."""
+    high = config.row.get("sizes", {}).get("high", ())
+    layers = tuple(layer for layer in config.layers if layer.kind not in high)
+    if config.ask is None and config.row.get("only_sizes") and layers and facts.asks:
+        return facts.asks[0][0], layers
+    return config.ask, layers if config.ask else ()
 
 
 def _line_of_sizes(config: Config) -> int | None:
