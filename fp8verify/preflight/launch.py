@@ -102,6 +102,8 @@ def read_launch(
         documents += _of_the_command(files, [one.path for one in documents])
     # `--section.key=value`, with which TOML runs change their file.
     overrides = {key: value for key, value in values.items() if "." in key}
+    if any(document.kind == "toml" for document in documents):
+        line = line._replace(values={k: v for k, v in values.items() if k not in overrides})
     found: list[Config] = []
     unread: list[Document] = []
     for document in [*documents, *([line] if command else [])]:

@@ -67,7 +67,7 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
 
 # NVIDIA's compute capabilities and AMD's targets, by the words of a name that tell the part.
 _CAPABILITIES = (
-    (r"G?B300", "10.3"), (r"G?B[12]00", "10.0"), (r"GB10|SPARK", "12.1"),
+    (r"G?B300", "10.3"), (r"G?B[12]00", "10.0"), (r"GB10|(?:DGX )?SPARK", "12.1"),
     (r"RTX PRO \d{4}.*|RTX 50[5-9]0.*", "12.0"), (r"G?H(?:100|200|800|20)\b.*", "9.0"),
     (r"L4|L40S?|L20|RTX 40[5-9]0.*|RTX \d{4} ADA.*", "8.9"), (r"A(?:100|800|30)\b.*", "8.0"),
     (r"A(?:2|10G?|16|40)|RTX A\d{4}.*|RTX 30[5-9]0.*", "8.6"), (r"T4|RTX 20[6-8]0.*", "7.5"),

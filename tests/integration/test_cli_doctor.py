@@ -90,8 +90,12 @@ def test_a_warning_leaves_the_exit_code_and_shows_the_line(machine: Machine) -> 
 
 
 def test_gpus_can_be_named(machine: Machine) -> None:
-    done = machine.has(A100).doctor("--gpu", "H200", "--gpu", "2x mi300x", "--gpu", "sm_120")
-    found = "1 x NVIDIA H200 (9.0), 2 x AMD Instinct MI300X (gfx942), 1 x NVIDIA GPU (12.0)"
+    names = ("H200", "2x mi300x", "sm_120", "DGX Spark")
+    done = machine.has(A100).doctor(*(word for name in names for word in ("--gpu", name)))
+    found = (
+        "1 x NVIDIA H200 (9.0), 2 x AMD Instinct MI300X (gfx942), 1 x NVIDIA GPU (12.0), "
+        "1 x NVIDIA DGX SPARK (12.1)"
+    )
     assert (f"{found} can multiply FP8" in " ".join(done.stdout.split()), done.returncode) == (
         True,
         0,

@@ -262,7 +262,9 @@ UNREAD = [
     ("own.yaml", "\nquantization: fp8\n", "fp8-mentioned", "mentions FP8 (line 2: quanti"),
     ("own.yaml", "lr: 1\noutput_dir: fp8\n", "config-not-recognized", "is not recognized: not"),
     ("m.yml", "base_config: base.yml\nquantization: fp8\n", "fp8-mentioned", "MaxText: mentions"),
-    ("sft.yaml", f"{files.TRL}\nload_in_fp8: true\n", "fp8-mentioned", "where no rule reads it"),
+    ("sft.yaml", f"{files.TRL}\nload_in_fp8: true\n", "fp8-mentioned", ", not as a known"),
+    ("x.sh", "accelerate launch --mixed_precison fp8 t.py\n", "fp8-mentioned",
+     "accelerate: mentions FP8 where no rule reads it (line 1: mixed_precison"),
     ("go.sh", "accelerate launch --config_file /no/fp8.yaml train.py\n", "config-not-found",
      "accelerate; its configuration /no/fp8.yaml is not on this machine"),
 ]  # fmt: skip
@@ -278,6 +280,15 @@ def test_of_a_file_that_no_rule_reads_only_its_words_are_told(
     assert (check.code, check.status) == (code, "skipped")
     assert says in check.message
     assert report.conclusion == "NOTHING CHECKED"
+
+
+def test_what_a_rule_reads_is_not_said_to_be_unread(tmp_path: Path) -> None:
+    stored = '"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}'
+    model = f'{{"model_type": "llama", "hidden_size": 4096, {stored}}}'
+    titan = write(tmp_path, "t.toml", files.TORCHTITAN_TOML)
+    command = f"torchrun -m torchtitan.train --job.config_file {titan} --model.converters=float8"
+    for facts in (facts_of(write(tmp_path, "c.json", model)), facts_of(command=command.split())):
+        assert "fp8-mentioned" not in {check.code for check in judge(facts)}
 
 
 def test_a_script_is_named_beside_a_request_only_if_it_mentions_fp8(tmp_path: Path) -> None:

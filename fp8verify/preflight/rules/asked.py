@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.frameworks import Ask, Config
+from fp8verify.preflight.frameworks import Ask, Config, launched_by
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import formats, trains_in
 from fp8verify.preflight.tables import Values, said, truth
@@ -117,7 +117,7 @@ def _of_a_config(config: Config) -> Check:
         return said("fp8-mentioned", config.path, _first(found), what=what)
     unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
     if unknown:
-        what = f"{framework}: {_spoken(unknown, ' where no rule reads it')}"
+        what = f"{framework}: {_spoken(unknown, ', not as a known request')}"
         return said("fp8-mentioned", config.path, _first(unknown), what=what)
     generation = [one for one in found if one.of_generation]
     more = f"; FP8 for generation only ({_told(generation)})" if generation else ""
@@ -138,7 +138,11 @@ def _is_known(mention: Mention, config: Config) -> bool:
     asks = [[*one["when"]] for one in row.get("asks", ()) if "format" in one]
     if _is_one_of(given, (keys[0] for keys in asks)):  # a request, of which no row knows the value
         return False
-    read = (*row.get("values", ()), *(key for keys in asks for key in keys[1:]))
+    read = (
+        *row.get("values", ()),
+        *row.get("stored", ()),
+        *(key for keys in asks for key in keys[1:]),
+    )
     if _is_one_of(given, read) or given in row.get("alias", {}).values():
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
@@ -157,6 +161,9 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         return said("fp8-mentioned/source", path, line, what=what)
     if not found:
         return said("config-not-recognized", path)
+    if framework := launched_by(document):
+        what = f"{framework}: {_spoken(found, ' where no rule reads it')}"
+        return said("fp8-mentioned", path, line, what=what)
     what = _spoken(found)
     if all(one.of_generation for one in found):
         what = f"FP8 for generation only ({_told(found)}), which says nothing of training"
