@@ -192,6 +192,13 @@ KNOWN: dict[str, Known] = {
     "fp8_one_micro_batch_bf16": Known(
         "PARTIAL", 1, TE_BY_NAME, ("pass-without-fp8",), _both_in_each_leg(fp8=12, bf16=12)
     ),
+    "fp8_te_recompute_bf16": Known(
+        "PARTIAL",
+        0,
+        (Rule("CheckpointFunction", "fp8"), Rule("_Linear(Backward)?", "bf16")),
+        ("leg-not-fp8",),
+        {"fprop": {"fp8": 24}, **{leg: {"bf16": 24} for leg in ("dgrad", "wgrad", "recompute")}},
+    ),
     "fp8_instead_of_nvfp4": Known("PARTIAL", 0, TE_BY_NAME, ("higher-than-promised",), _legs(24)),
     "fp8_pinned_layer": Known("ACTIVE", 1, (FP8_MM,), ("pinned-layer-low",), _legs(24)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),

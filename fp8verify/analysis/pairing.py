@@ -74,10 +74,12 @@ class _Waiting:
             self._mark(size)
         return self._last.get(size)
 
-    def recompute(self, gemm: Gemm) -> None:
-        """Mark the forward GEMM that ran first as one that trains."""
+    def recompute(self, gemm: Gemm, *, of_call: bool) -> None:
+        """Mark the forward GEMM that ran first as one that trains; of a call, without sizes too."""
         if self._open[gemm.size]:
             self._mark(gemm.size)
+        elif of_call:  # Transformer Engine runs it outside of any operator that has shapes
+            self._mark(ANY_SIZE)
 
     def _mark(self, size: _Size) -> None:
         open_ = self._open[size]
@@ -195,7 +197,7 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
     for gemm in products:
         waiting = by_node.get(gemm.node, of_all)
         if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
-            waiting.recompute(gemm)
+            waiting.recompute(gemm, of_call=waiting is not of_all)
         elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = waiting.take(gemm)
             call = nodes[gemm.node].forward if waiting is not of_all else []
