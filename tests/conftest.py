@@ -22,8 +22,8 @@ if importlib.util.find_spec("hypothesis"):
 
 
 @pytest.fixture
-def build() -> TraceBuilder:
-    return TraceBuilder()
+def build(tmp_path: Path) -> TraceBuilder:
+    return TraceBuilder(tmp_path)
 
 
 @pytest.fixture

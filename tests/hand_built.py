@@ -1,12 +1,15 @@
-"""Small Kineto traces, built event by event."""
+"""Small Kineto traces, built event by event, and what else a capture holds."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from fp8verify import Policy, inspect
+from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
+from fp8verify.trace import Trace, read_trace
 
 # What torchtitan logs of torchao.
 CLAIM = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False\n"
@@ -19,19 +22,19 @@ BF16_KERNEL = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 FP32_KERNEL = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_execute_kernel__5x_cublas"
 )
+LEGS = ("fprop", "dgrad", "wgrad")
+WINDOW = {"first": 1, "last": 1, "state": "complete", "trace": "rank0.json"}
+T = TypeVar("T")
 
 
 class TraceBuilder:
     """Collects launches: each is a CPU operator, its launch and its kernel, 100 µs apart."""
 
     def __init__(
-        self,
-        *,
-        gpu: str = "NVIDIA H200",
-        capability: tuple[int, int] = (9, 0),
-        rank: int | None = None,
-        world: int = 1,
-    ) -> None:
+        self, folder: Path | None = None, *, gpu: str = "NVIDIA H200",
+        capability: tuple[int, int] = (9, 0), rank: int | None = None, world: int = 1,
+    ) -> None:  # fmt: skip
+        self.folder = folder
         self.events: list[dict[str, Any]] = []
         self.head: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1}
         self.head["deviceProperties"] = [
@@ -91,25 +94,31 @@ class TraceBuilder:
         self._clock += 100
         return self
 
-    def linear(
-        self, m: int, n: int, k: int, *, fp8: bool, layer: str | None = None
+    def gemm(
+        self, leg: str, m: int, n: int, k: int, *, fp8: bool, us: float = 10.0, **where: Any
     ) -> TraceBuilder:
-        """Add the three GEMMs of a linear layer of m tokens, k inputs and n outputs."""
+        """Add a GEMM of a linear layer of m tokens, k inputs and n outputs."""
+        dims, layout = {
+            "fprop": (((m, k), (k, n)), "TNT"),
+            "dgrad": (((m, n), (n, k)), "NNT"),
+            "wgrad": (((n, m), (m, k)), "NTT"),
+        }[leg]
+        kernel, op, types = BF16_KERNEL.replace("TNT", layout), "aten::mm", (BF16, BF16)
+        node = {} if leg == "fprop" else {"parents": ("MmBackward0",), "backward": True}
+        if fp8:
+            kernel, types = (FP8_GRADIENT_KERNEL, (E5M2, FP8)) if node else (FP8_KERNEL, (FP8, FP8))
+            op = "aten::_scaled_mm"
+        return self.launch(kernel, op, types=types, dims=dims, us=us, **node | where)
+
+    def linear(
+        self, m: int, n: int, k: int, *, fp8: bool, us: float = 10.0, layer: str | None = None
+    ) -> TraceBuilder:
+        """Add the three GEMMs of a linear layer."""
         self._sequence += 1
         number = None if layer is None else self._sequence
-        op, low, grad = ("aten::_scaled_mm", FP8, E5M2) if fp8 else ("aten::mm", BF16, BF16)
-        kernels = (FP8_KERNEL, FP8_GRADIENT_KERNEL, FP8_GRADIENT_KERNEL)
-        if not fp8:
-            kernels = tuple(BF16_KERNEL.replace("TNT", layout) for layout in ("TNT", "NNT", "NTT"))
-        forward, *gradients = kernels
-        self.launch(
-            forward, op, types=(low, low), dims=((m, k), (k, n)), layer=layer, sequence=number
-        )
-        for kernel, dims in zip(gradients, (((m, n), (n, k)), ((n, m), (m, k))), strict=True):
-            self.launch(
-                kernel, op, types=(grad, low), dims=dims, parents=("MmBackward0",), backward=True,
-                sequence=number,
-            )  # fmt: skip
+        self.gemm("fprop", m, n, k, fp8=fp8, us=us, sequence=number, layer=layer)
+        for leg in ("dgrad", "wgrad"):
+            self.gemm(leg, m, n, k, fp8=fp8, us=us, sequence=number)
         return self
 
     def document(self) -> dict[str, Any]:
@@ -129,6 +138,25 @@ class TraceBuilder:
         path.write_text(json.dumps(self.document(), indent=2))
         return path
 
+    def read(self) -> Trace:
+        """Read the trace."""
+        return read_trace(self.write(present(self.folder) / "trace.json"))
+
+    def report(self, *, log: str = "", **policy: Any) -> Report:
+        """Inspect the trace, with a log unless that is empty."""
+        folder = present(self.folder)
+        trace, text = self.write(folder / "trace.json"), folder / "train.log"
+        text.write_text(log)
+        return inspect(trace, log=text if log else None, policy=Policy(**policy))
+
+    def capture(self, *modules: dict[str, Any], log: str = "", **more: Any) -> Report:
+        """Inspect a capture: the trace, a module list, a log, and what else the agent recorded."""
+        folder = present(self.folder)
+        self.write(folder / "rank0.json")
+        write_meta(folder, *modules, **more)
+        (folder / "log.txt").write_text(log)
+        return inspect(folder)
+
     def _cpu(self, cat: str, name: str, ts: float, dur: float, tid: int, **args: Any) -> None:
         event = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
         self.events.append({**event, "args": args})
@@ -138,6 +166,29 @@ class TraceBuilder:
         return self._id
 
 
+def module(fqn: str, outputs: int, inputs: int, state: str = "fp8", **more: Any) -> dict[str, Any]:
+    """Return a linear layer as the agent lists it."""
+    sizes = {"out_features": outputs, "in_features": inputs}
+    return {"fqn": fqn, "class": "Linear", "kind": "linear", "state": state, **sizes, **more}
+
+
+def write_meta(folder: Path, *modules: dict[str, Any], rank: int = 0, **more: Any) -> None:
+    """Write what the agent recorded beside the trace of a rank."""
+    meta = {"schema": 1, "rank": rank, "steps_seen": 3, "window": [WINDOW], "modules": modules}
+    (folder / f"rank{rank}.meta.json").write_text(json.dumps({**meta, **more}))
+
+
 def codes(report: Report) -> set[str]:
     """Return the codes of a report's findings."""
     return {finding.code for finding in report.findings}
+
+
+def found(report: Report, code: str) -> list[Finding]:
+    """Return the findings of a code."""
+    return [finding for finding in report.findings if finding.code == code]
+
+
+def present(value: T | None) -> T:
+    """Return a value that must be there."""
+    assert value is not None
+    return value

@@ -13,6 +13,7 @@ import pytest
 
 from fp8verify import Policy, Report
 from tests.captures import CAPTURES, ROOT, report_of
+from tests.hand_built import LEGS, found, present
 
 
 @pytest.fixture(scope="module", params=CAPTURES)
@@ -68,8 +69,8 @@ def test_the_log_of_the_library_has_each_gemm() -> None:
     lines = (ROOT / "fp8_blas_log" / "rank0.w1.cublaslt.log").read_text().splitlines()
     types = [tuple(re.findall(r"[AB]desc=\[type=R_8F_(E\dM\d)", line)) for line in lines]
     assert Counter(types) == {("E4M3", "E4M3"): 24, ("E4M3", "E5M2"): 48}
-    assert rank.library_log is not None
-    assert (rank.library_log.vouched, rank.library_log.gemms) == (72, 72)
+    log = present(rank.library_log)
+    assert (log.vouched, log.gemms) == (72, 72)
 
 
 def test_expectations_are_those_of_the_captures() -> None:
@@ -104,27 +105,25 @@ def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str
     assert report.gemm.fp8_share_of_flops == pytest.approx(blocks, abs=1e-6)
     forward_alone = report_of("fp8_te_backward_bf16")
     assert forward_alone.gemm.fp8_share_of_flops == pytest.approx(blocks / 3, abs=1e-6)
-    messages = [f.message for f in forward_alone.findings if f.code == "leg-not-fp8"]
-    assert [message.endswith("as the recipe specifies") for message in messages] == [True, True]
-    (left,) = [f.message for f in report.findings if f.code == "layer-not-fp8"]
-    assert left == f"1 linear module not converted to FP8, {share:.1%} of GEMM FLOPs: lm_head"
-    modules = report.ranks[0].modules
-    assert modules is not None
-    assert modules.scalings == (scaling,)
+    told = found(forward_alone, "leg-not-fp8")
+    assert [f.message.endswith("as the recipe specifies") for f in told] == [True, True]
+    (left,) = found(report, "layer-not-fp8")
+    assert (
+        left.message == f"1 linear module not converted to FP8, {share:.1%} of GEMM FLOPs: lm_head"
+    )
+    assert present(report.ranks[0].modules).scalings == (scaling,)
 
 
 def test_a_layer_left_in_bf16_is_told_from_others_of_its_size() -> None:
     report = report_of("fp8_layers_compiled")
-    named = report.ranks[0].named_layers
-    assert named is not None
+    named = present(report.ranks[0].named_layers)
     assert (named.source, named.step, named.gemms, named.unjoined) == ("step", 5, 45, 0)
     parts = [f"attn.{part}_proj" for part in "qkvo"]
     parts += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
     names = [*(f"layers.{block}.{part}" for block in range(2) for part in parts), "head"]
     left = ("head", "layers.1.attn.k_proj")
     assert {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows} == {
-        name: {leg: {"bf16" if name in left else "fp8": 1} for leg in ("fprop", "dgrad", "wgrad")}
-        for name in names
+        name: {leg: {"bf16" if name in left else "fp8": 1} for leg in LEGS} for name in names
     }
-    (message,) = (f.message for f in report.findings if f.code == "layer-not-fp8")
-    assert message.endswith("layers.1.attn.k_proj, head")
+    (finding,) = found(report, "layer-not-fp8")
+    assert finding.message.endswith("layers.1.attn.k_proj, head")

@@ -16,7 +16,7 @@ from fp8verify.report.forms import render
 from fp8verify.report.tables import layer_groups
 from tests.browser import browse, find_browser
 from tests.captures import ROOT, report_of
-from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
+from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder, present
 
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="no Chromium here")
 EVIL = "nvjet_sm90_tst_</script><img src=x onerror=document.title='owned'><b>&amp;\"'`${1}{{7*7}}"
@@ -153,8 +153,7 @@ def test_a_page_of_eight_large_ranks_stays_small_and_usable(tmp_path: Path) -> N
 
 def test_the_page_runs_its_own_script_only() -> None:
     text = render(report_of("fp8_compiled"), "html")
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None
+    policy = present(re.search(r'Content-Security-Policy" content="([^"]*)"', text))
     assert "default-src 'none'" in policy[1]
     assert "unsafe" not in policy[1]
 
@@ -214,8 +213,7 @@ def test_pictures_have_the_figures_of_the_report(pages: dict[str, Path]) -> None
     assert width == pytest.approx(1000 * fprop / max(fprop, *others), abs=1)
     assert paths > 0
 
-    named = report_of("fp8_layers_compiled").ranks[0].named_layers
-    assert named is not None
+    named = present(report_of("fp8_layers_compiled").ranks[0].named_layers)
     table = "document.querySelector('[aria-label=\"GEMMs in FP8 by layer and leg\"]')"
     cells = f"[...{table}.querySelectorAll('td.fp8, td.mixed, td.high')]"
     head = f"{cells}.filter(c => c.parentNode.cells[0].textContent === 'head')"

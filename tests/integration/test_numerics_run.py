@@ -21,6 +21,7 @@ from fp8verify.report.model.parts import Finding, NumericsReport
 from fp8verify.report.model.report import Report
 from tests.attached import SCRIPTS, Attached, attach, execute, python
 from tests.command_line import fp8verify as fp8verify_command
+from tests.hand_built import present
 from tests.shared_torch import runs_compiled_code_eagerly
 from tests.unit.test_agent_contract import compare
 
@@ -71,9 +72,7 @@ def report_of(done: Attached) -> Report:
 
 
 def numbers(report: Report) -> NumericsReport:
-    found = report.ranks[0].numerics
-    assert found is not None
-    return found
+    return present(report.ranks[0].numerics)
 
 
 def told(report: Report) -> list[Finding]:
@@ -138,8 +137,7 @@ def test_compiled_and_checkpointed_layers_are_measured_once(
     usual = numbers(report_of(run("--recipe", "tensorwise"))).rows
     figures = {(row.layer, row.tensor): (row.amax, row.sqnr_db) for row in rows}
     assert figures == {(row.layer, row.tensor): (row.amax, row.sqnr_db) for row in usual}
-    record = read_numerics(done.capture)[0].record.measured
-    assert record is not None
+    record = present(read_numerics(done.capture)[0].record.measured)
     assert {row.calls for row in record.rows} == {1}
     assert is_as_without_us(done, tmp_path, TRAINING, *how)
 

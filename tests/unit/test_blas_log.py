@@ -14,7 +14,7 @@ from fp8verify import Report, Verdict, inspect
 from fp8verify.errors import InputError
 from fp8verify.trace import read_trace
 from tests.attached import library_that_logs
-from tests.hand_built import BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
+from tests.hand_built import BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder, present
 
 E4M3, E5M2, BF16 = "R_8F_E4M3", "R_8F_E5M2", "R_16BF"
 M, N, K = 4096, 1024, 2048
@@ -146,8 +146,7 @@ def test_the_library_vouches_for_its_kernels_and_settles_unknown_names(tmp_path:
     cutlass = "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<X> >(X)"
     kernels = {FP8_KERNEL: (FP8, FP8), cutlass: (FP8, FP8), NEW: ()}
     found = joined(tmp_path, kernels, line(E4M3, E4M3, M, N, K), line(E4M3, E4M3, M, N, K))
-    log = found.ranks[0].library_log
-    assert log is not None
+    log = present(found.ranks[0].library_log)
     assert (log.products, log.gemms, log.vouched, log.settled) == (2, 3, 2, 1)
     assert any("agrees on 2 of 3" in note for note in found.notes)
     assert {row.decided_by for row in found.ranks[0].kernels if row.name == NEW} == {"library"}

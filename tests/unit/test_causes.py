@@ -67,11 +67,9 @@ def test_every_verdict_but_a_clean_active_says_what_to_do(name: str) -> None:
     ],
 )
 def test_the_layers_that_a_log_counts_are_the_cause_if_most_were_left_out(
-    converted: int, cause: str, tmp_path: Path
+    converted: int, cause: str, build: TraceBuilder
 ) -> None:
-    build, log = TraceBuilder().step(1), tmp_path / "train.log"
     for place in range(4):
-        build.linear(64, 32, 16 * (place + 1), fp8=not place)
-    log.write_text(f"FP8 training enabled - converted {converted}/48 linear layers\n")
-    report = inspect(build.write(tmp_path / "trace.json"), log=log)
-    assert report.reason.endswith(cause)
+        build.step(1).linear(64, 32, 16 * (place + 1), fp8=not place)
+    log = f"FP8 training enabled - converted {converted}/48 linear layers\n"
+    assert build.report(log=log).reason.endswith(cause)

@@ -18,19 +18,8 @@ from fp8verify.comparison.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.comparison import Comparison, Outcome, Side
 from fp8verify.report.model.parts import StepStatistics
-from tests.hand_built import (
-    BF16,
-    BF16_KERNEL,
-    E5M2,
-    FP8,
-    FP8_GRADIENT_KERNEL,
-    FP8_KERNEL,
-    FP32,
-    TraceBuilder,
-)
-from tests.unit.test_fp8_overhead import COPY, INSIDE
-
-FUSED = "triton_red_fused_abs_max_view_4"
+from tests.hand_built import BF16, BF16_KERNEL, FP32, LEGS, TraceBuilder, present
+from tests.unit.test_fp8_overhead import AMAX, COPY, INSIDE
 
 
 class BusyBuilder(TraceBuilder):
@@ -40,20 +29,6 @@ class BusyBuilder(TraceBuilder):
         super().launch(*args, us=us, **more)
         self._clock += max(0.0, us + 10 - 100)
         return self
-
-
-def layer(build: TraceBuilder, *, fp8: bool, us: float, n: int = 2048, m: int = 4096) -> None:
-    """Add fprop, dgrad and wgrad of one layer of 2048 inputs, `us` each."""
-    k = 2048
-    op, low, grad = ("aten::_scaled_mm", FP8, E5M2) if fp8 else ("aten::mm", BF16, BF16)
-    fprop, backward = (FP8_KERNEL, FP8_GRADIENT_KERNEL) if fp8 else (BF16_KERNEL, BF16_KERNEL)
-    node = {"parents": ("MmBackward0",), "backward": True}
-    build.launch(fprop, op, types=(low, low), dims=((m, k), (k, n)), us=us)
-    dgrad, wgrad = backward, backward
-    if not fp8:
-        dgrad, wgrad = fprop.replace("TNT", "NNT"), fprop.replace("TNT", "NTT")
-    build.launch(dgrad, op, types=(grad, low), dims=((m, n), (n, k)), us=us, **node)  # type: ignore[arg-type]
-    build.launch(wgrad, op, types=(grad, low), dims=((n, m), (m, k)), us=us, **node)  # type: ignore[arg-type]
 
 
 def run(
@@ -68,17 +43,15 @@ def run(
         if casts == "eager":
             build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=cast_us)
         elif casts == "fused":
-            build.launch(FUSED, FUSED, us=cast_us)
-        layer(build, fp8=fp8, us=us, n=n, m=m)
+            build.launch(AMAX, AMAX, us=cast_us)
+        build.linear(m, n, 2048, fp8=fp8, us=us)
         if filler:
             build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0", us=filler)
     return inspect(build.write(folder / f"{len(list(folder.iterdir()))}.json"))
 
 
 def sides(found: Comparison) -> tuple[Side, Side]:
-    assert found.baseline is not None
-    assert found.candidate is not None
-    return found.baseline, found.candidate
+    return present(found.baseline), present(found.candidate)
 
 
 def causes(found: Comparison) -> list[str]:
@@ -116,7 +89,7 @@ def test_the_budget_of_a_side_adds_up_to_its_mean_step(tmp_path: Path) -> None:
 def test_gemms_are_paired_by_layer_and_leg(tmp_path: Path) -> None:
     found = compare(run(tmp_path, fp8=False, us=80), run(tmp_path, fp8=True, us=40))
     assert {(p.leg, p.n, p.k, p.baseline_tokens) for p in found.gemms} == {
-        (leg, 2048, 2048, 4096) for leg in ("fprop", "dgrad", "wgrad")
+        (leg, 2048, 2048, 4096) for leg in LEGS
     }
     assert all(pair.speedup == pytest.approx(2.0) for pair in found.gemms)
     assert {(p.baseline_precision, p.candidate_precision) for p in found.gemms} == {("bf16", "fp8")}
@@ -232,9 +205,7 @@ def test_without_shapes_as_many_gemms_are_taken_for_the_same_work(tmp_path: Path
 
 
 def outside(mean_us: float, count: int = 40) -> StepStatistics:
-    found = step_statistics([[mean_us * (1 + 0.001 * (n % 3)) for n in range(count)]])
-    assert found is not None
-    return found
+    return present(step_statistics([[mean_us * (1 + 0.001 * (n % 3)) for n in range(count)]]))
 
 
 def with_ranks(report: Report, *changes: dict[str, Any]) -> Report:
@@ -362,8 +333,8 @@ def test_the_gemms_that_lost_most_are_named_first(tmp_path: Path) -> None:
         for step in range(5):
             build.step(10 + step)
             for _ in range(4):
-                layer(build, fp8=True, us=small_us, n=1024)
-            layer(build, fp8=True, us=large_us)
+                build.linear(4096, 1024, 2048, fp8=True, us=small_us)
+            build.linear(4096, 2048, 2048, fp8=True, us=large_us)
         return inspect(build.write(tmp_path / name))
 
     found = compare(two_layers(200, 30, "a.json"), two_layers(260, 90, "b.json"))
@@ -387,8 +358,8 @@ def test_a_window_that_ends_within_a_step_does_the_same_work(tmp_path: Path) -> 
     build = BusyBuilder()
     for step in range(5):
         build.step(10 + step)
-        layer(build, fp8=False, us=80)
-    build.launch(BF16_KERNEL, types=(BF16, BF16), dims=((4096, 2048), (2048, 2048)), us=80)
+        build.linear(4096, 2048, 2048, fp8=False, us=80)
+    build.gemm("fprop", 4096, 2048, 2048, fp8=False, us=80)
     cut = inspect(build.write(tmp_path / "cut.json"))
     found = compare(whole, cut)
     assert found.work_ratio == 1.0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from fp8verify import inspect
-from fp8verify.report.model.report import Report
+from fp8verify import Policy, Report
 from fp8verify.verdict.judge import judge
-from fp8verify.verdict.policy import Policy
-from tests.hand_built import TraceBuilder, codes
+from tests.hand_built import TraceBuilder, codes, found, module, present
 
 M, N, K = 64, 32, 16
 WIDE = 4096
@@ -23,19 +20,11 @@ def capture(
     folder: Path, states: dict[str, tuple[str, int]], low: set[str], log: str = ""
 ) -> Report:
     """Record layers of a state and a number of outputs each, those of `low` in FP8."""
-    build = TraceBuilder(rank=0)
-    modules = []
-    for name, (state, outputs) in states.items():
+    build = TraceBuilder(folder, rank=0)
+    for name, (_, outputs) in states.items():
         build.linear(M, outputs, K, fp8=name in low)
-        modules.append(
-            {"fqn": name, "class": "Linear", "kind": "linear", "state": state,
-             "out_features": outputs, "in_features": K}
-        )  # fmt: skip
-    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [], "modules": modules}
-    build.write(folder / "rank0.json")
-    (folder / "rank0.meta.json").write_text(json.dumps(meta))
-    (folder / "train.log").write_text(log)
-    return inspect(folder, log=folder / "train.log")
+    modules = [module(name, outputs, K, state) for name, (state, outputs) in states.items()]
+    return build.capture(*modules, log=log)
 
 
 @pytest.mark.parametrize(
@@ -48,24 +37,19 @@ def test_a_run_is_held_to_the_share_that_was_to_be_fp8(
     sizes = {"a": N, "b": 2 * N, "c": 6 * N, "head": 3 * N}
     states = {n: ("high_precision" if n == "head" else "fp8", size) for n, size in sizes.items()}
     report = capture(tmp_path, states, low)
-    expected = report.ranks[0].expected
-    assert expected is not None
+    expected = present(report.ranks[0].expected)
     assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.75, measured)
     assert (report.verdict, expected.left_out) == (verdict, ("head",))
     assert judge(report, Policy(expected=True)).exit_code == (verdict == "PARTIAL")
 
 
-@pytest.mark.parametrize(
-    ("log", "verdict"),
-    [("", "PARTIAL"), (PINS, "ACTIVE")],
-)
+@pytest.mark.parametrize(("log", "verdict"), [("", "PARTIAL"), (PINS, "ACTIVE")])
 def test_less_than_half_is_expected_only_where_the_log_says_so(
     log: str, verdict: str, tmp_path: Path
 ) -> None:
     states = {"up": ("fp8", N), "head": ("high_precision", WIDE), "next": ("high_precision", WIDE)}
     report = capture(tmp_path, states, {"up"}, log)
-    expected = report.ranks[0].expected
-    assert expected is not None
+    expected = present(report.ranks[0].expected)
     assert expected.stated is bool(log)
     assert expected.share_of_flops == expected.measured_share_of_flops < 0.01
     assert judge(report, Policy()).verdict == report.verdict == verdict
@@ -82,25 +66,16 @@ def test_a_pinned_layer_that_ran_lower_is_an_error(low: set[str], tmp_path: Path
     report = capture(tmp_path, states, low, OVERRIDE.format("down"))
     assert ("pinned-layer-low" in codes(report)) is ("down" in low)
     assert report.exit_code == ("down" in low)
-    if "down" in low:
-        (found,) = (one for one in report.findings if one.code == "pinned-layer-low")
-        assert found.layers == ("down",)
+    assert all(one.layers == ("down",) for one in found(report, "pinned-layer-low"))
 
 
 def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
     log = "FP8 training enabled after 100 warmup steps\nstep 100 loss 2.1\nstep 110 loss 2.0\n"
-    build = TraceBuilder(rank=0)
+    build = TraceBuilder(tmp_path, rank=0)
     for step in (100, 101):
         build.step(step).linear(M, N, K, fp8=step > 100)
-    build.write(tmp_path / "rank0.json")
-    module = {"fqn": "up", "class": "Linear", "kind": "linear", "state": "fp8",
-              "out_features": N, "in_features": K}  # fmt: skip
-    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [], "modules": [module]}
-    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
-    (tmp_path / "train.log").write_text(log)
-    report = inspect(tmp_path, log=tmp_path / "train.log")
-    expected = report.ranks[0].expected
-    assert expected is not None
+    report = build.capture(module("up", N, K), log=log)
+    expected = present(report.ranks[0].expected)
     assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.5, 0.5)
     assert "step-without-fp8" not in codes(report)
 
@@ -114,14 +89,12 @@ def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
     ],
 )
 def test_fp8_from_a_step_on_is_claimed_of_later_steps(
-    after: str, steps: tuple[int, int], verdict: str, tmp_path: Path
+    after: str, steps: tuple[int, int], verdict: str, build: TraceBuilder
 ) -> None:
-    build = TraceBuilder()
     for step in steps:
         build.step(step).linear(M, N, K, fp8=False)
-    build.write(tmp_path / "rank0.json")
     losses = "".join(f"step {step} loss 2.1\n" for step in range(20, 120, 10))
-    (tmp_path / "train.log").write_text(f"Training in FP8 from step 50\n{after}{losses}")
-    report = inspect(tmp_path, log=tmp_path / "train.log")
+    log = f"Training in FP8 from step 50\n{after}{losses}"
+    report = build.report(log=log)
     assert report.verdict == verdict
     assert "no log line or module claims FP8:" not in report.reason

@@ -19,6 +19,7 @@ import fp8verify
 from fp8verify.cli import explain_command
 from fp8verify.verdict import findings
 from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
+from tests.hand_built import present
 
 PACKAGE = Path(fp8verify.__file__).parent
 NOT_FACTS = {"ranks", "layers"}
@@ -105,8 +106,7 @@ def test_every_public_rule_is_registered_once() -> None:
 
 def test_the_guide_shows_a_rule_as_it_is_in_force() -> None:
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    shown = re.search(r"```python\n( +def .*?)```", text, re.DOTALL)
-    assert shown is not None
+    shown = present(re.search(r"```python\n( +def .*?)```", text, re.DOTALL))
     rules = {getsource(rule) for rule in (*findings.RANK_RULES, *findings.RUN_RULES)}
     assert dedent(shown[1]) in rules
 
@@ -158,8 +158,7 @@ def test_the_page_of_a_finding_has_its_headings_and_an_example(code: str) -> Non
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == headings
     page = " ".join(text.split())
     assert "Causes" in page
-    example = re.search(r"## Example “(.*?)” ?(?:\(`(traces/\w+)`\))?(?= ## Fix)", page)
-    assert example is not None
+    example = present(re.search(r"## Example “(.*?)” ?(?:\(`(traces/\w+)`\))?(?= ## Fix)", page))
     said, capture = example.groups()
     templates = [re.escape(case.message) for case in findings_table()[code].values()]
     assert any(re.fullmatch(re.sub(r"\\\{.*?\\\}", ".*", one), said) for one in templates)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fp8verify import inspect
-from tests.hand_built import BF16, FP8_GRADIENT_KERNEL, FP8_KERNEL, FP32, TraceBuilder
+from tests.hand_built import BF16, FP8_GRADIENT_KERNEL, FP8_KERNEL, FP32, TraceBuilder, found
 
 X, WEIGHT, EXPERTS = (2048, 1024), (4096, 1024), (8, 4096, 1024)
 TWO = (BF16, BF16)
 
 
-def gemms(build: TraceBuilder, tmp_path: Path) -> dict[str, int]:
+def gemms(build: TraceBuilder) -> dict[str, int]:
     """Return the launches by precision beside the three FP8 GEMMs of a layer, and doubts."""
-    build.linear(2048, 1024, 1024, fp8=True)
-    report = inspect(build.write(tmp_path / "trace.json"))
-    found = {name: count for name, count in report.gemm.kernels.items() if count and name != "fp8"}
-    unknown = [f for f in report.findings if f.code == "opaque-kernels"]
-    return {**found, "unknown": len(unknown)} if unknown else found
+    report = build.linear(2048, 1024, 1024, fp8=True).report()
+    counted = {name: count for name, count in report.gemm.kernels.items() if count}
+    unknown = found(report, "opaque-kernels")
+    del counted["fp8"]
+    return {**counted, "unknown": len(unknown)} if unknown else counted
 
 
 @pytest.mark.parametrize(
-    ("kernel", "op", "types", "dims", "us", "found"),
+    ("kernel", "op", "types", "dims", "us", "seen"),
     [
         ("fused_swiglu_norm_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "bf16"),
         ("moe_permute_kernel", "acme::moe_fc1", TWO, (X, EXPERTS), 200, "bf16"),
@@ -40,50 +39,39 @@ def gemms(build: TraceBuilder, tmp_path: Path) -> dict[str, int]:
     ],
 )
 def test_a_fused_kernel_is_known_by_inputs_and_time(
-    tmp_path: Path,
-    kernel: str,
-    op: str,
-    types: tuple[str, ...],
-    dims: tuple[tuple[int, ...], ...],
-    us: float,
-    found: str | None,
-) -> None:
-    build = TraceBuilder()
+    build: TraceBuilder, kernel: str, op: str, types: tuple[str, ...], dims: Any, us: float,
+    seen: str | None,
+) -> None:  # fmt: skip
     build.launch(kernel, op, types=types, dims=dims, us=us)
-    counted = gemms(build, tmp_path)
-    assert counted == ({found: 1} if found else {}), counted
+    assert gemms(build) == ({seen: 1} if seen else {})
 
 
-def test_the_backward_node_is_that_of_its_function(tmp_path: Path) -> None:
-    build = TraceBuilder()
+def test_the_backward_node_is_that_of_its_function(build: TraceBuilder) -> None:
     build.launch("swiglu_fwd", "acme::swiglu_mlp", types=TWO, dims=(X, WEIGHT), us=60)
     node = {"types": (BF16,), "dims": (X,), "backward": True}
     build.launch("swiglu_bwd", "SwigluMlpBackward", us=90, **node)
     build.launch("other_bwd", "OtherMlpBackward", us=90, **node)
-    assert gemms(build, tmp_path) == {"bf16": 2}
+    assert gemms(build) == {"bf16": 2}
 
 
-def test_a_node_that_lacks_a_gradient_hides_it(tmp_path: Path) -> None:
-    build = TraceBuilder()
+def test_a_node_that_lacks_a_gradient_hides_it(build: TraceBuilder) -> None:
     parents = ("OwnLinearBackward",)
     inside = {"types": (BF16, FP32), "parents": parents, "backward": True}
     build.launch("k", "aten::mm", dims=((2048, 1024), (1024, 4096)), us=30, **inside)
     build.launch("own_dw", "OwnLinearBackward", types=(BF16,), dims=(X,), us=40, backward=True)
-    assert gemms(build, tmp_path)["unknown"] == 1
+    assert gemms(build)["unknown"] == 1
 
 
-def test_without_shapes_only_what_is_longer_than_all_gemms_may_be_one(tmp_path: Path) -> None:
-    build = TraceBuilder()
+def test_without_shapes_only_what_is_longer_than_all_gemms_may_be_one(build: TraceBuilder) -> None:
     for us in (90, 900):
         build.launch("fused_norm_mlp", f"acme::mlp_{us}", us=us)
-    assert gemms(build, tmp_path) == {"unknown": 1}
+    assert gemms(build) == {"unknown": 1}
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_an_unknown_kernel_in_the_node_of_a_layer_may_be_its_gradient(
-    known: bool, tmp_path: Path
+    known: bool, build: TraceBuilder
 ) -> None:
-    build = TraceBuilder()
     for number, (n, k) in enumerate(((1024, 1024), (4096, 1024), (1024, 4096))):
         build.launch(
             FP8_KERNEL, "_Linear", types=TWO, dims=((n, k), (2048, k)), us=50, sequence=number
@@ -94,5 +82,5 @@ def test_an_unknown_kernel_in_the_node_of_a_layer_may_be_its_gradient(
                 "acme_v3" if is_own else FP8_GRADIENT_KERNEL, "_LinearBackward", types=(BF16,),
                 dims=((2048, n),), us=60, backward=True, sequence=number,
             )  # fmt: skip
-    report = inspect(build.write(tmp_path / "trace.json"))
+    report = build.report()
     assert report.verdict == ("ACTIVE" if known else "INCONCLUSIVE"), report.reason

@@ -66,11 +66,15 @@ def test_an_assertion_names_the_longest_kernels_and_the_ranks(tmp_path: Path) ->
             assert_gemm_precision(inspect(tmp_path), **words)  # type: ignore[arg-type]
 
 
-def test_an_assertion_on_one_rank_does_not_name_it(build: TraceBuilder, tmp_path: Path) -> None:
-    build.step(1).linear(64, 32, 16, fp8=True).step(2).linear(64, 32, 16, fp8=False)
+def test_an_assertion_on_one_rank_names_what_costs_the_verdict_alone(build: TraceBuilder) -> None:
+    build.step(1).linear(64, 32, 16, fp8=True).linear(64, 32, 16, fp8=True)
+    report = build.step(2).linear(64, 32, 16, fp8=False).report()
     with pytest.raises(AssertionError, match="step-without-fp8") as failed:
-        assert_fp8_active(inspect(build.write(tmp_path / "trace.json")))
+        assert_fp8_active(report)
     assert "rank 0" not in str(failed.value)
+    (blocking,) = (found for found in report.findings if found.verdict is not None)
+    assert (blocking.code, blocking.verdict) == ("step-without-fp8", Verdict.PARTIAL)
+    assert (report.ranks[0].shortfall, report.verdict) == (blocking.message, Verdict.PARTIAL)
 
 
 @pytest.mark.parametrize("second", [Policy(), Policy(min_share=0.4), Policy(strict=True)], ids=str)
@@ -91,23 +95,11 @@ def test_judging_again_is_inspecting_again(
         assert judge(look(first), second) == look(second)
 
 
-def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder, tmp_path: Path) -> None:
-    report = inspect(gemms(build, fp8=60, high=40).write(tmp_path / "trace.json"))
+def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder) -> None:
+    report = gemms(build, fp8=60, high=40).report()
     held = check_baseline(report, Baseline(fp8verify_baseline=1, fp8_share=0.9), 0.02)
     assert judge(held, Policy(min_share=0.6)) == held
     assert judge(held, Policy(exit_zero=True)).exit_code == 0
-
-
-def test_the_finding_that_costs_a_rank_its_verdict_says_so(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    build.step(1).linear(64, 32, 16, fp8=True).linear(64, 32, 16, fp8=True)
-    build.step(2).linear(64, 32, 16, fp8=False)
-    report = inspect(build.write(tmp_path / "trace.json"))
-    blocking = [found for found in report.findings if found.verdict is Verdict.PARTIAL]
-    assert [found.code for found in blocking] == ["step-without-fp8"]
-    assert report.ranks[0].shortfall == blocking[0].message
-    assert report.verdict is Verdict.PARTIAL
 
 
 # -- ranks and layers as data -----------------------------------------------------------------

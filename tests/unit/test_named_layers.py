@@ -13,21 +13,25 @@ from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.report.model.parts import NamedLayersReport
 from fp8verify.text import shorten
-from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    LEGS,
+    WINDOW,
+    TraceBuilder,
+    present,
+    write_meta,
+)
+from tests.hand_built import module as module_of
 
-LEGS = ["fprop", "dgrad", "wgrad"]
 M, N, K = 64, 48, 16
 Product = tuple[str, bool]
 
 
-def module(fqn: str, *, fp8: bool = True, legs: list[str] | None = None) -> dict[str, Any]:
-    return {
-        "fqn": fqn, "class": "Float8Linear" if fp8 else "Linear", "kind": "linear",
-        "state": "fp8" if fp8 else "high_precision", "in_features": K, "out_features": N,
-        "formats": {
-            leg: "fp8" if legs is None or leg in legs else "high_precision" for leg in LEGS
-        } if fp8 else {},
-    }  # fmt: skip
+def module(fqn: str, *, outputs: int = N, legs: tuple[str, ...] = LEGS) -> dict[str, Any]:
+    """Return a converted layer, of which these legs are to run in FP8; no legs for another one."""
+    formats = {leg: "fp8" if leg in legs else "high_precision" for leg in LEGS if legs}
+    return module_of(fqn, outputs, K, "fp8" if legs else "high_precision", formats=formats)
 
 
 def trace(*layers: Product, named: bool = True) -> TraceBuilder:
@@ -46,13 +50,11 @@ def capture(
     naming: dict[str, Any] | None = None,
     step: TraceBuilder | None = None,
 ) -> Report:
-    window.write(folder / "rank0.json")
     if step is not None:
         step.write(folder / "layers" / "rank0.json")
-    record = {"first": 1, "last": 1, "state": "complete", "trace": "rank0.json", "layers": named}
-    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": [record], "modules": modules}
-    (folder / "rank0.meta.json").write_text(json.dumps({**meta, "naming": naming}))
-    return inspect(folder)
+    record = {**WINDOW, "layers": named}
+    window.folder = folder
+    return window.capture(*modules, window=[record], naming=naming)
 
 
 def told(found: Report) -> list[tuple[str, str, str]]:
@@ -61,9 +63,7 @@ def told(found: Report) -> list[tuple[str, str, str]]:
 
 
 def named_of(found: Report) -> NamedLayersReport:
-    named = found.ranks[0].named_layers
-    assert named is not None
-    return named
+    return present(found.ranks[0].named_layers)
 
 
 def ran(found: Report) -> dict[str, dict[str, dict[str, int]]]:
@@ -76,9 +76,8 @@ def every_leg(precision: str) -> dict[str, dict[str, int]]:
 
 def test_layers_of_one_size_are_told_apart_by_name(tmp_path: Path) -> None:
     window = trace(("layers.0.up", True), ("layers.1.up", False), ("head", False))
-    found = capture(
-        tmp_path, window, module("layers.0.up"), module("layers.1.up"), module("head", fp8=False)
-    )
+    modules = module("layers.0.up"), module("layers.1.up"), module("head", legs=())
+    found = capture(tmp_path, window, *modules)
     assert ran(found) == {
         "layers.0.up": every_leg("fp8"),
         "layers.1.up": every_leg("bf16"),
@@ -114,7 +113,7 @@ def test_a_converted_layer_in_high_precision_is_a_warning_with_its_name(
 def test_what_names_tell_is_not_told_by_size_again(tmp_path: Path) -> None:
     window = trace(("up", True), ("wide", False))
     window.linear(M, 2 * N, K, fp8=False, layer="wider")
-    modules = [module("up"), module("wide"), {**module("wider"), "out_features": 2 * N}]
+    modules = [module("up"), module("wide"), module("wider", outputs=2 * N)]
     assert [message for _, _, message in told(capture(tmp_path, window, *modules))] == [
         "2 converted layers never ran in FP8, 75.0% of GEMM FLOPs: wide, wider"
     ]
@@ -122,12 +121,12 @@ def test_what_names_tell_is_not_told_by_size_again(tmp_path: Path) -> None:
 
 def test_a_layer_without_names_is_still_found_by_its_size(tmp_path: Path) -> None:
     window = trace(("up", True)).linear(M, 2 * N, K, fp8=False)
-    modules = [module("up"), {**module("wider"), "out_features": 2 * N}]
+    modules = [module("up"), module("wider", outputs=2 * N)]
     (_, severity, message), = told(capture(tmp_path, window, *modules))  # fmt: skip
     assert severity == "warning"
     assert message.endswith(": wider")
     window.linear(M, 2 * N, K, fp8=False, layer="known")
-    modules.append({**module("known"), "out_features": 2 * N})
+    modules.append(module("known", outputs=2 * N))
     (_, _, message), = told(capture(tmp_path, window, *modules))  # fmt: skip
     assert message.endswith(": wider, known")
 
@@ -152,8 +151,8 @@ def test_a_leg_in_high_precision_is_a_warning_with_its_layers(tmp_path: Path) ->
 
 def test_a_leg_that_a_layers_recipe_leaves_out_is_no_fault(tmp_path: Path) -> None:
     window = one_leg_in_bf16(trace(("layers.0.up", True)), "layers.1.up")
-    legs = ["fprop", "dgrad"]
-    found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up", legs=legs))
+    left = module("layers.1.up", legs=("fprop", "dgrad"))
+    found = capture(tmp_path, window, module("layers.0.up"), left)
     assert not told(found)
     assert found.verdict == "ACTIVE"
 
@@ -170,7 +169,7 @@ def test_a_leg_that_is_nowhere_in_fp8_is_told_once_with_the_layers(tmp_path: Pat
 def test_layers_of_compiled_code_come_from_the_step_after_the_window(tmp_path: Path) -> None:
     found = capture(
         tmp_path, trace(("up", True), ("head", False), named=False), module("up"),
-        module("head", fp8=False), named=False, naming={"step": 4, "trace": "rank0.json"},
+        module("head", legs=()), named=False, naming={"step": 4, "trace": "rank0.json"},
         step=trace(("up", True), ("head", False)),
     )  # fmt: skip
     named = named_of(found)
@@ -240,12 +239,9 @@ def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:
 def test_windows_of_a_rank_add_up(tmp_path: Path) -> None:
     capture(tmp_path, trace(("a", True)), module("a"))
     trace(("a", True), ("b", True)).write(tmp_path / "rank0.w2.json")
-    windows = [
-        {"first": n, "last": n, "state": "complete", "trace": name, "layers": True}
-        for n, name in ((1, "rank0.json"), (5, "rank0.w2.json"))
-    ]
-    meta = json.loads((tmp_path / "rank0.meta.json").read_text()) | {"window": windows}
-    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
+    first = {**WINDOW, "layers": True}
+    second = {**first, "first": 5, "last": 5, "trace": "rank0.w2.json"}
+    write_meta(tmp_path, module("a"), window=[first, second])
     two = {leg: {"fp8": 2} for leg in LEGS}
     assert ran(inspect(tmp_path)) == {"a": two, "b": every_leg("fp8")}
 

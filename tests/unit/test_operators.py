@@ -16,17 +16,16 @@ from fp8verify.kernels.operators import (
     multiplies_fp8,
 )
 from fp8verify.terms import OpContext, Precision, Role
+from tests.hand_built import BF16, E5M2, FP32, present
+from tests.hand_built import FP8 as E4M3
 
-E4M3, E5M2, BF16, FP32 = "c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::BFloat16", "float"
 Dims = tuple[tuple[int, ...], ...]
 
 
 def test_only_lists_of_tensors_have_no_flops() -> None:
     found = [row.product.counts for row in OPERATORS.values() if row.product]
     assert Counts.NEVER not in found
-    grouped = find("fbgemm::bf16bf16bf16_grouped").product
-    assert grouped is not None
-    assert grouped.counts is Counts.NEVER
+    assert present(find("fbgemm::bf16bf16bf16_grouped").product).counts is Counts.NEVER
 
 
 @pytest.mark.parametrize(
@@ -41,8 +40,7 @@ def test_only_lists_of_tensors_have_no_flops() -> None:
 def test_names_that_follow_a_pattern_have_a_row(
     name: str, role: Role, precision: Precision | None
 ) -> None:
-    product = find(name).product
-    assert product is not None
+    product = present(find(name).product)
     assert (product.role, product.named) == (role, precision)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,24 @@ from fp8verify.report.model.parts import PayoffReport
 from fp8verify.report.sentences import payoff
 from fp8verify.terms import Role
 from fp8verify.trace import Step, Trace
-from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, FP32, TraceBuilder
-from tests.unit.test_fp8_overhead import COPY, INSIDE
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    FP8,
+    FP8_KERNEL,
+    FP32,
+    TraceBuilder,
+    codes,
+    found,
+    present,
+)
+from tests.unit.test_fp8_overhead import AMAX, COPY, INSIDE
 
 OTHER = "triton_poi_fused_add_0"
 
 
-def report(build: TraceBuilder, folder: Path) -> Report:
-    return inspect(build.write(folder / "trace.json"))
-
-
-def payoff_of(found: Report) -> PayoffReport:
-    payoff = found.ranks[0].payoff
-    assert payoff is not None
-    return payoff
+def payoff_of(report: Report) -> PayoffReport:
+    return present(report.ranks[0].payoff)
 
 
 def fp8_gemm(build: TraceBuilder, size: int, us: float) -> TraceBuilder:
@@ -36,44 +39,39 @@ def fp8_gemm(build: TraceBuilder, size: int, us: float) -> TraceBuilder:
     return build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=dims, us=us)
 
 
-def test_the_ceiling_of_a_bf16_run_is_amdahls(build: TraceBuilder, tmp_path: Path) -> None:
+def test_the_ceiling_of_a_bf16_run_is_amdahls(build: TraceBuilder) -> None:
     build.linear(8192, 4096, 4096, fp8=False).launch(OTHER, OTHER, us=30)  # half of it GEMMs
-    found = payoff_of(report(build, tmp_path))
-    assert found.sixteen_bit_gemm_share == 0.5
-    assert found.ceiling == pytest.approx(1 / (0.5 + 0.5 / 1.93), rel=1e-3)
-    assert found.speedup_estimate is None
+    gain = payoff_of(build.report())
+    assert gain.sixteen_bit_gemm_share == 0.5
+    assert gain.ceiling == pytest.approx(1 / (0.5 + 0.5 / 1.93), rel=1e-3)
+    assert gain.speedup_estimate is None
 
 
-def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder, tmp_path: Path) -> None:
+def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder) -> None:
     fp8_gemm(build, 8192, 40)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
     build.launch(OTHER, OTHER, us=40)
-    found = payoff_of(report(build, tmp_path))
-    assert found.speedup_estimate == pytest.approx((40 + 40 * 1.97) / 100, rel=1e-3)
-    assert found.ceiling == pytest.approx((40 + 40 * 1.97) / 80, rel=1e-3)
+    gain = payoff_of(build.report())
+    assert gain.speedup_estimate == pytest.approx((40 + 40 * 1.97) / 100, rel=1e-3)
+    assert gain.ceiling == pytest.approx((40 + 40 * 1.97) / 80, rel=1e-3)
 
 
-def test_a_gemm_gains_by_its_own_size_however_often_it_runs(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_gemm_gains_by_its_own_size_however_often_it_runs(build: TraceBuilder) -> None:
     for _ in range(4):
         fp8_gemm(build, 2048, 10)
-    found = payoff_of(report(build, tmp_path))
-    assert found.speedup_estimate == pytest.approx(1.78)
+    assert payoff_of(build.report()).speedup_estimate == pytest.approx(1.78)
 
 
 def test_a_gpu_without_fp8_units_has_nothing_to_gain(tmp_path: Path) -> None:
-    build = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
-    found = payoff_of(report(build.linear(64, 32, 16, fp8=False), tmp_path))
-    assert found.ceiling is None
+    build = TraceBuilder(tmp_path, gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
+    assert payoff_of(build.linear(64, 32, 16, fp8=False).report()).ceiling is None
 
 
 @pytest.mark.parametrize(("size", "small"), [(512, 1.0), (2048, 0.0)])
 def test_small_gemms_are_told_by_their_shortest_side(
-    build: TraceBuilder, tmp_path: Path, size: int, small: float
+    build: TraceBuilder, size: int, small: float
 ) -> None:
-    found = payoff_of(report(fp8_gemm(build, size, 40), tmp_path))
-    assert found.small_gemm_share == small
+    assert payoff_of(fp8_gemm(build, size, 40).report()).small_gemm_share == small
 
 
 @pytest.mark.parametrize(
@@ -86,34 +84,32 @@ def test_small_gemms_are_told_by_their_shortest_side(
     ],
 )
 def test_casts_that_cost_more_than_fp8_saves_do_not_pay(
-    build: TraceBuilder, tmp_path: Path, size: int, eager: int, fused: int, cause: str, remedy: str
+    build: TraceBuilder, size: int, eager: int, fused: int, cause: str, remedy: str
 ) -> None:
     fp8_gemm(build, size, 40)
     if eager:
         build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=eager)
     if fused:
-        name = "triton_red_fused_abs_max_view_4"
-        build.launch(name, name, us=fused)
-    found = [f for f in report(build, tmp_path).findings if f.code == "fp8-not-paying"]
-    assert [f.severity.value for f in found] == ["warning"]
-    assert cause in found[0].message
-    assert remedy in found[0].hint
-    assert "40.0" not in found[0].message  # times are in ms
-    assert "0.1 ms" in found[0].message
+        build.launch(AMAX, AMAX, us=fused)
+    (finding,) = found(build.report(), "fp8-not-paying")
+    assert finding.severity == "warning"
+    assert cause in finding.message
+    assert remedy in finding.hint
+    assert "40.0" not in finding.message  # times are in ms
+    assert "0.1 ms" in finding.message
 
 
-def test_fp8_that_pays_is_no_finding(build: TraceBuilder, tmp_path: Path) -> None:
+def test_fp8_that_pays_is_no_finding(build: TraceBuilder) -> None:
     fp8_gemm(build, 2048, 90)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
-    codes = {finding.code for finding in report(build, tmp_path).findings}
-    assert not codes & {"fp8-not-paying", "gpu-idle"}
+    assert not codes(build.report()) & {"fp8-not-paying", "gpu-idle"}
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA B200", "NVIDIA L40S", "AMD Instinct MI300X"])
 def test_no_rates_of_the_gpu_no_number(gpu: str, tmp_path: Path) -> None:
-    build = TraceBuilder(gpu=gpu, capability=(10, 0))
-    found = payoff_of(report(fp8_gemm(build, 8192, 40), tmp_path))
-    assert (found.speedup_estimate, found.ceiling) == (None, None)
+    build = TraceBuilder(tmp_path, gpu=gpu, capability=(10, 0))
+    gain = payoff_of(fp8_gemm(build, 8192, 40).report())
+    assert (gain.speedup_estimate, gain.ceiling) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -123,46 +119,37 @@ def test_no_rates_of_the_gpu_no_number(gpu: str, tmp_path: Path) -> None:
      (1000, True, "no gain")],
 )  # fmt: skip
 def test_steps_outside_the_window_tell_whether_the_gpu_waits(
-    step_us: int | None, waits: bool | None, word: str | None, tmp_path: Path
+    step_us: int | None, waits: bool | None, word: str | None, build: TraceBuilder
 ) -> None:
     """It waits if a fifth of a step is not its own, or more than FP8 saves."""
-    build = TraceBuilder(rank=0).step(1)
+    build.step(1)
     for _ in range(2):
         if word is None:
             build.launch(BF16_KERNEL, us=100)
         else:
             fp8_gemm(build, 8192, 100)
-    build.write(tmp_path / "rank0.json")
     ns = (step_us or 0) * 1000
-    times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9}
-    times |= {"median_ns": ns}
-    meta = {"schema": 1, "rank": 0, "steps_seen": 9, "window": []}
-    meta |= {"steps_outside": times} if step_us else {}
-    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
-    report = inspect(tmp_path)
-    found, said = payoff_of(report), payoff(report)
-    assert found.waits is waits
+    times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9, "median_ns": ns}
+    report = build.capture(window=[], **{"steps_outside": times} if step_us else {})
+    assert payoff_of(report).waits is waits
     if word is not None:
-        assert said is not None
-        assert said.text.startswith(f"{word}: ")
+        assert present(payoff(report)).text.startswith(f"{word}: ")
         assert any("ms step" in f.message for f in report.findings) is bool(waits)
-    if step_us and word == "likely yes":  # the GPU waits as long in a step of BF16
-        assert found.step_speedup_estimate == pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3)
 
 
 @pytest.mark.parametrize(("us", "code"), [(90, None), (70, "gpu-idle"), (20, "fp8-not-paying")])
 def test_an_idle_gpu_is_said_by_how_idle_it_is(
-    build: TraceBuilder, tmp_path: Path, us: float, code: str | None
+    build: TraceBuilder, us: float, code: str | None
 ) -> None:
     for _ in range(10):  # launches are 100 µs apart
         fp8_gemm(build, 2048, us)
-    found = {f.code for f in report(build, tmp_path).findings} & {"fp8-not-paying", "gpu-idle"}
-    assert found == ({code} if code else set())
+    told = codes(build.report()) & {"fp8-not-paying", "gpu-idle"}
+    assert told == ({code} if code else set())
 
 
-def test_step_times_on_the_gpu_run_from_end_to_end(build: TraceBuilder, tmp_path: Path) -> None:
+def test_step_times_on_the_gpu_run_from_end_to_end(build: TraceBuilder) -> None:
     build.step(1).linear(64, 32, 16, fp8=True).step(2).linear(64, 32, 16, fp8=True)
-    steps = report(build, tmp_path).ranks[0].steps
+    steps = build.report().ranks[0].steps
     # three kernels of 10 µs, 100 µs apart; the second step's time begins with the first's end
     assert [step.gpu_us for step in steps] == [210.0, 300.0]
 
@@ -203,15 +190,13 @@ def test_pauses_in_a_damaged_trace_are_no_idle_gpu(build: TraceBuilder, tmp_path
     path = build.write(tmp_path / "trace.json")
     text = path.read_text()
     path.write_text(text[: text.index("Record Window End")])
-    codes = {finding.code for finding in inspect(path).findings}
-    assert "damaged-trace" in codes
-    assert not codes & {"fp8-not-paying", "gpu-idle"}
+    told = codes(inspect(path))
+    assert "damaged-trace" in told
+    assert not told & {"fp8-not-paying", "gpu-idle"}
 
 
-def test_many_small_gemms_are_said_while_fp8_still_pays(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_many_small_gemms_are_said_while_fp8_still_pays(build: TraceBuilder) -> None:
     fp8_gemm(fp8_gemm(build, 512, 40), 2048, 60)
-    found = [f for f in report(build, tmp_path).findings if f.code == "small-gemms"]
-    assert [f.severity.value for f in found] == ["info"]
-    assert "40%" in found[0].message
+    (finding,) = found(build.report(), "small-gemms")
+    assert finding.severity == "info"
+    assert "40%" in finding.message

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fp8verify import Report, inspect
+from fp8verify import inspect
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
     FP8,
     FP8_GRADIENT_KERNEL,
     FP8_KERNEL,
+    LEGS,
     TraceBuilder,
     codes,
+    found,
 )
 
 TOKENS = 8192
@@ -30,56 +33,33 @@ class Model:
     def __init__(self, build: TraceBuilder) -> None:
         self.build = build
 
-    def forward(self, *, fp8: bool, shapes: bool = True) -> Model:
+    def forward(self, *, fp8: bool) -> Model:
         for n, k in SIZES:
-            self._gemm(((TOKENS, k), (k, n)), "TNT", fp8=fp8, shapes=shapes, parents=_LINEAR)
+            self._gemm("fprop", n, k, fp8=fp8, parents=("aten::linear",))
         return self
 
     def backward(self, *, fp8: bool, wgrad: bool | None = True, inside: bool = True) -> Model:
         for n, k in reversed(SIZES):
-            self._gemm(((TOKENS, n), (n, k)), "NNT", fp8=fp8, parents=NODE, backward=True)
-            if wgrad is None:
-                continue
-            where = {"parents": NODE, "backward": True} if inside else {}
-            self._gemm(((n, TOKENS), (TOKENS, k)), "NTT", fp8=fp8 and wgrad, **where)
+            self._gemm("dgrad", n, k, fp8=fp8, parents=NODE)
+            if wgrad is not None:
+                where = {"parents": NODE} if inside else {"parents": (), "backward": False}
+                self._gemm("wgrad", n, k, fp8=fp8 and wgrad, **where)
         return self
 
-    def _gemm(
-        self,
-        dims: tuple[tuple[int, int], tuple[int, int]],
-        layout: str,
-        *,
-        fp8: bool,
-        shapes: bool = True,
-        **where: object,
-    ) -> None:
-        gradient = bool(where.get("backward"))
-        kernel = FP8_GRADIENT_KERNEL if gradient else FP8_KERNEL
-        name = kernel if fp8 else BF16_KERNEL.replace("TNT", layout)
-        op, element = ("aten::_scaled_mm", FP8) if fp8 else ("aten::mm", BF16)
-        recorded = {"types": (element, element), "dims": dims} if shapes else {}
-        self.build.launch(name, op, us=100 if fp8 else 190, **recorded, **where)  # type: ignore[arg-type]
+    def _gemm(self, leg: str, n: int, k: int, *, fp8: bool, **where: Any) -> None:
+        self.build.gemm(leg, TOKENS, n, k, fp8=fp8, us=100 if fp8 else 190, **where)
 
 
-_LINEAR = ("aten::linear",)
-
-
-def look(build: TraceBuilder, folder: Path) -> Report:
-    return inspect(build.write(folder / "trace.json"))
-
-
-def test_a_teacher_in_bf16_accuses_no_student_in_fp8(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_teacher_in_bf16_accuses_no_student_in_fp8(build: TraceBuilder) -> None:
     for step in (1, 2):
         Model(build.step(step)).forward(fp8=False).forward(fp8=True).backward(fp8=True)
-    report = look(build, tmp_path)
+    report = build.report()
     assert (report.verdict, report.untrained_gemm.kernels["bf16"]) == ("ACTIVE", 8)
     assert not codes(report) & {"leg-not-fp8", "pass-without-fp8", "step-without-fp8"}
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_rollout_in_fp8_acquits_no_training_in_bf16(
-    first: bool, build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_rollout_in_fp8_acquits_no_training_in_bf16(first: bool, build: TraceBuilder) -> None:
     for step in (1, 2):
         model = Model(build.step(step))
         if first:
@@ -87,20 +67,18 @@ def test_a_rollout_in_fp8_acquits_no_training_in_bf16(
         model.forward(fp8=False).backward(fp8=False)
         if not first:
             model.forward(fp8=True)
-    report = look(build, tmp_path)
+    report = build.report()
     assert (report.verdict, report.exit_code) == ("INACTIVE", 1)
     assert "fp8-forward-only" in codes(report)
 
 
 @pytest.mark.parametrize("late", [0, 3])
-def test_a_micro_batch_in_bf16_is_a_shortfall(
-    late: int, build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_micro_batch_in_bf16_is_a_shortfall(late: int, build: TraceBuilder) -> None:
     for step in (1, 2):
         model = Model(build.step(step))
         for number in range(4):
             model.forward(fp8=number != late).backward(fp8=number != late)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == "PARTIAL"
     assert "pass-without-fp8" in codes(report)
 
@@ -112,21 +90,12 @@ def _blocks(
     size: tuple[int, int] = SIZES[0],
 ) -> None:
     """Run four equal blocks forward and backward; some of their GEMMs in BF16."""
-    n, k = size
-    sides = {"fprop": ((TOKENS, k), (k, n)), "dgrad": ((TOKENS, n), (n, k)),
-             "wgrad": ((n, TOKENS), (TOKENS, k))}  # fmt: skip
-    layouts = dict(zip(sides, ("TNT", "NNT", "NTT"), strict=True))
-    for leg, block in [("fprop", b) for b in range(4)] + [
-        (leg, b) for b in (3, 2, 1, 0) for leg in ("dgrad", "wgrad")
-    ]:
-        is_high, where = (block, leg) in high, {"sequence": 100 * step + 10 * block + 1}
-        if leg != "fprop":
-            where |= {"parents": NODE, "backward": True}  # type: ignore[dict-item]
-        kernel = FP8_KERNEL if leg == "fprop" else FP8_GRADIENT_KERNEL
-        name = BF16_KERNEL.replace("TNT", layouts[leg]) if is_high else kernel
-        op, element = ("aten::mm", BF16) if is_high else ("aten::_scaled_mm", FP8)
-        types, us = (element, element), 190 if is_high else 100
-        build.launch(name, op, us=us, types=types, dims=sides[leg], **where)  # type: ignore[arg-type]
+    backward = [(leg, block) for block in (3, 2, 1, 0) for leg in ("dgrad", "wgrad")]
+    for leg, block in [*(("fprop", block) for block in range(4)), *backward]:
+        fp8, where = (block, leg) not in high, {"parents": NODE} if leg != "fprop" else {}
+        number = 100 * step + 10 * block + 1
+        us = 100 if fp8 else 190
+        build.gemm(leg, TOKENS, *size, fp8=fp8, us=us, sequence=number, **where)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +108,15 @@ def _blocks(
     ],
 )
 def test_cells_of_as_many_launches_ran_the_same_layers(
-    leg: str, steps: tuple[int, ...], code: str | None, build: TraceBuilder, tmp_path: Path
+    leg: str, steps: tuple[int, ...], code: str | None, build: TraceBuilder
 ) -> None:
-    high = {(1, one) for one in ([leg] if leg else ["fprop", "dgrad", "wgrad"])}
+    high = {(1, one) for one in ([leg] if leg else LEGS)}
     for step in (1, 2, 3):
         _blocks(build.step(step), high if step in steps else (), step)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == ("PARTIAL" if code else "ACTIVE")
-    found = codes(report) & {"leg-not-fp8", "step-without-fp8"}
-    assert found == ({code} if code else set())
+    told = codes(report) & {"leg-not-fp8", "step-without-fp8"}
+    assert told == ({code} if code else set())
 
 
 @pytest.mark.parametrize("stages", [False, True])
@@ -156,7 +125,7 @@ def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
 ) -> None:
     for rank in (0, 1):
         build = TraceBuilder(rank=rank, world=2)
-        _blocks(build, {(0, leg) for leg in ("fprop", "dgrad", "wgrad")} if rank else ())
+        _blocks(build, {(0, leg) for leg in LEGS} if rank else ())
         name = f"ncclDevKernel_{'SendRecv' if stages else 'AllReduce_Sum_bf16_RING_LL'}(4u)"
         build.launch(name, "nccl:op", us=50).write(tmp_path / f"rank{rank}.json")
     report = inspect(tmp_path)
@@ -172,12 +141,12 @@ def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(tmp_p
         build.write(tmp_path / f"rank{rank}.json")
     report = inspect(tmp_path)
     assert report.verdict == "PARTIAL"
-    found = [one for one in report.findings if one.code.endswith(("-without-fp8", "-not-fp8"))]
-    assert [(one.code, one.ranks) for one in found] == [("rank-without-fp8", (1,))]
+    told = [one for one in report.findings if one.code.endswith(("-without-fp8", "-not-fp8"))]
+    assert [(one.code, one.ranks) for one in told] == [("rank-without-fp8", (1,))]
 
 
 def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
-    build: TraceBuilder, tmp_path: Path
+    build: TraceBuilder,
 ) -> None:
     # An optimizer of a script's own multiplies matrices of the sizes that layers have.
     for step in (1, 2):
@@ -185,14 +154,14 @@ def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
         for _ in range(12):
             dims = ((TOKENS, TOKENS), (TOKENS, TOKENS))
             build.launch(BF16_KERNEL, types=(BF16, BF16), dims=dims, us=90)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == "ACTIVE"
     assert report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"] == 24
 
 
 @pytest.mark.parametrize(("low", "verdict"), [(True, "ACTIVE"), (False, "INCONCLUSIVE")])
 def test_as_many_products_outside_of_nodes_as_gradients_are_missing_may_be_these(
-    low: bool, verdict: str, build: TraceBuilder, tmp_path: Path
+    low: bool, verdict: str, build: TraceBuilder
 ) -> None:
     # Zero-bubble schedules without shapes: wgrad runs when its node is over.
     for step in (1, 2):
@@ -206,14 +175,12 @@ def test_as_many_products_outside_of_nodes_as_gradients_are_missing_may_be_these
         op = "aten::_scaled_mm" if low else "aten::mm"
         for _ in range(4):
             build.launch(FP8_GRADIENT_KERNEL if low else BF16_KERNEL, op, us=90)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == verdict, report.reason
     assert not sum(report.untrained_gemm.kernels.values())
 
 
-def test_one_gradient_of_many_frozen_weights_may_be_dgrad(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_one_gradient_of_many_frozen_weights_may_be_dgrad(build: TraceBuilder) -> None:
     # LoRA without shapes: of each frozen layer in FP8 a dgrad, of its adapters in BF16 both.
     for step in (1, 2):
         build.step(step)
@@ -227,7 +194,7 @@ def test_one_gradient_of_many_frozen_weights_may_be_dgrad(
                 for _ in range(2 if backward and not low else 1):
                     name = kernel if low else BF16_KERNEL
                     build.launch(name, op, us=us, sequence=number, **where)  # type: ignore[arg-type]
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == "ACTIVE"
     assert not codes(report) & {"leg-not-fp8", "leg-unknown"}
     assert "in BF16" not in report.reason
@@ -235,42 +202,42 @@ def test_one_gradient_of_many_frozen_weights_may_be_dgrad(
 
 @pytest.mark.parametrize(("wgrad", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
 def test_shapes_tell_wgrad_outside_of_autograds_nodes(
-    wgrad: bool, verdict: str, build: TraceBuilder, tmp_path: Path
+    wgrad: bool, verdict: str, build: TraceBuilder
 ) -> None:
     for step in (1, 2):
         Model(build.step(step)).forward(fp8=True).backward(fp8=True, wgrad=wgrad, inside=False)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == verdict
     assert {row.leg.value for row in report.legs} == {"fprop", "dgrad", "wgrad"}
 
 
-def test_a_leg_without_any_gemm_is_open(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_leg_without_any_gemm_is_open(build: TraceBuilder) -> None:
     Model(build).forward(fp8=True).backward(fp8=True, wgrad=None)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == "INCONCLUSIVE"
     assert "leg-unknown" in codes(report)
 
 
 @pytest.mark.parametrize("types", [(BF16, FP8), ()])
 def test_the_name_of_a_hand_written_kernel_alone_makes_no_active(
-    types: tuple[str, ...], build: TraceBuilder, tmp_path: Path
+    types: tuple[str, ...], build: TraceBuilder
 ) -> None:
     dims = ((TOKENS, 2048), (3072, 2048)) if types else ()
     for backward in (False, True, True):
         build.launch(
             "_fp8_gemm_kernel", "own::linear", types=types, dims=dims, backward=backward, us=90
         )
-    assert look(build, tmp_path).verdict == "INCONCLUSIVE"
+    assert build.report().verdict == "INCONCLUSIVE"
 
 
-def test_a_function_without_fp8_tensors_runs_no_fp8(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_function_without_fp8_tensors_runs_no_fp8(build: TraceBuilder) -> None:
     for step in (1, 2):
         model = Model(build.step(step)).forward(fp8=False)
         build.launch(
             "_scan_kernel", "OwnScan", types=(BF16, BF16), dims=((64, 64), (64, 64)), us=999
         )
         model.backward(fp8=False)
-    report = look(build, tmp_path)
+    report = build.report()
     assert report.verdict == "INACTIVE"
     assert "opaque-kernels" not in codes(report)
 
@@ -301,8 +268,8 @@ def test_files_of_another_run_are_named(world: int, minutes: int, tmp_path: Path
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     report = inspect(tmp_path)
     assert report.verdict == "INCONCLUSIVE"
-    (found,) = (one for one in report.findings if one.code == "rank-of-another-run")
-    assert found.ranks == (2,)
+    (finding,) = found(report, "rank-of-another-run")
+    assert finding.ranks == (2,)
 
 
 def _experts(build: TraceBuilder, op: str, *, low: bool) -> None:
@@ -317,17 +284,11 @@ def _experts(build: TraceBuilder, op: str, *, low: bool) -> None:
 
 
 @pytest.mark.parametrize("op", ["aten::_grouped_mm", "acme::run"])
-def test_experts_that_no_module_converts_are_compared_by_step(
-    op: str, build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_experts_that_no_module_converts_are_compared_by_step(op: str, build: TraceBuilder) -> None:
     for step in (1, 2, 3):
         low = step != 2
         _experts(build.step(step), "aten::_scaled_grouped_mm" if low else op, low=low)
-    trace = build.write(tmp_path / "rank0.json")
     experts = {"fqn": "experts.w", "class": "Experts", "kind": "experts", "state": "high_precision"}
-    window = [{"first": 1, "last": 3, "state": "complete", "trace": trace.name}]
-    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": window, "modules": [experts]}
-    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
-    report = inspect(trace.parent)
+    report = build.capture(experts)
     assert report.verdict == "PARTIAL"
     assert "step 2" in report.reason

@@ -11,7 +11,7 @@ from fp8verify import Report, inspect
 from fp8verify.report.forms import render
 from fp8verify.report.sentences import payoff
 from tests.captures import ROOT
-from tests.hand_built import BF16, FP32, TraceBuilder
+from tests.hand_built import BF16, FP32, TraceBuilder, present
 from tests.unit.test_communication import GATHER, MB, SCATTER, collective
 from tests.unit.test_fp8_overhead import COPY, INSIDE
 
@@ -23,11 +23,8 @@ def report() -> Report:
 
 def _gaining(report: Report, *speedups: float) -> Report:
     rank = report.ranks[0]
-    assert rank.payoff is not None
-    ranks = tuple(
-        replace(rank, rank=number, payoff=replace(rank.payoff, speedup_estimate=speedup))
-        for number, speedup in enumerate(speedups)
-    )
+    gains = [replace(present(rank.payoff), speedup_estimate=speedup) for speedup in speedups]
+    ranks = tuple(replace(rank, rank=number, payoff=gain) for number, gain in enumerate(gains))
     return replace(report, ranks=ranks)
 
 
@@ -35,23 +32,19 @@ def _gaining(report: Report, *speedups: float) -> Report:
     ("speedup", "word"), [(1.18, "probably faster"), (1.02, "about even"), (0.7, "probably slower")]
 )
 def test_the_word_follows_from_the_estimate(report: Report, speedup: float, word: str) -> None:
-    found = payoff(_gaining(report, speedup))
-    assert found is not None
+    found = present(payoff(_gaining(report, speedup)))
     assert found.speedup == speedup
     assert found.text.startswith(f"{word}: GPU kernels about {speedup:.2f}x BF16 (estimate)")
 
 
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
-    found = payoff(_gaining(report, 1.3, 0.8, 1.2))
-    assert found is not None
+    found = present(payoff(_gaining(report, 1.3, 0.8, 1.2)))
     said = "probably slower: GPU kernels about 0.80x BF16 (estimate, worst: rank 1)"
     assert found.text.startswith(said)
 
 
 def test_without_fp8_it_says_what_fp8_could_do() -> None:
-    bf16 = inspect(ROOT / "bf16_compiled")
-    found = payoff(bf16)
-    assert found is not None
+    found = present(payoff(inspect(ROOT / "bf16_compiled")))
     assert found.speedup is None
     assert "FP8 could speed up GPU work by at most" in found.text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fp8verify import Report, __version__, inspect
 from fp8verify.report import forms
-from tests.hand_built import TraceBuilder
+from tests.hand_built import TraceBuilder, write_meta
 
 
 def capture(folder: Path, *metas: dict[str, Any], traced: bool = True) -> Report:
@@ -16,8 +16,7 @@ def capture(folder: Path, *metas: dict[str, Any], traced: bool = True) -> Report
         if traced:
             trace = TraceBuilder(rank=rank, world=len(metas)).step(3).linear(64, 64, 64, fp8=True)
             trace.write(folder / f"rank{rank}.json")
-        record = {"schema": 1, "rank": rank, "steps_seen": 5, "window": [], **meta}
-        (folder / f"rank{rank}.meta.json").write_text(json.dumps(record))
+        write_meta(folder, rank=rank, **{"window": [], **meta})
     return inspect(folder)
 
 
@@ -35,11 +34,8 @@ def test_versions_are_in_the_forms_that_have_room(tmp_path: Path) -> None:
 
 
 def test_ranks_that_differ_show_it(tmp_path: Path) -> None:
-    report = capture(
-        tmp_path,
-        {"versions": {"torch": "2.11", "triton": "3.6"}},
-        {"versions": {"torch": "2.10", "triton": "3.6"}},
-    )
+    versions = [{"torch": torch, "triton": "3.6"} for torch in ("2.11", "2.10")]
+    report = capture(tmp_path, *({"versions": one} for one in versions))
 
     assert report.environment.versions == {"torch": "2.11 and 2.10", "triton": "3.6"}
 

@@ -21,10 +21,7 @@ from fp8verify.agent.numerics.scales import (
     gradient_norm,
     scale_records,
 )
-from fp8verify.agent.numerics.step_hooks import (
-    CLIPPING,
-    NumericsHooks,
-)
+from fp8verify.agent.numerics.step_hooks import CLIPPING, NumericsHooks
 
 pytestmark = pytest.mark.train
 

@@ -9,20 +9,23 @@ import pytest
 from benchmarks.figures import STEPS, VARIATIONS, independent, outcome, share
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.report.model.comparison import Outcome
+from fp8verify.report.model.parts import StepStatistics
+from tests.hand_built import present
+
+
+def statistics(windows: list[list[float]], steps: int | None = None) -> StepStatistics:
+    return present(step_statistics(windows, steps))
 
 
 def test_one_slow_step_is_left_out_and_a_slow_quarter_is_not() -> None:
-    found = step_statistics([[10.0, 10.0, 10.0, 10.0, 100.0]])
-    assert found is not None
+    found = statistics([[10.0, 10.0, 10.0, 10.0, 100.0]])
     assert (found.count, found.left_out, found.mean_us, found.max_us) == (4, 1, 10.0, 10.0)
-    found = step_statistics([[10.0, 10.0, 16.0, 16.0]])
-    assert found is not None
+    found = statistics([[10.0, 10.0, 16.0, 16.0]])
     assert (found.count, found.left_out, found.mean_us) == (4, 0, 13.0)
 
 
 def test_a_sample_stands_for_more_steps() -> None:
-    found = step_statistics([[1.0, 2.0, 3.0]], 300)
-    assert found is not None
+    found = statistics([[1.0, 2.0, 3.0]], 300)
     assert (found.count, found.effective, found.deviation_us) == (300, 3.0, 1.0)
     assert step_statistics([[]]) is None
 
@@ -31,23 +34,17 @@ def test_steps_of_windows_that_differ_tell_less() -> None:
     draw = random.Random(1)
     alike = [independent(draw, 5, 0.01) for _ in range(6)]
     apart = [[time * (1 + 0.1 * (place % 2)) for time in w] for place, w in enumerate(alike)]
-    many, few = step_statistics(alike), step_statistics(apart)
-    assert many is not None
-    assert few is not None
-    assert many.effective > 20
-    assert few.effective < 10
+    assert statistics(alike).effective > 20
+    assert statistics(apart).effective < 10
 
 
 def test_windows_of_equal_steps_count_once_each() -> None:
-    found = step_statistics([[1.0, 1.0, 1.0], [1.2, 1.2, 1.2]])
-    assert found is not None
+    found = statistics([[1.0, 1.0, 1.0], [1.2, 1.2, 1.2]])
     assert (found.count, found.effective) == (6, pytest.approx(2.0))
 
 
 def test_steps_that_resemble_their_neighbours_tell_less() -> None:
-    found = step_statistics([[10.0 + place / 10 for place in range(40)]])
-    assert found is not None
-    assert found.effective < 10
+    assert statistics([[10.0 + place / 10 for place in range(40)]]).effective < 10
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from fp8verify.trace import read_trace
-from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op
+from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op, read_bytes
 
 MAIN, AUTOGRAD = 1, 2
 SEQUENCE, FORWARD = "Sequence number", "Fwd thread id"
 
 
-def layers(tmp_path: Path, *events: Event) -> dict[str, str | None]:
+def layers(*events: Event) -> dict[str, str | None]:
     """Return the layer of each kernel by the kernel's name."""
-    path = tmp_path / "trace.json"
-    path.write_bytes(as_document(list(events)))
-    trace = read_trace(path, layers=True)
+    trace = read_bytes(as_document(list(events)), layers=True)
     return {
         trace.names[name]: trace.layers[layer] if layer >= 0 else None
         for name, layer in zip(trace.kernels.name, trace.kernels.layer, strict=True)
@@ -142,10 +137,8 @@ SAME = {SEQUENCE: 5, FORWARD: 0}  # what `forward("up", …)` carries
         ),
     ],
 )  # fmt: skip
-def test_the_layer_of_a_kernel(
-    tmp_path: Path, events: list[Event], found: dict[str, str | None]
-) -> None:
-    assert layers(tmp_path, *events) == found
+def test_the_layer_of_a_kernel(events: list[Event], found: dict[str, str | None]) -> None:
+    assert layers(*events) == found
 
 
 def recomputed() -> list[Event]:
@@ -157,24 +150,24 @@ def recomputed() -> list[Event]:
     ]  # fmt: skip
 
 
-def test_a_recomputed_forward_has_its_own_annotation(tmp_path: Path) -> None:
+def test_a_recomputed_forward_has_its_own_annotation() -> None:
     """Threads count their numbers independently: number 6 is of two layers, on two threads."""
     found = layers(
-        tmp_path, *recomputed(),
+        *recomputed(),
         *backward(2400, 10, 6), *runs("down grad", 2412, 2, 10, tid=AUTOGRAD),
         *backward(2500, 20, 5), *runs("up grad", 2512, 3, 20, tid=AUTOGRAD),
     )  # fmt: skip
     assert found == {"again": "up", "down grad": "down", "up grad": "up"}
 
 
-def test_a_graph_made_on_autograds_thread_is_looked_for_there(tmp_path: Path) -> None:
+def test_a_graph_made_on_autograds_thread_is_looked_for_there() -> None:
     """Reentrant checkpointing: the nodes name autograd's thread as that of their forward pass."""
     more = [
         *forward("gate", 2050, 4, 7, tid=AUTOGRAD),
         *backward(2150, 60, 7, forward=2), *runs("gate grad", 2162, 4, 60, tid=AUTOGRAD),
     ]  # fmt: skip
     found = layers(
-        tmp_path, *recomputed(), *more,
+        *recomputed(), *more,
         *backward(2100, 50, 6, forward=2), *runs("up grad", 2112, 5, 50, tid=AUTOGRAD),
         *backward(2400, 10, 6), *runs("down grad", 2412, 2, 10, tid=AUTOGRAD),
         *backward(2500, 20, 5),
@@ -184,20 +177,16 @@ def test_a_graph_made_on_autograds_thread_is_looked_for_there(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("number", ["-1", "99999999999999999999", '"x"', "null"])
-def test_numbers_that_are_none_cost_at_most_their_event(tmp_path: Path, number: str) -> None:
-    path = tmp_path / "trace.json"
-    events = [*forward("up", 1000, 1, 4242), *runs("in", 1012, 1, 1)]
-    path.write_bytes(as_document(events).replace(b"4242", number.encode()))
-    trace = read_trace(path, layers=True)
+def test_numbers_that_are_none_cost_at_most_their_event(number: str) -> None:
+    data = as_document([*forward("up", 1000, 1, 4242), *runs("in", 1012, 1, 1)])
+    trace = read_bytes(data.replace(b"4242", number.encode()), layers=True)
     assert len(trace.kernels) == 1
     assert trace.health.skipped_events <= 1
     assert list(trace.kernels.layer) == [0]
 
 
-def test_layers_are_joined_only_where_that_is_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_bytes(as_document([*forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1)]))
-    trace = read_trace(path)
+def test_layers_are_joined_only_where_that_is_asked_for() -> None:
+    trace = read_bytes(as_document([*forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1)]))
     assert len(trace.kernels) == 1
     assert not trace.kernels.layer
     assert not trace.layers

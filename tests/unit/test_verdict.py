@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify import Policy, Report, inspect
+from fp8verify import inspect
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -15,35 +15,16 @@ from tests.hand_built import (
     FP8,
     FP8_KERNEL,
     FP32,
-    FP32_KERNEL,
+    LEGS,
     TraceBuilder,
     codes,
+    found,
 )
 
 CAST = (
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
     "float8_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}> >(int)"
 )
-
-
-def verdict(
-    build: TraceBuilder, folder: Path, *, log: str | None = None, **policy: float
-) -> Report:
-    trace = build.write(folder / "trace.json")
-    if log is not None:
-        (folder / "train.log").write_text(log)
-    return inspect(
-        trace, log=folder / "train.log" if log is not None else None, policy=Policy(**policy)
-    )
-
-
-def test_fp8_in_all_gemms_is_active(build: TraceBuilder, tmp_path: Path) -> None:
-    build.step(10).linear(64, 32, 16, fp8=True).step(11).linear(64, 32, 16, fp8=True)
-    report = verdict(build, tmp_path)
-    assert (report.verdict, report.exit_code) == ("ACTIVE", 0)
-    assert report.gemm.fp8_share_of_time == 1.0
-    assert report.gemm.kernels["fp8"] == 6
-    assert [step.step for step in report.ranks[0].steps] == [10, 11]
 
 
 @pytest.mark.parametrize(
@@ -54,25 +35,11 @@ def test_fp8_in_all_gemms_is_active(build: TraceBuilder, tmp_path: Path) -> None
         ("Failed to swap to Float8Linear because SM90 or later is not available\n", "INACTIVE"),
     ],
 )
-def test_no_fp8_is_held_against_the_log(
-    build: TraceBuilder, tmp_path: Path, log: str, expected: str
-) -> None:
-    report = verdict(build.linear(64, 32, 16, fp8=False), tmp_path, log=log)
+def test_no_fp8_is_held_against_the_log(build: TraceBuilder, log: str, expected: str) -> None:
+    report = build.linear(64, 32, 16, fp8=False).report(log=log)
     assert (report.verdict, report.exit_code) == (expected, 1)
     assert ("(line 1)" in report.reason) == bool(log)
     assert ("claimed-not-active" in codes(report)) == (expected == "CONTRADICTED")
-
-
-def test_fp8_tensors_with_high_precision_gemms_are_emulation(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    for types in ((FP8, BF16), (BF16, FP8)):  # rounded, and read back before the product
-        build.launch(CAST, "aten::copy_", types=types, dims=((64, 16), (64, 16)))
-    build.launch(FP32_KERNEL, types=(FP32, FP32), dims=((64, 16), (16, 32)))
-    build.launch(FP32_KERNEL, types=(FP32, FP32), dims=((64, 32), (32, 16)), backward=True)
-    report = verdict(build, tmp_path)
-    assert (report.verdict, report.exit_code) == ("EMULATED", 1)
-    assert "emulated" in codes(report)
 
 
 @pytest.mark.parametrize(
@@ -80,22 +47,20 @@ def test_fp8_tensors_with_high_precision_gemms_are_emulation(
     [("ROWWISE", "PARTIAL", "warning"), ("ROWWISE_WITH_GW_HP", "ACTIVE", "info")],
 )
 def test_a_leg_in_high_precision_counts_unless_the_recipe_says_so(
-    build: TraceBuilder, tmp_path: Path, recipe: str, expected: str, severity: str
+    build: TraceBuilder, recipe: str, expected: str, severity: str
 ) -> None:
-    fp8 = {"types": (FP8, FP8), "us": 50}
-    build.launch(FP8_KERNEL, "aten::_scaled_mm", dims=((64, 16), (16, 32)), **fp8)
-    build.launch(FP8_KERNEL, "aten::_scaled_mm", dims=((64, 32), (32, 16)), backward=True, **fp8)
-    build.launch(BF16_KERNEL, types=(BF16, BF16), dims=((32, 64), (64, 16)), backward=True, us=20)
-    report = verdict(build, tmp_path, log=CLAIM.replace("TENSORWISE", recipe))
-    found = next(f for f in report.findings if f.code == "leg-not-fp8")
-    assert (report.verdict, found.severity) == (expected, severity)
-    assert "wgrad" in found.message
+    for leg in LEGS:
+        build.gemm(leg, 64, 32, 16, fp8=leg != "wgrad", us=20 if leg == "wgrad" else 50)
+    report = build.report(log=CLAIM.replace("TENSORWISE", recipe))
+    (leg,) = found(report, "leg-not-fp8")
+    assert (report.verdict, leg.severity) == (expected, severity)
+    assert "wgrad" in leg.message
 
 
-def test_no_gpu_kernel_is_inconclusive(build: TraceBuilder, tmp_path: Path) -> None:
+def test_no_gpu_kernel_is_inconclusive(build: TraceBuilder) -> None:
     build.launch(FP8_KERNEL)
     build.events = [event for event in build.events if event["cat"] != "kernel"]
-    report = verdict(build, tmp_path, log=CLAIM)
+    report = build.report(log=CLAIM)
     assert (report.verdict, report.exit_code) == ("INCONCLUSIVE", 3)
     assert report.reason == "no GPU kernels in the trace"
     assert "no-gpu-kernels" in codes(report)
@@ -103,13 +68,9 @@ def test_no_gpu_kernel_is_inconclusive(build: TraceBuilder, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("fp8", "steps", "expected"),
-    [
-        (False, 3, "INCONCLUSIVE"),
-        (True, 3, "ACTIVE"),
-        (True, 2, "INCONCLUSIVE"),
-        (True, 0, "INCONCLUSIVE"),
-    ],
-)
+    [(False, 3, "INCONCLUSIVE"), (True, 3, "ACTIVE"), (True, 2, "INCONCLUSIVE"),
+     (True, 0, "INCONCLUSIVE")],
+)  # fmt: skip
 def test_only_steps_before_the_damage_are_judged(
     tmp_path: Path, steps: int, expected: str, *, fp8: bool
 ) -> None:
@@ -128,12 +89,10 @@ def test_only_steps_before_the_damage_are_judged(
     assert "damaged-trace" in codes(report)
 
 
-def test_unknown_gemms_that_could_be_fp8_are_inconclusive(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_unknown_gemms_that_could_be_fp8_are_inconclusive(build: TraceBuilder) -> None:
     build.launch(BF16_KERNEL, types=(BF16, BF16), us=50)
     build.launch("triton_tem_fused_mm_3", None, us=50)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "INCONCLUSIVE"
     assert report.gemm.unknown_share_of_time == 0.5
     assert report.reason.startswith("50.0% of GEMM time ran in kernels whose precision is unknown")
@@ -142,27 +101,15 @@ def test_unknown_gemms_that_could_be_fp8_are_inconclusive(
 
 @pytest.mark.parametrize(("us", "expected"), [(10, "ACTIVE"), (80, "INCONCLUSIVE")])
 def test_unknown_gemms_beside_fp8_count_both_ways(
-    build: TraceBuilder, tmp_path: Path, us: int, expected: str
+    build: TraceBuilder, us: int, expected: str
 ) -> None:
     build.launch("triton_tem_fused_mm_3", "acme::mm", us=us / 2)
     build.linear(64, 32, 16, fp8=True)  # 30 µs
     build.launch("triton_tem_fused_mm_3", "acme::mm", us=us / 2, backward=True)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == expected
     share = f"kernels of unknown precision took {us / (30 + us):.0%} of it"
     assert (share in report.reason) == (expected == "INCONCLUSIVE")
-
-
-def test_one_rank_without_fp8_makes_the_run_partial(tmp_path: Path) -> None:
-    for rank in (0, 1):
-        build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=rank == 0)
-        build.write(tmp_path / f"rank{rank}.json")
-    (tmp_path / "train.log").write_text(CLAIM)
-    report = inspect(tmp_path, log=tmp_path / "train.log")
-    assert report.verdict == "PARTIAL"
-    assert [rank.verdict.value for rank in report.ranks] == ["ACTIVE", "CONTRADICTED"]
-    found = next(f for f in report.findings if f.code == "rank-without-fp8")
-    assert found.message.startswith("rank 1 ")
 
 
 def test_ranks_that_were_not_recorded_are_said(tmp_path: Path) -> None:
@@ -172,48 +119,17 @@ def test_ranks_that_were_not_recorded_are_said(tmp_path: Path) -> None:
     assert "1 of 64 ranks profiled" in [finding.message for finding in report.findings]
 
 
-def test_bf16_experts_beside_fp8_linears_are_named(build: TraceBuilder, tmp_path: Path) -> None:
-    build.linear(64, 32, 16, fp8=True)
-    build.launch(
-        "_ZN7cutlass13device_kernelI", "aten::_grouped_mm", types=(BF16, BF16),
-        dims=((64, 16), (4, 16, 32)), us=5,
-    )  # fmt: skip
-    found = [f for f in verdict(build, tmp_path).findings if "grouped" in f.code]
-    assert [f.code for f in found] == ["grouped-gemm-high-precision"]
-    assert "aten::_grouped_mm" in found[0].message
-
-
-@pytest.mark.parametrize(("dtype", "found"), [("BFloat16", True), ("Byte", False)])
-def test_a_promised_fp8_all_gather_is_held_against_the_bytes(
-    build: TraceBuilder, tmp_path: Path, dtype: str, found: bool
-) -> None:
-    build.linear(64, 32, 16, fp8=True)
-    build.launch(
-        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "nccl:_all_gather_base",
-        **{
-            "Collective name": "_allgather_base",
-            "dtype": dtype,
-            "In msg nelems": 65536,
-            "Out msg nelems": 131072,
-            "Group size": 2,
-        },
-    )
-    report = verdict(build, tmp_path, log=CLAIM.replace("all_gather=False", "all_gather=True"))
-    assert ("all-gather-not-fp8" in codes(report)) is found
-    assert report.verdict == ("PARTIAL" if found else "ACTIVE")
-
-
-def test_a_gemm_beyond_the_bf16_peak_is_proof(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_gemm_beyond_the_bf16_peak_is_proof(build: TraceBuilder) -> None:
     size = 2048
     flops = 2 * size**3
     us = flops / 1500e12 * 1e6
     build.launch(
         FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=((size, size), (size, size)), us=us
     )
-    found = next(f for f in verdict(build, tmp_path).findings if f.code == "faster-than-bf16")
-    assert "up to 1500" in found.message
-    row = inspect(tmp_path / "trace.json").ranks[0].kernels[0]
+    report = build.report()
+    (proof,) = found(report, "faster-than-bf16")
+    assert "up to 1500" in proof.message
+    row = report.ranks[0].kernels[0]
     assert row.tflops == pytest.approx(1500, abs=0.5)
     assert row.percent_of_peak == pytest.approx(75.8, abs=0.1)
 
@@ -227,36 +143,36 @@ def test_a_gemm_beyond_the_bf16_peak_is_proof(build: TraceBuilder, tmp_path: Pat
     ids=["an upper bound", "one beyond every format"],
 )
 def test_flops_that_are_not_certain_prove_nothing(
-    build: TraceBuilder, tmp_path: Path, launches: list[tuple[str, str, int]]
+    build: TraceBuilder, launches: list[tuple[str, str, int]]
 ) -> None:
     size = 2048
     for op, kernel, tflops in launches:
         us = 2 * size**3 / tflops / 1e6
         shapes = ((size, size), (size, size))
         build.launch(kernel, op, types=(FP8, FP8), dims=shapes, us=us, backward=True)
-    assert "faster-than-bf16" not in codes(verdict(build, tmp_path))
+    assert "faster-than-bf16" not in codes(build.report())
 
 
-def test_a_recipe_other_than_the_claimed_one_is_said(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_recipe_other_than_the_claimed_one_is_said(build: TraceBuilder) -> None:
     dims = ((64, 16), (16, 32), (64, 1), (1, 32))
     build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8, FP32, FP32), dims=dims)
-    report = verdict(build, tmp_path, log=CLAIM)
+    report = build.report(log=CLAIM)
     assert report.recipe.time_us == {"rowwise": 10.0}
     assert "recipe-mismatch" in codes(report)
 
 
-def test_gpu_time_adds_up(build: TraceBuilder, tmp_path: Path) -> None:
+def test_gpu_time_adds_up(build: TraceBuilder) -> None:
     build.linear(64, 32, 16, fp8=True).launch(CAST, "aten::copy_", types=(FP8, BF16), us=3)
     build.launch("some_kernel_nobody_knows", None, us=4)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert sum(report.gpu_time_us.values()) == pytest.approx(37.0)
     assert report.gpu_time_us["gemm"] == 30.0
 
 
 def test_unknown_gemms_cannot_be_fp8_where_the_gpu_has_no_fp8(tmp_path: Path) -> None:
-    build = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
+    build = TraceBuilder(tmp_path, gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
     build.launch(BF16_KERNEL, types=(BF16, BF16)).launch("triton_tem_fused_mm_3", None)
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
+    assert build.report().verdict == "INACTIVE"
 
 
 ADAM = "Optimizer.step#AdamWFp8.step"
@@ -288,17 +204,17 @@ OTHER_FP8: dict[str, list[tuple[str, str | None, dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("launches", OTHER_FP8.values(), ids=OTHER_FP8)
 def test_fp8_elsewhere_is_neither_fp8_training_nor_emulation(
-    build: TraceBuilder, tmp_path: Path, launches: list[tuple[str, str | None, dict[str, Any]]]
+    build: TraceBuilder, launches: list[tuple[str, str | None, dict[str, Any]]]
 ) -> None:
     for _ in range(4):
         for kernel, op, launch in launches:
             build.launch(kernel, op, **launch)
         build.linear(64, 32, 16, fp8=False)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "INACTIVE"
     assert "emulated" not in codes(report)
 
 
-def test_kernels_without_a_gemm_are_inconclusive(build: TraceBuilder, tmp_path: Path) -> None:
+def test_kernels_without_a_gemm_are_inconclusive(build: TraceBuilder) -> None:
     build.launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
-    assert verdict(build, tmp_path).verdict == "INCONCLUSIVE"
+    assert build.report().verdict == "INCONCLUSIVE"

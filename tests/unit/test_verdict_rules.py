@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fp8verify import Policy, Report, inspect
-from fp8verify.report.model.parts import Finding
+from fp8verify import inspect
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -20,8 +19,11 @@ from tests.hand_built import (
     FP8_KERNEL,
     FP32,
     FP32_KERNEL,
+    LEGS,
     TraceBuilder,
     codes,
+    found,
+    module,
 )
 
 MUON = "Optimizer.step#Muon.step"
@@ -32,16 +34,6 @@ FUSED_ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<
 CAST = "void at::native::unrolled_elementwise_kernel<at::native::float8_copy_kernel_cuda(…)>(…)"
 M, N, K = 64, 32, 16
 BLAS = {"types": (BF16, BF16)}
-
-
-def verdict(build: TraceBuilder, folder: Path, *, log: str = "", **policy: Any) -> Report:
-    trace = build.write(folder / "trace.json")
-    (folder / "train.log").write_text(log)
-    return inspect(trace, log=folder / "train.log" if log else None, policy=Policy(**policy))
-
-
-def found(report: Report, code: str) -> list[Finding]:
-    return [finding for finding in report.findings if finding.code == code]
 
 
 # -- opaque kernels -------------------------------------------------------------------------------
@@ -67,9 +59,9 @@ def opaque_layer(build: TraceBuilder, op: str, kernel: str = "main_kernel") -> T
     ],
 )
 def test_an_operator_of_two_fp8_matrices_is_an_fp8_gemm_whatever_its_kernel_is_called(
-    build: TraceBuilder, tmp_path: Path, op: str, kernel: str
+    build: TraceBuilder, op: str, kernel: str
 ) -> None:
-    report = verdict(opaque_layer(build, op, kernel), tmp_path)
+    report = opaque_layer(build, op, kernel).report()
     assert report.verdict == "ACTIVE"
     assert report.gemm.kernels["fp8"] == 3  # not its set-up, nor its casts
     assert report.gemm.time_us["fp8"] == 60
@@ -81,10 +73,10 @@ def test_an_operator_of_two_fp8_matrices_is_an_fp8_gemm_whatever_its_kernel_is_c
     [(90, "", "INCONCLUSIVE"), (90, CLAIM, "INCONCLUSIVE"), (2, CLAIM, "CONTRADICTED")],
 )
 def test_work_that_nobody_recognises_leaves_open_whether_fp8_ran(
-    build: TraceBuilder, tmp_path: Path, us: float, log: str, expected: str
+    build: TraceBuilder, us: float, log: str, expected: str
 ) -> None:
     build.linear(M, N, K, fp8=False).launch("main_kernel", "mylib::forward", us=us)
-    report = verdict(build, tmp_path, log=log)
+    report = build.report(log=log)
     assert report.verdict == expected
     (finding,) = found(report, "opaque-kernels")
     assert finding.severity == ("warning" if us > 10 else "info")
@@ -97,10 +89,10 @@ def test_work_that_nobody_recognises_leaves_open_whether_fp8_ran(
     ("us", "share", "expected"), [(25, 0.5, "ACTIVE"), (40, 0.5, "INCONCLUSIVE")]
 )
 def test_opaque_time_counts_against_the_share_that_decides(
-    build: TraceBuilder, tmp_path: Path, us: float, share: float, expected: str
+    build: TraceBuilder, us: float, share: float, expected: str
 ) -> None:
     build.linear(M, N, K, fp8=True).launch("main_kernel", "mylib::forward", us=us)
-    assert verdict(build, tmp_path, min_share=share).verdict == expected
+    assert build.report(min_share=share).verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -116,14 +108,14 @@ def test_opaque_time_counts_against_the_share_that_decides(
     ],
 )
 def test_a_function_that_may_be_a_layer_in_bf16_counts_as_one(
-    build: TraceBuilder, tmp_path: Path, op: str, weight: tuple[int, int], us: float,
+    build: TraceBuilder, op: str, weight: tuple[int, int], us: float,
     expected: str,
 ) -> None:  # fmt: skip
     x = (4096, 1024 if weight == (2048, 512) else 2048)
     build.linear(M, N, K, fp8=True).launch("v3", op, types=(BF16, BF16), dims=(x, weight), us=us)
     node, kernel = ("ProjectBackward", "v3") if op == "v3_0" else (f"{op}Backward", "other")
     build.launch(kernel, node, types=(BF16,), dims=(x,), us=us, backward=True)
-    assert verdict(build, tmp_path).verdict == expected
+    assert build.report().verdict == expected
 
 
 @pytest.mark.parametrize(("tokens", "verdict"), [(M, "ACTIVE"), (3 * M, "PARTIAL")])
@@ -141,18 +133,16 @@ def test_ranks_that_train_other_layers_in_bf16_count_for_the_share(
 
 
 @pytest.mark.parametrize("side", [10**400, 0, -8])
-def test_sizes_that_no_tensor_has_are_no_product(
-    build: TraceBuilder, tmp_path: Path, side: int
-) -> None:
+def test_sizes_that_no_tensor_has_are_no_product(build: TraceBuilder, side: int) -> None:
     for dims in (((side, 64), (64, 64)), ((64, 64), (64,) * 500)):
         build.launch("v3", "Project", types=(BF16,) * 900, dims=dims * 450)
-    assert verdict(build.linear(M, N, K, fp8=True), tmp_path).verdict == "ACTIVE"
+    assert build.linear(M, N, K, fp8=True).report().verdict == "ACTIVE"
 
 
 @pytest.mark.parametrize("us", [30, 0.1])
 @pytest.mark.parametrize("hidden", ["a step", "the forward pass"])
 def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
-    build: TraceBuilder, tmp_path: Path, hidden: str, us: float
+    build: TraceBuilder, hidden: str, us: float
 ) -> None:
     for step in range(1, 4):
         build.step(step)
@@ -161,7 +151,7 @@ def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
         elif step != 2:
             build.linear(M, N, K, fp8=True)
         build.launch("v3", "mylib::forward", us=us)
-    report = verdict(build, tmp_path)
+    report = build.report()
     is_open = hidden == "the forward pass" or us == 30  # which is long enough to be the GEMMs
     assert (report.verdict == "INCONCLUSIVE") is is_open
     assert any("steps 2 lack GEMMs" in f.message for f in report.findings) is (
@@ -179,17 +169,15 @@ def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
     ],
 )
 def test_kernels_that_a_name_or_an_operator_explains_are_not_opaque(
-    build: TraceBuilder, tmp_path: Path, kernel: str, op: str
+    build: TraceBuilder, kernel: str, op: str
 ) -> None:
-    report = verdict(build.linear(M, N, K, fp8=False).launch(kernel, op, us=95), tmp_path)
+    report = build.linear(M, N, K, fp8=False).launch(kernel, op, us=95).report()
     assert report.verdict == "INACTIVE"
     assert not found(report, "opaque-kernels")
 
 
-def test_a_kernel_that_names_bf16_under_an_fp8_operator_is_no_fp8_gemm(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    report = verdict(opaque_layer(build, "mylib::fp8_mm", BF16_KERNEL), tmp_path)
+def test_a_kernel_that_names_bf16_under_an_fp8_operator_is_no_fp8_gemm(build: TraceBuilder) -> None:
+    report = opaque_layer(build, "mylib::fp8_mm", BF16_KERNEL).report()
     assert report.gemm.kernels["fp8"] == 0
 
 
@@ -198,13 +186,13 @@ def test_a_kernel_that_names_bf16_under_an_fp8_operator_is_no_fp8_gemm(
 
 @pytest.mark.parametrize(("low", "share"), [(1, "10.0%"), (6, None)])
 def test_a_step_with_less_than_half_of_the_fp8_of_others_is_short(
-    build: TraceBuilder, tmp_path: Path, low: int, share: str | None
+    build: TraceBuilder, low: int, share: str | None
 ) -> None:
     for step in (1, 2, 3):
         build.step(step)
         for number in range(10):
             build.linear(M, N, K, fp8=step != 2 or number < low)
-    report = verdict(build, tmp_path)
+    report = build.report()
     said = [f"at most {share} of the GEMMs of step 2 ran in FP8; in the other steps 100.0% did"]
     messages = [finding.message for finding in found(report, "step-without-fp8")]
     assert messages == (said if share else [])
@@ -212,71 +200,57 @@ def test_a_step_with_less_than_half_of_the_fp8_of_others_is_short(
     assert bool(found(report, "pass-without-fp8")) is (share is None)
 
 
-def test_a_step_without_fp8_is_short_however_many_steps_there_are(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_step_without_fp8_is_short_however_many_steps_there_are(build: TraceBuilder) -> None:
     for step in range(1, 151):  # a step is less than a hundredth of all work
         build.step(step).linear(M, N, K, fp8=step != 70)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "PARTIAL"
     assert "step 70" in found(report, "step-without-fp8")[0].message
 
 
-def test_steps_without_gemms_are_said_and_are_not_every_step(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_steps_without_gemms_are_said_and_are_not_every_step(build: TraceBuilder) -> None:
     build.step(1).linear(M, N, K, fp8=True)
     build.step(2).launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
     build.step(3).linear(M, N, K, fp8=True)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "ACTIVE"
     assert "every step" not in report.reason
     assert "step 2;" in found(report, "step-without-gemms")[0].message
 
 
 def leg(build: TraceBuilder, name: str, count: int, *, fp8: bool, us: float = 10) -> None:
-    dims = {"fprop": ((M, K), (K, N)), "dgrad": ((M, N), (N, K)), "wgrad": ((N, M), (M, K))}[name]
     for _ in range(count):
-        kernel, op, low = (
-            (FP8_KERNEL, "aten::_scaled_mm", FP8) if fp8 else (BF16_KERNEL, "aten::mm", BF16)
-        )
-        backward = name != "fprop"
-        parents = ("MmBackward0",) if backward else ()
-        build.launch(
-            kernel, op, types=(low, low), dims=dims, us=us, backward=backward, parents=parents
-        )
+        build.gemm(name, M, N, K, fp8=fp8, us=us)
 
 
-@pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", LEGS)
 @pytest.mark.parametrize("low", [0, 1, 4])
 def test_a_leg_with_a_few_fp8_gemms_is_in_high_precision(
-    build: TraceBuilder, tmp_path: Path, name: str, low: int
+    build: TraceBuilder, name: str, low: int
 ) -> None:
-    for other in ("fprop", "dgrad", "wgrad"):
+    for other in LEGS:
         leg(build, other, low if other == name else 10, fp8=True)
         leg(build, other, 10 - low if other == name else 0, fp8=False)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "PARTIAL"
     (finding,) = found(report, "leg-not-fp8")
     assert name in finding.message
 
 
-def test_a_vague_gemm_hides_no_leg(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_vague_gemm_hides_no_leg(build: TraceBuilder) -> None:
     leg(build, "fprop", 10, fp8=True)
     leg(build, "dgrad", 10, fp8=True)
     leg(build, "wgrad", 10, fp8=False)
     build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), backward=True, us=1)
-    assert found(verdict(build, tmp_path), "leg-not-fp8")
+    assert found(build.report(), "leg-not-fp8")
 
 
-def test_vague_gemms_that_may_be_the_leg_are_no_shortfall(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_vague_gemms_that_may_be_the_leg_are_no_shortfall(build: TraceBuilder) -> None:
     leg(build, "fprop", 10, fp8=True)
     leg(build, "wgrad", 1, fp8=False)  # the head's
     for _ in range(20):
         build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), backward=True)
-    assert not found(verdict(build, tmp_path), "leg-not-fp8")
+    assert not found(build.report(), "leg-not-fp8")
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -293,25 +267,23 @@ def forward_only(build: TraceBuilder, *, fp8: bool) -> TraceBuilder:
     [(True, "", "INCONCLUSIVE"), (False, CLAIM, "INCONCLUSIVE"), (False, "", "INACTIVE")],
 )
 def test_an_evaluation_window_decides_nothing_of_a_training_in_fp8(
-    build: TraceBuilder, tmp_path: Path, fp8: bool, log: str, expected: str
+    build: TraceBuilder, fp8: bool, log: str, expected: str
 ) -> None:
-    report = verdict(forward_only(build, fp8=fp8), tmp_path, log=log)
+    report = forward_only(build, fp8=fp8).report(log=log)
     assert report.verdict == expected
     assert found(report, "no-backward")
     assert not {"claimed-not-active", "emulated"} & codes(report)
 
 
-def test_a_graph_of_a_whole_step_may_hold_its_backward_pass(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_graph_of_a_whole_step_may_hold_its_backward_pass(build: TraceBuilder) -> None:
     for step in (1, 2):
         for _ in range(3):
             build.step(step).launch(FP8_KERNEL, None)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "INCONCLUSIVE"
     assert "no-backward" not in codes(report)
     build.launch(FP8_GRADIENT_KERNEL, None)
-    assert verdict(build, tmp_path).verdict == "ACTIVE"
+    assert build.report().verdict == "ACTIVE"
 
 
 @pytest.mark.parametrize(
@@ -326,10 +298,10 @@ def test_a_graph_of_a_whole_step_may_hold_its_backward_pass(
     ],
 )
 def test_an_optimizer_step_is_known_by_its_range_or_its_loops(
-    build: TraceBuilder, tmp_path: Path, kernel: str, op: str, parents: tuple[str, ...], seen: bool
+    build: TraceBuilder, kernel: str, op: str, parents: tuple[str, ...], seen: bool
 ) -> None:
     build.linear(M, N, K, fp8=True).launch(kernel, op, parents=parents, us=1)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert bool(found(report, "no-optimizer-step")) != seen
     assert report.verdict == "ACTIVE"
 
@@ -364,56 +336,52 @@ def test_kernels_that_were_launched_before_the_window_do_not_count(
     ],
 )
 def test_the_optimizers_gemms_are_not_the_models(
-    build: TraceBuilder, tmp_path: Path, op: str, parents: tuple[str, ...]
+    build: TraceBuilder, op: str, parents: tuple[str, ...]
 ) -> None:
     build.step(1).linear(M, N, K, fp8=True)
     for _ in range(10):
         build.launch(BF16_KERNEL, op, dims=((N, K), (K, N)), parents=parents, us=90, **BLAS)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert (report.verdict, report.gemm.fp8_share_of_time) == ("ACTIVE", 1.0)
     assert report.optimizer_gemm.time_us["bf16"] == 900
     assert report.optimizer_gemm.fp8_share_of_time == 0
     assert [row.time_us for row in report.legs if row.leg == "optimizer"] == [{"bf16": 900.0}]
 
 
-def test_a_compiled_optimizer_without_a_range_is_known_by_its_loops(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_compiled_optimizer_without_a_range_is_known_by_its_loops(build: TraceBuilder) -> None:
     graph = ("## Call CompiledFxGraph fab ##", "Torch-Compiled Region: 2/0")
     build.linear(M, N, K, fp8=True)
     build.launch("triton_for_fused_3", "triton_for_fused_3", parents=graph)
     build.launch(BF16_KERNEL, dims=((N, K), (K, N)), parents=graph, us=90, **BLAS)
-    assert verdict(build, tmp_path).verdict == "ACTIVE"
+    assert build.report().verdict == "ACTIVE"
 
 
 @pytest.mark.parametrize("inner", ["aten::linear", "CompiledFunction", "_Linear"])
 def test_a_closures_forward_pass_is_the_models_although_the_optimizer_runs_it(
-    build: TraceBuilder, tmp_path: Path, inner: str
+    build: TraceBuilder, inner: str
 ) -> None:
     parents = (inner, "Optimizer.step#AdamW.step")
     build.launch(BF16_KERNEL, dims=((M, K), (K, K)), parents=parents, **BLAS)
     leg(build, "dgrad", 1, fp8=False)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.gemm.kernels["bf16"] == 2
     assert sum(report.optimizer_gemm.kernels.values()) == 0
 
 
-def test_in_a_closure_a_square_fp8_product_is_the_models(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_in_a_closure_a_square_fp8_product_is_the_models(build: TraceBuilder) -> None:
     inside = ("Optimizer.step#AdamW.step",)
     build.launch("embed", "aten::embedding", parents=inside)
     low = {"dims": ((M, K), (K, K)), "types": (FP8, FP8)}
     build.launch(FP8_KERNEL, "aten::_scaled_mm", parents=("OwnLinear", *inside), **low)
     leg(build, "dgrad", 1, fp8=True)
-    assert sum(verdict(build, tmp_path).optimizer_gemm.kernels.values()) == 0
+    assert sum(build.report().optimizer_gemm.kernels.values()) == 0
 
 
-def test_a_users_range_is_no_optimizer(build: TraceBuilder, tmp_path: Path) -> None:
+def test_a_users_range_is_no_optimizer(build: TraceBuilder) -> None:
     parents = ("forward, backward, optimizer",)
     build.launch(BF16_KERNEL, dims=((M, K), (K, K)), parents=parents, **BLAS)
     leg(build, "dgrad", 1, fp8=False)
-    assert sum(verdict(build, tmp_path).optimizer_gemm.kernels.values()) == 0
+    assert sum(build.report().optimizer_gemm.kernels.values()) == 0
 
 
 def attention(build: TraceBuilder, *parents: str, batch: int = 8, fp8_linear: bool = True) -> None:
@@ -434,10 +402,10 @@ def attention(build: TraceBuilder, *parents: str, batch: int = 8, fp8_linear: bo
     "parents", [(), ("aten::matmul", "aten::_scaled_dot_product_attention_math")]
 )
 def test_unfused_attention_is_told_apart_and_named(
-    build: TraceBuilder, tmp_path: Path, parents: tuple[str, ...]
+    build: TraceBuilder, parents: tuple[str, ...]
 ) -> None:
     attention(build, *parents)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == "ACTIVE"
     assert report.attention_gemm.kernels["fp32"] == 6
     assert report.gemm.kernels["fp32"] == 6
@@ -447,21 +415,19 @@ def test_unfused_attention_is_told_apart_and_named(
     assert "6 GEMMs in FP32, 0.6 ms" in finding.message
 
 
-def test_unfused_attention_makes_no_bf16_training_one_in_fp8(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_unfused_attention_makes_no_bf16_training_one_in_fp8(build: TraceBuilder) -> None:
     attention(build, fp8_linear=False)
-    assert verdict(build, tmp_path).verdict == "INACTIVE"
+    assert build.report().verdict == "INACTIVE"
 
 
-def test_experts_in_batched_products_are_no_attention(build: TraceBuilder, tmp_path: Path) -> None:
+def test_experts_in_batched_products_are_no_attention(build: TraceBuilder) -> None:
     build.linear(M, N, K, fp8=True)
     build.launch(SOFTMAX, "aten::_softmax", types=(FP32,), dims=((64, 8),))  # the router's
     dims = (((8, 32, 16), (8, 16, 64)), ((8, 32, 64), (8, 64, 16)))
     for backward in (False, True, True):
         for pair in dims:
             build.launch(BF16_KERNEL, "aten::bmm", dims=pair, us=100, backward=backward, **BLAS)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert (report.verdict, report.attention_gemm.kernels["bf16"]) == ("PARTIAL", 0)
     assert not found(report, "attention-unfused")
 
@@ -480,14 +446,14 @@ def test_experts_in_batched_products_are_no_attention(build: TraceBuilder, tmp_p
     ],
 )
 def test_only_rounded_activations_that_are_read_back_are_emulation(
-    build: TraceBuilder, tmp_path: Path, rounded: Any, read: Any, expected: str
+    build: TraceBuilder, rounded: Any, read: Any, expected: str
 ) -> None:
     for dims in rounded:
         build.launch("copy", "aten::copy_", types=(FP8, FP32), dims=(dims, dims))
     for dims in read:
         build.launch("copy", "aten::copy_", types=(FP32, FP8), dims=(dims, dims))
     build.linear(M, N, K, fp8=False)
-    assert verdict(build, tmp_path).verdict == expected
+    assert build.report().verdict == expected
 
 
 # -- hardware -------------------------------------------------------------------------------------
@@ -508,19 +474,19 @@ TRITON = "triton_tem_fused__scaled_mm_t_3"
 def test_hardware_that_cannot_multiply_the_format_is_never_active(
     tmp_path: Path, gpu: str, capability: tuple[int, int], low: str, expected: str
 ) -> None:
-    build = TraceBuilder(gpu=gpu, capability=capability)
+    build = TraceBuilder(tmp_path, gpu=gpu, capability=capability)
     passes = (((M, K), (K, N)), False), (((M, N), (N, K)), True), (((N, M), (M, K)), True)
     for dims, backward in passes:
         build.launch(TRITON, TRITON, types=(low, low), dims=dims, backward=backward)
-    report = verdict(build, tmp_path)
+    report = build.report()
     assert report.verdict == expected
     assert bool(found(report, "no-fp8-units")) == (expected != "ACTIVE")
     assert not found(report, "unknown-gemm")
 
 
 def test_kernels_of_another_gpu_are_not_believed(tmp_path: Path) -> None:
-    build = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0)).linear(M, N, K, fp8=True)
-    report = verdict(build, tmp_path)
+    build = TraceBuilder(tmp_path, gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
+    report = build.linear(M, N, K, fp8=True).report()
     assert report.verdict == "INCONCLUSIVE"
     assert "runs only on other GPUs" in report.reason
 
@@ -530,51 +496,36 @@ def test_kernels_of_another_gpu_are_not_believed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("asked", "code"), [(None, 0), (0.3, 0), (0.4, 0), (0.6, 1)])
 def test_a_share_that_was_asked_for_and_is_not_met_fails(
-    build: TraceBuilder, tmp_path: Path, asked: float | None, code: int
+    build: TraceBuilder, asked: float | None, code: int
 ) -> None:
     leg(build, "wgrad", 1, fp8=True, us=40)
     leg(build, "wgrad", 1, fp8=False, us=60)
-    report = verdict(build, tmp_path, min_share=asked)
+    report = build.report(min_share=asked)
     assert report.verdict == ("ACTIVE" if asked in (0.3, 0.4) else "PARTIAL")
     assert (report.exit_code, report.fails) == (code, bool(code))
-    silent = verdict(build, tmp_path, min_share=asked, exit_zero=True)
+    silent = build.report(min_share=asked, exit_zero=True)
     assert (silent.exit_code, silent.fails) == (0, bool(code))
-    strict = verdict(build, tmp_path, min_share=asked, strict=True)
+    strict = build.report(min_share=asked, strict=True)
     assert strict.exit_code == (report.verdict == "PARTIAL")
 
 
 # -- the reason -----------------------------------------------------------------------------------
 
 
-def with_census(folder: Path, build: TraceBuilder, states: dict[str, str]) -> Report:
-    build.write(folder / "rank0.json")
-    modules = [
-        {"fqn": name, "class": "Linear", "kind": "linear", "state": state}
-        | {"in_features": K if "up" in name else 4096, "out_features": N}
-        for name, state in states.items()
-    ]
-    window = [{"first": 1, "last": 1, "state": "complete", "trace": "rank0.json"}]
-    meta = {"schema": 1, "rank": 0, "steps_seen": 3, "window": window, "modules": modules}
-    (folder / "rank0.meta.json").write_text(json.dumps(meta))
-    return inspect(folder)
-
-
-def test_a_filter_that_left_the_layers_out_stands_in_the_sentence(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
-    states = {f"layers.{n}.up": "high_precision" for n in range(42)} | {"layers.42.up": "fp8"}
+def test_a_filter_that_left_the_layers_out_stands_in_the_sentence(build: TraceBuilder) -> None:
     for n in range(43):
         build.linear(M, N, K, fp8=n == 42)
-    reason = with_census(tmp_path, build, states).reason
+    states = ["high_precision"] * 42 + ["fp8"]
+    modules = [module(f"layers.{n}.up", N, K, state) for n, state in enumerate(states)]
+    reason = build.capture(*modules).reason
     assert reason.endswith("less than half), as configured with layers.*.up (42) in BF16")
 
 
 @pytest.mark.parametrize(("name", "said"), [("head", "head"), ("5.0", "layer 5.0")])
-def test_a_layer_in_bf16_stands_in_the_sentence(
-    build: TraceBuilder, tmp_path: Path, name: str, said: str
-) -> None:
+def test_a_layer_in_bf16_stands_in_the_sentence(build: TraceBuilder, name: str, said: str) -> None:
     build.linear(M, N, K, fp8=True).linear(M, N, 4096, fp8=False)
-    report = with_census(tmp_path, build, {"up": "fp8", name: "high_precision"})
+    left = module(name, N, 4096, "high_precision")
+    report = build.capture(module("up", N, K), left)
     assert "(50% of GEMM time), as configured" in report.reason
     assert report.reason.endswith(f" with {said} in BF16")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.payoff import WeightCasts, weight_casts
@@ -12,10 +14,9 @@ from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.parts import Finding
-from fp8verify.trace.readers import read_trace
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings.speed import weight_recast
-from tests.hand_built import FP8_KERNEL, TraceBuilder
+from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder
 
 TOKENS, OUT, IN, LAYERS = 4096, 2048, 1024, 3
 CAST = "void transformer_engine::cast_transpose_kernel<fp8>(float const*, __nv_fp8_e4m3*)"
@@ -31,39 +32,36 @@ META = RankMeta(
 )  # fmt: skip
 
 
-LOW = "c10::Float8_e4m3fn"
-
-
 def forward(built: TraceBuilder, *, engine: bool, cast: bool, cast_us: float) -> None:
     """Add the forward pass of a layer, with a cast of its weight or without."""
     if engine:
+        recorded: dict[str, Any] = {"types": (BF16, BF16), "dims": ((OUT, IN), (TOKENS, IN))}
         for _ in range(1 + cast):  # the input's, and the weight's
-            built.launch(CAST, "_Linear", us=cast_us, types=("c10::BFloat16",) * 2,
-                         dims=((OUT, IN), (TOKENS, IN)))  # fmt: skip
-        built.launch(FP8_KERNEL, "_Linear", us=100, types=("c10::BFloat16",) * 2,
-                     dims=((OUT, IN), (TOKENS, IN)))  # fmt: skip
+            built.launch(CAST, "_Linear", us=cast_us, **recorded)
+        built.launch(FP8_KERNEL, "_Linear", us=100, **recorded)
         return
     if cast:
-        types = (LOW, "c10::BFloat16")
-        built.launch(CAST, "aten::copy_", us=cast_us, dims=((OUT, IN), (OUT, IN)), types=types)
-    dims = ((TOKENS, IN), (IN, OUT))
-    built.launch(FP8_KERNEL, "aten::_scaled_mm", types=(LOW, LOW), dims=dims, us=100)
+        sizes = ((OUT, IN), (OUT, IN))
+        built.launch(CAST, "aten::copy_", us=cast_us, dims=sizes, types=(FP8, BF16))
+    built.gemm("fprop", TOKENS, OUT, IN, fp8=True, us=100)
 
 
 def backward(built: TraceBuilder, *, engine: bool) -> None:
     """Add dgrad and wgrad of a layer."""
-    for dims in (((TOKENS, OUT), (OUT, IN)), ((OUT, TOKENS), (TOKENS, IN))):
-        op = "_LinearBackward" if engine else "aten::_scaled_mm"
-        built.launch(
-            FP8_KERNEL, op, types=(LOW, LOW), dims=dims[: 1 if engine else 2], us=100, backward=True
-        )
+    for leg in ("dgrad", "wgrad"):
+        if engine:
+            dims = ((TOKENS, OUT) if leg == "dgrad" else (OUT, TOKENS),)
+            built.launch(
+                FP8_KERNEL, "_LinearBackward", types=(FP8, FP8), dims=dims, us=100, backward=True
+            )
+        else:
+            built.gemm(leg, TOKENS, OUT, IN, fp8=True, us=100)
 
 
 def facts(
-    path: Path, passes: int, casts_in: str, *, engine: bool, cast_us: float = 30.0
+    built: TraceBuilder, passes: int, casts_in: str, *, engine: bool, cast_us: float = 30.0
 ) -> RankEvidence:
     """Two steps; weights are cast in "each" micro-batch, the "first" one or in "no" pass."""
-    built = TraceBuilder()
     for step in (1, 2):
         built.step(step)
         for number in range(passes):
@@ -72,7 +70,7 @@ def facts(
                 forward(built, engine=engine, cast=cast, cast_us=cast_us)
             for _ in range(LAYERS):
                 backward(built, engine=engine)
-    return RankEvidence(gather(read_trace(built.write(path / "t.json"))), Recorded(META))
+    return RankEvidence(gather(built.read()), Recorded(META))
 
 
 def found(of: RankEvidence) -> list[Finding]:
@@ -85,9 +83,9 @@ def found(of: RankEvidence) -> list[Finding]:
     [(4, "each", 4), (2, "each", 2), (4, "first", 1), (1, "each", None), (4, "no", None)],
 )
 def test_casts_of_weights_are_counted(
-    passes: int, casts_in: str, casts: float | None, engine: bool, tmp_path: Path
+    passes: int, casts_in: str, casts: float | None, engine: bool, build: TraceBuilder
 ) -> None:
-    of = facts(tmp_path, passes, casts_in, engine=engine)
+    of = facts(build, passes, casts_in, engine=engine)
     counted = weight_casts(of.trace, of.modules)
     assert (counted and (counted.micro_batches, counted.casts, counted.size)) == (
         None if casts is None else (passes, casts, (OUT, IN))
@@ -97,18 +95,14 @@ def test_casts_of_weights_are_counted(
 
 
 def test_the_share_is_what_the_later_passes_spend(tmp_path: Path) -> None:
-    (finding,) = found(facts(tmp_path, 4, "each", engine=False))
+    (finding,) = found(facts(TraceBuilder(tmp_path), 4, "each", engine=False))
     # Of 330 µs a layer and pass, 30 are the weight's cast, three of four times.
     assert "would save 6.8% of GPU time" in finding.message
-    assert found(facts(tmp_path, 4, "each", engine=False, cast_us=1.0)) == []
+    assert found(facts(TraceBuilder(tmp_path), 4, "each", engine=False, cast_us=1.0)) == []
 
 
-def test_a_weight_of_the_size_of_an_input_is_not_counted(tmp_path: Path) -> None:
-    of = facts(tmp_path, 4, "each", engine=False)
-    modules = tuple(
-        ModuleRecord(fqn="a", class_name="Linear", kind="linear", state="fp8",
-                     in_features=IN, out_features=TOKENS)
-        for _ in range(3)
-    )  # fmt: skip
+def test_a_weight_of_the_size_of_an_input_is_not_counted(build: TraceBuilder) -> None:
+    of = facts(build, 4, "each", engine=False)
+    modules = [replace(module, out_features=TOKENS) for module in of.modules]
     assert weight_casts(of.trace, modules) is None
     assert isinstance(weight_casts(of.trace, of.modules), WeightCasts)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from fp8verify import Policy, Report, inspect
+from fp8verify import Policy
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.purpose import is_of_backward
 from fp8verify.kernels import classify, decode
 from fp8verify.verdict.judge import judge
-from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL, TraceBuilder
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    FP8,
+    FP8_GRADIENT_KERNEL,
+    FP8_KERNEL,
+    TraceBuilder,
+    found,
+    module,
+)
 
 ADAM = (
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
@@ -29,13 +34,6 @@ def bare(build: TraceBuilder, *counts: tuple[str, int], us: float = 10.0) -> Tra
         for _ in range(count):
             build.launch(kernel, None, us=us)
     return build
-
-
-def judged(build: TraceBuilder, tmp_path: Path, *, log: str = "", **policy: Any) -> Report:
-    trace = build.write(tmp_path / "rank0.json")
-    text = tmp_path / "log.txt"
-    text.write_text(log)
-    return inspect(trace, log=text, policy=Policy(**policy))
 
 
 @pytest.mark.parametrize(
@@ -59,57 +57,51 @@ def judged(build: TraceBuilder, tmp_path: Path, *, log: str = "", **policy: Any)
     ],
 )
 def test_the_verdict_is_what_the_kernels_prove(
-    build: TraceBuilder, tmp_path: Path, kernels: list[tuple[str, int]], expected: str
+    build: TraceBuilder, kernels: list[tuple[str, int]], expected: str
 ) -> None:
-    report = judged(bare(build, *kernels), tmp_path)
+    report = bare(build, *kernels).report()
     assert report.verdict == expected
-    said = [finding for finding in report.findings if finding.code == "no-operators"]
+    said = found(report, "no-operators")
     assert bool(said) == (expected == "INCONCLUSIVE")
     others = dict(kernels).get(BF16_KERNEL)
     assert others is None or all(f"the other {others} (BF16)" in one.message for one in said)
 
 
-def test_a_leg_that_the_recipe_leaves_in_high_precision_is_no_riddle(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_leg_that_the_recipe_leaves_in_high_precision_is_no_riddle(build: TraceBuilder) -> None:
     bare(build, (FP8_KERNEL, 6), (BF16_KERNEL, 3), (ADAM, 1))
-    assert judged(build, tmp_path).verdict == "INCONCLUSIVE"
-    assert judged(build, tmp_path, log=GW_HP).verdict == "ACTIVE"
+    assert build.report().verdict == "INCONCLUSIVE"
+    assert build.report(log=GW_HP).verdict == "ACTIVE"
     bare(build, (BF16_KERNEL, 1))
-    assert judged(build, tmp_path, log=GW_HP).verdict == "INCONCLUSIVE"
+    assert build.report(log=GW_HP).verdict == "INCONCLUSIVE"
 
 
-def test_a_claim_is_not_contradicted_by_what_may_be_an_evaluation(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_a_claim_is_not_contradicted_by_what_may_be_an_evaluation(build: TraceBuilder) -> None:
     bare(build, (BF16_KERNEL, 9))
-    assert judged(build, tmp_path, log=GW_HP).verdict == "INCONCLUSIVE"
+    assert build.report(log=GW_HP).verdict == "INCONCLUSIVE"
     bare(build, (ADAM, 1))
-    assert judged(build, tmp_path, log=GW_HP).verdict == "CONTRADICTED"
+    assert build.report(log=GW_HP).verdict == "CONTRADICTED"
 
 
-def test_no_share_that_is_asked_for_settles_what_the_others_are(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_no_share_that_is_asked_for_settles_what_the_others_are(build: TraceBuilder) -> None:
     bare(build, (FP8_KERNEL, 3), (FP8_GRADIENT_KERNEL, 6), (BF16_KERNEL, 9))
-    report = judged(build, tmp_path)
+    report = build.report()
     for share in (0.4, 0.6):
-        assert judged(build, tmp_path, min_share=share).verdict == "INCONCLUSIVE"
+        assert build.report(min_share=share).verdict == "INCONCLUSIVE"
         assert judge(report, Policy(min_share=share)).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize(("us", "expected"), [(9, "ACTIVE"), (11, "INCONCLUSIVE")])
 def test_no_leg_is_hidden_in_a_hundredth_of_the_time(
-    build: TraceBuilder, tmp_path: Path, us: float, expected: str
+    build: TraceBuilder, us: float, expected: str
 ) -> None:
     bare(build, (FP8_KERNEL, 9), us=110).launch(BF16_KERNEL, None, us=us).launch(ADAM, None)
-    assert judged(build, tmp_path).verdict == expected
+    assert build.report().verdict == expected
 
 
-def test_with_operators_of_most_gemms_nothing_changes(build: TraceBuilder, tmp_path: Path) -> None:
+def test_with_operators_of_most_gemms_nothing_changes(build: TraceBuilder) -> None:
     build.linear(64, 32, 16, fp8=True)
     build.launch(BF16_KERNEL, None, us=1)
-    assert judged(build, tmp_path).verdict == "ACTIVE"
+    assert build.report().verdict == "ACTIVE"
 
 
 @pytest.mark.parametrize(
@@ -131,28 +123,20 @@ def test_kernels_of_backward_passes_are_known_by_name(name: str, expected: bool)
     assert is_of_backward(Kind(name, None, classify(decode(name), None))) is expected
 
 
-def census(state: str, *, frozen: bool = False) -> dict[str, Any]:
-    return {"fqn": state, "class": "Float8Linear", "kind": "linear", "state": state,
-            "frozen": frozen, "formats": {}}  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("modules", "expected"),
+    ("states", "frozen", "expected"),
     [
-        ([census("fp8"), census("high_precision")], "ACTIVE"),
-        ([census("fp8"), census("high_precision"), census("unknown")], "INCONCLUSIVE"),
-        ([census("fp8", frozen=True), census("high_precision")], "INCONCLUSIVE"),
-        ([census("fp8")], "INCONCLUSIVE"),
+        (["fp8", "high_precision"], False, "ACTIVE"),
+        (["fp8", "high_precision", "unknown"], False, "INCONCLUSIVE"),
+        (["fp8", "high_precision"], True, "INCONCLUSIVE"),
+        (["fp8"], False, "INCONCLUSIVE"),
     ],
 )
 def test_layers_that_were_left_out_explain_as_many_gemms(
-    build: TraceBuilder, tmp_path: Path, modules: list[dict[str, Any]], expected: str
+    build: TraceBuilder, states: list[str], frozen: bool, expected: str
 ) -> None:
     for _ in range(3):  # E4M3 alone, so that names do not tell the legs
         build.launch(FP8_KERNEL, None, types=(FP8, FP8), us=20)
         build.launch(BF16_KERNEL, None, types=(BF16, BF16))
-    bare(build, (ADAM, 1)).write(tmp_path / "rank0.json")
-    window = {"first": 1, "last": 1, "state": "complete", "trace": "rank0.json"}
-    meta = {"schema": 1, "rank": 0, "steps_seen": 2, "window": [window], "modules": modules}
-    (tmp_path / "rank0.meta.json").write_text(json.dumps(meta))
-    assert inspect(tmp_path).verdict == expected
+    modules = [module(state, 32, 16, state, frozen=frozen) for state in states]
+    assert bare(build, (ADAM, 1)).capture(*modules).verdict == expected

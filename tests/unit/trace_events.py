@@ -115,8 +115,8 @@ def as_document(events: list[Event], **head: Any) -> bytes:
     return json.dumps({**HEAD, **head, "traceEvents": events}, indent=2).encode()
 
 
-def read_bytes(data: bytes, *, block_size: int = 1 << 20) -> Trace:
-    return kineto.read(Source(io.BytesIO(data), "trace.json"), Reading(block_size=block_size))
+def read_bytes(data: bytes, **how: Any) -> Trace:
+    return kineto.read(Source(io.BytesIO(data), "trace.json"), Reading(**how))
 
 
 def kernel_names(trace: Trace) -> list[str]:
