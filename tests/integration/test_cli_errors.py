@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,34 +29,17 @@ EMPTY = b'{"traceEvents":[]}'
     [
         ("a.json", EMPTY, 3, ["The trace holds no events", "on_trace_ready"]),
         ("a.json.gz", PACKED[:20_000], 3, ["cut off before its first GPU kernel"]),
-        (
-            "a.json.gz",
-            PACKED[:60],
-            2,
-            ["is damaged before its first event: the gzip data ends early."],
-        ),
+        ("a.json.gz", PACKED[:60], 2, ["before its first event: the gzip data ends early."]),
         ("a.json.gz", PACKED[:200], 2, ["is damaged before its first event", "copy or"]),
         ("a.json.gz", b"no gzip" * 99, 2, ["a.json.gz is not JSON."]),
         ("a.json.bz2", bz2.compress(b"{}"), 2, ["in a form that is not read", "(bunzip2)"]),
         ("b.json.gz", gzip.compress(b"")[:10] + os.urandom(2000), 2, ["is damaged"]),
-        (
-            "a.json",
-            b'{"traceEvents":[%s]}' % UNREADABLE,
-            3,
-            ["No event of the trace can be read", "a.json has 1 of 1 events that cannot be read"],
-        ),
+        ("a.json", b'{"traceEvents":[%s]}' % UNREADABLE, 3,
+         ["No event of the trace can be read", "a.json has 1 of 1 events that cannot be read"]),
     ],
-    ids=[
-        "empty",
-        "before kernels",
-        "in its head",
-        "before events",
-        "junk",
-        "bzip2",
-        "random",
-        "unreadable",
-    ],
-)
+    ids=["empty", "before kernels", "in its head", "before events", "junk", "bzip2", "random",
+         "unreadable"],
+)  # fmt: skip
 def test_a_damaged_file_is_described_as_it_is(
     tmp_path: Path, name: str, data: bytes, code: int, said: list[str]
 ) -> None:
@@ -65,9 +49,7 @@ def test_a_damaged_file_is_described_as_it_is(
     assert done.returncode == code
     assert [part for part in said if part not in text] == []
     # Advice for runs that were never recorded, or that recorded too little.
-    assert [
-        word for word in ("PYTHONPATH", "ProfilerActivity", "training step") if word in text
-    ] == []
+    assert not re.search("PYTHONPATH|ProfilerActivity|training step", text)
 
 
 @pytest.mark.parametrize(
@@ -78,18 +60,14 @@ def test_a_damaged_file_is_described_as_it_is(
         ("inspekt x", "No such command 'inspekt'.", "Did you mean 'inspect'?"),
         ("explian x", "No such command 'explian'.", "Did you mean 'explain'?"),
         (f"{ROOT}", f"No such command '{ROOT}'.", f"Did you mean `fp8verify inspect {ROOT}`?"),
-        (
-            f"inspect {ROOT}",
-            f"{ROOT} holds 38 captures.",
-            f"Inspect one, such as {ROOT}/bf16_compiled, or list all: ",
-        ),
+        (f"inspect {ROOT}", f"{ROOT} holds 38 captures.", f"Inspect one, such as {ROOT}/bf16_c"),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help lists its options."),
         ("inspect x --min-shar 1", "No such option '--min-shar'.", "Did you mean '--min-share'?"),
-        (
-            "inspect --workers 0 x",
-            "Invalid value for '--workers': 0",
-            "fp8verify inspect --help lists",
-        ),
+        ("inspect --workers 0 x", "Invalid value for '--workers': 0", "fp8verify inspect --help"),
+        ("inspect --min-share much x", "'much' is not a share", ""),
+        ("inspect --format pdf x", "Invalid value for '--format'", ""),
+        (f"inspect {ROOT}/fp8_compiled --log missing.log", "missing.log", ""),
+        (f"inspect {ROOT}/fp8_compiled -o missing/report.json", "missing", ""),
         ("annotate", "Missing argument", "fp8verify annotate --help lists its options."),
         ("run --every 2 train.py", "Invalid value for '--every'", "fp8verify run --help lists"),
         ("run --steps 12-10 x.py", "12-10", ""),

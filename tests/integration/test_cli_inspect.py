@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT
-from tests.command_line import fp8verify, refused
+from tests.command_line import fp8verify
 from tests.shown import run
 
 
@@ -31,20 +31,6 @@ def test_the_verdict_is_printed_and_options_change_the_exit_code(
     assert (done.returncode, done.stderr) == (code, "")
     assert says in done.stdout
     assert done.stdout.splitlines()[-1].startswith(f"exit {code}")
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("--min-share", "1.5"), "--min-share"),
-        (("--min-share", "much"), "--min-share"),
-        (("--format", "pdf"), "--format"),
-        (("--log", "missing.log"), "missing.log"),
-        (("-o", "missing/report.json"), "missing"),
-    ],
-)
-def test_bad_options_are_usage_errors(args: tuple[str, str], says: str) -> None:
-    assert says in refused(fp8verify("inspect", ROOT / "fp8_compiled", *args))[0]
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

@@ -32,15 +32,7 @@ def test_a_meta_file_of_a_later_version_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        b"[" * 100_000,
-        {},
-        {**MINIMAL, "rank": "x"},
-    ],
+    [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, {}, {**MINIMAL, "rank": "x"}],
     ids=["empty", "cut", "a list", "no text", "deep", "nothing in it", "wrong type"],
 )
 def test_what_is_no_meta_file_is_told(tmp_path: Path, content: object) -> None:

@@ -16,7 +16,7 @@ from fp8verify.comparison.measure import pair_memory
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.report.model.parts import MemoryReport
 from fp8verify.report.model.report import Report
-from tests.hand_built import TraceBuilder
+from tests.hand_built import TraceBuilder, present
 
 GIB = 1 << 30
 
@@ -34,9 +34,8 @@ ENGINE = module("Linear", "transformer_engine.pytorch.module.linear")
 def why(*modules: ModuleRecord, peak: int = GIB) -> tuple[str, ...] | None:
     memory = MemoryRecord(allocated_peak=peak, reserved_peak=2 * GIB, total=80 * GIB)
     window = WindowRecord(first=1, last=2, state="complete", memory=memory)
-    found = memory_report(
-        RankMeta(schema=1, rank=0, steps_seen=3, windows=(window,), modules=modules)
-    )
+    meta = RankMeta(schema=1, rank=0, steps_seen=3, windows=(window,), modules=modules)
+    found = memory_report(meta)
     return None if found is None else found.why
 
 
@@ -76,7 +75,7 @@ def test_nothing_is_said_of_what_an_unknown_class_saves() -> None:
 
 
 def test_fp8_parameters_have_no_copy_in_high_precision() -> None:
-    said = why(changed(ENGINE, weight_class="Float8Tensor")) or ()
+    said = why(replace(ENGINE, weight_class="Float8Tensor")) or ()
     assert [line for line in said if "stay in high precision" in line] == []
     assert "kept in FP8 alone" in said[0]
 
@@ -88,13 +87,9 @@ def test_a_linear_of_weights_that_torchao_wraps_is_not_transformer_engines() -> 
 
 
 def test_layers_in_high_precision_and_runs_without_counters_say_nothing() -> None:
-    assert why(changed(TORCHAO, state="high_precision")) == ()
+    assert why(replace(TORCHAO, state="high_precision")) == ()
     assert why(TORCHAO, peak=0) is None
     assert memory_report(NO_META) is None
-
-
-def changed(module: ModuleRecord, **changes: Any) -> ModuleRecord:
-    return replace(module, **changes)
 
 
 @pytest.fixture
@@ -105,24 +100,13 @@ def plain(tmp_path: Any) -> Report:
 def with_memory(report: Report, *gib: tuple[float, float], why: Sequence[str] = ()) -> Report:
     """A report whose ranks used so much: of tensors and held by torch, of 80 GiB."""
     (rank,) = report.ranks
-    ranks = tuple(
-        replace(
-            rank,
-            rank=number,
-            memory=MemoryReport(
-                allocated_peak=int(allocated * GIB),
-                reserved_peak=int(reserved * GIB),
-                total=80 * GIB,
-                why=tuple(why),
-            ),
-        )
-        for number, (allocated, reserved) in enumerate(gib)
-    )
-    return replace(report, ranks=ranks or report.ranks)
-
-
-def notes(before: Report, after: Report) -> list[str]:
-    return memory_notes(pair_memory(before, after))
+    known = {"total": 80 * GIB, "why": tuple(why)}
+    ranks = [
+        replace(rank, rank=number, memory=MemoryReport(
+            allocated_peak=int(tensors * GIB), reserved_peak=int(held * GIB), **known))
+        for number, (tensors, held) in enumerate(gib)
+    ]  # fmt: skip
+    return replace(report, ranks=tuple(ranks))
 
 
 @pytest.mark.parametrize(("gib", "said"), [((50, 60), ["memory: copies"]), ((40.1, 60), [])])
@@ -130,10 +114,11 @@ def test_more_memory_is_told_with_its_reason(
     plain: Report, gib: tuple[float, float], said: list[str]
 ) -> None:
     before = with_memory(plain, (40, 50))
-    assert notes(before, with_memory(plain, gib, why=["copies"])) == said
+    after = with_memory(plain, gib, why=["copies"])
+    assert memory_notes(pair_memory(before, after)) == said
 
 
 def test_the_fullest_rank_stands_for_a_run(plain: Report) -> None:
-    pair = pair_memory(with_memory(plain, (40, 50)), with_memory(plain, (40, 50), (60, 78)))
-    assert pair is not None
+    before, after = with_memory(plain, (40, 50)), with_memory(plain, (40, 50), (60, 78))
+    pair = present(pair_memory(before, after))
     assert (pair.rank, pair.candidate_allocated) == (1, 60 * GIB)

@@ -15,25 +15,15 @@ def timetable(*windows: tuple[int, int], steps: int = 20) -> dict[int, list[tupl
     return {step: actions for step, actions in due.items() if actions}
 
 
-def test_a_window_is_prepared_one_step_ahead() -> None:
+def test_a_window_is_prepared_one_step_ahead_if_there_is_one() -> None:
     assert timetable((10, 12)) == {8: [("prepare", 0)], 9: [("start", 0)], 12: [("stop", 0)]}
-
-
-def test_a_window_from_step_2_has_no_step_to_warm_up_in() -> None:
     assert timetable((2, 3)) == {1: [("start", 0)], 3: [("stop", 0)]}
-
-
-def test_a_window_from_step_1_starts_before_any_step() -> None:
     assert timetable((1, 1)) == {0: [("start", 0)], 1: [("stop", 0)]}
-    assert Plan([(1, 1)]).starts_at_once
-    assert not Plan([(2, 3)]).starts_at_once
+    assert [Plan([(step, 3)]).starts_at_once for step in (1, 2)] == [True, False]
 
 
-def test_a_window_one_step_after_another_is_prepared_when_that_has_stopped() -> None:
+def test_a_window_is_not_prepared_while_another_records() -> None:
     assert timetable((5, 6), (8, 8))[6] == [("stop", 0), ("prepare", 1)]
-
-
-def test_a_window_right_after_another_is_not_prepared_while_that_records() -> None:
     assert ("prepare", 1) not in timetable((5, 6), (7, 8)).get(5, [])
 
 

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from fp8verify.agent.windows import plan as timed_window
-from fp8verify.agent.windows.plan import (
-    FAR,
-    LATEST_STEP,
-    MARGIN_STEPS,
-    TimedPlan,
-)
+from fp8verify.agent.windows.plan import FAR, LATEST_STEP, MARGIN_STEPS, TimedPlan
 
 
 def timed(folder: Path, seconds: float = 0.0, *, auto: bool = False) -> TimedPlan:
