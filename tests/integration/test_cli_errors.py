@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import ROOT
+from tests.captures import CAPTURES, ROOT
 from tests.command_line import fp8verify, refused
 from tests.hand_built import TraceBuilder
 from tests.shown import run
@@ -60,7 +60,11 @@ def test_a_damaged_file_is_described_as_it_is(
         ("inspekt x", "No such command 'inspekt'.", "Did you mean 'inspect'?"),
         ("explian x", "No such command 'explian'.", "Did you mean 'explain'?"),
         (f"{ROOT}", f"No such command '{ROOT}'.", f"Did you mean `fp8verify inspect {ROOT}`?"),
-        (f"inspect {ROOT}", f"{ROOT} holds 38 captures.", f"Inspect one, such as {ROOT}/bf16_c"),
+        (
+            f"inspect {ROOT}",
+            f"{ROOT} holds {len(CAPTURES)} captures.",
+            f"Inspect one, such as {ROOT}/bf16_c",
+        ),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help lists its options."),
         ("inspect x --min-shar 1", "No such option '--min-shar'.", "Did you mean '--min-share'?"),
         ("inspect --workers 0 x", "Invalid value for '--workers': 0", "fp8verify inspect --help"),
