@@ -8,8 +8,8 @@ from msgspec.structs import asdict, replace
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import element_class
-from fp8verify.kernels.grammars import decode
 from fp8verify.kernels.operators import Evidence, encloses, evidence_of, multiplies_nothing
+from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import COUNTED, Hint, KernelName, OpContext, Precision, Role, Scaling
 
 __all__ = ["Classification", "alike", "classify", "decode"]
@@ -41,6 +41,24 @@ class Classification(KernelName, frozen=True, kw_only=True):
     def split_k(self) -> bool:
         """Whether it adds up the parts of a GEMM: its time is GEMM time, but it is not counted."""
         return self.hint is Hint.SPLIT_K
+
+
+def decode(name: str) -> KernelName:
+    """Decode a kernel's name.
+
+    It never raises and takes time linear in the name's length. A name that no grammar knows has the
+    role OTHER. A name of a GEMM without its types is a GEMM of UNKNOWN precision.
+    """
+    # Their patterns take a while, which a run without a trace does not wait for.
+    from fp8verify.kernels.grammars import GRAMMARS
+
+    symbol = Symbol(name)
+    for grammar in GRAMMARS:
+        kernel = grammar(symbol)
+        if kernel is not None:
+            return replace(kernel, name=name)
+    unknown = describe.other(_UNKNOWN_LIBRARY, Role.OTHER, "no grammar knows this name")
+    return replace(unknown, name=name)
 
 
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
-from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +50,7 @@ class Cause(NamedTuple):
 @cache
 def failures() -> tuple[Failure, ...]:
     """Return the known messages."""
-    text = (resources.files("fp8verify.logs") / "failures.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")
     return tuple(
         Failure(check, re.compile(pattern), re.compile(near) if near else None, *told)
         for check, pattern, near, *told in parse_toml(text)["failures"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -40,6 +40,7 @@ class LossSeries(NamedTuple):
     times_us: dict[int, float] = _NOTHING
 
 
+@cache
 def _pattern(expression: str) -> re.Pattern[str]:
     """Return an expression with NUM for a number.
 
@@ -51,11 +52,11 @@ def _pattern(expression: str) -> re.Pattern[str]:
 
 # Of lines in lower case.
 # Megatron-LM "elapsed time per iteration (ms): 123.4", nanoGPT "time 123.45ms", nanochat "dt: 9ms".
-_TIME = _pattern(
+_TIME = (
     r"\b(?:elapsed time per iteration \((?P<unit>ms|s)\)[:=] ?(?P<value>NUM)"
     r"|(?:step[_ ]?time|time|dt)[ :=]+(?P<value2>NUM) ?(?P<unit2>ms|s)\b)"
 )
-_EPOCH = _pattern(r"'epoch': '?(?P<value>NUM)")  # Trainer's dicts say no step
+_EPOCH = r"'epoch': '?(?P<value>NUM)"  # Trainer's dicts say no step
 _UNITS = {"s": 1e6, "ms": 1e3}
 
 
@@ -130,9 +131,9 @@ def _take(series: LossSeries, step: int | None, line: str, loss: float) -> None:
     if math.isfinite(points.get(place, 0.0)):
         points[place] = loss
     lower = line.lower()
-    if step is None and (found := _EPOCH.search(line)):
+    if step is None and (found := _pattern(_EPOCH).search(line)):
         series.epochs[place] = _value(found["value"])
-    if ("time" in lower or "dt" in lower) and (found := _TIME.search(lower)):
+    if ("time" in lower or "dt" in lower) and (found := _pattern(_TIME).search(lower)):
         unit = _UNITS[found["unit"] or found["unit2"]]
         series.times_us[place] = _value(found["value"] or found["value2"]) * unit
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import math
 import re
 from collections import defaultdict
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
@@ -108,6 +107,7 @@ def _environment() -> Environment:
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
+        optimized=False,  # which takes longer than a page that is written once
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -144,8 +144,8 @@ def _short(text: str) -> str:
 
 def _prose(text: str) -> Markup:
     """Return a sentence with text in backticks as code."""
-    # Not `markupsafe.escape`: substitutions in its result are escaped themselves.
-    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(printable(text)))
+    # As a plain string: substitutions in what is markup are escaped themselves.
+    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(printable(text))))
     return Markup(marked)  # noqa: S704 - escaped before
 
 

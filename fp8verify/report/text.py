@@ -112,14 +112,15 @@ class _Screen:
 
         Where there is none for the cause and its fix, the cause refers to the sentence.
         """
-        if self._height([row for row in rows if row.rank <= 1]) > room:
+        all_fit = self._height(rows) <= room
+        if not all_fit and self._height([row for row in rows if row.rank <= 1]) > room:
             rows = [self._referring(row) for row in rows]
         fitting = [row for row in rows if not row.rank]
         for row in sorted(rows, key=lambda row: row.rank):
             if row.label == "fix" and all(other.finding is not row.finding for other in fitting):
                 continue  # advice without what it is about
             wanted = [other for other in rows if other in fitting or other is row]
-            if row.rank and self._height(wanted) <= room:
+            if row.rank and (all_fit or self._height(wanted) <= room):
                 fitting = wanted
         return fitting
 

@@ -1,13 +1,10 @@
-"""Decode a kernel name with the grammar of the library that it comes from."""
+"""The grammars of kernels' names: one for each library that they come from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from msgspec.structs import replace
-
-from fp8verify.kernels import describe
 from fp8verify.kernels.grammars import (
     amd,
     attention,
@@ -19,7 +16,7 @@ from fp8verify.kernels.grammars import (
     pytorch,
 )
 from fp8verify.kernels.symbol import Symbol
-from fp8verify.terms import KernelName, Role
+from fp8verify.terms import KernelName
 
 # Each grammar recognizes its own names and returns None for others. Where two could claim a
 # name, the narrower is first: attention before the CUTLASS kernels it is built from, and the
@@ -47,17 +44,3 @@ GRAMMARS: Final[tuple[Callable[[Symbol], KernelName | None], ...]] = (
     gemm_names.decode,
     helper_names.decode,
 )
-
-
-def decode(name: str) -> KernelName:
-    """Decode a kernel's name.
-
-    It never raises and takes time linear in the name's length. A name that no grammar knows has the
-    role OTHER. A name of a GEMM without its types is a GEMM of UNKNOWN precision.
-    """
-    symbol = Symbol(name)
-    for grammar in GRAMMARS:
-        kernel = grammar(symbol)
-        if kernel is not None:
-            return replace(kernel, name=name)
-    return replace(describe.other("unknown", Role.OTHER, "no grammar knows this name"), name=name)
