@@ -12,18 +12,21 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.rank import NO_LOSSES, RankEvidence, Recorded
+from fp8verify.analysis.rank import NO_LOSSES, NO_META, RankEvidence, Recorded
 from fp8verify.analysis.recorded import numerics_report, scalars_of
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import (
+    FrameworkSteps,
     GradientRecord,
     MeasuredRecord,
     NumericsRecord,
+    RankMeta,
     RankNumerics,
     RecipeRecord,
     ScalesRecord,
     SlotRecord,
     TensorRecord,
+    WindowRecord,
 )
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
@@ -32,6 +35,7 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.trace import Trace
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings import join_findings, rank_findings
+from tests.hand_built import present
 
 # These facts have numbers and no kernels.
 OF_NO_TRACE = ("no-gpu-kernels", "no-training-step", "window-not-complete", "ranks-not-observed")
@@ -97,6 +101,7 @@ def facts_of(
     recomputed: Sequence[str] = (),
     losses: LossSeries | None = None,
     loss_scales: Sequence[float | None] = (),
+    meta: RankMeta = NO_META,
 ) -> RankEvidence:
     measured = measured_step(5, rows, recomputed)
     window = ScalesRecord(
@@ -105,7 +110,7 @@ def facts_of(
     )  # fmt: skip
     record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
     numerics = RankNumerics(record=record, series=tuple(series))
-    recorded = Recorded(numerics=numerics, losses=losses or NO_LOSSES)
+    recorded = Recorded(meta, numerics=numerics, losses=losses or NO_LOSSES)
     return RankEvidence(gather(Trace(source="made", rank=rank)), recorded)
 
 
@@ -382,6 +387,41 @@ def test_a_loss_that_is_no_number_is_told_at_its_first_step(counted: bool, where
     losses = LossSeries("a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=counted)
     (finding,) = found(facts_of(losses=losses))
     assert finding.message == f"the loss in the log is nan at {where}"
+
+
+def test_the_losses_of_a_resumed_run_stand_at_the_frameworks_steps() -> None:
+    windows = [
+        WindowRecord(
+            first=step, last=step + 1, state="complete",
+            framework=FrameworkSteps(name="x", counter="step", first=step + 99, last=step + ahead),
+        )
+        for step, ahead in ((1, 90), (3, 101))
+    ]  # fmt: skip
+    meta = RankMeta(schema=1, rank=0, steps_seen=9, windows=tuple(windows))
+    losses = LossSeries("a plain loop", {105: 2.5, 106: math.nan, 5: 9.0}, False)
+    series = [line(5, 4.0), line(6, 4.0), line(7, 4.0)]
+    trend = present(numerics_report(facts_of(series=series, losses=losses, meta=meta))).trend
+    assert [point.scalars.get("train/loss") for point in trend] == [2.5, None, None]
+    trend = present(numerics_report(facts_of(series=series, losses=losses))).trend
+    assert [point.scalars.get("train/loss") for point in trend] == [9.0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("reason", "notes", "said"),
+    [
+        (None, (), "no FP8 layer was seen in step 5"),
+        (None, ("a: no cast", "b: no cast"), "a: no cast; b: no cast"),
+        ("the run ended", ("a: no cast",), "the run ended"),
+    ],
+)
+def test_a_step_without_rows_has_a_reason(
+    reason: str | None, notes: tuple[str, ...], said: str
+) -> None:
+    measured = replace(measured_step(5, ()), notes=notes)
+    record = NumericsRecord(schema=1, rank=0, windows=(), measured=measured, reason=reason)
+    recorded = Recorded(numerics=RankNumerics(record=record, series=()))
+    rank = RankEvidence(gather(Trace(source="made", rank=0)), recorded)
+    assert present(numerics_report(rank)).reason == said
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,11 @@ def test_no_word_that_is_not_known_is_ignored(key: str, word: str) -> None:
     assert peak_of(f"NVIDIA {key} {word}") is None
 
 
+def test_a_gpu_that_multiplies_fp8_at_two_rates_proves_nothing_by_the_higher_one() -> None:
+    unproved = {key for key, peak in PEAKS.items() if not peak.proves}
+    assert unproved == {"RTX 4080", "RTX 4090", "RTX 5080", "RTX 5090"}
+
+
 def test_rates_are_dense_and_ordered() -> None:
     for key, peak in PEAKS.items():
         assert peak.fp8 == 0 or peak.fp8 >= 1.9 * peak.bf16, key

@@ -38,6 +38,15 @@ def test_steps_of_windows_that_differ_tell_less() -> None:
     assert statistics(apart).effective < 10
 
 
+def test_the_effective_number_of_steps_is_that_of_the_formula() -> None:
+    # Three windows of two steps: 0.507 between them and 0.02 inside, so a correlation of 0.924.
+    assert statistics([[1.0, 1.2], [1.4, 1.6], [2.0, 2.2]]).effective == pytest.approx(3.1185, 1e-4)
+    # 30 neighbors alike and 9 not: 0.525, and (1 + 2 x 0.525) / 40 for so few steps.
+    times = [10.0 + (place // 4) % 2 for place in range(40)]
+    assert statistics([times]).effective == pytest.approx(40 * (1 - 0.57625) / 1.57625)
+    assert statistics([[100.0 + place for place in range(40)]]).effective == pytest.approx(4 / 1.9)
+
+
 def test_windows_of_equal_steps_count_once_each() -> None:
     found = statistics([[1.0, 1.0, 1.0], [1.2, 1.2, 1.2]])
     assert (found.count, found.effective) == (6, pytest.approx(2.0))
