@@ -195,8 +195,12 @@ class OpContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def around(self) -> tuple[str, ...]:
-        """Its own name and those of all that encloses it, innermost first."""
-        return self.name, *self.parents
+        """Its own name and those of all that encloses it, innermost first; nothing of none."""
+        return (self.name, *self.parents) if self.name else ()
+
+
+# Of a kernel whose operator is not known.
+NO_OP = OpContext(name="")
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,21 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property, reduce
 from itertools import compress
-from operator import add
+from operator import add, or_
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
 from fp8verify.analysis import timeline
-from fp8verify.analysis.gemms import (
-    GemmRow,
-    KindTotal,
-    classify_kernels,
-    gemm_rows,
-    label_gemms,
-    other_totals,
-)
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds
+from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.purpose import (
@@ -134,12 +127,11 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         trace = _without_cut_steps(trace, kinds)
         kinds = classify_kernels(trace)
     library_log = None if logged is None else hear_library(trace, kinds, logged)
-    roles = kinds.roles()
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
     if not all(step.whole for step in trace.steps):
         _settle_cut_steps(gemms, trace.steps)
-    rows = gemm_rows(trace, gemms)
+    rows = gemm_rows(trace, kinds, gemms)
     columns, bounds = trace.kernels, None
     if len(columns):
         ends = map(add, columns.start_ns, columns.duration_ns)
@@ -150,13 +142,13 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         copies=Counter({name: time_ns for name, (_, time_ns, _) in trace.copies.items()}),
         bounds=bounds,
         began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
-        collectives=collective_totals(trace, roles),
-        timeline=timeline.measure(trace, roles, steps),
+        collectives=collective_totals(trace, kinds),
+        timeline=timeline.measure(trace, kinds, steps),
         buckets=(timeline.bucket_times(trace, kinds, steps, bounds),)
         if bounds and not trace.in_flops
         else (),
         gemms=[row for row in rows if row.leg is not Leg.OPTIMIZER],
-        others=other_totals(trace, kinds),
+        others=kinds.others(),
         optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
@@ -245,17 +237,12 @@ def within_window(trace: Trace) -> Trace:
     columns = trace.kernels
     if not len(columns) or min(columns.step) >= 0:
         return trace
-    if trace.steps:
-        launched = map((0).__le__, columns.step)
-    else:
-        launched = map(Launch.NONE.__ne__, columns.launch)
-    begin = min(compress(columns.start_ns, launched), default=None)
-    if begin is None:
-        return trace
-    inside = [
-        step >= 0 or start >= begin or (not trace.steps and launch != Launch.NONE)
-        for start, step, launch in zip(columns.start_ns, columns.step, columns.launch, strict=True)
+    launched = [
+        step >= 0 if trace.steps else launch != Launch.NONE
+        for step, launch in zip(columns.step, columns.launch, strict=True)
     ]
+    begin = min(compress(columns.start_ns, launched), default=min(columns.start_ns))
+    inside = list(map(or_, launched, map(begin.__le__, columns.start_ns)))
     if all(inside):
         return trace
     health = replace(trace.health, kernels_before_window=inside.count(False))
@@ -267,12 +254,8 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
 
     A step that ran GEMMs and none in low precision, as whole steps did, stays: it lacks them.
     """
-    low = {
-        step
-        for number, step in zip(kinds.ids, trace.kernels.step, strict=True)
-        if kinds.rows[number].classification.role.is_gemm
-        and kinds.rows[number].classification.precision.is_low
-    }
+    low_gemms = kinds.started(lambda kind: kind.is_gemm and kind.classification.precision.is_low)
+    low = {trace.kernels.step[place] for place in low_gemms}
     whole = {place for place, step in enumerate(trace.steps) if step.whole}
     if not whole:
         return trace

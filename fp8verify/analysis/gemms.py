@@ -7,19 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.inputs import (
-    settle_by_inputs,
-    settle_hidden_products,
-    settle_unsupported_formats,
-)
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape, layer_sizes
-from fp8verify.analysis.legs import doubt, owners_of, place_gemms, settle_by_shape, surely_forward
-from fp8verify.analysis.pairing import (
-    nodes_of,
-    number_micro_batches,
-    pair,
-    settle_by_node,
-    settle_optimizer,
+from fp8verify.analysis import legs, pairing
+from fp8verify.analysis.inputs import settle_by_inputs
+from fp8verify.analysis.kinds import (
+    Gemm,
+    GemmShape,
+    Kind,
+    Kinds,
+    KindTotal,
+    gemm_shape,
+    layer_sizes,
 )
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
@@ -68,14 +65,6 @@ class GemmRow(NamedTuple):
         return () if self.shape is None else layer_sizes(self.leg, self.shape)
 
 
-class KindTotal(NamedTuple):
-    """All launches of a kind that is not a GEMM."""
-
-    kind: Kind
-    calls: int
-    time_ns: int
-
-
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
 # name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
@@ -86,113 +75,79 @@ def name_conflicts(gemms: Iterable[GemmRow], others: Iterable[KindTotal]) -> tup
 
     It is also a contradiction if an ATen operator launched a compiler's kernel.
     """
-    gemms = [row for row in gemms if row.kind.op is not None]
+    known = [row for row in gemms if row.kind.op.name]
     lost = sum(
         total.calls
         for total in others
-        if total.kind.op is not None
-        and total.kind.op.name.startswith("aten::")
-        and _GENERATED.match(total.kind.name)
+        if total.kind.op.name.startswith("aten::") and _GENERATED.match(total.kind.name)
     )
-    disputed = sum(
-        row.calls
-        for row in gemms
-        if row.kind.classification.conflict is not None and row.precision is Precision.UNKNOWN
-    )
-    return disputed + lost, sum(row.calls for row in gemms) + lost
+    conflicts = (row for row in known if row.kind.classification.conflict is not None)
+    disputed = sum(row.calls for row in conflicts if row.precision is Precision.UNKNOWN)
+    return disputed + lost, sum(row.calls for row in known) + lost
 
 
 def classify_kernels(trace: Trace) -> Kinds:
     """Return the kinds of kernel of a trace, classified by names, operators and GPU."""
     kinds = Kinds(trace)
     settle_by_inputs(trace, kinds)
-    settle_hidden_products(trace, kinds)
-    settle_unsupported_formats(trace, kinds)
     return kinds
 
 
 def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return each launch of a GEMM and what it computes, in the order in which they started."""
     gemms = _launches(trace, kinds)
-    others = owners_of(trace, kinds)
-    of_layers = []
+    owners = legs.owners_of(trace, kinds)
+    of_layers = [gemm for gemm in gemms if gemm.kind_id not in owners]
     for gemm in gemms:
-        if gemm.kind_id in others:
-            gemm.leg = others[gemm.kind_id]
-        else:
-            of_layers.append(gemm)
-    place_gemms(of_layers)
-    nodes = nodes_of(of_layers)
-    settle_by_node(of_layers, nodes)
-    forward = surely_forward(trace, kinds)
-    settle_by_shape(of_layers, forward)
+        gemm.leg = owners.get(gemm.kind_id, gemm.leg)
+    legs.place_gemms(of_layers)
+    nodes = pairing.nodes_of(of_layers)
+    pairing.settle_by_node(of_layers, nodes)
+    forward = legs.surely_forward(trace, kinds)
+    legs.settle_by_shape(of_layers, forward)
     if trace.in_flops:
-        doubt(of_layers)
-    pair(of_layers, nodes, whole=bool(trace.steps))
-    settle_optimizer(of_layers, forward)
-    number_micro_batches(trace, kinds, of_layers)
+        legs.doubt(of_layers)
+    pairing.pair(of_layers, nodes, whole=bool(trace.steps))
+    pairing.settle_optimizer(of_layers, forward)
+    pairing.number_micro_batches(trace, kinds, of_layers)
     return gemms
 
 
 def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return the launches; reductions of unknown type have the precision of the GEMM before."""
     columns = trace.kernels
-    is_gemm = [kind.classification.role.is_gemm for kind in kinds.rows]
-    order = [place for place, number in enumerate(kinds.ids) if is_gemm[number]]
     last: dict[int, Precision] = {}
-    shapes: dict[int, GemmShape | None] = {}
+    shapes = [gemm_shape(kind.op) if kind.is_gemm else None for kind in kinds.rows]
     found = []
-    for place in sorted(order, key=columns.start_ns.__getitem__):
+    for place in kinds.started(lambda kind: kind.is_gemm):
         number, stream = kinds.ids[place], columns.stream[place]
-        precision = kinds.rows[number].classification.precision
-        if kinds.rows[number].multiplies:
-            last[stream] = precision
-        elif precision is Precision.UNKNOWN and stream in last:
-            number = kinds.id_of(columns.name[place], columns.op[place], last[stream])
-        kind = kinds.rows[number]
-        if number not in shapes:
-            shapes[number] = gemm_shape(kind.op)
+        kind, shape = kinds.rows[number], shapes[number]
+        if kind.multiplies:
+            last[stream] = kind.classification.precision
+        elif kind.classification.precision is Precision.UNKNOWN and stream in last:
+            number = kinds.inherit(number, last[stream])
+            kind = kinds.rows[number]
         site = trace.sites[columns.site[place]]
-        found.append(Gemm(place, columns.step[place], number, kind, shapes[number], *site))
+        found.append(Gemm(place, columns.step[place], number, kind, shape, *site))
     return found
 
 
-def gemm_rows(trace: Trace, gemms: Iterable[Gemm]) -> list[GemmRow]:
+def gemm_rows(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> list[GemmRow]:
     """Sum the GEMMs of a trace by kind, step, leg, shape, micro-batch and layer."""
-    totals: dict[tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]]
-    totals = defaultdict(lambda: [0, 0, 0])
-    kinds: dict[int, Kind] = {}
+    times: dict[tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]]
+    times, rows = defaultdict(list), []
     columns, names = trace.kernels, [*trace.layers, ""]
     for gemm in gemms:
-        kinds[gemm.kind_id], time_ns = gemm.kind, columns.duration_ns[gemm.place]
         layer = names[columns.layer[gemm.place]] if columns.layer else None
         key = (gemm.kind_id, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.micro_batch, layer)
-        total = totals[key]
-        total[0] += 1
-        total[1] += time_ns
-        total[2] += not time_ns
-    rows = []
-    for key, (calls, time_ns, untimed) in totals.items():
+        times[key].append(columns.duration_ns[gemm.place])
+    for key, durations in times.items():
         number, step, leg, shape, trained, micro_batch, layer = key
-        kind = kinds[number]
-        flops = None if shape is None else shape.flops * calls
-        if not kind.multiplies:
-            flops = 0
-        found = (kind, step, leg, calls, time_ns, flops, shape, untimed)
+        kind, calls = kinds.rows[number], len(durations)
+        flops = 0 if not kind.multiplies else None if shape is None else shape.flops * calls
+        found = (kind, step, leg, calls, sum(durations), flops, shape, durations.count(0))
         rows.append(GemmRow(*found, trained, micro_batch, layer))
     return rows
-
-
-def other_totals(trace: Trace, kinds: Kinds) -> list[KindTotal]:
-    """Sum the other kernels of a trace by kind."""
-    calls, times = Counter(kinds.ids), Counter[int]()
-    for number, time_ns in zip(kinds.ids, trace.kernels.duration_ns, strict=True):
-        times[number] += time_ns
-    return [
-        KindTotal(kinds.rows[number], count, times[number])
-        for number, count in calls.items()
-        if not kinds.rows[number].classification.role.is_gemm
-    ]
 
 
 # What a kernel's time is shown under.
@@ -236,9 +191,7 @@ def known_flops(totals: GemmSummary) -> float | None:
     return sum(known.values()) if known else None
 
 
-def gpu_time(
-    gemms: Iterable[GemmRow], others: Iterable[KindTotal], *, casts: bool
-) -> dict[str, int]:
+def gpu_time(gemms: list[GemmRow], others: list[KindTotal], *, casts: bool) -> dict[str, int]:
     """Return kernel time in ns by what it was for; the values add up to all kernel time.
 
     Args:

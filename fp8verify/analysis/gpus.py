@@ -7,12 +7,11 @@ What no row says is not known, and None.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify.terms import Precision
 
 _EVERYWHERE: Final = frozenset({Precision.FP32, Precision.FP64})
-_FP4: Final = frozenset({Precision.NVFP4, Precision.MXFP4, Precision.FP4})
 
 # NVIDIA: the lowest compute capability with matrix units for the format (PTX ISA 9.0: mma, wgmma,
 # tcgen05.mma and mma with .block_scale; CUDA C++ Programming Guide, "Compute Capabilities").
@@ -40,13 +39,8 @@ class Family(NamedTuple):
 
 _CDNA1_2: Final = frozenset({Precision.FP16, Precision.BF16, Precision.INT8})
 _CDNA3: Final = _CDNA1_2 | {Precision.FP8, Precision.TF32}
-_CDNA4: Final = _CDNA1_2 | {
-    Precision.FP8,
-    Precision.MXFP8,
-    Precision.MXFP6,
-    Precision.MXFP4,
-    Precision.FP4,
-}
+_MX: Final = frozenset({Precision.MXFP8, Precision.MXFP6, Precision.MXFP4, Precision.FP4})
+_CDNA4: Final = _CDNA3 - {Precision.TF32} | _MX
 _FAMILIES: Final[tuple[Family, ...]] = (
     # AMD CDNA 4 ISA: v_mfma_scale_f32_*_f8f6f4; no xf32 any more
     Family(re.compile(r"MI35[05]X|GFX950"), "9.5", _CDNA4),
@@ -103,15 +97,10 @@ def family(gpu: str | None, compute_capability: str | None) -> Family | None:
     return None
 
 
-def fp8_encoding(gpu: str | None, compute_capability: str | None) -> Literal["ocp", "fnuz"] | None:
-    """Return the FP8 encoding that a GPU multiplies, None if it has none or is unknown.
-
-    MI300 multiplies e4m3fnuz and e5m2fnuz; tensors of torch.float8_e4m3fn are converted there.
-    """
-    if not multiplies(gpu, compute_capability, Precision.FP8):
-        return None
+def reads_fnuz(gpu: str | None, compute_capability: str | None) -> bool:
+    """Whether a GPU multiplies e4m3fnuz and e5m2fnuz, as MI300 does, and converts e4m3fn."""
     found = family(gpu, compute_capability)
-    return "fnuz" if found is not None and found.formats is _CDNA3 else "ocp"
+    return found is not None and found.formats is _CDNA3
 
 
 def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -> bool:

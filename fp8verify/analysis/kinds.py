@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
-from itertools import repeat
 from math import prod
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.kernels import Classification, classify, decode
 from fp8verify.kernels.operators import Counts, LayerInputs, Product, find, function_of
-from fp8verify.terms import KernelName, Leg, OpContext, Precision, Role, Shape
+from fp8verify.terms import NO_OP, Leg, OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 from fp8verify.trace.columns import Interner
 
@@ -35,92 +35,69 @@ class GemmShape(NamedTuple):
         """2·batch·m·n·k."""
         return 2 * self.batch * self.m * self.n * self.k
 
+    def gradient(self, leg: Leg) -> GemmShape:
+        """Return dgrad's product, (m, n) by (n, k), or wgrad's, (n, m) by (m, k)."""
+        batch, m, n, k = self
+        return GemmShape(batch, m, k, n) if leg is Leg.DGRAD else GemmShape(batch, n, k, m)
 
-def gemm_shape(op: OpContext | None) -> GemmShape | None:
+
+def gemm_shape(op: OpContext) -> GemmShape | None:
     """Return the shape of the GEMM that `op` computes, or None if the record does not say."""
-    product = find(op.name).product if op else None
-    if op is None or product is None or len(op.dims) <= max(product.a, product.b):
+    product = find(op.name).product
+    if product is None or len(op.dims) <= max(product.a, product.b):
         return None
-    a, b = op.dims[product.a], op.dims[product.b]
-    if product.counts is Counts.PLAIN:
-        return _plain(a, b, product)
-    if product.counts is Counts.VECTOR:
+    a, b, counts = op.dims[product.a], op.dims[product.b], product.counts
+    if counts is Counts.VECTOR:
         fits = a and len(b) == 1 and a[-1] == b[0]
         return GemmShape(1, prod(a[:-1]), 1, b[0]) if fits else None
-    if product.counts is Counts.GROUPED:
-        return _grouped(a, b, product)
-    return _template(op.dims, product) if product.counts is Counts.TEMPLATE else None
+    if counts is Counts.NEVER or len(a) < 2 or len(b) < 2:
+        return None
+    if counts is Counts.GROUPED and not len(a) == len(b) == 3:
+        # The groups share M, N or K among them, so a 2-D side counts once.
+        return GemmShape(1, a[-2], b[-1], a[-1]) if a[-1] == b[-2] else None
+    if counts is Counts.TEMPLATE:
+        # Only the first two inputs can be A and B, and no other matrix may stand before them.
+        matrices = [dims for dims in op.dims if len(dims) == 2 and min(dims) > 1]
+        if matrices[:2] != [a, b]:
+            return None
+    return _plain(a, b, product)
 
 
 def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
     """Multiply the last two dimensions; leading ones of A are rows, or a batch where B has it."""
-    if len(a) < 2 or len(b) < 2:
-        return None
     k, n = (b[-1], b[-2]) if product.b_is_nk else (b[-2], b[-1])
-    if a[-1] != k:
+    rows, batch = prod(a[:-1]), prod(b[:-2])
+    if a[-1] != k or not batch or rows % batch:
         return None
-    rows, k = prod(a[:-1]), k * product.packed
-    if len(b) == 2:
-        return GemmShape(1, rows, n, k)
-    batch = prod(b[:-2])
-    return GemmShape(batch, rows // batch, n, k) if batch and rows % batch == 0 else None
+    return GemmShape(batch, rows // batch, n, k * product.packed)
 
 
-def _grouped(a: Shape, b: Shape, product: Product) -> GemmShape | None:
-    """Grouped products: the groups share M, N or K among them, so a 2-D side counts once."""
-    if len(a) == 3 and len(b) == 3:
-        return _plain(a, b, product)
-    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
-        return None
-    return GemmShape(1, a[-2], b[-1], a[-1])
-
-
-def _template(dims: tuple[Shape, ...], product: Product) -> GemmShape | None:
-    """Only the first two inputs can be A and B, and no other matrix may stand before them."""
-    matrices = [d for d in dims if len(d) == 2 and min(d) > 1]
-    if len(matrices) < 2 or dims[:2] != tuple(matrices[:2]):
-        return None
-    return _plain(matrices[0], matrices[1], product)
-
-
-def layer_shapes(kind: Kind) -> list[GemmShape | None]:
+def layer_shapes(kind: Kind) -> list[GemmShape]:
     """Return the shapes of the GEMMs that a call of a function of whole layers launches, in order.
 
     Its input and weights are recorded. Experts have a launch each, unless one kernel is of all; how
-    many tokens each had is not recorded, so the mean counts. Empty for any other function.
+    many tokens each had is not recorded, so the mean counts. Empty where they are not known.
     """
-    op, inputs = kind.op, kind.layer_inputs
-    if op is None or inputs is None:
+    dims, inputs = kind.op.dims, kind.layer_inputs
+    if inputs is None or len(dims) <= inputs.input or len(dims[inputs.input]) < 2:
         return []
-    dims, places = op.dims, inputs.weights
-    width = dims[inputs.input][-1] if len(dims) > inputs.input and dims[inputs.input] else 0
+    (*rows, width), after, each = dims[inputs.input], dims[inputs.input + 1 :], 1
+    weights: list[Shape] = [dims[place] for place in inputs.weights if place < len(dims)]
     if inputs.grouped:  # after arguments that vary: the first matrix that the input fits
-        rest = range(inputs.input + 1, len(dims))
-        places = tuple(n for n in rest if len(dims[n]) == 2 and dims[n][1] == width)[:1] or places
-    each = 1
-    if inputs.grouped and len(dims) > places[0] and decode(kind.name).role is not Role.GROUPED_GEMM:
-        each = dims[places[0] :].count(dims[places[0]])
-    unknown: list[GemmShape | None] = [None for _ in range(len(places) * each)]
-    if len(dims) <= max(inputs.input, *places) or len(dims[inputs.input]) < 2:
-        return unknown
-    rows, left = divmod(prod(dims[inputs.input][:-1]), each)
-    shapes: list[GemmShape | None] = []
-    for weight in map(dims.__getitem__, places):
+        fitting: list[Shape] = [d for d in after if len(d) == 2 and d[1] == width]
+        weights = fitting[:1] or weights
+        if weights and decode(kind.name).role is not Role.GROUPED_GEMM:
+            each = after.count(weights[0])
+    if len(weights) < len(inputs.weights) or prod(rows) % each:
+        return []
+    shapes = []
+    for weight in weights:
         # A gated activation halves what the first layer puts out.
-        if left or len(weight) != 2 or weight[1] not in (width, width / 2):
-            return unknown
+        if len(weight) != 2 or weight[1] not in (width, width / 2):
+            return []
         width = weight[0]
-        shapes += [GemmShape(1, rows, *weight)] * each
+        shapes += [GemmShape(1, prod(rows) // each, *weight)] * each
     return shapes
-
-
-def gradient(shape: GemmShape | None, leg: Leg) -> GemmShape | None:
-    """Return the product of a gradient: (m, n) by (n, k) for dgrad, (n, m) by (m, k) for wgrad."""
-    if shape is None:
-        return None
-    if leg is Leg.DGRAD:
-        return shape._replace(n=shape.k, k=shape.n)
-    return shape._replace(m=shape.n, n=shape.k, k=shape.m)
 
 
 def layer_sizes(leg: Leg, shape: Shape) -> tuple[tuple[int, int], ...]:
@@ -141,24 +118,42 @@ class Kind(NamedTuple):
     """Kernels of one name under one operator context, and what they are."""
 
     name: str
-    op: OpContext | None
+    op: OpContext
     classification: Classification
-
-    @property
-    def around(self) -> tuple[str, ...]:
-        """The operator that launched it and all that encloses that; empty if not known."""
-        return () if self.op is None else self.op.around
 
     @property
     def layer_inputs(self) -> LayerInputs | None:
         """Where the function of whole layers that launched it, or its node, takes its inputs."""
-        name = "" if self.op is None else self.op.name
-        return find(function_of(name) or name).layer_inputs
+        return find(function_of(self.op.name) or self.op.name).layer_inputs
+
+    @property
+    def is_gemm(self) -> bool:
+        """Whether its time is GEMM time."""
+        return self.classification.role.is_gemm
 
     @property
     def multiplies(self) -> bool:
-        """Whether a GEMM is a product itself, and not the reduction of a split one."""
-        return not self.classification.split_k
+        """Whether it is a GEMM, and not the reduction of a split one."""
+        return self.is_gemm and not self.classification.split_k
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether neither its name nor its operator shows what it is."""
+        return self.classification.role is Role.OTHER and self.classification.source == "none"
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it may be a product: a GEMM of unknown precision, or unrecognized."""
+        found = self.classification
+        unknown = found.precision is Precision.UNKNOWN and found.conflict is None
+        return self.is_nameless or (self.multiplies and unknown)
+
+    def changed(self, why: str, **changes: Any) -> Kind:
+        """Return the kind with another classification, and why."""
+        found = self.classification
+        return self._replace(
+            classification=replace(found, reason=f"{found.reason}; {why}", **changes)
+        )
 
 
 # Grouped GEMMs of experts share their sizes among the experts: one population.
@@ -198,11 +193,24 @@ class Gemm(Struct):
     micro_batch: int = 0
 
     @property
+    def trains_forward(self) -> bool:
+        """Whether it is a product of the forward pass that trains."""
+        return self.leg is Leg.FPROP and self.trained and self.kind.multiplies
+
+    @property
     def size(self) -> tuple[int, int, int]:
         """Key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
         if self.kind.classification.role is Role.GROUPED_GEMM:
             return EXPERTS
         return ANY_SIZE if self.shape is None else self.shape[1:]
+
+
+class KindTotal(NamedTuple):
+    """All launches of a kind that is not a GEMM."""
+
+    kind: Kind
+    calls: int
+    time_ns: int
 
 
 class Kinds:
@@ -212,39 +220,48 @@ class Kinds:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._decoded: list[KernelName] = [decode(name) for name in trace.names]
-        self._ids = Interner()
-        keys = zip(trace.kernels.name, trace.kernels.op, repeat(None))
-        self.ids = array("q", map(self._ids.__getitem__, keys))
-        self.rows = [self._make(*key) for key in self._ids]
+        self._kernels, self._inherited = trace.kernels, Interner()
+        decoded, keys = [decode(name) for name in trace.names], Interner()
+        self.ids = array("q", map(keys.__getitem__, zip(trace.kernels.name, trace.kernels.op)))  # noqa: B905
+        self.rows: list[Kind] = []
+        for name, place in keys:
+            op = trace.ops[place] if place >= 0 else None
+            self.rows.append(Kind(trace.names[name], op or NO_OP, classify(decoded[name], op)))
+        self._read = len(self.rows)
 
-    def roles(self) -> list[Role]:
-        """Return the role of each kernel, in the order of the file."""
-        roles = [kind.classification.role for kind in self.rows]
-        return list(map(roles.__getitem__, self.ids))
+    def started(self, wanted: Callable[[Kind], bool]) -> list[int]:
+        """Return the places of the kernels of some kinds, in the order in which they started."""
+        chosen = [wanted(kind) for kind in self.rows]
+        places = [place for place, number in enumerate(self.ids) if chosen[number]]
+        return sorted(places, key=self._kernels.start_ns.__getitem__)
 
     @cached_property
-    def mean_ns(self) -> list[float]:
-        """How long the launches of each kind took, which were in the trace when it was read."""
-        times = [0] * len(self.rows)
-        for number, time_ns in zip(self.ids, self._trace.kernels.duration_ns, strict=True):
+    def totals(self) -> list[tuple[int, int]]:
+        """Of each kind of the trace its launches, and the ns that they took."""
+        times = [0] * self._read
+        for number, time_ns in zip(self.ids, self._kernels.duration_ns, strict=True):
             times[number] += time_ns
         calls = Counter(self.ids)
-        return [time_ns / calls[number] for number, time_ns in enumerate(times)]
+        return [(calls[number], time_ns) for number, time_ns in enumerate(times)]
 
-    def id_of(self, name: int, op: int, inherited: Precision | None = None) -> int:
-        """Return the place of a kind; `inherited` is the precision of the GEMM it belongs to."""
-        key = (name, op, inherited)
-        number = self._ids[key]
-        if number == len(self.rows):
-            self.rows.append(self._make(*key))
-        return number
+    def mean_ns(self, number: int) -> float:
+        """Return how long the launches of a kind took."""
+        calls, time_ns = self.totals[number]
+        return time_ns / calls
 
-    def _make(self, name: int, op: int, inherited: Precision | None) -> Kind:
-        context = self._trace.ops[op] if op >= 0 else None
-        found = classify(self._decoded[name], context)
-        if inherited is not None:
-            why = "part of the GEMM launched just before it"
-            found = replace(found, precision=inherited, reason=why)
-        return Kind(self._trace.names[name], context, found)
+    def others(self) -> list[KindTotal]:
+        """Sum the kernels that are no GEMMs by kind."""
+        rows = zip(self.rows, self.totals, strict=False)
+        return [KindTotal(kind, *sums) for kind, sums in rows if not kind.is_gemm]
+
+    def inherit(self, number: int, precision: Precision) -> int:
+        """Return the place of a kind that adds up the parts of a GEMM of this precision."""
+        place = self._read + self._inherited[number, precision]
+        if place == len(self.rows):
+            found, why = (
+                self.rows[number].classification,
+                "part of the GEMM launched just before it",
+            )
+            found = replace(found, precision=precision, reason=why)
+            self.rows.append(self.rows[number]._replace(classification=found))
+        return place

@@ -26,8 +26,8 @@ from itertools import zip_longest
 from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
-from fp8verify.analysis.purpose import has_gradient, optimizer_products
-from fp8verify.kernels.operators import OPERATORS, Part, find, function_of
+from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
+from fp8verify.kernels.operators import OPERATORS, find, function_of
 from fp8verify.kernels.symbol import split
 from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
@@ -42,44 +42,37 @@ _Size: TypeAlias = "tuple[int, int, int]"
 
 def place_gemms(gemms: Sequence[Gemm]) -> None:
     """Give launches of one trace, in order, the leg and the shape that each computes."""
-    calls = Counter(gemm.kind_id for gemm in gemms)
-    kinds = {gemm.kind_id: gemm.kind for gemm in gemms}
-    shapes = {gemm.kind_id: gemm.shape for gemm in gemms}
+    of_kind = {gemm.kind_id: gemm for gemm in gemms}
     # Custom autograd functions: X where a node XBackward encloses a GEMM.
-    nodes = {name for kind in kinds.values() for name in kind.around}
+    nodes = {name for gemm in of_kind.values() for name in gemm.kind.op.around}
     functions = _LINEAR.union(filter(None, map(function_of, nodes)))
-    settled = {number: _from_context(kind, functions) for number, kind in kinds.items()}
-    products = Counter({n: count for n, count in calls.items() if kinds[n].multiplies})
-    forward: Counter[_Size] = Counter()
-    for number, count in products.items():
-        shape = shapes[number]
-        if settled[number] is Leg.FPROP and shape is not None:
-            forward[shape[1:]] += count
-    for number, leg in settled.items():
-        if leg is None:
-            settled[number] = _from_shape(kinds[number], shapes[number], forward)
-    alternating = _settle_by_count(products, settled, shapes, forward)
-    turn: Counter[GemmShape | None] = Counter()
+    settled = {number: _from_context(g.kind, functions) for number, g in of_kind.items()}
+    shaped = ((gemm.kind_id, gemm.shape) for gemm in gemms if gemm.shape and gemm.kind.multiplies)
+    forward = Counter(shape[1:] for number, shape in shaped if settled[number] is Leg.FPROP)
+    for number, gemm in of_kind.items():
+        if settled[number] is None:
+            settled[number] = _from_shape(gemm.kind, gemm.shape, forward)
+    lacking = _lacking(gemms, settled, forward)
+    turn: Counter[GemmShape] = Counter()
     for gemm in gemms:
-        leg = settled[gemm.kind_id]
-        if leg is None and gemm.shape in alternating:
-            turn[gemm.shape] += gemm.kind.multiplies
-            leg = Leg.DGRAD if turn[gemm.shape] % 2 else Leg.WGRAD
+        leg, shape = settled[gemm.kind_id], gemm.shape
+        if leg is None and shape in lacking:
+            turn[shape] += gemm.kind.multiplies
+            leg = lacking[shape][(turn[shape] - 1) % len(lacking[shape])]
         gemm.leg = leg or Leg.BACKWARD
 
 
 def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
     """Return how many GEMMs of this shape the forward pass makes us expect for a pass."""
-    m, n, k = shape.m, shape.n, shape.k
-    if leg is Leg.DGRAD:
-        return forward[m, k, n]
-    return forward[k, m, n] if leg is Leg.WGRAD else forward[m, n, k]
+    _, m, n, k = shape
+    sizes = {Leg.DGRAD: (m, k, n), Leg.WGRAD: (k, m, n)}
+    return forward[sizes.get(leg, (m, n, k))]
 
 
 def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
     """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
-    if op is None or op.name.startswith(COUNTED):
+    if not op.name or op.name.startswith(COUNTED):
         return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
     if not op.backward:
         # A replayed CUDA graph of a backward pass is launched by the node, not run inside it.
@@ -100,7 +93,7 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
     Hopper has no choice of layout.
     """
     if shape is not None:
-        recomputes = _COMPILED in map(function_of, kind.around) and not has_gradient(kind)
+        recomputes = _COMPILED in map(function_of, kind.op.around) and not has_gradient(kind)
         possible = (*GRADIENT_LEGS, Leg.RECOMPUTE) if recomputes else GRADIENT_LEGS
         legs = [leg for leg in possible if _expected(forward, shape, leg)]
         if len(legs) == 1:
@@ -116,31 +109,23 @@ def layout_leg(kernel: str) -> Leg | None:
     return None if match is None else _LAYOUT_LEGS.get((match[1] or match[2]).upper())
 
 
-def _settle_by_count(
-    products: Counter[int],
-    settled: dict[int, Leg | None],
-    shapes: Mapping[int, GemmShape | None],
-    forward: Counter[_Size],
-) -> frozenset[GemmShape]:
-    """Settle shapes that lack only one leg; return shapes that lack two equally."""
-    taken: Counter[tuple[GemmShape, Leg]] = Counter()
-    undecided: dict[GemmShape, list[int]] = defaultdict(list)
-    for number, leg in settled.items():
-        shape = shapes[number]
-        if shape is not None and leg is not None:
-            taken[shape, leg] += products[number]
-        elif shape is not None:
-            undecided[shape].append(number)
-    alternating: set[GemmShape] = set()
-    for shape, members in undecided.items():
-        total = sum(products[number] for number in members)
+def _lacking(
+    gemms: Sequence[Gemm], settled: Mapping[int, Leg | None], forward: Counter[_Size]
+) -> dict[GemmShape, tuple[Leg, ...]]:
+    """Return the shapes that lack only one leg, and those that lack two equally, in turn."""
+    taken: Counter[tuple[GemmShape, Leg | None]] = Counter()
+    for gemm in gemms:
+        if gemm.shape is not None:
+            taken[gemm.shape, settled[gemm.kind_id]] += gemm.kind.multiplies
+    lacking: dict[GemmShape, tuple[Leg, ...]] = {}
+    for shape in [shape for shape, leg in taken if leg is None]:
+        total = taken[shape, None]
         dgrad, wgrad = (_expected(forward, shape, leg) - taken[shape, leg] for leg in GRADIENT_LEGS)
         if dgrad == wgrad and total == dgrad + wgrad:
-            alternating.add(shape)
+            lacking[shape] = GRADIENT_LEGS
         elif min(dgrad, wgrad) <= 0 < total <= max(dgrad, wgrad):
-            for number in members:
-                settled[number] = Leg.DGRAD if dgrad > 0 else Leg.WGRAD
-    return frozenset(alternating)
+            lacking[shape] = (Leg.DGRAD if dgrad > 0 else Leg.WGRAD,)
+    return lacking
 
 
 def doubt(gemms: Sequence[Gemm]) -> None:
@@ -156,15 +141,11 @@ def doubt(gemms: Sequence[Gemm]) -> None:
 def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     """Return the kinds under a function of the forward pass, by the numbers of `kinds`."""
     nodes = {name for op in trace.ops for name in op.around}
-    forward = set(map(function_of, nodes))
-    for name in nodes:
-        row = find(name)
-        if row.linear or row.layer or row.part is Part.LAYER:
-            forward.add(name)
+    forward = {*map(function_of, nodes), *filter(is_of_layers, nodes)}
     return frozenset(
         number
         for number, kind in enumerate(kinds.rows)
-        if kind.op is not None and not kind.op.backward and not forward.isdisjoint(kind.around)
+        if not kind.op.backward and not forward.isdisjoint(kind.op.around)
     )
 
 
@@ -239,16 +220,14 @@ _BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_", "at
 _SOFTMAX: Final = frozenset(
     {"aten::softmax", "aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data"}
 )
-# Batch, and M, N and K by size: what a product and its gradients have in common.
-_Sizes: TypeAlias = tuple[int, tuple[int, ...]]
 
 
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return ATTENTION or OPTIMIZER by number of kind, for GEMMs that are not a layer's."""
-    gemms = {n: kind for n, kind in enumerate(kinds.rows) if kind.classification.role.is_gemm}
     found = dict.fromkeys(optimizer_products(trace.ops, kinds.rows), Leg.OPTIMIZER)
-    batched = {n: kind for n, kind in gemms.items() if n not in found and _is_batched(kind)}
-    inside = {n for n, kind in batched.items() if _under_attention(kind.op)}
+    gemms = {n: kind for n, kind in enumerate(kinds.rows) if kind.is_gemm and n not in found}
+    batched = {number: kind for number, kind in gemms.items() if _is_batched(kind)}
+    inside = {number for number, kind in batched.items() if _under_attention(kind.op)}
     if batched:
         inside |= _between_softmaxes(trace, kinds, batched)
     return found | dict.fromkeys(_with_gradients(batched, inside), Leg.ATTENTION)
@@ -256,30 +235,25 @@ def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
 
 def _is_batched(kind: Kind) -> bool:
     """Whether a kernel multiplies batches of matrices, as no linear layer does except experts."""
-    if kind.op is not None and kind.op.name in _BATCHED:
-        return True
-    return _under_attention(kind.op) or "bmm" in split(kind.name[:200])
+    known = kind.op.name in _BATCHED or _under_attention(kind.op)
+    return known or "bmm" in split(kind.name[:200])
 
 
-def _under_attention(op: OpContext | None) -> bool:
-    return op is not None and any(find(name).encloses is Role.ATTENTION for name in op.parents)
+def _under_attention(op: OpContext) -> bool:
+    return any(find(name).encloses is Role.ATTENTION for name in op.parents)
 
 
 def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) -> set[int]:
     """Return the pairs of GEMMs around a softmax whose sizes fit, in the forward pass."""
     found: set[int] = set()
     before: dict[int, tuple[int | None, bool]] = defaultdict(lambda: (None, False))
-    wanted = [_is_softmax(k) or k.classification.role.is_gemm for k in kinds.rows]
-    columns = trace.kernels
-    places = [place for place, number in enumerate(kinds.ids) if wanted[number]]
-    for place in sorted(places, key=columns.start_ns.__getitem__):
-        stream, number = columns.stream[place], kinds.ids[place]
-        first, softmax = before[stream]
-        kind = kinds.rows[number]
-        if not kind.classification.role.is_gemm:
+    for place in kinds.started(lambda kind: kind.is_gemm or _is_softmax(kind)):
+        stream, number = trace.kernels.stream[place], kinds.ids[place]
+        (first, softmax), kind = before[stream], kinds.rows[number]
+        if not kind.is_gemm:
             before[stream] = (first, True)
             continue
-        is_batched = number in batched and not (kind.op is not None and kind.op.backward)
+        is_batched = number in batched and not kind.op.backward
         if is_batched and softmax and first is not None and _fit(batched[first], kind):
             found |= {first, number}
         before[stream] = (number if is_batched else None, False)
@@ -287,11 +261,9 @@ def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) 
 
 
 def _is_softmax(kind: Kind) -> bool:
-    if kind.classification.role.is_gemm:
-        return False
     text = kind.name[:400].lower()
     named = "softmax" in text and "log_softmax" not in text and "logsoftmax" not in text
-    return named or not _SOFTMAX.isdisjoint(kind.around)
+    return named or not _SOFTMAX.isdisjoint(kind.op.around)
 
 
 def _fit(first: Kind, second: Kind) -> bool:
@@ -299,22 +271,23 @@ def _fit(first: Kind, second: Kind) -> bool:
     scores, values = gemm_shape(first.op), gemm_shape(second.op)
     if scores is None or values is None:
         return scores is values
-    return (scores.batch, scores.m, scores.n) == (values.batch, values.m, values.k)
+    return scores[:3] == (values.batch, values.m, values.k)
 
 
 def _with_gradients(batched: Mapping[int, Kind], inside: set[int]) -> Iterator[int]:
     """Yield the products of attention and all that have their sizes, as their gradients have."""
-    shapes = {number: gemm_shape(kind.op) for number, kind in batched.items()}
-    sizes = {_sizes(shape) for n, shape in shapes.items() if n in inside and shape is not None}
-    forward = {n for n, k in batched.items() if k.op is not None and not k.op.backward}
-    for number, shape in shapes.items():
-        if shape is None:
-            # Without shapes, gradients are attention's if every forward product is.
-            if number in inside or (inside and forward <= inside and number not in forward):
-                yield number
-        elif number in inside or _sizes(shape) in sizes:
+    sizes = {number: _sizes(kind) for number, kind in batched.items()}
+    of_attention = {sizes[number] for number in inside}
+    forward = {n for n, kind in batched.items() if kind.op.name and not kind.op.backward}
+    for number, size in sizes.items():
+        alike = size in of_attention
+        if size is None:  # gradients are attention's if every forward product is
+            alike = bool(inside) and forward <= inside and number not in forward
+        if number in inside or alike:
             yield number
 
 
-def _sizes(shape: GemmShape) -> _Sizes:
-    return shape.batch, tuple(sorted((shape.m, shape.n, shape.k)))
+def _sizes(kind: Kind) -> tuple[int, ...] | None:
+    """Return batch, and M, N and K by size: what a product and its gradients have in common."""
+    shape = gemm_shape(kind.op)
+    return None if shape is None else (shape.batch, *sorted(shape[1:]))

@@ -36,8 +36,7 @@ def hear_library(
     trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
 ) -> LibraryLogReport:
     """Give kernels the types that the library logged, and say how many it vouches for."""
-    is_gemm = [k.multiplies and k.classification.role.is_gemm for k in kinds.rows]
-    gemms = sum(map(is_gemm.__getitem__, kinds.ids))
+    gemms = len(kinds.started(lambda kind: kind.multiplies))
     pairs = _join(trace, kinds, logged)
     if pairs is None:
         note = f"its {len(logged)} products are not the kernels that this window launched"
@@ -45,18 +44,17 @@ def hear_library(
     words: dict[int, Counter[str]] = defaultdict(Counter)
     for place, product in pairs:
         words[kinds.ids[place]][product.name] += 1
-    unknown = Precision.UNKNOWN
     vouched = settled = disputed = 0
     for number, names in words.items():
         before, said = kinds.rows[number], [decode(name) for name in names]
-        word = said[0]
-        if word.precision is unknown or any(one.precision is not word.precision for one in said):
+        precisions = {word.precision for word in said}
+        if Precision.UNKNOWN in precisions or len(precisions) > 1:
             continue
-        after = kinds.rows[number] = _heard(before, word)
-        was, now = before.classification.precision, after.classification.precision
-        vouched += names.total() * (now is not unknown)
-        settled += names.total() * (was is unknown and now is not unknown)
-        disputed += names.total() * (was is not unknown and now is unknown)
+        after = kinds.rows[number] = _heard(before, said[0])
+        was, now = (k.classification.precision is not Precision.UNKNOWN for k in (before, after))
+        vouched += names.total() * now
+        settled += names.total() * (now and not was)
+        disputed += names.total() * (was and not now)
     return LibraryLogReport(
         products=len(logged), gemms=gemms, vouched=vouched, settled=settled, disputed=disputed
     )
@@ -74,37 +72,30 @@ def remark(found: LibraryLogReport) -> str:
 
 def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> _Pairs | None:
     """Return each product with the place of its kernel; None if they do not fit together."""
-    of_thread: dict[int, list[Product]] = defaultdict(list)
-    for thread, product in logged:
-        of_thread[thread].append(product)
     columns = trace.kernels
     when = columns.launch_ns or columns.start_ns
-    threads = set(columns.thread)
-    one_sequence = not of_thread.keys() <= threads
-    if one_sequence:
-        of_thread = {-1: [product for _, product in logged]}
+    one_sequence = not {thread for thread, _ in logged} <= set(columns.thread)
+    of_thread: dict[int, list[Product]] = defaultdict(list)
+    for thread, product in logged:
+        of_thread[-1 if one_sequence else thread].append(product)
     for is_candidate in (_is_blas_gemm, _may_be_blas):
-        fits = [is_candidate(kind) for kind in kinds.rows]
         launched: dict[int, list[int]] = defaultdict(list)
-        for place, number in enumerate(kinds.ids):
+        for place in sorted(kinds.started(is_candidate), key=when.__getitem__):
             # A graph's kernels have no launch of their own; without any, the GPU's order counts.
-            if fits[number] and not (columns.launch_ns and columns.launch_ns[place] < 0):
+            if not columns.launch_ns or columns.launch_ns[place] >= 0:
                 launched[-1 if one_sequence else columns.thread[place]].append(place)
-        pairs: _Pairs = []
-        for thread, products in of_thread.items():
-            places = sorted(launched[thread], key=when.__getitem__)
-            joined = list(zip(places, products, strict=False))
-            of_kinds = [(kinds.rows[kinds.ids[place]], product) for place, product in joined]
-            if len(places) != len(products) or _is_another_run(of_kinds):
-                break
-            pairs += joined
-        else:
-            return pairs
+        both = [(launched[thread], products) for thread, products in of_thread.items()]
+        if not any(_is_another_run(kinds, *of_one) for of_one in both):
+            return [pair for of_one in both for pair in zip(*of_one, strict=True)]
     return None
 
 
-def _is_another_run(pairs: Sequence[tuple[Kind, Product]]) -> bool:
-    """Whether products are not those of the kernels, although they are as many."""
+def _is_another_run(kinds: Kinds, places: Sequence[int], products: Sequence[Product]) -> bool:
+    """Whether products are not those of the kernels: not as many, or others."""
+    if len(places) != len(products):
+        return True
+    of_kinds = (kinds.rows[kinds.ids[place]] for place in places)
+    pairs = list(zip(of_kinds, products, strict=True))
     tiles = [same for same in (_same_tile(*pair) for pair in pairs) if same is not None]
     return (
         any(_same_size(*pair) is False for pair in pairs)
@@ -138,20 +129,15 @@ def _agree(kind: Kind, product: Product) -> bool:
 
 
 def _is_blas_gemm(kind: Kind) -> bool:
-    found = kind.classification
-    if not found.role.is_gemm or found.split_k:
-        return False
-    return found.library in _OF_BLAS or _IN_CUBLAS.match(kind.name) is not None
+    of_blas = kind.classification.library in _OF_BLAS or _IN_CUBLAS.match(kind.name) is not None
+    return kind.multiplies and of_blas
 
 
 def _may_be_blas(kind: Kind) -> bool:
     """Whether a kernel is of BLAS, or its name is unknown and its operator multiplies."""
-    found = kind.classification
-    if found.library != "unknown" or found.split_k:
+    if kind.classification.library != "unknown" or kind.classification.split_k:
         return _is_blas_gemm(kind)
-    multiplies = kind.op is not None and find(kind.op.name).product is not None
-    nameless = found.role is Role.OTHER and found.source == "none"
-    return found.role.is_gemm or (nameless and multiplies)
+    return kind.is_gemm or (kind.is_nameless and find(kind.op.name).product is not None)
 
 
 def _heard(kind: Kind, word: KernelName) -> Kind:
@@ -159,18 +145,18 @@ def _heard(kind: Kind, word: KernelName) -> Kind:
     found = kind.classification
     said = f"{word.reason.partition(':')[0]} as {word.a} x {word.b}"
     if found.precision is Precision.UNKNOWN:
-        found = replace(
-            found,
-            role=found.role if found.role.is_gemm else Role.GEMM,
+        return kind.changed(
+            said,
+            role=found.role if kind.is_gemm else Role.GEMM,
             precision=word.precision,
             a=word.a,
             b=word.b,
             scaling=word.scaling or found.scaling,
             library=word.library if found.library == "unknown" else found.library,
-            reason=f"{found.reason}; {said}",
             source="library",
         )
-    elif not alike(found.precision, word.precision):
-        conflict = f"the name says {found.precision.value} ({found.reason}), and it is {said}"
-        found = replace(found, precision=Precision.UNKNOWN, conflict=conflict)
+    if alike(found.precision, word.precision):
+        return kind
+    conflict = f"the name says {found.precision.value} ({found.reason}), and it is {said}"
+    found = replace(found, precision=Precision.UNKNOWN, conflict=conflict)
     return kind._replace(classification=found)

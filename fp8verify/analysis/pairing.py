@@ -22,20 +22,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import gcd
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil, gcd
 from typing import Final, NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import (
-    ANY_SIZE,
-    EXPERTS,
-    Gemm,
-    GemmShape,
-    Kind,
-    Kinds,
-    gradient,
-    layer_shapes,
-)
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, GemmShape, Kind, Kinds, layer_shapes
 from fp8verify.analysis.purpose import is_update, multiplies_square
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
 from fp8verify.thresholds import HALF
@@ -51,7 +42,7 @@ class _Waiting:
 
     def __init__(self, gemms: Iterable[Gemm] = ()) -> None:
         self._open: dict[_Size, list[Gemm]] = defaultdict(list)
-        self._taken: dict[_Size, Counter[Leg]] = defaultdict(Counter)
+        self._taken: dict[_Size, dict[Leg, float]] = defaultdict(lambda: defaultdict(float))
         self._last: dict[_Size, Gemm] = {}
         for gemm in gemms:
             self.add(gemm)
@@ -64,13 +55,13 @@ class _Waiting:
         """Return the forward GEMM of a gradient; two gradients have one."""
         size = self._forward_size(gemm)
         taken = self._taken[size]
-        before = _half(taken)
+        before = ceil(max(taken.values(), default=0))
         # Of two gradients that may be either, one is dgrad and one wgrad.
         is_certain = gemm.leg is not Leg.BACKWARD and size != ANY_SIZE
         legs = (gemm.leg,) if is_certain else GRADIENT_LEGS
         for leg in legs:
-            taken[leg] += 2 // len(legs)
-        if _half(taken) > before:
+            taken[leg] += 1 / len(legs)
+        if ceil(max(taken.values())) > before:
             self._mark(size)
         return self._last.get(size)
 
@@ -99,11 +90,6 @@ class _Waiting:
         if gemm.leg is not Leg.WGRAD:
             sizes.append((shape.m, shape.k, shape.n))
         return next((size for size in sizes if size in self._open), ANY_SIZE)
-
-
-def _half(taken: Counter[Leg]) -> int:
-    """Return how many forward GEMMs the gradients belong to, which count two each."""
-    return -(-max(taken.values(), default=0) // 2)
 
 
 class Node(NamedTuple):
@@ -145,18 +131,14 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         if inputs is not None:
             gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
         layers = [forward] if inputs and inputs.grouped else [[gemm] for gemm in forward]
-        work = [
-            (leg, gemm.shape)
-            for layer in reversed(layers)
-            for leg in GRADIENT_LEGS
-            for gemm in layer
-        ]
+        in_turn = ((leg, layer) for layer in reversed(layers) for leg in GRADIENT_LEGS)
+        work = [(leg, gemm.shape) for leg, layer in in_turn for gemm in layer]
         if len(gradients) == len(work) - 1 and first < HALF * whole:
             del work[-2]
         if len(gradients) == len(work) and len(layers) <= 2:
             for gemm, (leg, shape) in zip(gradients, work, strict=True):
                 gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
-                gemm.shape = gemm.shape or gradient(shape, gemm.leg)
+                gemm.shape = gemm.shape or (shape and shape.gradient(gemm.leg))
     last: dict[tuple[int, int], Gemm] = {}
     for gemm in gemms:
         site = gemm.call, gemm.node
@@ -169,7 +151,7 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
 def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
     """Settle the shapes of the GEMMs that functions of whole layers launch, in turn."""
     turn: Counter[tuple[int, OpContext | None]] = Counter()
-    shapes: dict[int, list[GemmShape | None]] = {}
+    shapes: dict[int, list[GemmShape]] = {}
     for gemm in gemms:
         if gemm.kind_id not in shapes:
             shapes[gemm.kind_id] = layer_shapes(gemm.kind)
@@ -188,7 +170,7 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
         whole: whether the window holds whole steps.
     """
     products = [gemm for gemm in gemms if gemm.kind.multiplies]
-    if not any(gemm.leg in BACKWARD_LEGS and gemm.kind.op for gemm in gemms):
+    if not any(gemm.leg in BACKWARD_LEGS and gemm.kind.op.name for gemm in gemms):
         return  # no backward pass is known: all may train
     of_all = _Waiting()
     by_node = {number: _Waiting(node.forward) for number, node in nodes.items()}
@@ -201,7 +183,7 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
         elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = waiting.take(gemm)
             call = nodes[gemm.node].forward if waiting is not of_all else []
-            if call and not any(name.startswith(_GRAPH) for name in call[0].kind.around):
+            if call and not any(name.startswith(_GRAPH) for name in call[0].kind.op.around):
                 for forward in call:  # of a layer they train together, of a graph they need not
                     forward.trained = True
         if gemm.leg is Leg.FPROP:
@@ -222,39 +204,40 @@ def _settle_delayed(products: Sequence[Gemm], nodes: Mapping[int, Node]) -> None
     for forward, gradients in nodes.values():
         if gradients:
             missing[gradients[0].step] += 2 * len(forward) - len(gradients)
-    turned: set[int] = set()
     outside: dict[int, list[Gemm]] = defaultdict(list)
-    for gemm in products:
-        if gemm.leg in BACKWARD_LEGS:
-            turned.add(gemm.step)
-        elif gemm.step in turned and gemm.leg is Leg.FPROP and not gemm.trained:
-            outside[gemm.step] += [gemm] if gemm.makes < 0 and gemm.shape is None else []
+    for _, gemm in _after_gradients(products):
+        if gemm.makes < 0 and gemm.shape is None:
+            outside[gemm.step].append(gemm)
     for step, delayed in outside.items():
         if HALF * missing[step] <= len(delayed) <= missing[step]:
             for gemm in delayed:
                 gemm.leg, gemm.trained = Leg.BACKWARD, True
 
 
-def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
-    """Give an optimizer its products outside of its range: chains of X·Xᵀ after the gradients."""
-    sizes = {gemm.size for gemm in gemms if gemm.trained}
+def _after_gradients(gemms: Iterable[Gemm]) -> Iterator[tuple[int, Gemm]]:
+    """Yield, with their places, forward GEMMs that train nothing, behind a gradient of the step."""
     turned: set[int] = set()
-    chain: set[int] = set()
     for place, gemm in enumerate(gemms):
         if gemm.leg in BACKWARD_LEGS:
             turned.add(gemm.step)
-        elif gemm.step in turned and gemm.kind_id not in surely_forward and gemm.size not in sizes:
-            high = gemm.leg is Leg.FPROP and not gemm.kind.classification.precision.is_low
-            if high and not gemm.trained and gemm.kind.op and multiplies_square(gemm.kind.op):
-                chain.add(place)
+        elif gemm.step in turned and gemm.leg is Leg.FPROP and not gemm.trained:
+            yield place, gemm
+
+
+def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
+    """Give an optimizer its products outside of its range: chains of X·Xᵀ after the gradients."""
+    sizes = {gemm.size for gemm in gemms if gemm.trained}
+    chain = {
+        place
+        for place, gemm in _after_gradients(gemms)
+        if gemm.kind_id not in surely_forward
+        and gemm.size not in sizes
+        and not gemm.kind.classification.precision.is_low
+        and multiplies_square(gemm.kind.op)
+    }
     for place in chain:
         if not chain.isdisjoint((place - 1, place + 1)):
             gemms[place].leg = Leg.OPTIMIZER
-
-
-def forward_of(gemms: Iterable[Gemm]) -> list[Gemm]:
-    """Return the forward GEMMs that train."""
-    return [g for g in gemms if g.leg is Leg.FPROP and g.trained and g.kind.multiplies]
 
 
 # ---- micro-batches
@@ -271,36 +254,33 @@ def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> N
     for gemm in gemms:
         if gemm.forward is not None and gemm.node == gemm.forward.makes >= 0:
             consumed.setdefault(gemm.node, starts[gemm.place])
-    ends = sorted(_starts(trace, kinds, _is_end))
+    ends = [starts[place] for place in kinds.started(_is_end)]
     number: Counter[int] = Counter()
     for piece in _pieces(gemms, consumed):
         length = _repetition(piece, [starts[gemm.place] for gemm in piece], ends)
         for place, gemm in enumerate(piece):
             gemm.micro_batch = number[gemm.step] + place // length
         number[piece[0].step] += len(piece) // length
-    updates = [] if trace.steps else sorted(_starts(trace, kinds, is_update))
-    forward = {id(gemm) for gemm in forward_of(gemms)}
+    updates = [] if trace.steps else [starts[place] for place in kinds.started(is_update)]
     current: dict[int, int] = defaultdict(int)
     for gemm in gemms:
-        if id(gemm) in forward:
+        if gemm.trains_forward:
             current[gemm.step] = gemm.micro_batch
         elif gemm.forward is not None:
             gemm.micro_batch = gemm.forward.micro_batch
         else:
-            is_loose = gemm.kind.op is None
-            part = bisect_right(updates, starts[gemm.place]) if is_loose else 0
+            part = 0 if gemm.kind.op.name else bisect_right(updates, starts[gemm.place])
             gemm.micro_batch = part or current[gemm.step]
 
 
 def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Gemm]]:
     """Yield the forward GEMMs of each step up to where gradients tell a cut."""
-    wanted = {id(gemm) for gemm in forward_of(gemms)}
     open_: dict[int, list[Gemm]] = {}
     turned: set[int] = set()
     for gemm in gemms:
         if gemm.leg in BACKWARD_LEGS:
             turned.add(gemm.step)
-        if id(gemm) not in wanted:
+        if not gemm.trains_forward:
             continue
         piece = open_.setdefault(gemm.step, [])
         before = consumed.get(piece[-1].makes) if piece else None
@@ -322,16 +302,6 @@ def _repetition(piece: Sequence[Gemm], starts: Sequence[int], ends: Sequence[int
     return length if sizes == sizes[:length] * (len(piece) // length) else len(piece)
 
 
-def _starts(trace: Trace, kinds: Kinds, wanted: Callable[[Kind], bool]) -> Iterator[int]:
-    """Yield when the kernels of some kinds began."""
-    chosen = [wanted(kind) for kind in kinds.rows]
-    for number, start in zip(kinds.ids, trace.kernels.start_ns, strict=True):
-        if chosen[number]:
-            yield start
-
-
 def _is_end(kind: Kind) -> bool:
-    if kind.op is not None and kind.op.backward:
-        return False
-    names = kind.around or (kind.name[:200],)
-    return any(_ENDS.search(name) for name in names)
+    names = kind.op.around or (kind.name[:200],)
+    return not kind.op.backward and any(map(_ENDS.search, names))

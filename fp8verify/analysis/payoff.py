@@ -15,8 +15,9 @@ from math import fsum, prod
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.gather import TraceEvidence
-from fp8verify.analysis.gemms import GemmRow, KindTotal, micros, rounded
+from fp8verify.analysis.gemms import GemmRow, micros, rounded
 from fp8verify.analysis.gpus import part_of
+from fp8verify.analysis.kinds import KindTotal
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import PayoffReport, TaxEntry, TaxReport
@@ -118,7 +119,7 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
         if purpose is not None:
             op = total.kind.op
             fused = total.kind.classification.library != "PyTorch"
-            row = totals[purpose, op.name if op else None, _leg_of(op), fused]
+            row = totals[purpose, op.name or None, _leg_of(op), fused]
             row[0] += total.calls
             row[1] += total.time_ns
     rows = [
@@ -128,10 +129,10 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
     return tuple(sorted(rows, key=lambda row: -row.time_us))
 
 
-def _leg_of(op: OpContext | None) -> Leg:
+def _leg_of(op: OpContext) -> Leg:
     """Say for which leg it ran: a gradient's cast serves dgrad and wgrad both."""
-    if op is None or not op.backward:
-        return Leg.FPROP if op is not None else Leg.UNKNOWN
+    if not op.backward:
+        return Leg.FPROP if op.name else Leg.UNKNOWN
     return Leg.RECOMPUTE if LAYER_FUNCTIONS.intersection(op.parents) else Leg.BACKWARD
 
 
@@ -195,7 +196,7 @@ def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Weigh
 
     None if a step is one micro-batch, or sizes are not recorded.
     """
-    last, gemms = Counter[int](), Counter[OpContext | None]()
+    last, gemms = Counter[int](), Counter[OpContext]()
     for row in trace.trained:
         last[row.step] = max(last[row.step], row.micro_batch)
         gemms[row.kind.op] += row.calls
@@ -203,7 +204,7 @@ def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Weigh
     layers = _layers_by_size(trace, modules)
     by_op: dict[OpContext, list[int]] = defaultdict(lambda: [0, 0])
     for total in trace.others if micro_batches > 1 and steps else ():
-        if total.kind.op is not None and purpose_of(total.kind) is not None:
+        if total.kind.op.name and purpose_of(total.kind) is not None:
             is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
             by_op[total.kind.op][0] += total.calls * is_cast
             by_op[total.kind.op][1] += total.time_ns

@@ -29,25 +29,34 @@ _FORWARD: Final = re.compile(
 )
 
 QUANTIZING: Final = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
+# Of kernels that read what casts wrote, and whose own types are no cast's.
+CONSUMERS: Final = (Role.GEMM, Role.GROUPED_GEMM, Role.ATTENTION, Role.COMMUNICATION)
+FP8_TYPE: Final = re.compile(r"Float8_e(?:4m3|5m2)")
 
 
-def range_of(op: OpContext) -> int | None:
-    """Return the place among an operator and its parents of the optimizer's range, if any."""
-    return next((i for i, name in enumerate(op.around) if _RANGE.match(name)), None)
+def takes_fp8(op: OpContext) -> bool:
+    """Whether a tensor in FP8 is among the recorded inputs of an operator."""
+    return any(map(FP8_TYPE.search, op.types))
 
 
-def in_optimizer(op: OpContext | None) -> bool:
+def _inside_range(op: OpContext) -> tuple[str, ...] | None:
+    """Return an operator and its parents inside the optimizer's range, None outside of any."""
+    ranges = (place for place, name in enumerate(op.around) if _RANGE.match(name))
+    place = next(ranges, None)
+    return None if place is None else op.around[:place]
+
+
+def in_optimizer(op: OpContext) -> bool:
     """Whether an optimizer launched a kernel, and not the model inside its closure."""
-    inside = None if op is None else range_of(op)
-    if op is None or inside is None:
+    between = _inside_range(op)
+    # A node is the backward pass of a closure.
+    if between is None or (op.backward and any(map(node_of, between))):
         return False
-    between = op.around[:inside]
-    if op.backward and any(node_of(name) for name in between):
-        return False  # the backward pass of a closure
-    return not any(map(_is_of_layers, between))
+    return not any(map(is_of_layers, between))
 
 
-def _is_of_layers(name: str) -> bool:
+def is_of_layers(name: str) -> bool:
+    """Whether an operator or a function is of layers, which no optimizer calls."""
     row = find(name)
     return row.layer or row.linear or row.encloses is not None or row.part is Part.LAYER
 
@@ -60,44 +69,27 @@ def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[i
         kinds: all kinds of kernel.
     """
     closure = runs_closure(ops)
-    loops = [kind.op for kind in kinds if kind.op and kind.name.startswith(_FOREACH)]
-    compiled = {_graph(op) for op in loops if _is_compiled(op)}
-    found = set()
-    for number, kind in enumerate(kinds):
-        op = kind.op
-        if op is None or not kind.classification.role.is_gemm:
-            continue
-        if range_of(op) is not None:
-            low = kind.classification.precision.is_low
-            is_own = in_optimizer(op) and (not closure or (multiplies_square(op) and not low))
-            is_own = is_own and not has_gradient(kind)
-        else:
-            is_own = not op.backward and _is_compiled(op) and _graph(op) in compiled
-        if is_own:
-            found.add(number)
-    return found
+    compiled = {_graph(kind.op) for kind in kinds if kind.name.startswith(_FOREACH)} - {()}
+
+    def is_own(kind: Kind) -> bool:
+        if _inside_range(kind.op) is None:
+            return not kind.op.backward and _graph(kind.op) in compiled
+        of_closure = kind.classification.precision.is_low or not multiplies_square(kind.op)
+        return in_optimizer(kind.op) and not (has_gradient(kind) or (closure and of_closure))
+
+    return {number for number, kind in enumerate(kinds) if kind.is_gemm and is_own(kind)}
 
 
 def runs_closure(ops: Iterable[OpContext]) -> bool:
     """Whether an optimizer ran the model's forward pass, given it as a closure."""
-    return any(map(_is_forward_inside, ops))
-
-
-def _is_forward_inside(op: OpContext) -> bool:
-    inside = range_of(op)
-    if inside is None or op.backward:
-        return False
-    return any(_is_of_layers(name) or _FORWARD.fullmatch(name) for name in op.around[:inside])
-
-
-def _is_compiled(op: OpContext) -> bool:
-    """Whether compiled code outside autograd ran it, such as a compiled optimizer."""
-    compiled = any(_COMPILED.match(name) for name in op.around)
-    return compiled and not any(name.startswith("CompiledFunction") for name in op.around)
+    inside = (_inside_range(op) or () for op in ops if not op.backward)
+    return any(is_of_layers(name) or _FORWARD.fullmatch(name) for names in inside for name in names)
 
 
 def _graph(op: OpContext) -> tuple[str, ...]:
-    return tuple(name for name in op.parents if _COMPILED.match(name))
+    """Return the compiled code outside autograd that ran it, such as a compiled optimizer."""
+    in_autograd = any(name.startswith("CompiledFunction") for name in op.around)
+    return () if in_autograd else tuple(filter(_COMPILED.match, op.around))
 
 
 def multiplies_square(op: OpContext) -> bool:
@@ -118,7 +110,8 @@ FP8_FUNCTIONS = frozenset(
     name + suffix for name in LAYER_FUNCTIONS | _names(Part.CAST) for suffix in ("", "Backward")
 )
 _AMAX_OPS, _SCALE_OPS = _names(Part.AMAX), _names(Part.SCALE)
-_GATHER_OPS = _AMAX_OPS | _SCALE_OPS
+# Roles of kernels inside FP8's functions that do not serve it.
+_ASIDE = (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY)
 # Casts, and what a compiler makes of them.
 _CASTING = frozenset({Role.ELEMENTWISE, Role.REDUCTION, Role.OTHER})
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
@@ -126,15 +119,18 @@ _LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
 _ROLES = {Role.CAST_QUANTIZE: "cast", Role.AMAX_REDUCE: "amax", Role.TRANSPOSE: "transpose"}
 
 
-def of_the_model(op: OpContext | None) -> bool:
-    """Whether neither the optimizer nor a codec of collectives launched a kernel."""
-    if op is None:
-        return True
-    if find(op.name).part is Part.CODEC:
-        return False
-    # A profiler that an optimizer's hook steps begins the next step inside the optimizer's range;
-    # the trace engine cuts that where the step is annotated, and it need not be.
-    return not in_optimizer(op)
+def of_the_model(op: OpContext) -> bool:
+    """Whether neither the optimizer nor a codec of collectives launched a kernel.
+
+    A profiler that an optimizer's hook steps begins the next step inside the optimizer's range; the
+    trace engine cuts that where the step is annotated, and it need not be.
+    """
+    return find(op.name).part is not Part.CODEC and not in_optimizer(op)
+
+
+def _gathers(op: OpContext) -> bool:
+    """Whether parameters are cast before they are gathered."""
+    return any(find(name).part is Part.GATHER for name in op.parents)
 
 
 def is_node_of_gemms(name: str) -> bool:
@@ -143,22 +139,24 @@ def is_node_of_gemms(name: str) -> bool:
     if function is None:
         return False
     product = find(f"aten::{function.lower()}").product
-    return _is_of_layers(function) or (product is not None and product.counts is Counts.PLAIN)
+    return is_of_layers(function) or (product is not None and product.counts is Counts.PLAIN)
 
 
 def purpose_of(kind: Kind) -> str | None:
     """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
-    op, role = kind.op, kind.classification.role
-    if op is not None and FP8_FUNCTIONS.intersection(op.around):
-        aside = role in (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY)
-        return None if aside else _purpose_inside(op, role)
-    if not of_the_model(op):
+    op, role, around = kind.op, kind.classification.role, set(kind.op.around)
+    inside = not FP8_FUNCTIONS.isdisjoint(around)
+    if role in _ASIDE if inside else not of_the_model(op):
         return None
-    if op is not None and any(find(name).part is Part.GATHER for name in op.parents):
-        around = _GATHER_OPS.intersection(op.around)
-        if around:
-            return "amax" if around & _AMAX_OPS else "scale"
-    return _ROLES.get(role) or _by_types(kind)
+    if inside or _gathers(op):
+        if around & _AMAX_OPS or (inside and role is Role.AMAX_REDUCE):
+            return "amax"
+        if around & _SCALE_OPS or (inside and "double" in op.types):
+            return "scale"
+    if not inside:
+        return _ROLES.get(role) or _by_types(kind)
+    moves = sum("Float8" in name for name in op.types) > 1 and role is not Role.CAST_QUANTIZE
+    return "transpose" if role is Role.TRANSPOSE or moves else "cast"
 
 
 def _by_types(kind: Kind) -> str | None:
@@ -167,27 +165,14 @@ def _by_types(kind: Kind) -> str | None:
     Other kernels that a GEMM's own operator launches set it up.
     """
     op, role = kind.op, kind.classification.role
-    if op is None or role not in _CASTING or find(op.name).product is not None:
-        return None
-    low = [name for name in op.types if _LOW_TYPE.search(name)]
-    if not low:
+    low = sum(_LOW_TYPE.search(name) is not None for name in op.types)
+    if not low or role not in _CASTING or find(op.name).product is not None:
         return None
     # Tensors of numbers, not of scales or scalars.
-    matrices = [n for n, dims in zip(op.types, op.dims, strict=False) if len(dims) > 1 and n]
-    return "transpose" if len(low) == len(matrices) > 1 else "cast"
-
-
-def _purpose_inside(op: OpContext, role: Role) -> str:
-    """Return which part of torchao's casts an eager operator is: amax, scale, cast, or layout."""
-    around = set(op.around)
-    if role is Role.AMAX_REDUCE or around & _AMAX_OPS:
-        return "amax"
-    if around & _SCALE_OPS or "double" in op.types:
-        return "scale"
-    moves = [name for name in op.types if "Float8" in name]
-    if role is Role.TRANSPOSE or (len(moves) > 1 and role is not Role.CAST_QUANTIZE):
-        return "transpose"
-    return "cast"
+    matrices = sum(
+        len(dims) > 1 and name != "" for name, dims in zip(op.types, op.dims, strict=False)
+    )
+    return "transpose" if low == matrices > 1 else "cast"
 
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
@@ -213,31 +198,25 @@ _MAX_NAME = 400
 
 def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
     """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
-    if any(kind.op is not None and kind.op.backward for kind in kinds):
-        return True
     vague = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
-    return any(gemm.leg in vague for gemm in gemms)
+    return any(kind.op.backward for kind in kinds) or any(gemm.leg in vague for gemm in gemms)
 
 
 def is_update(kind: Kind) -> bool:
     """Whether a kernel is of an optimizer's step."""
-    if any("zero_grad" in name for name in kind.around):
-        return False
-    if kind.op is not None and range_of(kind.op) is not None:
-        return True
-    return any(map(_UPDATES.match, (kind.name[:_MAX_NAME], *kind.around)))
+    names = (kind.name, *kind.op.around)
+    return not any("zero_grad" in name for name in names) and any(map(is_of_optimizer, names))
 
 
 def is_of_optimizer(name: str) -> bool:
-    """Whether an operator or a range by its name is an optimizer's step."""
+    """Whether an operator, a kernel or a range by its name is of an optimizer's step."""
     is_range = _RANGE.match(name) and "zero_grad" not in name
     return bool(is_range or _UPDATES.match(name[:_MAX_NAME]))
 
 
 def proves_training(kind: Kind) -> bool:
     """Whether a kernel is of a backward pass, or of the optimizer's step that follows one."""
-    ran_backward = kind.op is not None and kind.op.backward
-    return ran_backward or is_of_backward(kind) or is_update(kind)
+    return kind.op.backward or is_of_backward(kind) or is_update(kind)
 
 
 def has_gradient(kind: Kind) -> bool:
@@ -255,14 +234,13 @@ def is_of_backward(kind: Kind) -> bool:
 # FP8 has other uses: KV caches, all-to-all of tokens, attention, optimizer states. Emulated FP8
 # casts the operands of a layer right before its GEMM, on the same stream.
 
-_FP8_TYPE: Final = re.compile(r"Float8_e\dm\d")
 _READS: Final = re.compile(r"dequant|upcast", re.IGNORECASE)
 
 
 class _Cast(NamedTuple):
     """Elements of the FP8 tensors of a cast; None if it may feed any following GEMM."""
 
-    written: frozenset[int] | None
+    written: frozenset[int] | None = frozenset()
     read: frozenset[int] = frozenset()
 
 
@@ -272,58 +250,47 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
     Casts for attention, collectives or FP8 GEMMs do not count, nor do weights that are only stored
     or rounded in FP8.
     """
-    casts = {n: cast for n, kind in enumerate(kinds.rows) if (cast := _cast(kind)) is not None}
-    if not casts:
+    casts = [_cast(kind) for kind in kinds.rows]
+    if not any(casts):
         return 0
     of_layers = {g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
-    columns, fed = trace.kernels, 0
-    waiting: dict[int, list[_Cast]] = defaultdict(list)
-    for place in sorted(range(len(columns)), key=columns.start_ns.__getitem__):
-        number, stream = kinds.ids[place], columns.stream[place]
-        kind, cast = kinds.rows[number], casts.get(number)
-        role = kind.classification.role
+    fed, waiting = 0, defaultdict[int, list[_Cast]](list)
+    for place in kinds.started(
+        lambda k: k.classification.role in CONSUMERS or _cast(k) is not None
+    ):
+        cast, stream = casts[kinds.ids[place]], trace.kernels.stream[place]
         if cast is not None:
-            parents = () if kind.op is None else kind.op.parents
-            gathers = any(find(name).part is Part.GATHER for name in parents)
-            waiting[stream].append(cast._replace(written=frozenset()) if gathers else cast)
-        elif role.is_gemm or role in (Role.ATTENTION, Role.COMMUNICATION):
-            gemm = of_layers.get(place)
-            fed += gemm is not None and _feed(waiting[stream], gemm)
-            waiting[stream] = []
+            waiting[stream].append(cast)
+        else:
+            gemm, before = of_layers.get(place), waiting.pop(stream, [])
+            fed += gemm is not None and _feed(before, gemm)
     return fed
 
 
 def _cast(kind: Kind) -> _Cast | None:
-    """Return what a kernel of the model casts to FP8, None for any other kernel."""
+    """Return what a kernel of the model casts to FP8, None for any other kernel.
+
+    Operators record their inputs; `copy_` records its output first.
+    """
     found, op = kind.classification, kind.op
-    if found.role.is_gemm or found.role in (Role.ATTENTION, Role.COMMUNICATION):
+    if found.role in CONSUMERS or not of_the_model(op):
         return None
-    if not of_the_model(op):
-        return None
-    typed = op is not None and any(_FP8_TYPE.search(name) for name in op.types)
-    if not typed and not _casts_by_name(kind):
-        return None
-    if op is not None and FP8_FUNCTIONS.intersection(op.around):
-        return _Cast(None)
-    if op is not None and typed and any(op.dims):
-        return _typed(op)
-    return _Cast(None) if _casts_by_name(kind) else None
-
-
-def _casts_by_name(kind: Kind) -> bool:
-    found = kind.classification
-    casts = found.role in QUANTIZING and found.precision.is_low
-    return casts and not _READS.search(kind.name[:400])
-
-
-def _typed(op: OpContext) -> _Cast:
-    """Whether a cast reads or writes FP8: `copy_` records its output first, others their inputs."""
-    typed = list(zip(op.types, op.dims, strict=False))
-    sizes = frozenset(prod(dims) for name, dims in typed if _FP8_TYPE.search(name) and dims)
-    tensors = [name for name, dims in typed if dims]
-    first_is_fp8 = bool(tensors) and _FP8_TYPE.search(tensors[0]) is not None
-    writes = first_is_fp8 if op.name == "aten::copy_" else not first_is_fp8
-    return _Cast(sizes) if writes else _Cast(frozenset(), sizes)
+    named = (
+        found.role in QUANTIZING and found.precision.is_low and not _READS.search(kind.name[:400])
+    )
+    tensors = [
+        (FP8_TYPE.search(name), prod(dims))
+        for name, dims in zip(op.types, op.dims, strict=False)
+        if dims
+    ]
+    inside = not FP8_FUNCTIONS.isdisjoint(op.around)
+    if not takes_fp8(op) or inside or not tensors:
+        cast = _Cast(None) if named or (inside and takes_fp8(op)) else None
+    else:
+        sizes = frozenset(size for is_fp8, size in tensors if is_fp8)
+        reads = (tensors[0][0] is not None) != (op.name == "aten::copy_")
+        cast = _Cast(read=sizes) if reads else _Cast(sizes)
+    return cast._replace(written=frozenset()) if cast and _gathers(op) else cast
 
 
 def _feed(casts: list[_Cast], gemm: Gemm) -> bool:

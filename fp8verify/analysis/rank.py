@@ -8,9 +8,10 @@ from functools import cached_property
 from msgspec import Struct
 
 from fp8verify.analysis.gather import TraceEvidence
-from fp8verify.analysis.gemms import GemmRow, KindTotal, gemm_totals, gpu_time
+from fp8verify.analysis.gemms import GemmRow, gemm_totals, gpu_time
 from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.inputs import is_unrecognized
+from fp8verify.analysis.kinds import KindTotal
 from fp8verify.analysis.layers import Layers, join_by_size
 from fp8verify.analysis.payoff import payoff
 from fp8verify.analysis.purpose import QUANTIZING, of_the_model

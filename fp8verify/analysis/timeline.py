@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain, compress, pairwise
-from operator import not_
+from itertools import chain, pairwise
 from statistics import fmean, median, variance
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import asdict
 
 from fp8verify.analysis.gemms import micros, rounded
-from fp8verify.analysis.kinds import Kinds
+from fp8verify.analysis.kinds import Kind, Kinds
 from fp8verify.kernels import Classification
 from fp8verify.report.model.parts import (
     CollectiveRow,
@@ -61,22 +60,22 @@ class Timeline(NamedTuple):
     steps: tuple[int | None, ...] = ()
 
 
-def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline:
+def measure(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Timeline:
     """Measure the timeline of a trace.
 
     Args:
         trace: the kernels.
-        roles: the roles of the kernels, in the file's order.
+        kinds: theirs.
         bounds: start and end of each step's kernels.
     """
     columns = trace.kernels
-    if not len(columns):
+    order = kinds.started(lambda _: True)
+    if not order:
         return Timeline(steps=step_times(bounds))
-    order = sorted(range(len(columns)), key=columns.start_ns.__getitem__)
-    talks = list(map(Role.COMMUNICATION.__eq__, map(roles.__getitem__, order)))
-    busy, end = _covered(columns, order)
-    talking, _ = _covered(columns, compress(order, talks))
-    computing, _ = _covered(columns, compress(order, map(not_, talks))) if talking else (busy, end)
+    busy, end = computing, _ = _covered(columns, order)
+    talking, _ = _covered(columns, kinds.started(_communicates))
+    if talking:
+        computing, _ = _covered(columns, kinds.started(lambda kind: not _communicates(kind)))
     return Timeline(
         span=end - columns.start_ns[order[0]],
         busy=busy,
@@ -84,6 +83,10 @@ def measure(trace: Trace, roles: Sequence[Role], bounds: StepBounds) -> Timeline
         exposed=busy - computing,
         steps=step_times(bounds),
     )
+
+
+def _communicates(kind: Kind) -> bool:
+    return kind.classification.role is Role.COMMUNICATION
 
 
 def join(parts: Sequence[Timeline]) -> Timeline:
@@ -302,12 +305,13 @@ class CollectiveTotal(Collective, frozen=True, kw_only=True):
         return self.name.lower().startswith(names)
 
 
-def collective_totals(trace: Trace, roles: Sequence[Role]) -> tuple[CollectiveTotal, ...]:
+def collective_totals(trace: Trace, kinds: Kinds) -> tuple[CollectiveTotal, ...]:
     """Add up the communication kernels of a trace by what they moved."""
     totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     columns = trace.kernels
-    for place, (role, collective) in enumerate(zip(roles, columns.collective, strict=True)):
-        if collective >= 0 or role is Role.COMMUNICATION:
+    talks = list(map(_communicates, kinds.rows))
+    for place, (number, collective) in enumerate(zip(kinds.ids, columns.collective, strict=True)):
+        if collective >= 0 or talks[number]:
             name = -1 if collective >= 0 else columns.name[place]
             total = totals[collective, name]
             total[0] += 1

@@ -43,7 +43,7 @@ def _unlogged(rank: RankEvidence) -> str | None:
 
 def _outside(rank: RankEvidence) -> str | None:
     """Say that GEMMs outside of any operator may be most of the run."""
-    outside = [row for row in rank.trace.untrained if row.kind.op is None]
+    outside = [row for row in rank.trace.untrained if not row.kind.op.name]
     high = [row for row in outside if not row.precision.is_low]
     linear, time_ns = rank.linear, sum(row.time_ns for row in high)
     low = linear.total_ns * (linear.low_precision_share_of_time or 0)
@@ -68,7 +68,7 @@ def _untimed(rank: RankEvidence) -> str | None:
 
 def _hidden(rank: RankEvidence) -> str | None:
     """Say where FP8 may have run although no GEMM shows it."""
-    outside = [row for row in rank.trace.untrained if row.kind.op is None]
+    outside = [row for row in rank.trace.untrained if not row.kind.op.name]
     low = sum(row.time_ns for row in outside if row.precision.is_low)
     if low > NEGLIGIBLE * (low + rank.linear.total_ns):
         return (
@@ -183,9 +183,7 @@ def _only_stored(stored: StorageRecord) -> str:
 
 def runs_transformer_engine(row: GemmRow) -> bool:
     """Whether a GEMM was launched by one of Transformer Engine's functions."""
-    op = row.kind.op
-    around = () if op is None else (op.name, *op.parents)
-    return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in around)
+    return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in row.kind.op.around)
 
 
 def logged_cause(promises: Promises) -> str | None:

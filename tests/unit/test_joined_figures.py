@@ -10,12 +10,12 @@ from fp8verify.analysis.layers import NamedLayers
 from fp8verify.analysis.recorded import scalars_of
 from fp8verify.capture.schema import MeasuredRecord, TensorRecord
 from fp8verify.kernels import classify, decode
-from fp8verify.terms import Leg
+from fp8verify.terms import NO_OP, Leg
 
 
 def row(layer: str) -> GemmRow:
     found = classify(decode("nvjet_qqtst_128x128_128x6_1x2_h_bz_TNT"), None)
-    return GemmRow(Kind("gemm", None, found), 0, Leg.FPROP, 2, 30, 200, layer=layer)
+    return GemmRow(Kind("gemm", NO_OP, found), 0, Leg.FPROP, 2, 30, 200, layer=layer)
 
 
 def test_layers_stand_in_the_order_in_which_they_ran() -> None:

@@ -9,7 +9,7 @@ from fp8verify.analysis.legs import place_gemms
 from fp8verify.analysis.pairing import nodes_of, pair, settle_by_node, settle_optimizer
 from fp8verify.analysis.purpose import multiplies_square
 from fp8verify.kernels import classify, decode
-from fp8verify.terms import OpContext, Role
+from fp8verify.terms import NO_OP, OpContext, Role
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
 
 Site = tuple[Kind, int]  # a kind and how often it was launched
@@ -46,8 +46,7 @@ def placed(order: list[tuple[int, int]] | None, *sites: Site) -> list[list[Gemm]
     gemms = []
     for place, (number, node) in enumerate(launches):
         kind = kinds[number]
-        backward = kind.op is not None and kind.op.backward
-        site = (-1, -1, node) if backward else (node, node, -1)
+        site = (-1, -1, node) if kind.op.backward else (node, node, -1)
         gemms.append(Gemm(place, 0, number, kind, gemm_shape(kind.op), *site))
     place_gemms(gemms)
     settle_by_node(gemms, nodes_of(gemms))
@@ -214,7 +213,7 @@ def test_a_transposed_weight_makes_no_recomputation() -> None:
 
 def test_a_gradient_without_context_is_of_the_backward_pass() -> None:
     gradient, forward = (
-        (Kind(kernel, None, classify(decode(kernel), None)), 1)
+        (Kind(kernel, NO_OP, classify(decode(kernel), None)), 1)
         for kernel in (FP8_GRADIENT_KERNEL, FP8_KERNEL)
     )
     assert legs(gradient, forward) == [["backward"], ["unknown"]]

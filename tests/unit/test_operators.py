@@ -155,7 +155,3 @@ def test_shapes_of_products_follow_from_the_operators_schemas(
     found = gemm_shape(OpContext(name=name, dims=dims))
     assert found == shape
     assert found is None or found.flops == 2 * prod(found)
-
-
-def test_no_operator_has_no_shape() -> None:
-    assert gemm_shape(None) is None

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify import Report, inspect
+from fp8verify.analysis.kinds import Kinds
 from fp8verify.analysis.timeline import measure, step_bounds
 from fp8verify.report.model.parts import PayoffReport
 from fp8verify.report.sentences import payoff
-from fp8verify.terms import Role
 from fp8verify.trace import Step, Trace
 from tests.hand_built import (
     BF16,
@@ -164,15 +164,15 @@ kernels = st.lists(
 def test_the_timeline_is_what_counting_nanoseconds_gives(
     rows: list[tuple[int, int, bool, int]],
 ) -> None:
-    trace = Trace(source="x", names=["k"], steps=[Step(1, 0, 1), Step(2, 1, 2)])
-    roles = []
+    names = ["k", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"]
+    trace = Trace(source="x", names=names, steps=[Step(1, 0, 1), Step(2, 1, 2)])
     for start, duration, talks, step in rows:
-        trace.kernels.name.append(0)
+        trace.kernels.name.append(talks)
+        trace.kernels.op.append(-1)
         trace.kernels.start_ns.append(start)
         trace.kernels.duration_ns.append(duration)
         trace.kernels.step.append(step)
-        roles.append(Role.COMMUNICATION if talks else Role.GEMM)
-    found = measure(trace, roles, step_bounds(trace))
+    found = measure(trace, Kinds(trace), step_bounds(trace))
     ticks = [(tick, talks) for start, time, talks, _ in rows for tick in range(start, start + time)]
     computing = {tick for tick, talks in ticks if not talks}
     talking = {tick for tick, talks in ticks if talks}

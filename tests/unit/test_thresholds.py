@@ -16,7 +16,7 @@ from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.kernels import Classification
 from fp8verify.report.model.parts import ExpectedReport
-from fp8verify.terms import Leg, Precision, Role
+from fp8verify.terms import NO_OP, Leg, Precision, Role
 from fp8verify.verdict.grid import Grid
 from tests.unit.test_numerics_findings import all_layers, codes, facts_of
 
@@ -83,7 +83,7 @@ def test_a_figure_of_a_tensor_counts_from_its_threshold_on(
 def row(step: int, flops: int, precision: Precision) -> GemmRow:
     known = Classification(role=Role.GEMM, precision=precision, library="made", reason="")
     shape = GemmShape(1, 1, 1, flops // 2)
-    return GemmRow(Kind("made", None, known), step, Leg.FPROP, 1, flops, flops, shape, layer="up")
+    return GemmRow(Kind("made", NO_OP, known), step, Leg.FPROP, 1, flops, flops, shape, layer="up")
 
 
 @pytest.mark.parametrize(("low", "is_short"), [(500, False), (498, True)])

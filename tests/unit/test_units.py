@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.analysis.gpus import fp8_encoding, multiplies, runs_elsewhere
+from fp8verify.analysis.gpus import multiplies, reads_fnuz, runs_elsewhere
 from fp8verify.terms import Precision
 
 MAX_1550 = "Intel(R) Data Center GPU Max 1550"
@@ -51,7 +51,6 @@ def test_hardware_has_units_for_the_formats_of_its_instruction_set(
 )
 def test_what_no_source_says_is_not_known(gpu: str | None, capability: str | None) -> None:
     assert multiplies(gpu, capability, Precision.FP8) is None
-    assert fp8_encoding(gpu, capability) is None
 
 
 def test_an_unknown_format_is_not_known_anywhere() -> None:
@@ -59,10 +58,9 @@ def test_an_unknown_format_is_not_known_anywhere() -> None:
 
 
 def test_mi300_multiplies_the_fnuz_encodings() -> None:
-    assert fp8_encoding("AMD Instinct MI300X", "9.4") == "fnuz"
-    assert fp8_encoding("AMD Instinct MI355X", "9.5") == "ocp"
-    assert fp8_encoding("NVIDIA H200", "9.0") == "ocp"
-    assert fp8_encoding("NVIDIA A100-SXM4-80GB", "8.0") is None
+    assert reads_fnuz("AMD Instinct MI300X", "9.4")
+    assert not reads_fnuz("AMD Instinct MI355X", "9.5")
+    assert not reads_fnuz("NVIDIA H200", "9.0")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from fp8verify import Policy
 from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.purpose import is_of_backward
 from fp8verify.kernels import classify, decode
+from fp8verify.terms import NO_OP
 from fp8verify.verdict.judge import judge
 from tests.hand_built import (
     BF16,
@@ -120,7 +121,7 @@ def test_with_operators_of_most_gemms_nothing_changes(build: TraceBuilder) -> No
     ],
 )
 def test_kernels_of_backward_passes_are_known_by_name(name: str, expected: bool) -> None:
-    assert is_of_backward(Kind(name, None, classify(decode(name), None))) is expected
+    assert is_of_backward(Kind(name, NO_OP, classify(decode(name), None))) is expected
 
 
 @pytest.mark.parametrize(

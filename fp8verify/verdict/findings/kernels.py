@@ -141,7 +141,7 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
     ]
     if not rows or not (rank.ran_low or promises.any):
         return
-    op = rows[0].kind.op
+    op = rows[0].kind.op.name
     experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
     names = patterns(experts)[:_NAMED_EXPERTS]
     by_recipe = all(promises.leaves_high(row.leg.value) for row in rows)
@@ -153,7 +153,7 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
         "by-design" if framework else "by-recipe" if by_recipe else "",
         count=sum(row.calls for row in rows),
         experts=f"MoE experts {', '.join(names)}" if names else "MoE experts",
-        op=f", {op.name}" if op else "",
+        op=f", {op}" if op else "",
         precision=rows[0].precision.value.upper(),
         work=rank.measure.amount(sum(row.time_ns for row in rows)),
         framework=framework,
@@ -185,7 +185,7 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if share >= NEGLIGIBLE:
         time_ns, gemm_ns = sum(total.time_ns for total in found), rank.linear.total_ns
         launched = ((_short(one.kind.name), one.kind.op) for one in found)
-        names = [f"{name} ({_short(op.name)})" if op is not None else name for name, op in launched]
+        names = [f"{name} ({_short(op.name)})" if op.name else name for name, op in launched]
         yield finding(
             "opaque-kernels",
             "many" if share >= MANY_OPAQUE else "",

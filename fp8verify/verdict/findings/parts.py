@@ -313,7 +313,7 @@ class Parts:
             yield f"steps {steps} lack GEMMs", gone / (sum(calls) or 1)
         kinds = [total.kind for total in rank.unrecognized]
         # What nobody knows inside a layer's own node is rather its gradient.
-        inside = any(is_node_of_gemms(name) for kind in kinds for name in kind.around)
+        inside = any(is_node_of_gemms(name) for kind in kinds for name in kind.op.around)
         missing = self._missing_gradients(cells, 0 if inside else limits.FIRST_LAYERS)
         yield "backward GEMMs were not recognized", missing
         gemms, flops = _not_seen(rank.layers, len(rank.trace.steps))

@@ -152,7 +152,7 @@ def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which leg."""
     rows = rank.trace.trained
     total = sum(row.time_ns for row in rows)
-    unknown = (row for row in rows if row.kind.op is None or row.leg is Leg.UNKNOWN)
+    unknown = (row for row in rows if not row.kind.op.name or row.leg is Leg.UNKNOWN)
     return sum(row.time_ns for row in unknown) > HALF * total
 
 
@@ -182,7 +182,7 @@ def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
     """Return the time of GEMMs in high precision that may not belong to a layer."""
     if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
         return 0
-    high = (row for row in rank.trace.trained if not row.precision.is_low and row.kind.op is None)
+    high = (row for row in rank.trace.trained if not row.precision.is_low and not row.kind.op.name)
     return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
 
 

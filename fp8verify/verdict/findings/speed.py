@@ -81,7 +81,7 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         return
     totals = gemm_totals(rows)
     of_gpu = totals.total_ns / (sum(rank.gpu_time.values()) or 1)
-    ops = {name for row in rows if row.kind.op is not None for name in row.kind.op.parents}
+    ops = {name for row in rows for name in row.kind.op.parents}
     sdpa = any(find(name).encloses is Role.ATTENTION for name in ops)
     yield finding(
         "attention-unfused",
