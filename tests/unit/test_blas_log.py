@@ -83,11 +83,20 @@ API = (
     "[2026-11-25 22:10:06][cublasLt][7][Api][cublasLtMatmul] A=0X1 Adesc=0XA B=0X2 Bdesc=0XB "
     "Ddesc=0XD computeDesc=0XE\n"
 )
+LAYOUT = "[2026-11-25 22:10:06][cublasLt][7][Api][cublasLtMatrixLayoutCreate] "
+LAYOUTS = [
+    f"{LAYOUT}type=R_16F rows={rows} cols={cols} ld=64\n"
+    for rows, cols in ((64, 32), (64, 16), (8, 8), (32, 16))
+]
+MATMUL = API.splitlines(keepends=True)[1]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("".join([*LAYOUTS, MATMUL * 2]), {"fp16": 2 * 16 * 32 * 64}),  # each is for one product
+        ("".join([*LAYOUTS[:2], LAYOUTS[3], MATMUL]), {"fp16": 2 * 16 * 32 * 64}),
+        ("".join([API, *LAYOUTS[:2], MATMUL]), {"fp16": 2 * 16 * 32 * 64}),  # of two, no product
         (BENCH.format(m=M, n=N, k=K), {"fp8": 4 * M * N * K}),
         (
             FP32.replace("cublasLt]", "HIPBLASLT]").replace("transa", "transA"),

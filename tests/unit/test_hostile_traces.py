@@ -62,9 +62,10 @@ def test_a_query_beyond_what_a_file_can_hold_is_stopped(
     found.close()
 
 
-def test_gzip_members_without_content_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b" "])
+def test_gzip_members_without_content_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(b"") * (source.MEMBERS_FREE + 2))
+    path.write_bytes(gzip.compress(content) * (source.MEMBERS_FREE + 2))
     with pytest.raises(InputError, match="gzip members"):
         read_trace(path)
 

@@ -11,7 +11,7 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.errors import InputError
-from fp8verify.trace import find_traces, read_open_trace, read_trace
+from fp8verify.trace import find_traces, nsys, read_open_trace, read_trace
 from fp8verify.trace.columns import Inputs
 from fp8verify.trace.rows import parse_range
 from tests.hand_built import BF16_KERNEL, FP8_GRADIENT_KERNEL, TraceBuilder
@@ -223,6 +223,22 @@ def test_rows_that_hold_no_numbers_are_counted(tmp_path: Path) -> None:
     health = read_trace(tmp_path / "run.sqlite").health
     assert (health.kernels, health.skipped_events) == (3, 1)  # the short name of the third is there
     assert [one.code for one in inspect(tmp_path).findings][:1] == ["damaged-trace"]
+
+
+def test_a_process_with_a_hundredth_of_the_kernels_is_a_rank(tmp_path: Path) -> None:
+    other = 9 << 24
+    for kernels, ranks in ((100, [PROCESS, other]), (101, [PROCESS])):
+        path = tmp_path / f"{kernels}.sqlite"
+        export = Export(path).add(Recording(kernels=[("k", 1, 5, 0, 7, 1)] * kernels))
+        export.add(Recording(kernels=[("k", 1, 5, 1, 7, 1)]), process=other).close()
+        assert nsys.Export(path).processes() == ranks
+
+
+def test_without_streams_queues_tell_kernels_apart(tmp_path: Path) -> None:
+    path = write_rocprof_csv(recording("step"), tmp_path)
+    assert set(read_trace(path).kernels.stream) == {7}
+    path.write_text(path.read_text().replace("Stream_Id", "Other"))
+    assert set(read_trace(path).kernels.stream) == {1}
 
 
 def test_a_cut_table_is_cut(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fp8verify.errors import InputError
 from fp8verify.trace import read_trace, source
+from fp8verify.trace.kineto import collector
 from tests.unit.trace_events import as_document, kernel_names, read_bytes, sample
 
 ALL = ["gemm_a", "gemm_b", "gemm_c"]
@@ -69,6 +70,17 @@ def test_one_bad_value_costs_one_kernel(old: bytes, bad: bytes, block_size: int)
     assert kernel_names(trace) == ["gemm_a", "gemm_c"]
     assert trace.health.skipped_events == 1
     assert not trace.health.complete
+
+
+@pytest.mark.parametrize(("room", "kernels"), [(0, ["gemm_a", "gemm_c"]), (-1, ["gemm_c"])])
+def test_long_damage_is_not_repaired(
+    room: int, kernels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = json.dumps(sample()[7]).encode().replace(b"10.5", b'"10.5"')
+    rest = b", ".join(json.dumps(one).encode() for one in (*sample()[:7], *sample()[12:]))
+    monkeypatch.setattr(collector, "_LONG_DAMAGE", len(event) + room)
+    trace = read_bytes(b'{"traceEvents": [%b, %b]}' % (event, rest))
+    assert (kernel_names(trace), trace.health.skipped_events) == (kernels, 2 - len(kernels))
 
 
 def test_damaged_metadata_is_jumped_over() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fp8verify.errors import InputError
 from fp8verify.trace import find_traces
-from fp8verify.trace.places import expand, reading
+from fp8verify.trace.places import expand, is_shared, place, reading
 from tests.unit.trace_events import HEAD, as_document, sample
 
 
@@ -28,7 +28,8 @@ def found(folder: Path) -> list[tuple[int, str]]:
 
 def test_file_stands_for_itself(tmp_path: Path) -> None:
     path = write(tmp_path / "anything.txt")
-    assert [(file.path, file.rank) for file in find_traces(path)] == [(path, 0)]
+    [file] = find_traces(path)
+    assert (file.path, file.rank, file.guessed) == (path, 0, False)
 
 
 def test_rank_comes_from_the_metadata_before_the_name(tmp_path: Path) -> None:
@@ -48,6 +49,7 @@ def test_rank_is_else_the_place(tmp_path: Path) -> None:
     for name in ("b.json", "a.json", "rank1.json"):
         write(tmp_path / name)
     assert found(tmp_path) == [(0, "a.json"), (1, "rank1.json"), (2, "b.json")]
+    assert [file.guessed for file in find_traces(tmp_path)] == [True, False, True]
 
 
 def test_places_are_by_number(tmp_path: Path) -> None:
@@ -119,3 +121,10 @@ def test_a_mistake_in_a_program_is_not_blamed_on_a_local_file(tmp_path: Path) ->
         with pytest.raises(InputError) as caught, reading(what):
             raise OSError(5, "I/O error")
         assert hint in caught.value.hint
+
+
+def test_what_is_in_memory_no_other_process_can_open() -> None:
+    pytest.importorskip("upath", reason="needs universal-pathlib, from the remote extra")
+    assert [is_shared(place(url)) for url in ("x.json", "memory://x", "file:///x")] == [
+        True, False, True
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fp8verify.trace.tables import Site
 from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op, read_bytes
 
 MAIN, AUTOGRAD = 1, 2
@@ -60,6 +61,32 @@ def backward(ts: float, external_id: int, number: int, **more: int) -> list[Even
 
 GRAD = [*backward(2000, 10, 5), *runs("grad", 2012, 1, 10, tid=AUTOGRAD)]
 UP = [*forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1)]
+
+
+def test_sites_say_call_node_and_which_made_which() -> None:
+    """Of two layers with a linear around the product, and recordings that use a number again."""
+    events: list[Event] = []
+    for at, number in ((1000, 5), (1100, 6), (5000, 5)):
+        ids = at + 1, at + 2, at + 3
+        outer = op("aten::linear", at + 1, 60, ids[0], **{SEQUENCE: number, FORWARD: 0})
+        inner = op("aten::mm", at + 5, 40, ids[1], **{SEQUENCE: number, FORWARD: 0})
+        events += [outer, inner, op("aten::copy_", at + 10, 5, ids[2])]
+        events += [*runs("k", at + 12, at, ids[2]), *runs("k", at + 30, at + 1, ids[1])]
+        events += backward(at + 2000, at + 4, number)
+        events += runs("k", at + 2012, at + 2, at + 4, tid=AUTOGRAD)
+    events += [op("aten::add", 9000, 9, 9), *runs("k", 9001, 9000, 9)]
+    trace = read_bytes(as_document(events))
+    found = [trace.sites[site] for site in trace.kernels.site]
+    nodes = [site.node for site in found[2:9:3]]
+    assert len({*nodes, -1}) == 4
+    calls = 0, 6, 12  # the rows of the linears
+    assert found == [
+        *(site for call, node in zip(calls, nodes, strict=True)
+          for site in (Site(call, node, -1), Site(call, node, -1), Site(-1, -1, node))),
+        Site(),
+    ]  # fmt: skip
+
+
 SAME = {SEQUENCE: 5, FORWARD: 0}  # what `forward("up", …)` carries
 
 

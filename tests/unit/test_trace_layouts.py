@@ -159,6 +159,22 @@ def test_copies_are_added_up() -> None:
     assert trace.copies == {"memcpy": (2, 5000, 128), "memset": (1, 2500, 64)}
 
 
+@pytest.mark.parametrize(("us", "ns"), [(-1, 0), (0, 0), (3.6e9, 3.6e12), (3.7e9, 0)])
+def test_a_copy_of_an_absurd_time_counts_but_takes_none(us: float, ns: float) -> None:
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy", "ts": 1, "dur": us}
+    assert read_bytes(as_document([{**copy, "args": {"bytes": 8}}])).copies == {
+        "memcpy": (1, ns, 8)
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "rank"),
+    [(0, 0), (7, 7), (2**31 - 1, 2**31 - 1), (2**31, None), (-1, None), (True, None), ("1", None)],
+)
+def test_a_number_of_the_metadata_is_one_within_reason(value: object, rank: int | None) -> None:
+    assert read_bytes(as_document(sample(), distributedInfo={"rank": value})).rank == rank
+
+
 def test_of_the_metadata_the_date_is_kept_and_nothing_secret() -> None:
     trace = read_bytes(
         as_document([], env={"TOKEN": "secret"}, baseTimeNanoseconds=1_790_857_026_000_000_000)
