@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 # torchao float8/config.py, Float8LinearRecipeName: those that can be measured.
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
-# Of files that were read these say that FP8 is slower, or nothing at all.
+# Of files that were read these say that FP8 is slower, or nothing at all; and a library that the
+# process had not imported is not in its versions, and may be installed.
 _NO_CAUSE = (
     "compile-off", "dims-too-small-to-pay", "fp8-with-checkpointing", "config-not-recognized",
+    "torch-not-installed", "te-not-installed", "torchao-not-installed", "msamp-not-installed",
 )  # fmt: skip
 _SHOWN = 5
 __all__ = ["RECIPES", "Check", "DoctorReport", "Status", "doctor", "explain_missing"]
@@ -77,12 +80,9 @@ def doctor(
         seen = pool.submit(lambda: (given, "") if gpus else machine.find_gpus())
         python = pool.submit(machine.with_versions, found)
         facts = read_launch([str(path) for path in configs], words, variables)
-    facts = facts._replace(
-        python=python.result(),
-        gpus=seen.result()[0],
-        why_no_gpu=seen.result()[1],
-        require_gpu=require_gpu,
-    )
+    gpus_here, why_no_gpu = seen.result()
+    facts = facts._replace(gpus=gpus_here, why_no_gpu=why_no_gpu, require_gpu=require_gpu)
+    facts = facts._replace(python=python.result())
     if start and command:
         from fp8verify.preflight.dry_start import dry_start
 
@@ -104,13 +104,10 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
     """
     from fp8verify.verdict.verdict import WITHOUT_FP8
 
-    if report.verdict not in WITHOUT_FP8:
-        return report
-    try:
-        found = tuple(_explanations(report, command))
-    except Fp8VerifyError:  # no such library, or no such file any more
-        return report
-    return replace(report, findings=(*report.findings, *found))
+    if report.verdict in WITHOUT_FP8:
+        with suppress(Fp8VerifyError):  # no such library, or no such file any more
+            return replace(report, findings=(*report.findings, *_explanations(report, command)))
+    return report
 
 
 def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
@@ -127,14 +124,8 @@ def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
         gpus=(Gpu(seen.gpu, seen.compute_capability),) if seen.gpu else (),
         python=facts.python._replace(versions=seen.versions),
     )
-    # A library that the process had not imported is not in the versions, and may be installed.
-    found = [
-        check
-        for check in judge(facts)
-        if check.status in FAULTS
-        and check.code not in _NO_CAUSE
-        and not check.code.endswith("-not-installed")
-    ]
+    faults = (check for check in judge(facts) if check.status in FAULTS)
+    found = [check for check in faults if check.code not in _NO_CAUSE]
     if not facts.asks:  # then the GPU and its units explain nothing
         found = [check for check in found if check.file is not None]
     # Where the modules are known, what a source mentions is no evidence.

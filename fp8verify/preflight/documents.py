@@ -12,7 +12,6 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,18 +160,16 @@ def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _node_lines(root: Any) -> dict[str, int]:
-    return dict(islice(_lines_in(root), MAX_VALUES))  # aliases may make them endless
-
-
-def _lines_in(root: Any) -> Iterator[tuple[str, int]]:
+    lines: dict[str, int] = {}
     stack: list[tuple[str, Any]] = [("", root)]
-    while stack:
+    while stack and len(lines) < MAX_VALUES:  # aliases may make them endless
         prefix, node = stack.pop()
         is_mapping = getattr(node, "id", "") == "mapping" and len(prefix) <= MAX_KEY * MAX_DEPTH
         for key, value in node.value if is_mapping else ():
             name = f"{prefix}.{key.value}" if prefix else str(key.value)
-            yield name, key.start_mark.line + 1
+            lines[name] = key.start_mark.line + 1
             stack.append((name, value))
+    return lines
 
 
 def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -187,11 +184,8 @@ def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
         raise ValueError(f"a line has more than {MAX_DOTS} dots")
     values = flatten(parse_toml(text))
-    lines: dict[str, int] = {}
-    for name, line in _toml_lines(text):
-        if name in values:
-            lines.setdefault(name, line)
-    return values, lines
+    last_first = reversed([*_toml_lines(text)])  # of several the first one stays
+    return values, {name: line for name, line in last_first if name in values}
 
 
 def _toml_lines(text: str) -> Iterator[tuple[str, int]]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import IO, cast
 
 import msgspec
@@ -142,10 +141,7 @@ def end_all(child: subprocess.Popen[bytes], mark: str) -> None:
 def _signal(child: subprocess.Popen[bytes], mark: str, number: int) -> bool:
     """Send a signal to all processes; False if none is left."""
     left = False
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, number)
-        left = True
-    for pid in marked(mark):
+    for pid in (-child.pid, *marked(mark)):  # its process group is named by the minus
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
             left = True
@@ -167,17 +163,13 @@ def ended_on_signals() -> Iterator[None]:
 
     Elsewhere than in the main thread Python handles no signals, and they do what they did.
     """
-    before = {}
-    with suppress(ValueError):
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                before[number] = signal.signal(number, _leave)
+    handled = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
+    for number in handled:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _leave(number: int, _: FrameType | None) -> None:
-    sys.exit(128 + number)
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)

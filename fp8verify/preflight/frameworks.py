@@ -63,7 +63,6 @@ class Config(NamedTuple):
         compile: whether the model is compiled; None if not given.
         checkpointing: whether activations are recomputed in the backward pass; None if not given.
         tensor_parallel: number of GPUs that each matrix is split over.
-        deepspeed: whether DeepSpeed runs it.
         layers: the linear layers that follow from its sizes.
         tokens: the tokens of a micro-batch on one GPU; None if not given.
     """
@@ -77,7 +76,6 @@ class Config(NamedTuple):
     compile: bool | None
     checkpointing: bool | None
     tensor_parallel: int
-    deepspeed: bool
     layers: tuple[LayerSize, ...]
     tokens: int | None
 
@@ -116,7 +114,7 @@ def _completed(name: str, row: Row) -> Row:
         keys[section] = keys.get(section, frozenset()) | frozenset(names)
     source = schemas().get(schema, {}).get("source")
     whole = {"has_schema": source is not None, "source": source or row["evidence"]}
-    return {**family, **row, "keys": keys, **whole}
+    return {"kinds": ["yaml"], **family, **row, "keys": keys, **whole}
 
 
 def recognize(document: Document) -> Config | None:
@@ -204,7 +202,6 @@ def _config(framework: str, row: Row, document: Document) -> Config:
         compile=_switch(compiles.get("keys", ()), given, default if may_default else None),
         checkpointing=_switch(row.get("checkpointing", ()), given),
         tensor_parallel=shards,
-        deepspeed=any(all_hold(tests, given) for tests in row.get("deepspeed", ())),
         layers=tuple(layers_from_sizes(row, given, shards)),
         tokens=_tokens(row.get("tokens", ()), given, may_default=may_default),
     )
@@ -278,15 +275,10 @@ def is_slip(given: str, meant: str) -> bool:
         return True
     words = zip_longest(given.split("_"), meant.split("_"), fillvalue="")
     differing = [(ours, theirs) for ours, theirs in words if ours != theirs]
-    if (
-        abs(len(given) - len(meant)) > 3
-        or len(differing) > 1
-        or given.rstrip("s") == meant.rstrip("s")
-    ):
+    is_plural = given.rstrip("s") == meant.rstrip("s")
+    if abs(len(given) - len(meant)) > 3 or len(differing) > 1 or is_plural:
         return False
     ours, theirs = differing[0]
-    if sorted(ours) == sorted(theirs):
-        return True
-    if min(len(ours), len(theirs)) < 4 or any(char.isdigit() for char in ours + theirs):
-        return False
-    return bool(get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)) and ours[:1] == theirs[:1]
+    is_short = min(len(ours), len(theirs)) < 4 or any(char.isdigit() for char in ours + theirs)
+    close = not is_short and get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)
+    return sorted(ours) == sorted(theirs) or (bool(close) and ours[:1] == theirs[:1])

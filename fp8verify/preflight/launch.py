@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import Fp8VerifyError
+from fp8verify.logs.failures import Failure
 from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document, kind_of, read_document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by, recognize
@@ -16,11 +18,6 @@ from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.machine import Gpu, RunPython, built_for
 from fp8verify.preflight.tables import said
 
-if TYPE_CHECKING:
-    from fp8verify.capture.schema import ModuleRecord
-    from fp8verify.logs.failures import Failure
-
-COMMAND = "the command"
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _CONFIG_FILE = re.compile(r"(?:[\w.-]*[._-])?config(?:[_-]?file)?")
 
@@ -73,8 +70,7 @@ class Facts(NamedTuple):
     @property
     def asks(self) -> tuple[tuple[Ask, str], ...]:
         """The FP8 requests of the configurations, each with its file."""
-        asked = ((config.ask, config.path) for config in self.configs)
-        return tuple((ask, path) for ask, path in asked if ask is not None)
+        return tuple((config.ask, config.path) for config in self.configs if config.ask is not None)
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -94,7 +90,7 @@ def read_launch(
     """
     variables = {**environment, **dict(_assigned(command))}
     values = arguments(command)
-    line = Document(COMMAND, "arguments", values, text=" ".join(command))
+    line = Document("the command", "arguments", values, text=" ".join(command))
     documents = [read_document(path) for path in configs]
     documents += _of_the_command([*command, *_default_file(command, variables)], configs)
     for script in [one for one in documents if one.kind == "shell"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any
 
 MAX_TEXT = 1 << 14
@@ -166,21 +167,14 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
     """Yield each argument with its value and the place of its name."""
-    flag: tuple[str, int] | None = None
-    for place, word in enumerate(words):
-        override = _OVERRIDE.fullmatch(word)
-        name = word[2:].partition("=") if word.startswith("--") and len(word) > 2 else None
-        if flag is not None and (name or override):
-            yield flag[0], True, flag[1]
-            flag = None
-        if name and name[1]:
-            yield name[0], name[2].strip("\"'"), place
-        elif name:
-            flag = name[0], place
-        elif override:
+    for place, (word, following) in enumerate(zip_longest(words, words[1:], fillvalue="--end")):
+        if override := _OVERRIDE.fullmatch(word):
             yield override[1], override[2].strip("\"'"), place
-        elif flag is not None:
-            yield flag[0], word, flag[1]
-            flag = None
-    if flag is not None:
-        yield flag[0], True, flag[1]
+        elif _is_name(word):
+            name, has_value, value = word[2:].partition("=")
+            has_none = _is_name(following) or _OVERRIDE.fullmatch(following)
+            yield name, value.strip("\"'") if has_value else bool(has_none) or following, place
+
+
+def _is_name(word: str) -> bool:
+    return word.startswith("--") and len(word) > 2

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.tables import MISSING, Values, is_on, value_of, whole
 from fp8verify.text import listed, shorten
-
-if TYPE_CHECKING:
-    from fp8verify.capture.schema import ModuleRecord
 
 
 class LayerSize(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fp8verify.analysis.gpus import multiplies, part_of
 from fp8verify.errors import UsageError
-from fp8verify.preflight.tables import parsed, table
+from fp8verify.preflight.tables import holds, parsed, table
 from fp8verify.record.command import Python, active_pythons, choose_python
 from fp8verify.terms import Precision
 
@@ -122,14 +122,7 @@ class Format(NamedTuple):
     name: str
     precision: str
     needs: str
-    first: Sequence[int] = (0, 0)
-    end: Sequence[int] = (99, 0)
-
-    @property
-    def refused(self) -> str:
-        """What is said of GPUs that cannot train in it."""
-        libraries = "Transformer Engine or torchao"
-        return f"cannot train in {self.name} with {libraries}, which need {self.needs}"
+    capabilities: str = ""
 
 
 @cache
@@ -143,25 +136,19 @@ def trains_in(gpu: Gpu, fmt: str) -> bool | None:
     wanted = formats()[fmt]
     name = f"{gpu.name} {gpu.capability or ''}"
     has_units = multiplies(name, gpu.capability, Precision[wanted.precision])
-    major, _, minor = (gpu.capability or "").partition(".")
-    if not has_units or not (major.isdecimal() and minor.isdecimal()):
-        return has_units
-    return tuple(wanted.first) <= (int(major), int(minor)) < tuple(wanted.end)
+    is_known = has_units and wanted.capabilities and parsed(gpu.capability)
+    return holds(wanted.capabilities, gpu.capability) if is_known else has_units
 
 
 # Read in the run's Python, isolated: what an import would find is in folders on its path.
 _SCAN = """
-import os, sys, site
+import glob, os, sys, site
 paths = os.environ.get("PYTHONPATH", "").split(os.pathsep) + sys.path
 if sys.prefix == sys.base_prefix:
     paths.append(site.getusersitepackages())
 for path in dict.fromkeys(filter(None, paths)):
-    try:
-        names = os.listdir(path)
-    except OSError:
-        continue
-    for name in names:
-        stem, ending = os.path.splitext(name)
+    for found in glob.glob(os.path.join(glob.escape(path), "*-info")):
+        stem, ending = os.path.splitext(os.path.basename(found))
         project, _, version = stem.partition("-")
         if ending in (".dist-info", ".egg-info"):
             print(project.lower().replace("-", "_"), version.split("-")[0])
@@ -208,8 +195,8 @@ def find_python(command: Sequence[str], environment: Mapping[str, str]) -> RunPy
                 return RunPython(program, whose or "that runs fp8verify", named=True)
             break
     ours = Python(sys.executable, "that runs fp8verify")
-    active = next(active_pythons(environment), ours)
-    return RunPython(active.program, active.whose or "", named=False)
+    program, whose = next(active_pythons(environment), ours)
+    return RunPython(program, whose or "", named=False)
 
 
 def with_versions(python: RunPython) -> RunPython:
@@ -229,10 +216,9 @@ def parse_scan(text: str) -> dict[str, str]:
 def built_for(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the CUDA or ROCm of the installed torch as versions of two more packages."""
     torch = versions.get("torch", "")
-    rocm, cuda = re.search(r"\+rocm([\d.]+)", torch), re.search(r"\+cu(\d+)(\d)$", torch)
-    if rocm:
+    if rocm := re.search(r"\+rocm([\d.]+)", torch):
         return {"torch_rocm": rocm[1]}
-    if cuda:
+    if cuda := re.search(r"\+cu(\d+)(\d)$", torch):
         return {"torch_cuda": f"{cuda[1]}.{cuda[2]}"}
     cublas = (text for name, text in versions.items() if name.startswith("nvidia_cublas"))
     version = parsed(next(cublas, None))

@@ -71,16 +71,18 @@ def measure(
         return
     versions = f"{where['gpu']}, torch {where['torch']}, torchao {where['torchao']}"
     source = f"measured on {versions}, {'' if compiled else 'not '}compiled, each layer alone"
-    model: list[tuple[int, Rounds]] = []
+    model: list[Rounds] = []
     for shape, answer in zip(asked, found, strict=True):
         layers, rounds = layers_by_shape[shape], answer["rounds"]
         failed = "".join(f"; {name} failed ({why})" for name, why in answer["errors"].items())
         yield _check(f"{_named(shape, layers)}{failed}", rounds, source, code="measured")
         if layers:
-            model.append((sum(layer.modules for layer in layers), rounds))
+            count = sum(layer.modules for layer in layers)
+            model.append({name: [count * us for us in times] for name, times in rounds.items()})
     if model:
-        complete = [name for name in (BF16, *recipes) if all(name in one for _, one in model)]
-        sums = {name: _sum([(count, one[name]) for count, one in model]) for name in complete}
+        complete = [name for name in (BF16, *recipes) if all(name in one for one in model)]
+        by_size = {name: zip(*(one[name] for one in model), strict=True) for name in complete}
+        sums = {name: [sum(times) for times in rounds] for name, rounds in by_size.items()}
         left_out = len(layers_by_shape) - len(asked)
         missing = f"; {left_out} sizes are left out" if left_out else ""
         label = f"the model's linear layers{missing}"
@@ -120,9 +122,7 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
     return found
 
 
-def _answers(
-    program: str, request: Mapping[str, Any]
-) -> tuple[Mapping[str, str], list[Mapping[str, Any]]]:
+def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     """Return where the worker ran, or its "error", and its answer for each shape."""
     if not request["shapes"]:
         return {"error": "no sizes are known: name some with --shape MxKxN"}, []
@@ -135,12 +135,6 @@ def _answers(
         return {"error": f"{program}: {last[:200]}"}, []
     where, *found = (json.loads(line.removeprefix(_MARK)) for line in lines)
     return where, found
-
-
-def _sum(parts: Sequence[tuple[int, Sequence[float]]]) -> list[float]:
-    """Return the time of each round of a model, of each size as often as the model has it."""
-    rounds = zip(*(times for _, times in parts), strict=True)
-    return [sum(n * us for (n, _), us in zip(parts, times, strict=True)) for times in rounds]
 
 
 def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:

@@ -44,10 +44,9 @@ def name_of(key: str, values: Values) -> str | None:
     for part in parts:
         if part in values and (len(parts) == 1 or values[part] not in ("", None)):
             return part
-        if "*" in part or "[" in part:
-            found = next((name for name in values if fnmatchcase(name, part)), None)
-            if found is not None:
-                return found
+        is_glob = "*" in part or "[" in part
+        if is_glob and (found := next((name for name in values if fnmatchcase(name, part)), "")):
+            return found
     return None
 
 
@@ -71,14 +70,12 @@ def holds(test: Test, value: Any) -> bool:
 
 
 def _item_holds(test: str, value: Any) -> bool:
-    if isinstance(value, Version):
-        return SpecifierSet(test).contains(value, prereleases=True)  # nightlies count as theirs
     if test.startswith("%"):
         number = whole(value)
         return number is not None and number % int(test[1:]) != 0
     text = "" if value is None else str(value).strip()
-    if test.startswith(("<", ">")):
-        version = parsed(text)
+    if test.startswith(("<", ">", "=")):
+        version = parsed(text)  # nightlies count as theirs
         return version is not None and SpecifierSet(test).contains(version, prereleases=True)
     if test.startswith("~"):
         return re.search(test[1:], text) is not None
@@ -211,11 +208,12 @@ def code_page(code: str) -> str:
     return "\n\n".join(f"## {head}\n\n{text}" for head, text in sections.items() if text)
 
 
+_KEY = re.compile(r"<[=@]?\*?([^<>|]+)[^<>]*>")  # in a message: the first of its names
+
+
 def plain(rule: Rule) -> str:
     """Return a rule's message with the first names of keys, and without values."""
     whens = rule.when if isinstance(rule.when, list) else [rule.when]
     keys = " or ".join(f"<{next(iter(when), '')}>" for when in whens)
     message = re.sub("(: )?<@sides>", "", rule.message.replace("<@key>", keys))
-    return re.sub(
-        r"<[=@]?\*?([^<>|]+)[^<>]*>", lambda match: match[1].replace("[-_]", "_"), message
-    )
+    return _KEY.sub(lambda match: match[1].replace("[-_]", "_"), message)

@@ -8,8 +8,7 @@ from fp8verify.preflight.checks import Check
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.rules import asked, keys, machine, model, rows
 
-Rule = Callable[[Facts], Iterator[Check]]
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Callable[[Facts], Iterator[Check]], ...] = (
     machine.gpus, machine.torch_of_the_run, machine.libraries, asked.asked, keys.unknown_keys,
     keys.unknown_values, rows.rows, model.small_sizes, asked.not_started, model.model,
 )  # fmt: skip

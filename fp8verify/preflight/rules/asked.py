@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fp8verify.preflight.checks import Check
@@ -12,10 +11,11 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import formats, trains_in
-from fp8verify.preflight.tables import Values, said, truth
+from fp8verify.preflight.tables import name_of, said, truth
 from fp8verify.text import abridged, listed
 
 _FP8 = re.compile(r"fp8|float8|nvfp4|fp4[_-]|e4m3|e5m2|mxfp", re.IGNORECASE)
+_FP8_KEY = re.compile(rf"{_FP8.pattern}|(?:^|\.)fp4$", re.IGNORECASE)
 # Names, places and remarks: what they are called says nothing about precision.
 _LABELS = re.compile(
     r"(?:^|[._-])(?:\w*dir|\w*folder|\w*path(?<!name_or_path)|config_?file|url|image|project|group"
@@ -37,19 +37,25 @@ class Mention(NamedTuple):
     text: str
     of_generation: bool
 
+    def __str__(self) -> str:
+        """Return the text with its line, of a long one the part around the word."""
+        match, place = _FP8.search(self.text), f"line {self.line}: " if self.line else ""
+        first = max(0, match.start() - _WIDTH // 2) if match and len(self.text) > _WIDTH else 0
+        part = self.text[first : first + _WIDTH]
+        return f"{place}{'…' * bool(first)}{part}{'…' * (len(self.text) > first + _WIDTH)}"
+
 
 def asked(facts: Facts) -> Iterator[Check]:
     """The FP8 request of each file, as the doctor understands it."""
     for config in facts.configs:
         yield _of_a_config(config)
-    launches = {check.file for check in facts.missing}
+    named = {*facts.named} - {check.file for check in facts.missing}
     for document in facts.unread:
-        found = list(_mentions(document))
-        is_python = document.kind == "python"
-        is_named = is_python or (document.path in facts.named and document.path not in launches)
+        found, is_python = list(_mentions(document)), document.kind == "python"
         # What a script does is told by its model, if that was built.
         told_by_model = is_python and facts.model and facts.model.modules
-        if (found or (is_named and not facts.asks)) and not told_by_model:
+        is_asked = (is_python or document.path in named) and not facts.asks
+        if (found or is_asked) and not told_by_model:
             yield _unread(document, found)
         if not is_python:  # which may have a branch for each GPU
             yield from _formats(document, found, facts)
@@ -57,28 +63,18 @@ def asked(facts: Facts) -> Iterator[Check]:
 
 
 def _mentions(document: Document) -> Iterator[Mention]:
-    """Yield the settings, or the lines of code, that speak of FP8; labels do not."""
-    if document.kind != "python":
-        yield from _mentions_of_values(document.values, document.lines)
-        return
-    for number, line in enumerate(document.text.splitlines(), start=1):
-        if _FP8.search(line) or _IN_CODE.search(line):
-            yield Mention(number, line.strip(), _GENERATION.search(line) is not None)
-
-
-def _mentions_of_values(values: Values, lines: Mapping[str, int]) -> Iterator[Mention]:
-    """Yield the settings that speak of FP8, but for those that say no."""
-    for key, value in values.items():
+    """Yield the settings that speak of FP8, but for labels and those that say no; of code lines."""
+    for key, value in document.values.items():
         if value in ({}, None, "", "null") or truth(value) is False:
             continue
         said = isinstance(value, (str, list)) and _FP8.search(str(value))
-        if _is_about_fp8(key) or (said and not _LABELS.search(key)):
+        if _FP8_KEY.search(key) or (said and not _LABELS.search(key)):
             of_generation = _GENERATION.search(key) is not None
-            yield Mention(lines.get(key), f"{key}: {value}", of_generation)
-
-
-def _is_about_fp8(key: str) -> bool:
-    return re.search(rf"{_FP8.pattern}|(?:^|\.)fp4$", key, re.IGNORECASE) is not None
+            yield Mention(document.lines.get(key), f"{key}: {value}", of_generation)
+    code = document.text.splitlines() if document.kind == "python" else ()
+    for number, line in enumerate(code, start=1):
+        if _FP8.search(line) or _IN_CODE.search(line):
+            yield Mention(number, line.strip(), _GENERATION.search(line) is not None)
 
 
 def _spoken(found: Sequence[Mention], where: str = "") -> str:
@@ -89,18 +85,7 @@ def _spoken(found: Sequence[Mention], where: str = "") -> str:
 
 def _told(found: Iterable[Mention]) -> str:
     """Return mentions in words, the first ones with their text."""
-    shown = [
-        f"line {row.line}: {_part(row.text)}" if row.line else _part(row.text) for row in found
-    ]
-    return abridged(shown, _SHOWN)
-
-
-def _part(text: str) -> str:
-    """Return a text, of a long one the part around the word."""
-    match = _FP8.search(text)
-    first = max(0, match.start() - _WIDTH // 2) if match and len(text) > _WIDTH else 0
-    part = text[first : first + _WIDTH]
-    return f"{'…' if first else ''}{part}{'…' if len(text) > first + _WIDTH else ''}"
+    return abridged([str(one) for one in found], _SHOWN)
 
 
 def _of_a_config(config: Config) -> Check:
@@ -110,47 +95,38 @@ def _of_a_config(config: Config) -> Check:
         where += f" in versions until {ask.until}" * bool(ask.until)
         what, line = _described(ask), config.line_of(ask.key)
         return said("fp8-asked", config.path, line, framework=framework, what=what, where=where)
-    found = list(_mentions_of_values(document.values, document.lines))
-    if "unread" in row:
-        says = f"{_spoken(found)}; " if found else ""
-        what = f"{framework}: {says}{row['unread']}"
-        return said("fp8-mentioned", config.path, _first(found), what=what)
-    unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
-    if unknown:
-        what = f"{framework}: {_spoken(unknown, ', not as a known request')}"
-        return said("fp8-mentioned", config.path, _first(unknown), what=what)
+    found = list(_mentions(document))
     generation = [one for one in found if one.of_generation]
+    unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
     more = f"; FP8 for generation only ({_told(generation)})" if generation else ""
-    if other := document.elsewhere or row.get("asked_by", ""):
-        what = f"{framework}: no line requests FP8 for training{more}; {other} may request it"
-        return said("fp8-mentioned", config.path, what=what)
-    line = _first(generation)
-    return said("fp8-not-asked", config.path, line, framework=framework, more=more)
+    if "unread" in row:
+        what = f"{_spoken(found)}; {row['unread']}" if found else row["unread"]
+    elif unknown:
+        found, what = unknown, _spoken(unknown, ", not as a known request")
+    elif other := document.elsewhere or row.get("asked_by", ""):
+        found, what = [], f"no line requests FP8 for training{more}; {other} may request it"
+    else:
+        line = _first(generation)
+        return said("fp8-not-asked", config.path, line, framework=framework, more=more)
+    return said("fp8-mentioned", config.path, _first(found), what=f"{framework}: {what}")
 
 
 def _is_known(mention: Mention, config: Config) -> bool:
     """Whether a rule or the framework's table of keys knows the setting that mentions FP8."""
-    row = config.row
-    key, _, value = mention.text.partition(": ")
+    row, (key, _, value) = config.row, mention.text.partition(": ")
     section, _, name = key.rpartition(".")
-    plain = name.removeprefix("--").replace("-", "_")
     given = next((given for given, origin in config.origins.items() if origin == key), key)
     asks = [[*one["when"]] for one in row.get("asks", ()) if "format" in one]
-    if _is_one_of(given, (keys[0] for keys in asks)):  # a request, of which no row knows the value
+    setting = {given: value}
+    if any(name_of(keys[0], setting) for keys in asks):  # a request of a value that no row knows
         return False
-    read = (
-        *row.get("values", ()),
-        *row.get("stored", ()),
-        *(key for keys in asks for key in keys[1:]),
-    )
-    if _is_one_of(given, read) or given in row.get("alias", {}).values():
+    others = (key for keys in asks for key in keys[1:])
+    read = (*row.get("values", ()), *row.get("stored", ()), *others)
+    if any(name_of(key, setting) for key in read) or given in row.get("alias", {}).values():
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
-    return _is_about_fp8(key) and not {name, plain}.isdisjoint(row["keys"].get(section, ()))
-
-
-def _is_one_of(name: str, keys: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, part) for key in keys for part in key.split("|"))
+    names = {name, name.removeprefix("--").replace("-", "_")}
+    return bool(_FP8_KEY.search(key) and names & row["keys"].get(section, frozenset()))
 
 
 def _unread(document: Document, found: Sequence[Mention]) -> Check:
@@ -161,23 +137,23 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         return said("fp8-mentioned/source", path, line, what=what)
     if not found:
         return said("config-not-recognized", path)
+    what = f"{_spoken(found)}; its framework is not recognized"
     if framework := launched_by(document):
         what = f"{framework}: {_spoken(found, ' where no rule reads it')}"
-        return said("fp8-mentioned", path, line, what=what)
-    what = _spoken(found)
-    if all(one.of_generation for one in found):
+    elif all(one.of_generation for one in found):
         what = f"FP8 for generation only ({_told(found)}), which says nothing of training"
-    return said("fp8-mentioned", path, line, what=f"{what}; its framework is not recognized")
+        what += "; its framework is not recognized"
+    return said("fp8-mentioned", path, line, what=what)
 
 
 def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> Iterator[Check]:
     """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
     for fmt in ("mxfp8", "nvfp4"):
         found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
-        gpus = dict.fromkeys(one.name for one in facts.gpus if trains_in(one, fmt) is False)
+        gpus = list(dict.fromkeys(one.name for one in facts.gpus if trains_in(one, fmt) is False))
         if found and gpus:
-            what = f"{_told(found)}: {listed(list(gpus))} {formats()[fmt].refused}"
-            yield said("no-fp8-units/mentioned", document.path, _first(found), what=what)
+            what, words = f"{_told(found)}: {listed(gpus)}", formats()[fmt]._asdict()
+            yield said("no-fp8-units/mentioned", document.path, _first(found), what=what, **words)
 
 
 def _first(found: Sequence[Mention]) -> int | None:

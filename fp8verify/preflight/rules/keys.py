@@ -17,7 +17,6 @@ _SHOWN = 6
 _COMPARED = 200  # keys of a file that are compared with all that are known
 _WORDS = ("fp8", "float8")
 _FLAG = "flag"
-_IGNORES = "ignores it"
 # Values of which later versions may have more.
 _GROWS = re.compile(r"recipe|format|quantization|converters|algo")
 
@@ -67,14 +66,13 @@ def _lacks(key: str, config: Config) -> frozenset[str]:
 def _is_grave(key: str, row: Row) -> bool:
     """Whether an unknown key ends the run, or is one of FP8's."""
     section = key.rpartition(".")[0]
-    ends = _effect(section, row) != _IGNORES and section in row.get("closed", ())
+    ends = _error(section, row) is not None and section in row.get("closed", ())
     return ends or _speaks(key, row)
 
 
-def _effect(section: str, row: Row) -> str:
-    """Return what the framework does with an unknown key of a section."""
-    raises = str(row.get("raises", _IGNORES))
-    return raises if section in row.get("raises_in", (section,)) else _IGNORES
+def _error(section: str, row: Row) -> str | None:
+    """Return how an unknown key of a section ends a run; None if it is ignored."""
+    return row.get("raises") if section in row.get("raises_in", (section,)) else None
 
 
 def _speaks(name: str, row: Row) -> bool:
@@ -84,11 +82,10 @@ def _speaks(name: str, row: Row) -> bool:
 
 def _misspelled(config: Config, key: str, near: str) -> Check:
     section, _, name = key.rpartition(".")
-    effect = _effect(section, config.row)
-    dashed = key.startswith("--") or "-" in name
-    message = f"{_as_read(config)} has no key {name}, and {effect}"
-    hint = f"Did you mean {near.replace('_', '-') if dashed else near}?"
-    status = Status.FAIL if effect != _IGNORES else Status.WARN
+    error = _error(section, config.row)
+    message = f"{_as_read(config)} has no key {name}, and {error or 'ignores it'}"
+    hint = f"Did you mean {near.replace('_', '-') if '-' in name else near}?"
+    status = Status.FAIL if error else Status.WARN
     source, line = config.row["source"], config.document.lines.get(key)
     return Check("config-key-unknown", status, message, hint, source, config.path, line)
 
@@ -118,9 +115,8 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
                 f"{row.get('otherwise', 'raises an error')}"
             )
             hint = f"Did you mean {near!r}?" if near else ""
-            may_be_newer = not near and _GROWS.search(name)
-            is_sure = not may_be_newer and name not in row.get("tolerates", ())
-            status = Status.FAIL if is_sure else Status.WARN
+            is_doubtful = (not near and _GROWS.search(name)) or name in row.get("tolerates", ())
+            status = Status.WARN if is_doubtful else Status.FAIL
             source, line = str(row["evidence"]), document.lines.get(key)
             yield Check("config-value-unknown", status, message, hint, source, config.path, line)
 
@@ -138,11 +134,9 @@ def _nearest(value: str, known: Sequence[str]) -> str | None:
     """Return the word that was meant: by another case, by FP8's other names, or by its letters."""
     lower = {word.lower(): word for word in known if word}
     plain = value.lower().replace("float8", "fp8").replace("_", "").replace("-", "")
-    for name in (value.lower(), plain, _ALIASES.get(plain, "")):
-        if name in lower:
-            return lower[name]
-    close = get_close_matches(value.lower(), list(lower), n=1)
-    return lower[close[0]] if close else None
+    meant = [name for name in (value.lower(), plain, _ALIASES.get(plain, "")) if name in lower]
+    meant += get_close_matches(value.lower(), list(lower), n=1)
+    return lower[meant[0]] if meant else None
 
 
 _ALIASES = {

@@ -22,8 +22,7 @@ def gpus(facts: Facts) -> Iterator[Check]:
         fmt, answers = formats()[name], [trains_in(gpu, name) for gpu in found]
         without = [gpu for gpu, answer in zip(found, answers, strict=True) if answer is False]
         if without:
-            count = len(found)
-            yield said("no-fp8-units", without=_count(without), count=count, cannot=fmt.refused)
+            yield said("no-fp8-units", without=_count(without), count=len(found), **fmt._asdict())
         elif None in answers:
             yield said("fp8-units/unknown", gpus=_count(found))
         else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.frameworks import Ask, Config
 from fp8verify.preflight.launch import DryModel, Facts
@@ -13,34 +14,26 @@ from fp8verify.preflight.tables import said
 from fp8verify.text import counted, listed, shorten
 from fp8verify.thresholds import SMALL_SIDE
 
-if TYPE_CHECKING:
-    from fp8verify.capture.schema import ModuleRecord
-
 _MOSTLY = 0.5
 _LOW = ("fp8", "fp4")
 _EMULATED = ("fp8_emulated", "fp4_emulated")
 _OFF = "fp8_module_off"  # Transformer Engine outside its autocast, as before every first step
-_ALIGNMENT, _SHOWN = 16, 6
+_SHOWN = 6
 _BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")  # they convert after the optimizer
 
 
 def small_sizes(facts: Facts) -> Iterator[Check]:
     """Layers so small that casts cost more than the faster GEMM gains."""
-    for config in facts.configs:
-        yield from _small(*layers_asked(config, facts), config)
+    models = [(*layers_asked(config, facts), *_place_of_sizes(config)) for config in facts.configs]
     if facts.model is not None:
-        ask = facts.asks[0][0] if facts.asks else Ask("fp8")
-        yield from _small(ask, layers_of(facts.model.modules), None)
-
-
-def _small(ask: Ask | None, layers: Sequence[LayerSize], config: Config | None) -> Iterator[Check]:
-    recipe = ask.recipe if ask else None
-    small = [layer for layer in layers if _too_small(layer.n, layer.k, recipe)]
-    if small:
-        share = flops(small) / flops(layers)
-        status = Status.WARN if share > _MOSTLY else Status.NOTE
-        path, line = (config.path, _line_of_sizes(config)) if config else (None, None)
-        yield said("dims-too-small-to-pay", path, line, status, share=share, layers=named(small))
+        ask = facts.asks[0][0] if facts.asks else None
+        models.append((ask, layers_of(facts.model.modules), None, None))
+    for ask, layers, path, line in models:
+        small = [layer for layer in layers if _too_small(layer.n, layer.k, ask and ask.recipe)]
+        if small:
+            share, told = flops(small) / flops(layers), named(small)
+            status = Status.WARN if share > _MOSTLY else Status.NOTE
+            yield said("dims-too-small-to-pay", path, line, status, share=share, layers=told)
 
 
 def layers_asked(config: Config, facts: Facts) -> tuple[Ask | None, tuple[LayerSize, ...]]:
@@ -52,9 +45,9 @@ def layers_asked(config: Config, facts: Facts) -> tuple[Ask | None, tuple[LayerS
     return config.ask, layers if config.ask else ()
 
 
-def _line_of_sizes(config: Config) -> int | None:
-    names = ("model.dim", "hidden-size", "hidden_size")
-    return next((line for name in names if (line := config.line_of(name))), None)
+def _place_of_sizes(config: Config) -> tuple[str | None, int | None]:
+    lines = map(config.line_of, ("model.dim", "hidden-size", "hidden_size"))
+    return config.path, next(filter(None, lines), None)
 
 
 def _too_small(n: int, k: int, recipe: str | None) -> bool:
@@ -79,7 +72,7 @@ def model(facts: Facts) -> Iterator[Check]:
         yield said("model-not-seen", why=dry.why_none, remedy=dry.remedy)
     if dry.modules:
         yield from _precisions(dry.modules, facts)
-    if odd := layers_of(filter(_is_odd, dry.modules)):
+    if odd := [layer for layer in layers_of(dry.modules) if layer.n % 16 or layer.k % 16]:
         yield said("dims-not-multiple-of-16", layers=named(odd))
 
 
@@ -100,12 +93,11 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         yield said("model-converted-later", framework=framework, layers=layers)
     if (off and not converted) or is_later:
         return
-    done = {module.fqn for module in converted}
     values: dict[str, Any] = {
         "count": len(converted),
         "all": len(modules),
         "share": flops(layers_of(converted)) / (flops(layers_of(modules)) or 1),
-        "rest": _named([one for one in modules if one.fqn not in done], modules) or "none",
+        "rest": _named([one for one in modules if one.state not in _LOW], modules) or "none",
     }
     if facts.asks and not (converted or emulated):
         yield said("model-layers/none", **values)
@@ -115,8 +107,3 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:
     return listed(shorten((m.fqn for m in some), (m.fqn for m in modules)), _SHOWN)
-
-
-def _is_odd(module: ModuleRecord) -> bool:
-    sides = (module.in_features, module.out_features)
-    return any(side is not None and side % _ALIGNMENT for side in sides)

@@ -12,16 +12,7 @@ from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.layers import named
 from fp8verify.preflight.rules.model import layers_asked
-from fp8verify.preflight.tables import (
-    MISSING,
-    Rule,
-    all_hold,
-    holds,
-    name_of,
-    parsed,
-    rules,
-    value_of,
-)
+from fp8verify.preflight.tables import MISSING, Rule, all_hold, holds, name_of, rules, value_of
 
 Known = Mapping[str, Any]  # what `where` of a row tests, by name
 
@@ -42,43 +33,33 @@ def rows(facts: Facts) -> Iterator[Check]:
 
 def _known_of_machine(facts: Facts) -> Known:
     return {
-        "versions": {name: parsed(text) or text for name, text in facts.versions.items()},
+        "versions": facts.versions,
         "environment": facts.environment,
         "command": arguments(facts.command),
         "capability": [gpu.capability for gpu in facts.gpus if gpu.capability] or MISSING,
         "gpu": [part for gpu in facts.gpus for part in re.split("[- ]", gpu.name)],
-        "asks_outside": _asks_accelerate(facts),
+        # Whether accelerate is asked for FP8 outside of the Trainer's own arguments.
+        "asks_outside": word(facts.environment.get("ACCELERATE_MIXED_PRECISION")) == "fp8"
+        or any(config.framework == "accelerate" and config.ask for config in facts.configs),
         "trl": "trl" in facts.versions or any("trl" in text.lower() for text in facts.command),
     }
-
-
-def _asks_accelerate(facts: Facts) -> bool:
-    """Whether accelerate is asked for FP8 outside of the Trainer's own arguments."""
-    by_file = any(config.framework == "accelerate" and config.ask for config in facts.configs)
-    return by_file or word(facts.environment.get("ACCELERATE_MIXED_PRECISION")) == "fp8"
 
 
 def _known_of(config: Config, facts: Facts) -> Known:
     ask, layers = layers_asked(config, facts)
     # Whether these are the arguments of a run as a whole, not a part of them.
     trains = "train-iters" in config.given or "train-samples" in config.given
-    asked = {}
-    if ask is not None:
-        asked = {"asks": ask.format, "recipe": ask.recipe or "", "backend": ask.backend or ""}
-    return {
-        **asked,
-        "framework": config.framework,
+    known = {
+        **config._asdict(),
         "family": config.row.get("family", ""),
         "kind": config.document.kind,
-        "compile": config.compile,
-        "checkpointing": config.checkpointing,
-        "deepspeed": config.deepspeed,
-        "tensor_parallel": config.tensor_parallel,
-        "tokens": config.tokens,
         "sides": [side for layer in layers for side in (layer.n, layer.k)],
         "layers": layers,
         "trains": trains and not any("inference" in name for name in config.given),
     }
+    if ask is not None:
+        known |= {"asks": ask.format, "recipe": ask.recipe or "", "backend": ask.backend or ""}
+    return known
 
 
 def _is_about(rule: Rule, known: Known) -> bool:
