@@ -54,10 +54,8 @@ class CaptureFolder(NamedTuple):
     @property
     def log(self) -> Path:
         """Where this runner's log belongs; Slurm may start several runners on a node."""
-        name = (
-            LOG if self.secondary_node is None else f"log.{self.secondary_node}-{os.getpid()}.txt"
-        )
-        return self.path / name
+        node = self.secondary_node
+        return self.path / (LOG if node is None else f"log.{node}-{os.getpid()}.txt")
 
 
 class Job(NamedTuple):
@@ -182,9 +180,7 @@ def _claim(folder: Path, job: str, started: float) -> bool:
     try:
         try:
             os.link(draft, folder / CLAIM)  # whole at once, and exclusive on NFS as well
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
+        except OSError:  # it is there, or this is a file system without hard links
             with (folder / CLAIM).open("x", encoding="utf-8") as file:
                 file.write(claim)
     except FileExistsError:

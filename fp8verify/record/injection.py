@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
+from io import BytesIO
 from pathlib import Path
 from types import CodeType
-from typing import Any, BinaryIO
+from typing import Any
 
 from fp8verify.errors import UsageError
 from fp8verify.frameworks import for_agent
@@ -75,21 +76,16 @@ def make_boot_folder(boot: Path, config: Mapping[str, Any]) -> None:
     Raises:
         InputError: it cannot be written, or by others too.
     """
+    contents = {name: (SOURCES / "boot" / name).read_bytes() for name in STARTS}
+    contents[ARCHIVE] = _agent_archive(boot / ARCHIVE)
+    contents[CONFIG] = json.dumps({**config, "boot": str(boot)}).encode()
     with writing_to(boot.parent):
         folder = make_private(str(boot))
         try:
-
-            def create(name: str) -> BinaryIO:
-                new = os.O_RDWR | os.O_CREAT | os.O_EXCL
-                return os.fdopen(os.open(name, new, 0o600, dir_fd=folder), "w+b")
-
-            for name in STARTS:
-                with create(name) as file:
-                    file.write((SOURCES / "boot" / name).read_bytes())
-            with create(ARCHIVE) as file:
-                _write_agent(file, boot / ARCHIVE)
-            with create(CONFIG) as file:
-                file.write(json.dumps({**config, "boot": str(boot)}).encode())
+            for name, content in contents.items():
+                new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                with os.fdopen(os.open(name, new, 0o600, dir_fd=folder), "wb") as file:
+                    file.write(content)
         finally:
             os.close(folder)
 
@@ -116,11 +112,12 @@ def agent_config(settings: RunSettings, capture: CaptureFolder) -> dict[str, Any
     }
 
 
-def _write_agent(file: BinaryIO, archive: Path) -> None:
-    """Write the agent as one archive, from which the Pythons of a run import it."""
+def _agent_archive(archive: Path) -> bytes:
+    """Return the agent as one archive, from which the Pythons of a run import it."""
     from zipfile import ZipFile, ZipInfo
 
-    with ZipFile(file, "w") as members:
+    content = BytesIO()
+    with ZipFile(content, "w") as members:
         boot = SOURCES / "boot"
         for source in sorted(set(SOURCES.rglob("*.py")) - set(boot.iterdir())):
             name = f"{PACKAGE}/{source.relative_to(SOURCES).as_posix()}"
@@ -130,6 +127,7 @@ def _write_agent(file: BinaryIO, archive: Path) -> None:
             assert code is not None  # noqa: S101 - it has a source
             byte_code = marshal.dumps(_renamed(code, f"{archive}/{name}"))
             members.writestr(ZipInfo(f"{name}c"), MAGIC_NUMBER + UNCHECKED + byte_code)
+    return content.getvalue()
 
 
 def _renamed(code: CodeType, name: str) -> CodeType:

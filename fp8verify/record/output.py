@@ -77,8 +77,7 @@ class Output:
                 ends.append((read_end, target))
             else:
                 self._files.append(LoggedFile(file, self._log))
-        for logged in self._files:
-            logged.start()
+                self._files[-1].start()
         self._relay = Relay(self._log, str(boot), ends)
 
     def stream(self, target: int) -> int | None:
@@ -342,7 +341,9 @@ class Stream(threading.Thread):
         return not _wait_for(self.read_end, select.POLLIN, lag)
 
     def _forward_some(self) -> None:
-        data = self._read()
+        data = b""
+        with suppress(OSError):  # EIO on Linux: the other side of the terminal is closed
+            data = os.read(self.read_end, CHUNK)
         self.ends_line = data.endswith(b"\n") if data else self.ends_line
         self._log.write(data)
         has_reader = self._write(data)
@@ -352,12 +353,6 @@ class Stream(threading.Thread):
             os.close(self.read_end)
             if not has_reader:
                 self._on_broken()
-
-    def _read(self) -> bytes:
-        try:
-            return os.read(self.read_end, CHUNK)
-        except OSError:  # EIO on Linux: the other side of the terminal is closed
-            return b""
 
     def _write(self, data: bytes) -> bool:
         """Write what can be written; False if it has no reader any more."""

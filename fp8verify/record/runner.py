@@ -157,9 +157,8 @@ def collect_result(
 
     collect_rank_logs(boot, capture)
     # Records that a full disk left empty.
-    empty = [
-        path for path in capture.path.glob(METAS) if path.is_file() and not path.stat().st_size
-    ]
+    metas = [path for path in capture.path.glob(METAS) if path.is_file()]
+    empty = [path for path in metas if not path.stat().st_size]
     for path in empty:
         path.unlink()
     unwritten = tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
@@ -167,27 +166,26 @@ def collect_result(
     ranks = tuple(int(line) for line in boot_lines(boot / RANKS) if line.isdecimal())
     # What processes of this run were writing when they were killed.
     for rank in set(ranks):
-        for name in (f".rank{rank}.*", f".rank{rank}-*"):
-            for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
-                with suppress(OSError):
-                    draft.unlink()
+        name = f".rank{rank}[.-]*"
+        for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
+            with suppress(OSError):
+                draft.unlink()
     inner = [folder for folder in boot_lines(boot / INNER) if any(Path(folder).glob(METAS))]
-    if not errors and any(capture.path.glob(METAS)):
+    if not errors and len(metas) > len(empty):
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
         notes = (f"a run of fp8verify inside this one recorded the script: {inner[0]}",)
         return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)
     known = errors or unwritten
-    guess = "" if known else _why_unobserved(boot, exit_code)
+    imported = bool(boot_lines(boot / IMPORTED))
+    guess = "" if known else _why_unobserved(exit_code, imported=imported)
     return RunResult(capture.path, exit_code, notes=known, guess=guess)
 
 
-def _why_unobserved(boot: Path, exit_code: int) -> str:
-    from fp8verify.capture.files import boot_lines
-
+def _why_unobserved(exit_code: int, *, imported: bool) -> str:
     if exit_code:
         return f"the command ended with {exit_code} before its first training step"
-    if not boot_lines(boot / IMPORTED):
+    if not imported:
         return (
             "no observed Python process imported torch: either the command trains nothing, or "
             "its Python ran with -I, -E or -S, or a container or launcher dropped PYTHONPATH"

@@ -260,8 +260,7 @@ def parse_ranks(text: str) -> RankSelection:
         return RankSelection(auto=True)
     if text == "all":
         return RankSelection(every=1)
-    every = re.fullmatch("every:0*([1-9][0-9]{0,8})", text)
-    if every is not None:
+    if every := re.fullmatch("every:0*([1-9][0-9]{0,8})", text):
         return RankSelection(every=int(every[1]))
     if re.fullmatch("[0-9]{1,9}( *, *[0-9]{1,9})*", text):
         return RankSelection(only=tuple(sorted({int(rank) for rank in text.split(",")})))

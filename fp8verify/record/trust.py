@@ -91,11 +91,9 @@ def check_capture(folder: Path) -> tuple[str, ...]:
             f"The capture folder {folder} is not used: {why}.",
             f"Name a folder of your own with --trace-dir, or trust it: {TRUST}={folder}",
         )
-    shared = [directory for directory in (folder, folder.parent) if _is_shared(directory.stat())]
-    return tuple(
-        f"{directory} may be written by other users: they could exchange the files of a run"
-        for directory in shared[:1]
-    )
+    shared = next((one for one in (folder, folder.parent) if _is_shared(one.stat())), None)
+    why = "may be written by other users: they could exchange the files of a run"
+    return () if shared is None else (f"{shared} {why}",)
 
 
 def _is_shared(status: os.stat_result) -> bool:
