@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, check_baseline
 from fp8verify.verdict.judge import judge
+from fp8verify.verdict.verdict import outcome
 from tests.hand_built import BF16, BF16_KERNEL, CLAIM, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"
@@ -32,6 +35,40 @@ def gemms(
     if unknown:
         build.launch(UNKNOWN_KERNEL, None, us=unknown)
     return build
+
+
+LESS = Policy(min_share=0.25)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "short", "errors", "policy", "expected"),
+    [
+        ("ACTIVE", False, "", Policy(), (0, False, "")),
+        ("PARTIAL", True, "", Policy(), (0, False, "PARTIAL passes without --strict")),
+        ("PARTIAL", False, "", Policy(strict=True), (1, True, "--strict does not accept PARTIAL")),
+        ("ACTIVE", False, "", Policy(strict=True), (0, False, "")),
+        ("ACTIVE", True, "", Policy(), (0, False, "")),
+        ("ACTIVE", False, "", LESS, (0, False, "")),
+        ("ACTIVE", True, "", LESS, (1, True, "--min-share 25% is not met")),
+        ("PARTIAL", True, "", Policy(expected=True), (1, True, "--min-share expected is not met")),
+        ("ACTIVE", False, "a", Policy(), (1, True, "a is an error")),
+        ("ACTIVE", True, "baba", LESS, (1, True, "b, a are errors")),
+        ("ACTIVE", True, "abc", Policy(), (1, True, "a, b and 1 more are errors")),
+        ("INACTIVE", True, "a", LESS, (1, True, "the verdict is INACTIVE")),
+        ("INCONCLUSIVE", True, "", LESS, (3, True, "the verdict is INCONCLUSIVE")),
+        ("INCONCLUSIVE", False, "", Policy(exit_zero=True),
+         (0, True, "--exit-zero; without it 3: the verdict is INCONCLUSIVE")),
+        ("PARTIAL", False, "", Policy(exit_zero=True),
+         (0, False, "PARTIAL passes without --strict")),
+    ],
+)  # fmt: skip
+def test_the_exit_code_and_why(
+    verdict: str, short: bool, errors: str, policy: Policy, expected: tuple[int, bool, str]
+) -> None:
+    rank: Any = SimpleNamespace(falls_short=lambda _: short)
+    told = [replace(finding(0), code=code, severity=Severity.ERROR) for code in errors]
+    told.append(finding(0))
+    assert outcome(Verdict(verdict), [rank], told, policy) == expected
 
 
 @pytest.mark.parametrize(

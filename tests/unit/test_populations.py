@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fp8verify import inspect
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.terms import Leg
+from fp8verify.trace import Step
+from fp8verify.verdict.findings.parts import name_value
+from fp8verify.verdict.grid import Cell, Layer
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -20,10 +26,12 @@ from tests.hand_built import (
     TraceBuilder,
     codes,
     found,
+    module,
 )
 
 TOKENS = 8192
 SIZES = ((3072, 2048), (2048, 1024), (5632, 2048), (2048, 5632))
+WGRAD_KERNEL = BF16_KERNEL.replace("_TNT", "_NTT")
 NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
 
 
@@ -216,6 +224,42 @@ def test_a_leg_without_any_gemm_is_open(build: TraceBuilder) -> None:
     report = build.report()
     assert report.verdict == "INCONCLUSIVE"
     assert "leg-unknown" in codes(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "said"),
+    [
+        ("rank", None, "rank 3"), ("step", None, "step 12"), ("micro-batch", None, "micro-batch 2"),
+        ("leg", None, "dgrad"), ("layer", "up", "up"), ("layer", (48, 16), "48x16"),
+        ("layer", EXPERTS, "experts"), ("layer", None, "layers of unknown size"),
+    ],
+)  # fmt: skip
+def test_the_values_of_coordinates_are_named(name: str, layer: Layer, said: str) -> None:
+    trace = SimpleNamespace(steps=[Step(11, 0, 1), Step(12, 1, 2)])
+    ranks: Any = [SimpleNamespace(), SimpleNamespace(label="rank 3", trace=trace)]
+    assert name_value(ranks, Cell(1, 1, 1, layer, Leg.DGRAD), name) == said
+    assert name_value(ranks, Cell(1, -1, 1, layer, Leg.DGRAD), "step") == "step unknown"
+
+
+@pytest.mark.parametrize(("trains", "verdict"), [(0, "ACTIVE"), (1, "INCONCLUSIVE")])
+def test_frozen_layers_alone_have_no_wgrad(trains: int, verdict: str, build: TraceBuilder) -> None:
+    Model(build).forward(fp8=True).backward(fp8=True, wgrad=None)
+    sizes = enumerate(SIZES)
+    layers = [module(f"layer{at}", n, k, frozen=at >= trains) for at, (n, k) in sizes]
+    assert build.capture(*layers).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("kernel", "us", "verdict"),
+    [(WGRAD_KERNEL, 29, "ACTIVE"), (WGRAD_KERNEL, 31, "INCONCLUSIVE"), (BF16_KERNEL, 31, "ACTIVE")],
+)
+def test_gradients_outside_of_any_operator_may_be_most_of_the_training(
+    kernel: str, us: float, verdict: str, build: TraceBuilder
+) -> None:
+    build.linear(64, 48, 16, fp8=True, us=10).launch(kernel, None, us=us)
+    report = build.report()
+    assert report.verdict == verdict, report.reason
+    assert ("ran outside any operator" in report.reason) is (verdict == "INCONCLUSIVE")
 
 
 @pytest.mark.parametrize("types", [(BF16, FP8), ()])
