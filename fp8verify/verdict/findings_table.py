@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from fp8verify import thresholds
 from fp8verify.files import parse_toml
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity, Verdict
@@ -52,17 +53,17 @@ def finding(
         case: a case of the code, empty for what the code says by itself.
         ranks: the ranks that it is about, none if it is about the run.
         layers: the layers that it is about, by their exact names, each once.
-        facts: what the sentences of the case name in braces.
+        facts: what the sentences of the case name in braces, besides thresholds.
 
     Raises:
         KeyError: the table has no such code or case, or a fact is missing.
     """
-    found = findings_table()[code][case]
+    found, named = findings_table()[code][case], {**vars(thresholds), **facts}
     return Finding(
         code=code,
         severity=found.severity,
-        message=found.message.format_map(facts),
-        hint=found.hint.format_map(facts),
+        message=found.message.format_map(named),
+        hint=found.hint.format_map(named),
         verdict=found.verdict,
         ranks=tuple(ranks),
         layers=tuple(dict.fromkeys(layers)),
@@ -73,11 +74,8 @@ def finding(
 def findings_table() -> Mapping[str, Mapping[str, Case]]:
     """Return what each code says, by case; the empty case is what it says by itself."""
     text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    rows = [
-        (Severity(severity), code, row)
-        for severity, codes in parse_toml(text).items()
-        for code, row in codes.items()
-    ]
+    tables = parse_toml(text).items()
+    rows = [(Severity(kind), code, row) for kind, codes in tables for code, row in codes.items()]
     by_itself = {code: row for _, code, row in rows if "message" in row}
     table: dict[str, dict[str, Case]] = defaultdict(dict)
     for place, (severity, code, row) in enumerate(rows):

@@ -27,7 +27,7 @@ NOT_FACTS = {"ranks", "layers"}
 
 # What makes findings; the others hand facts on to `finding`.
 MAKERS = {"finding", "accuse", "Rule"}
-HELPERS = {"accuse"}  # they yield findings for rules
+HELPERS = {"accuse", "by_rules"}  # they yield findings for rules
 
 
 def calls() -> Iterator[tuple[str, ast.Call]]:
@@ -62,7 +62,7 @@ def cases_of(call: ast.Call) -> dict[str, Case]:
 
 def named_in(case: Case) -> set[str]:
     fields = Formatter().parse(case.message + case.hint)
-    return {name for _, name, _, _ in fields if name is not None}
+    return {name for _, name, _, _ in fields if name is not None and not name.isupper()}
 
 
 def test_a_rule_hands_over_the_facts_that_its_sentences_name() -> None:

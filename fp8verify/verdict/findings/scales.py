@@ -9,23 +9,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from fp8verify import thresholds as limits
+from fp8verify.analysis import recorded
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.recorded import (
-    Kept,
-    gradients_of,
-    kept_scales,
-    loss_scales_of,
-    recipes_of,
-    steps_of,
-)
+from fp8verify.analysis.recorded import Kept
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed
 from fp8verify.verdict.expected import Promises
-from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, is_clipped
+from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, by_rules, is_clipped
 from fp8verify.verdict.findings_table import finding
 
 # ---- scales that delayed scaling keeps
@@ -33,17 +27,10 @@ from fp8verify.verdict.findings_table import finding
 
 def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    kept = kept_scales(rank)
-    rows = (row for step in steps_of(rank) for row in step.rows)
+    rows = (row for step in recorded.steps_of(rank) for row in step.rows)
     clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
-    for rule in _RULES:
-        if not (rule.code == "saturates" and clipped):
-            accused = [
-                Accused(rule.figure(scale), 0, scale.slot)
-                for scale in kept
-                if rule.holds(scale) and not rule.figure(scale) < rule.limit  # NaN is no less
-            ]
-            yield from accuse(rule.code, accused, case=rule.case, limit=rule.limit)
+    rules = (rule for rule in _RULES if not (rule.code == "saturates" and clipped))
+    yield from by_rules(rules, [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)])
 
 
 def _is_stuck(kept: Kept) -> bool:
@@ -91,13 +78,7 @@ def _octaves(kept: Kept) -> float:
 
 _RULES = (
     Rule("scale-stuck", lambda kept: kept.scale, 0.0, _is_stuck),
-    Rule(
-        "saturates",
-        _clipped,
-        limits.CLIPPED,
-        lambda kept: _spike(kept) < limits.SPIKE,
-        case="delayed",
-    ),
+    Rule("saturates", _clipped, limits.CLIPPED, lambda x: _spike(x) < limits.SPIKE, case="delayed"),
     Rule("amax-spike", _spike, limits.SPIKE),
     # NaN too.
     Rule("scale-unstable", lambda kept: kept.scale, -math.inf, lambda kept: not kept.is_usable),
@@ -107,7 +88,7 @@ _RULES = (
 
 def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Histories of amax of which the algorithm looks at one step only."""
-    for recipe in recipes_of(rank):
+    for recipe in recorded.recipes_of(rank):
         length = recipe.history_length or 0
         unused = {"most_recent": length > limits.LONG_HISTORY, "max": length == 1}
         if recipe.name == "DelayedScaling" and unused.get(recipe.algorithm or ""):
@@ -119,29 +100,29 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    bad = [s for s in loss_scales_of(rank) if s is None or s < limits.LEAST_LOSS_SCALE]
+    bad = [s for s in recorded.loss_scales_of(rank) if s is None or s < limits.LEAST_LOSS_SCALE]
     for scale in bad[:1]:
         now = "infinite" if scale is None else f"{scale:g}"
-        yield finding("scale-unstable", "loss-scale", now=now, limit=limits.LEAST_LOSS_SCALE)
+        yield finding("scale-unstable", "loss-scale", now=now)
 
 
 def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
-    steps = steps_of(rank)
+    steps = recorded.steps_of(rank)
     # While a model begins to learn, every amax grows.
     late = [step for step in steps[(len(steps) + 1) // 2 :] if step.step >= limits.WARM_UP_STEPS]
     grown = []
-    histories: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in (row for step in late for row in step.rows if row.amax is not None):
-        histories[row.layer, row.tensor].append(row.amax or 0.0)
-    for (layer, tensor), values in histories.items():
+    histories: dict[tuple[str, str], list[TensorRecord]] = defaultdict(list)
+    for row in (row for step in late for row in step.rows):
+        histories[row.layer, row.tensor].append(row)
+    for rows in histories.values():
+        values = [row.amax for row in rows if row.amax is not None]
         up = sum(after >= before for before, after in pairwise(values))
-        rises = values[0] > 0 and up >= limits.RISING * (len(values) - 1)
-        if rises and len(values) >= limits.LEAST_POINTS and values[-1] >= limits.GROWN * values[0]:
-            row = TensorRecord(layer=layer, tensor=tensor, source="values")
-            grown.append(Accused(values[-1] / values[0], late[-1].step, row))
+        rises = len(values) >= limits.LEAST_POINTS and up >= limits.RISING * (len(values) - 1)
+        if rises and 0 < limits.GROWN * values[0] <= values[-1]:
+            grown.append(Accused(values[-1] / values[0], late[-1].step, rows[-1]))
     first = late[0].step if late else 0
-    yield from accuse("scale-unstable", grown, case="growing", limit=limits.GROWN, first=first)
+    yield from accuse("scale-unstable", grown, case="growing", first=first)
 
 
 # ---- scales that ranks share
@@ -153,23 +134,20 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Findin
     held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank in ranks:
         for number in rank.numbers:
-            for scale in kept_scales(rank):
+            for scale in recorded.kept_scales(rank):
                 for group in _sharing(scale, number):
                     slot, step = scale.slot, scale.window.last_step
                     held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(number)
     differ = {key: values for key, values in held.items() if len(values) > 1}
-    if differ:
-        first, values = next(iter(differ.items()))
+    for first, values in [*differ.items()][:1]:
         shown = [f"{float(scale):.4g} on {label_of_ranks(on)}" for scale, on in values.items()]
+        every = (on for scales in differ.values() for on in scales.values())
         yield finding(
             "scales-differ-between-ranks",
-            layer=first[0],
-            tensor=first[1],
+            name=f"the {first[1]} of {first[0]}",
             values=listed(shown, between=" and "),
             count=len(differ),
-            ranks=sorted(
-                {rank for scale in differ.values() for on in scale.values() for rank in on}
-            ),
+            ranks=sorted({*chain.from_iterable(every)}),
             layers=[str(key[0]) for key in differ],
         )
 
@@ -195,14 +173,14 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Find
     after one.
     """
     for rank in ranks[:1]:
-        losses, norms = rank.recorded.losses, gradients_of(rank)
-        points = losses.points
-        bad = next((step for step in sorted(points) if not math.isfinite(points[step])), None)
+        losses, norms = rank.recorded.losses, recorded.gradients_of(rank)
+        bad = [step for step, loss in sorted(losses.points.items()) if not math.isfinite(loss)]
         broken = [str(norm.step) for norm in norms if not norm.finite]
-        if bad is not None:
-            where = f"{'logged value' if losses.counted else 'step'} {bad}"
-            what = f"the loss in the log is {points[bad]:g} at {where}"
-            yield finding("nan-or-inf", "loss", what=what)
-        elif 1 < len(broken) == len(norms) and not loss_scales_of(rank):
+        if bad:
+            where = f"{'logged value' if losses.counted else 'step'} {bad[0]}"
+            what = f"the loss in the log is {losses.points[bad[0]]:g} at {where}"
+        elif 1 < len(broken) == len(norms) and not recorded.loss_scales_of(rank):
             what = f"the gradients of steps {listed(broken)} are not finite"
-            yield finding("nan-or-inf", "loss", what=what)
+        else:
+            return
+        yield finding("nan-or-inf", "loss", what=what)

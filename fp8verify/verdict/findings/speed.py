@@ -31,29 +31,26 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     times_are_whole = health.complete and not health.bad_durations
     pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
     pays = overhead is None or added_us(overhead.rows) <= overhead.saved_at_most_us
+    waits = ""
     if pauses >= limits.HALF:  # what the GPU computes decides nothing
         waits = f"idle for {pauses:.0%} of the window"
-        yield finding("fp8-not-paying", "launch-bound", waits=waits)
     elif overhead is not None and figures.speedup_estimate is not None and not pays:
         cause, case = cost_of_casts([overhead], [figures])
+        cast, saved = overhead.time_us / 1e3, overhead.saved_at_most_us / 1e3
+        up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
         yield finding(
-            "fp8-not-paying",
-            case,
-            cause=cause,
-            up_to="up to " if overhead.unfused_us < overhead.time_us else "",
-            cast_ms=overhead.time_us / 1e3,
-            saved_ms=overhead.saved_at_most_us / 1e3,
+            "fp8-not-paying", case, cause=cause, up_to=up_to, cast_ms=cast, saved_ms=saved
         )
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
-        idle_ms = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
-        step_ms = figures.step_us / 1e3
-        waits = f"idle for {idle_ms:.1f} ms of each {step_ms:.1f} ms step (unprofiled)"
+        step, idle = figures.step_us / 1e3, (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
+        waits = f"idle for {idle:.1f} ms of each {step:.1f} ms step (unprofiled)"
+    if waits:
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
     # Steps outside the window tell more, without the profiler's waiting.
     if limits.WAITING <= pauses < limits.HALF:
         yield finding("gpu-idle", idle=pauses)
     if (figures.small_gemm_share or 0.0) >= limits.MANY_SMALL and pays:
-        yield finding("small-gemms", share=figures.small_gemm_share, side=limits.SMALL_SIDE)
+        yield finding("small-gemms", share=figures.small_gemm_share)
 
 
 def cost_of_casts(
@@ -112,11 +109,5 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         return
     share = found.time_ns * (1 - 1 / found.micro_batches) / gpu_ns
     if share >= limits.RECAST:
-        yield finding(
-            "weight-recast",
-            casts=found.casts,
-            micro_batches=found.micro_batches,
-            size=" x ".join(map(str, found.size)),
-            share=share,
-            threshold=limits.RECAST,
-        )
+        casts, parts, size = found.casts, found.micro_batches, " x ".join(map(str, found.size))
+        yield finding("weight-recast", casts=casts, micro_batches=parts, size=size, share=share)

@@ -8,9 +8,9 @@ suite; those called "ours" lie well outside what sound runs showed on an H200 (d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import asdict
 
@@ -24,6 +24,7 @@ from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding
 
 _ONE_SCALE = ("tensorwise", "delayed")
+_Record: TypeAlias = "TensorRecord | SlotRecord"
 
 
 # ---- one finding of all records that a rule accuses
@@ -34,7 +35,7 @@ class Accused(NamedTuple):
 
     figure: float
     step: int
-    record: TensorRecord | SlotRecord
+    record: _Record
 
 
 def accuse(
@@ -42,8 +43,8 @@ def accuse(
     accused: Sequence[Accused],
     *,
     case: str = "",
-    limit: float = 0.0,
     steps: int = 1,
+    remedy: Callable[[Any], str] = lambda _: "",
     **facts: object,
 ) -> Iterator[Finding]:
     """Make one finding of the records that a rule accuses: it names the worst, of equals the first.
@@ -52,8 +53,8 @@ def accuse(
         code: of the finding.
         accused: records in the order in which they were met; of none there is no finding.
         case: of the code.
-        limit: the threshold that the sentence names.
         steps: how many steps were measured.
+        remedy: what would help the worst.
         facts: what the sentence names besides the fields of the worst record, `name`, `figure`,
             `step`, `others` (how many layers are accused) and `when` (in how many steps).
     """
@@ -65,15 +66,15 @@ def accuse(
     also = f", worst in step {step}" if step != numbers[0] else ""
     when = f"; in {len(numbers)} of {steps} measured steps, first in step {numbers[0]}{also}"
     named = listed(patterns(layers), limits.SHOWN)
-    gemm = getattr(worst, "gemm", 0)
+    gemm = getattr(worst, "gemm", 0)  # a tensor has none
     of_gemm = f" (GEMM {gemm + 1})" if gemm else ""
     common = {
-        "name": f"the {getattr(worst, 'tensor', 'weight')} of {worst.layer}{of_gemm}",
+        "name": f"the {worst.tensor} of {worst.layer}{of_gemm}",
         "figure": figure,
-        "limit": limit,
         "step": step,
         "others": f", one of {len(layers)} layers: {named}" if len(layers) > 1 else "",
         "when": when if steps > 1 else "",
+        "remedy": remedy(worst),
     }
     yield finding(code, case, layers=layers, **{**asdict(worst), **common, **facts})
 
@@ -101,20 +102,30 @@ class Rule(NamedTuple):
     case: str = ""
 
 
+def by_rules(
+    rules: Iterable[Rule], seen: Sequence[tuple[int, Any, _Record]], steps: int = 1
+) -> Iterator[Finding]:
+    """Hold records against limits.
+
+    Args:
+        rules: the limits.
+        seen: the step of each record, what the rules read of it, and the record.
+        steps: how many steps were measured.
+    """
+    for rule in rules:
+        accused = [
+            Accused(rule.figure(one), step, record)
+            for step, one, record in seen
+            if rule.holds(one) and not rule.figure(one) < rule.limit  # NaN is no less
+        ]
+        yield from accuse(rule.code, accused, case=rule.case, steps=steps, remedy=rule.remedy)
+
+
 def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Hold all measured tensors against all limits."""
     steps = steps_of(rank)
-    for rule in _RULES:
-        accused = [
-            Accused(rule.figure(row), step.step, row)
-            for step in steps
-            for row in step.rows
-            if row.finite and rule.holds(row) and rule.figure(row) >= rule.limit
-        ]
-        if accused:
-            worst: Any = max(accused, key=lambda accusation: accusation.figure).record
-            remedy = rule.remedy(worst)
-            yield from accuse(rule.code, accused, limit=rule.limit, steps=len(steps), remedy=remedy)
+    seen = [(step.step, row, row) for step in steps for row in step.rows if row.finite]
+    yield from by_rules(_RULES, seen, len(steps))
 
 
 def is_clipped(row: TensorRecord) -> bool:
@@ -130,8 +141,18 @@ def _saturated(row: TensorRecord) -> float:
     return row.saturated or 0.0
 
 
-def _is_flushed_gradient(row: TensorRecord) -> bool:
-    return row.tensor == "grad_output" and _flushed(row) >= limits.GRADIENT_FLUSHED
+def _flushed_gradient(row: TensorRecord) -> float:
+    """Return no more than half: of gradients that lose so much the first one is the cause."""
+    return min(0.5, _flushed(row)) if row.tensor == "grad_output" else 0.0
+
+
+def _loses_gradient(row: TensorRecord) -> bool:
+    return _flushed_gradient(row) >= limits.GRADIENT_FLUSHED
+
+
+def _zero_rows(row: TensorRecord) -> float:
+    """Return the share of zero rows under scales by row or block, at their limit there."""
+    return row.zero_rows or 0.0 if row.scaling and row.scaling not in _ONE_SCALE else 0.0
 
 
 def _lacking_db(row: TensorRecord) -> float:
@@ -198,32 +219,13 @@ def _remedy_for_clipping(row: TensorRecord) -> str:
 
 
 _RULES = (
-    Rule(
-        "gradient-flushed",
-        # Of gradients of which half is lost the first in the backward pass is the cause.
-        lambda row: min(0.5, _flushed(row)),
-        limits.GRADIENT_FLUSHED,
-        holds=_is_flushed_gradient,
-        remedy=_remedy,
-    ),
-    Rule(
-        "underflow-high",
-        _flushed,
-        limits.UNDERFLOW,
-        holds=lambda row: not _is_flushed_gradient(row),
-        remedy=_remedy,
-    ),
+    Rule("gradient-flushed", _flushed_gradient, limits.GRADIENT_FLUSHED, remedy=_remedy),
+    Rule("underflow-high", _flushed, limits.UNDERFLOW, lambda x: not _loses_gradient(x), _remedy),
     # But for those accused of their zeros.
     Rule("sqnr-low", _lacking_db, 0.0, lambda row: _flushed(row) < limits.UNDERFLOW, _remedy),
     Rule("saturates", _saturated, limits.SATURATED, is_clipped, _remedy_for_clipping),
     Rule("mx-last-bucket", lambda row: row.top_blocks or 0.0, limits.TOP_BLOCKS),
-    # Under scales by row or block, which are at their limit there.
-    Rule(
-        "zero-rows",
-        lambda row: row.zero_rows or 0.0,
-        limits.ZERO_ROWS,
-        holds=lambda row: bool(row.scaling) and row.scaling not in _ONE_SCALE,
-    ),
+    Rule("zero-rows", _zero_rows, limits.ZERO_ROWS),
 )
 
 
@@ -233,21 +235,14 @@ _RULES = (
 def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first tensor with NaN or infinity, of which no other figure means anything."""
     steps = steps_of(rank)
-    accused = [
-        Accused(0.0, step.step, row) for step in steps for row in step.rows if not row.finite
-    ]
-    if accused:
-        first: Any = accused[0].record
-        after = sum(accusation.step == accused[0].step for accusation in accused) - 1
+    rows = [(step.step, row) for step in steps for row in step.rows if not row.finite]
+    for step, first in rows[:1]:
+        after = sum(number == step for number, _ in rows) - 1
         others = f", before {counted(after, 'other tensor')}" if after else ""
-        yield from accuse(
-            "nan-or-inf",
-            [accusation._replace(record=first) for accusation in accused],
-            case=first.tensor,
-            steps=len(steps),
-            kind="NaN" if first.nan else "infinity" if first.inf else "values that are not finite",
-            others=others,
-        )
+        kind = "NaN" if first.nan else "infinity" if first.inf else "values that are not finite"
+        accused = [Accused(0.0, number, first) for number, _ in rows]
+        case, every = first.tensor, len(steps)
+        yield from accuse("nan-or-inf", accused, case=case, steps=every, kind=kind, others=others)
 
 
 def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -256,30 +251,21 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     A weight that is too large makes its output and gradients large too: only the cause is accused.
     """
     steps = steps_of(rank)
-    by_tensor = [
-        [accusation for step in steps for accusation in _outliers(step, tensor)]
-        for tensor in ("weight", "input", "grad_output")
-    ]
+    tensors = ("weight", "input", "grad_output")
+    by_tensor = [[one for step in steps for one in _outliers(step, name)] for name in tensors]
     # Too large an input makes the gradient of its layer, and in time its weight, too large too.
     found = min(filter(None, by_tensor), key=lambda some: some[0][1].step, default=[])
-    if found:
-        is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
-        accused = [accusation for wide, accusation in found if wide is is_wide]
-        worst: Any = max(accused, key=lambda accusation: accusation.figure).record
-        yield from accuse(
-            "outlier-layer",
-            accused,
-            what="its RMS" if is_wide else "the median of its peers",
-            limit=limits.WIDE_E4M3 if is_wide else limits.OUTLIER,
-            steps=len(steps),
-            what_if=what_if(worst),
-        )
+    is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
+    accused = [accusation for wide, accusation in found if wide is is_wide]
+    limit = limits.WIDE_E4M3 if is_wide else limits.OUTLIER
+    what = f"{'its RMS' if is_wide else 'the median of its peers'} (threshold: {limit:.0f})"
+    yield from accuse("outlier-layer", accused, what=what, steps=len(steps), remedy=what_if)
 
 
 def _outliers(step: MeasuredRecord, tensor: str) -> Iterator[tuple[bool, Accused]]:
     """Yield the outliers of a step, and whether only their own values show it."""
     sound = [row for row in step.rows if row.finite]
-    if tensor == "grad_output" and any(map(_is_flushed_gradient, sound)):
+    if tensor == "grad_output" and any(map(_loses_gradient, sound)):
         return  # those that flush the rest are another finding's
     alike: dict[str, list[TensorRecord]] = defaultdict(list)  # layers of other numbers
     for row in sound:
