@@ -132,7 +132,7 @@ class Scaling(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The answer; exit codes are in `fp8verify.verdict.verdict`."""
+    """The answer; exit codes are in `fp8verify.verdict.judge`."""
 
     ACTIVE = "ACTIVE"
     PARTIAL = "PARTIAL"

@@ -333,14 +333,14 @@ class ReportOptions(NamedTuple):
         """Compare a report with the baseline and the format that the user asks for."""
         gate = not self.exit_zero
         if self.baseline is not None:
-            from fp8verify.verdict.gates import check_baseline
+            from fp8verify.verdict.gates import gated, regressions
 
-            report = check_baseline(report, self.baseline, self.tolerance, gate=gate)
+            report = gated(report, regressions(report, self.baseline, self.tolerance), gate=gate)
         if self.require_format is not None:
-            from fp8verify.verdict.gates import check_format
+            from fp8verify.verdict.gates import gated, other_formats
 
-            share = self.policy.share
-            report = check_format(report, self.require_format, share, gate=gate)
+            unmet = other_formats(report, self.require_format, self.policy.share)
+            report = gated(report, unmet, gate=gate)
         return report
 
     def write(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from fp8verify.report.model.parts import Claim, ExpectedReport, Mention
 from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE
-from fp8verify.verdict.grid import Cell, Grid, Tally
+from fp8verify.verdict.grid import Cell, Grid, Layer, Tally
 
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"
@@ -58,7 +57,7 @@ class Promises(NamedTuple):
     claims: tuple[Claim, ...]
     converted: tuple[ModuleRecord, ...]
     emulated: tuple[ModuleRecord, ...]
-    formats: dict[str, frozenset[str]]
+    formats: dict[Leg, frozenset[str]]
     layers: tuple[LayerClaim, ...] = ()
     phases: tuple[PhaseClaim, ...] = ()
     mention: Mention | None = None
@@ -107,7 +106,7 @@ class Promises(NamedTuple):
         return next((claim for claim in self.said if claim.all_gather), None)
 
     @property
-    def logged(self) -> dict[str, frozenset[str]]:
+    def logged(self) -> dict[Leg, frozenset[str]]:
         """The formats that log lines name, for single legs or else for all; empty for none."""
         return _of_claims(self.claims)
 
@@ -117,11 +116,10 @@ class Promises(NamedTuple):
         low = set().union(*self.formats.values()) - {HIGH_PRECISION}
         return " and ".join(map(format_name, sorted(low))) or "FP8"
 
-    def leaves_high(self, leg: str) -> bool:
+    def leaves_high(self, leg: Leg) -> bool:
         """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
-        if leg == "wgrad" and any("gw_hp" in recipe for recipe in self.recipes):
-            return True
-        return self.formats.get(leg) == frozenset({HIGH_PRECISION})
+        is_named = leg is Leg.WGRAD and any("gw_hp" in recipe for recipe in self.recipes)
+        return is_named or self.formats.get(leg) == frozenset({HIGH_PRECISION})
 
 
 def format_name(name: str) -> str:
@@ -138,15 +136,9 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     steps = [step.number for rank in ranks for step in rank.trace.steps]
     counted = steps if _counts_alike(ranks, steps) else []
     claims = said.claims_at(min(steps, default=None), counted)
-    return Promises(
-        tuple(claims),
-        converted,
-        emulated,
-        _of_modules(converted or emulated) or _of_claims(claims),
-        said.layers_for(claims),
-        tuple(said.phases) if counted else (),
-        said.mention,
-    )
+    formats = _of_modules(converted or emulated) or _of_claims(claims)
+    layers, phases = said.layers_for(claims), tuple(said.phases) if counted else ()
+    return Promises(tuple(claims), converted, emulated, formats, layers, phases, said.mention)
 
 
 def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
@@ -159,23 +151,17 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
     return any(logged[0] - between < step < logged[-1] + between for step in steps)
 
 
-def _of_modules(modules: Sequence[ModuleRecord]) -> dict[str, frozenset[str]]:
+def _of_modules(modules: Sequence[ModuleRecord]) -> dict[Leg, frozenset[str]]:
     """Return what modules promise of each leg; nothing if some of them leave it open."""
-    by_leg = {leg.value: {module.format_of(leg.value) for module in modules} for leg in LEGS}
-    return {
-        leg: frozenset(name for name in names if name is not None)
-        for leg, names in by_leg.items()
-        if names and None not in names
-    }
+    closed = [leg for leg in LEGS if modules and all(m.format_of(leg.value) for m in modules)]
+    return {leg: frozenset(m.format_of(leg.value) or "" for m in modules) for leg in closed}
 
 
-def _of_claims(claims: Sequence[Claim]) -> dict[str, frozenset[str]]:
+def _of_claims(claims: Sequence[Claim]) -> dict[Leg, frozenset[str]]:
     """Return the formats that log lines name, for single legs or else for all."""
-    said = [claim for claim in claims if claim.says == "fp8" and claim.format is not None]
+    said = [(claim.legs, claim.format) for claim in claims if claim.says == "fp8" and claim.format]
     return {
-        leg.value: frozenset(claim.legs.get(leg.value, claim.format or "") for claim in said)
-        for leg in LEGS
-        if said
+        leg: frozenset(legs.get(leg.value, name) for legs, name in said) for leg in LEGS if said
     }
 
 
@@ -191,17 +177,24 @@ class Stated:
 
     Attributes:
         alike: whether all ranks may run the same layers: none is a stage of a pipeline.
+        spared: by rank, how many blocks the log keeps in high precision that no module list names.
     """
 
     def __init__(self, ranks: Sequence[RankEvidence], promises: Promises) -> None:
         """Sort the modules of each rank by name and by size."""
         self._ranks, self._promises = ranks, promises
         by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
-        self.alike = not any(_transfers(rank) for rank in ranks)
+        collectives = (total for rank in ranks for total in rank.trace.collectives)
+        self.alike = not any("sendrecv" in total.name.lower() for total in collectives)
         if self.alike:
             by_rank = _with_conversions_of_any(by_rank)
-        self._by_name = [{module.fqn: module for module in modules} for modules in by_rank]
-        self._by_size = [_sizes(modules) for modules in by_rank]
+        self._modules_of = list(map(_by_layer, by_rank))
+        pins = (pin for pin in promises.layers if pin.is_pin and pin.select == "blocks")
+        blocks = sum(len(pin.names) for pin in pins)
+        self.spared = [0 if rank.modules else blocks for rank in ranks]
+        # Weights of experts do not show what multiplies them.
+        low = (row for rank in ranks for row in rank.trace.trained if row.precision.is_low)
+        self._has_low_experts = any(x.kind.classification.role is Role.GROUPED_GEMM for x in low)
 
     def __call__(self, cell: Cell, ran: Tally) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
@@ -209,13 +202,9 @@ class Stated:
         step = rank.trace.steps[cell.step].number if cell.step >= 0 else None
         if step is not None and promises.phase_of(step) == HIGH_PRECISION:
             return 0.0
-        if any(promises.leaves_high(leg.value) for leg in _LEGS_OF.get(cell.leg, (cell.leg,))):
+        if any(map(promises.leaves_high, _LEGS_OF.get(cell.leg, (cell.leg,)))):
             return 0.0
-        if isinstance(cell.layer, str):
-            module = self._by_name[cell.rank].get(cell.layer)
-            modules = [] if module is None else [module]
-        else:
-            modules = self._by_size[cell.rank].get(cell.layer, [])
+        modules = self._modules_of[cell.rank].get(cell.layer)
         if not modules:
             pinned = ran.calls <= self.spared[cell.rank] and not ran.low_calls
             return 0.0 if pinned else None
@@ -234,51 +223,28 @@ class Stated:
         promises = self._promises
         if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
             return False
-        return not any(
-            module.format_of(each.value) == HIGH_PRECISION or promises.leaves_high(each.value)
-            for each in _LEGS_OF.get(leg, (leg,))
-        )
-
-    @cached_property
-    def _has_low_experts(self) -> bool:
-        """Whether experts ran in low precision: their weights do not show what multiplies them."""
-        return any(
-            row.precision.is_low and row.kind.classification.role is Role.GROUPED_GEMM
-            for rank in self._ranks
-            for row in rank.trace.trained
-        )
-
-    @cached_property
-    def spared(self) -> list[int]:
-        """By rank, how many blocks the log keeps in high precision that no module list names."""
-        pins = (pin for pin in self._promises.layers if pin.is_pin and pin.select == "blocks")
-        blocks = sum(len(pin.names) for pin in pins)
-        return [0 if rank.modules else blocks for rank in self._ranks]
+        legs = _LEGS_OF.get(leg, (leg,))
+        formats = {module.format_of(each.value) for each in legs}
+        return HIGH_PRECISION not in formats and not any(map(promises.leaves_high, legs))
 
     def report(self, grid: Grid, place: int) -> ExpectedReport | None:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""
         rank, promises = self._ranks[place], self._promises
-        cells = [cell for cell in grid.cells if cell.rank == place]
+        cells = grid.of_rank(place)
         known = [cell for cell in cells if cell in grid.stated]
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
         if not modules or not promises.any or any(m.state == "unknown" for m in modules):
             return None
-        covered = sum(grid.cells[cell].total for cell in known)
-        if known_flops(rank.linear) is None or covered < 1 - NEGLIGIBLE:
+        if known_flops(rank.linear) is None or grid.total(known).total < 1 - NEGLIGIBLE:
             return None
         left = [m for m in modules if not any(self.is_low(m, leg) for leg in LEGS)]
         high = any(promises.phase_of(step.number) == HIGH_PRECISION for step in rank.trace.steps)
         return ExpectedReport(
             share_of_flops=round(sum(grid.stated[c] * grid.cells[c].total for c in known), 6),
-            measured_share_of_flops=round(sum(grid.cells[cell].low for cell in cells), 6),
+            measured_share_of_flops=round(grid.total(cells).low, 6),
             left_out=tuple(patterns(module.fqn for module in left)),
             stated=high or (bool(left) and all(promises.pin(module.fqn) for module in left)),
         )
-
-
-def _transfers(rank: RankEvidence) -> bool:
-    """Whether a rank is a stage of a pipeline, whose module names are its own."""
-    return any("sendrecv" in total.name.lower() for total in rank.trace.collectives)
 
 
 def _with_conversions_of_any(
@@ -292,14 +258,16 @@ def _with_conversions_of_any(
     return [[known.get(module.fqn, module) for module in modules] for modules in by_rank]
 
 
-def _sizes(modules: Sequence[ModuleRecord]) -> dict[object, list[ModuleRecord]]:
-    by_size: dict[object, list[ModuleRecord]] = defaultdict(list)
+def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]]:
+    """Return the modules that each layer of a cell may be: those of its name, size or kind."""
+    by_layer: dict[Layer, list[ModuleRecord]] = defaultdict(list)
     for module in modules:
+        by_layer[module.fqn] = [module]
         if module.kind == "experts":
-            by_size[EXPERTS].append(module)
+            by_layer[EXPERTS].append(module)
         for size in sizes_of(module):
-            by_size[size.n, size.k].append(module)
-    return by_size
+            by_layer[size.n, size.k].append(module)
+    return by_layer
 
 
 def _share(ran: Tally, low: int, count: int) -> float:

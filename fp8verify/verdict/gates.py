@@ -6,7 +6,7 @@ A baseline is what a good run reached, kept in a file.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,11 +17,11 @@ from fp8verify.files import writing
 from fp8verify.report.model.parts import Finding, KernelRow
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import format_finding
-from fp8verify.terms import Leg, Precision, Scaling, Severity, Verdict, fp8_share
-from fp8verify.text import label_of_rank, listed
+from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Scaling, Verdict, fp8_share
+from fp8verify.text import listed
 from fp8verify.thresholds import USUAL_SHARE
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.judge import judge
+from fp8verify.verdict.judge import judge, with_exit_code
 from fp8verify.verdict.policy import Policy
 
 SCHEMA = 1
@@ -65,21 +65,16 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 def baseline_of(report: Report) -> Baseline:
     """Return what a later run of a report's training is compared with."""
-    met = [
-        min(1.0, expected.measured_share_of_flops / expected.share_of_flops)
-        for expected in (rank.expected for rank in report.ranks)
-        if expected is not None and expected.share_of_flops
-    ]
-    legs = {leg.leg: fp8_share(leg.time_us) for leg in report.legs}
+    known = [rank.expected for rank in report.ranks if rank.expected is not None]
+    pairs = [(x.measured_share_of_flops, x.share_of_flops) for x in known]
+    met = [min(1.0, measured / share) for measured, share in pairs if share]
+    of_layers = (row for row in report.legs if row.leg in (*CERTAIN_LEGS, Leg.BACKWARD))
+    legs = {row.leg.value: fp8_share(row.time_us) for row in of_layers}
     return Baseline(
         fp8verify_baseline=SCHEMA,
         fp8_share=report.layer_share,
         lowest_rank_share=report.lowest_share if len(report.ranks) > 1 else None,
-        legs={
-            leg.value: round(share, 6)
-            for leg, share in legs.items()
-            if share is not None and leg not in (Leg.UNKNOWN, Leg.ATTENTION, Leg.OPTIMIZER)
-        },
+        legs={leg: round(share, 6) for leg, share in legs.items() if share is not None},
         layers=report.layer_states,
         share_of_expected=round(min(met), 6) if met else None,
     )
@@ -124,28 +119,28 @@ def write_baseline(report: Report, path: Path) -> None:
         path.write_bytes(text)
 
 
-def check_baseline(
-    report: Report, baseline: Baseline, tolerance: float, *, gate: bool = True
-) -> Report:
-    """Append baseline regressions to a report; if there are any, exit with 1.
+def gated(report: Report, findings: Iterable[Finding], *, gate: bool = True) -> Report:
+    """Put the findings of a gate first in a report; if there are any, exit with 1.
 
     Args:
-        report: the run to judge; its verdict stays.
-        baseline: what it is compared with.
-        tolerance: how far a share may fall, in points: 0.02 allows 93% where 95% was.
+        report: the run; its verdict stays.
+        findings: of `regressions` or `other_formats`.
         gate: whether the exit code is to change.
     """
-    return _with_findings(report, list(regressions(report, baseline, tolerance)), gate=gate)
+    unmet, others = tuple(findings), report.findings
+    if unmet and not report.fails:
+        asked = Policy(exit_zero=not gate)
+        report = with_exit_code(replace(report, findings=unmet[:1]), (), asked)
+    return replace(report, findings=(*unmet, *others))
 
 
-def check_format(report: Report, name: str, min_share: float, *, gate: bool = True) -> Report:
-    """Append a finding where a rank's GEMMs did not run in a format; then exit with 1.
+def other_formats(report: Report, name: str, min_share: float) -> Iterator[Finding]:
+    """Yield a finding where a rank's GEMMs did not run in a format.
 
     Args:
-        report: the run to judge; its verdict stays.
+        report: the run.
         name: one of `fp8verify.verdict.policy.FORMATS`.
         min_share: of each rank's GEMM time that has to be in it.
-        gate: whether the exit code is to change.
     """
     short = []
     for rank in report.ranks:
@@ -156,37 +151,20 @@ def check_format(report: Report, name: str, min_share: float, *, gate: bool = Tr
         share = part / (sum(times.values()) or math.inf)
         if share < min_share:
             short.append((rank, share))
-    if not short:
-        return report
-    took = [f"{share:.1%} on {label_of_rank(of.rank, of.source)}" for of, share in short]
-    unmet = finding(
-        "required-format",
-        format=name,
-        share=min_share,
-        took=listed(took),
-        ranks=[rank.rank for rank, _ in short if rank.rank is not None],
-    )
-    return _with_findings(report, [unmet], gate=gate)
-
-
-def _with_findings(report: Report, findings: Sequence[Finding], *, gate: bool) -> Report:
-    fails = any(finding_.severity is Severity.ERROR for finding_ in findings)
-    why, code = report.exit_reason, report.exit_code
-    if fails and not report.fails:
-        code, why = 1, f"{findings[0].code} is an error"
-        if not gate:
-            code, why = 0, f"--exit-zero; without it 1: {why}"
-    return replace(
-        report,
-        findings=(*findings, *report.findings),
-        exit_code=code,
-        exit_reason=why,
-        fails=report.fails or fails,
-    )
+    if short:
+        took = listed([f"{share:.1%} on {rank.label}" for rank, share in short])
+        ranks = [rank.rank for rank, _ in short if rank.rank is not None]
+        yield finding("required-format", format=name, share=min_share, took=took, ranks=ranks)
 
 
 def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterator[Finding]:
-    """Yield what fell below the baseline, and what could not be compared with it."""
+    """Yield what fell below the baseline, and what could not be compared with it.
+
+    Args:
+        report: the run.
+        baseline: what it is compared with.
+        tolerance: how far a share may fall, in points: 0.02 allows 93% where 95% was.
+    """
     now = baseline_of(report)
     if now.fp8_share is None:
         why = "no GEMM ran, so there is no FP8 share to compare with it"
@@ -195,8 +173,7 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
     for what, was in baseline.shares.items():
         share = now.shares.get(what)
         if was is not None and share is not None and share < was - tolerance - _ROUNDING:
-            points = f"({100 * (was - share):.1f} points)"
-            fell = f"{what} fell from {was:.1%} to {share:.1%} {points}"
+            fell = f"{what} fell from {was:.1%} to {share:.1%} ({100 * (was - share):.1f} points)"
             yield finding("regression", what=fell)
     if baseline.layers and not now.layers:
         why = "it lists layers, and this capture has no module list"

@@ -13,10 +13,11 @@ The coordinate that explains the most of what cells lack says what is wrong with
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import itemgetter, sub
-from typing import Final, NamedTuple, TypeAlias
+from statistics import mode
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS
@@ -41,6 +42,16 @@ COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
 VALUE_OF: Final = {
     name: itemgetter(Cell._fields.index(name.replace("-", "_"))) for name in COORDINATES
 }
+_Names: TypeAlias = "tuple[str, ...]"
+_Value: TypeAlias = "tuple[Hashable, ...]"
+
+
+def by_value(cells: Iterable[Cell], names: Iterable[str]) -> defaultdict[_Value, list[Cell]]:
+    """Return the cells at each value of some coordinates."""
+    groups: defaultdict[_Value, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        groups[tuple(VALUE_OF[name](cell) for name in names)].append(cell)
+    return groups
 
 
 class Tally(NamedTuple):
@@ -64,10 +75,6 @@ class Tally(NamedTuple):
         known = self.low + self.high
         return self.low / known if known else None
 
-    def minus(self, other: Tally) -> Tally:
-        """Return what other cells leave of these."""
-        return Tally(*map(sub, self, other))
-
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
     """Add up cells."""
@@ -77,12 +84,21 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
 
 _ROUNDING: Final = 1e-9
 
-# What is stated of a cell: the share that is to run in low precision, None if nothing is.
-Stated: TypeAlias = "Callable[[Cell, Tally], float | None]"
 
+class Stated(Protocol):
+    """What is stated of each cell: the share that is to run in low precision, None if nothing is.
 
-_Names: TypeAlias = "tuple[str, ...]"
-_Value: TypeAlias = "tuple[Hashable, ...]"
+    Attributes:
+        alike: whether all ranks may run the same layers, as none is a stage of a pipeline.
+        spared: by rank, how many launches of a cell may be of layers that are to run in high
+            precision, of which nothing says where they are.
+    """
+
+    alike: bool
+    spared: list[int]
+
+    def __call__(self, cell: Cell, ran: Tally, /) -> float | None:
+        """Return it of a cell, and of what ran in it."""
 
 
 class Shortfall(NamedTuple):
@@ -115,36 +131,20 @@ class Grid:
         open: of cells that are short by one reading only, the same.
     """
 
-    def __init__(
-        self,
-        ranks: Sequence[Sequence[GemmRow]],
-        stated: Stated,
-        *,
-        alike: bool = False,
-        spared: Sequence[int] = (),
-    ) -> None:
-        """Sort the rows of all ranks into cells and judge these.
-
-        Args:
-            ranks: the GEMMs of each.
-            stated: what is stated of a cell.
-            alike: whether all ranks may run the same layers, as none is a stage of a pipeline.
-            spared: by rank, how many launches of a cell may be of layers that are to run in high
-                precision, of which nothing says where they are.
-        """
-        self._spared = list(spared) or [0] * len(ranks)
+    def __init__(self, ranks: Sequence[Sequence[GemmRow]], stated: Stated) -> None:
+        """Sort the rows of all ranks into cells and judge these."""
+        self._spared = stated.spared
         self.cells: dict[Cell, Tally] = {}
         self.rows: dict[Cell, list[GemmRow]] = defaultdict(list)
         for place, rows in enumerate(ranks):
             self._add(place, [row for row in rows if row.kind.multiplies])
-        self.stated = {
-            cell: share
-            for cell, ran in self.cells.items()
-            if (share := stated(cell, ran)) is not None
-        }
-        self._layers = self._by_layer()
+        shares = ((cell, stated(cell, ran)) for cell, ran in self.cells.items())
+        self.stated = {cell: share for cell, share in shares if share is not None}
+        self._of_ranks = by_value(self.cells, ["rank"])
+        open_ones = by_value((cell for cell in self.cells if cell not in self.stated), ["layer"])
+        self._layers = {layer: self.total(cells) for (layer,), cells in open_ones.items()}
         self._usual_calls = self._counts()
-        self._alike = self._run_alike(len(ranks)) if alike else frozenset()
+        self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
         self._twins = self._most_low()
         self.expected: dict[Cell, float] = {}
         self.lacks: dict[Cell, float] = {}
@@ -168,24 +168,13 @@ class Grid:
             amounts[5] += row.calls * is_unknown
         self.cells |= _settled({cell: Tally(*amounts) for cell, amounts in sums.items()})
 
-    def _by_layer(self) -> dict[Layer, Tally]:
-        """Add up the cells by layer of which nothing is stated."""
-        tallies_of: dict[Layer, list[Tally]] = defaultdict(list)
-        for cell, ran in self.cells.items():
-            if cell not in self.stated:
-                tallies_of[cell.layer].append(ran)
-        return {layer: add_up(tallies) for layer, tallies in tallies_of.items()}
-
-    def _counts(self) -> dict[Leg, float]:
+    def _counts(self) -> dict[Hashable, float]:
         """Return by leg how many launches most cells have whose layers cannot be told.
 
         A leg with far fewer than the others is of some of the layers only.
         """
-        by_leg: dict[Leg, Counter[float]] = defaultdict(Counter)
-        for cell, ran in self.cells.items():
-            if cell.layer is None:
-                by_leg[cell.leg][ran.calls] += 1
-        usual = {leg: counts.most_common(1)[0][0] for leg, counts in by_leg.items()}
+        by_leg = by_value((cell for cell in self.cells if cell.layer is None), ["leg"]).items()
+        usual = {leg: mode(self.cells[cell].calls for cell in cells) for (leg,), cells in by_leg}
         most = max(usual.values(), default=0)
         return {leg: count for leg, count in usual.items() if count > HALF * most}
 
@@ -201,29 +190,27 @@ class Grid:
 
         Layers that do not run equally often, as under LayerDrop, are others in each cell.
         """
-        counts: dict[Hashable, Counter[float]] = defaultdict(Counter)
-        for cell, ran in self.cells.items():
-            counts[cell.rank, cell.layer, cell.leg][ran.calls] += 1
-        found: dict[Hashable, float] = defaultdict(float)
-        for cell, ran in self.cells.items():
-            of_leg = counts[cell.rank, cell.layer, cell.leg]
-            if of_leg[ran.calls] > HALF * of_leg.total():
-                same = self._same(cell, ran)
-                found[same] = max(found[same], ran.low_calls)
-        return found
+        most: dict[Hashable, float] = defaultdict(float)
+        for cells in by_value(self.cells, ("rank", "layer", "leg")).values():
+            counts = Counter(self.cells[cell].calls for cell in cells)
+            for cell in cells:
+                ran, same = self.cells[cell], self._same(cell)
+                if counts[ran.calls] > HALF * len(cells):
+                    most[same] = max(most[same], ran.low_calls)
+        return most
 
-    def _same(self, cell: Cell, ran: Tally) -> Hashable:
+    def _same(self, cell: Cell) -> Hashable:
         """Return what cells have in common that ran the same GEMMs."""
         rank = -1 if (cell.layer, cell.leg) in self._alike else cell.rank
-        return rank, cell.layer, ran.calls, self.stated.get(cell)
+        return rank, cell.layer, self.cells[cell].calls, self.stated.get(cell)
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
         share = self.stated.get(cell)
         if share is None:
-            share = self._layers[cell.layer].minus(ran).share
+            share = Tally(*map(sub, self._layers[cell.layer], ran)).share  # of the other cells
         if share is None or share <= 0:
             return
-        most = self._twins.get(self._same(cell, ran), 0.0)
+        most = self._twins.get(self._same(cell), 0.0)
         wanted = min(most, ran.calls - self._spared[cell.rank])
         self.expected[cell] = max(share, wanted / ran.calls)
         if ran.low_calls + HALF <= wanted:  # vague legs may share a launch
@@ -244,13 +231,25 @@ class Grid:
             if leg - ran.high - ran.unknown < HALF * share * leg and cell not in self.stated:
                 self.open[cell] = share * leg
 
+    def of_rank(self, rank: int, *legs: Leg) -> list[Cell]:
+        """Return the cells of a rank, of some legs or else of all."""
+        return [cell for cell in self._of_ranks[rank,] if not legs or cell.leg in legs]
+
+    def total(self, cells: Iterable[Cell]) -> Tally:
+        """Add up what ran in some cells."""
+        return add_up(map(self.cells.__getitem__, cells))
+
+    def wanted(self, cells: Iterable[Cell]) -> float:
+        """Return the work that is expected of some cells in low precision."""
+        return sum(self.expected[cell] * self.cells[cell].total for cell in cells)
+
     # ---- what explains it
 
     def explain(self, lacks: Mapping[Cell, float]) -> list[Shortfall]:
         """Return the values that explain what cells lack, those that explain the most first."""
         least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
         rest, explained = dict(lacks), defaultdict[_Names, dict[_Value, list[Cell]]](dict)
-        for size in (1, 2):
+        for size in (1, 2) if lacks else ():
             candidates = self._candidates(lacks, size)
             while sum(rest.values()) > least and candidates:
                 best = max(candidates, key=lambda key: sum(rest.get(c, 0) for c in candidates[key]))
@@ -279,33 +278,25 @@ class Grid:
         """Return the short cells of the values at which nearly all cells are short."""
         candidates = {}
         for names in combinations(COORDINATES, size):
-            whole: dict[_Value, float] = defaultdict(float)
-            short: dict[_Value, float] = defaultdict(float)
-            members: dict[_Value, list[Cell]] = defaultdict(list)
-            for cell, share in self.expected.items():
-                value = tuple(VALUE_OF[name](cell) for name in names)
-                whole[value] += share * self.cells[cell].total
-                if cell in lacks:
-                    short[value] += share * self.cells[cell].total
-                    members[value].append(cell)
-            if any(len({value[n] for value in whole}) == 1 for n in range(size)):
+            groups = by_value(self.expected, names)
+            if any(len({value[n] for value in groups}) == 1 for n in range(size)):
                 continue  # what is everywhere explains nothing
-            for value, cells in members.items():
-                if short[value] >= NEARLY_ALL * whole[value] * (1 - _ROUNDING):
-                    candidates[names, value] = cells
+            for value, cells in groups.items():
+                short = [cell for cell in cells if cell in lacks]
+                least = NEARLY_ALL * self.wanted(cells) * (1 - _ROUNDING)
+                if short and self.wanted(short) >= least:
+                    candidates[names, value] = short
         return candidates
 
     def _shortfall(self, names: _Names, cells_at: Mapping[_Value, Sequence[Cell]]) -> Shortfall:
         """Return the values of the same coordinates as one."""
         cells = tuple(cell for short in cells_at.values() for cell in short)
         layers = {cell.layer for cell in cells}
-        ran, usual = [], []
-        for cell in self.expected:
-            if tuple(VALUE_OF[name](cell) for name in names) in cells_at:
-                ran.append(self.cells[cell])
-            if cell.layer in layers and cell not in self.lacks:
-                usual.append(self.cells[cell])
-        return Shortfall(names, tuple(cells_at), cells, add_up(ran), add_up(usual).share or 0.0)
+        at_value = by_value(self.expected, names).items()
+        ran = (cell for value, here in at_value if value in cells_at for cell in here)
+        usual = (c for c in self.expected if c.layer in layers and c not in self.lacks)
+        share = self.total(usual).share or 0.0
+        return Shortfall(names, tuple(cells_at), cells, self.total(ran), share)
 
 
 def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
@@ -316,18 +307,17 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
     settled = {cell: ran for cell, ran in cells.items() if cell.leg is not Leg.BACKWARD}
     for cell in [cell for cell in cells if cell.leg is Leg.BACKWARD]:
         any_leg = cell._replace(leg=Leg.UNKNOWN)
+        forward, *both = (cells.get(cell._replace(leg=leg), Tally()) for leg in LEGS)
+        lacking = [max(0, forward.calls - ran.calls) for ran in both]
         if any_leg in cells:
             settled[any_leg] = add_up([cells[any_leg], cells[cell]])
-            continue
-        forward, *both = (cells.get(cell._replace(leg=leg), Tally()) for leg in LEGS)
-        if not any(ran.calls for ran in both):
+        elif not any(ran.calls for ran in both):
             settled[cell] = cells[cell]
-            continue
-        lacking = [max(0, forward.calls - ran.calls) for ran in both]
-        for leg, ran, lacks in zip(GRADIENT_LEGS, both, lacking, strict=True):
-            part = lacks / sum(lacking) if any(lacking) else 0.5
-            more = Tally(*(part * amount for amount in cells[cell]))
-            settled[cell._replace(leg=leg)] = add_up([ran, more])
+        else:
+            for leg, ran, lacks in zip(GRADIENT_LEGS, both, lacking, strict=True):
+                part = lacks / sum(lacking) if any(lacking) else 0.5
+                more = Tally(*(part * amount for amount in cells[cell]))
+                settled[cell._replace(leg=leg)] = add_up([ran, more])
     return settled
 
 

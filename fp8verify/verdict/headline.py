@@ -8,24 +8,8 @@ from collections.abc import Mapping, Sequence
 from fp8verify.report.model.parts import ExpectedReport, Proof, ProofRow
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import about
-from fp8verify.terms import (
-    BACKWARD_LEGS,
-    LEGS,
-    VAGUE_LEGS,
-    Precision,
-    low_precision_count,
-    low_precision_name,
-    low_precision_share,
-)
-from fp8verify.text import (
-    MEASURES,
-    counted,
-    enumerated,
-    in_sentences,
-    join_windows,
-    label_of_rank,
-    show_window,
-)
+from fp8verify.terms import LEGS, VAGUE_LEGS, Precision, low_precision_count, low_precision_name
+from fp8verify.text import MEASURES, counted, enumerated, in_sentences, join_windows, show_window
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
 from fp8verify.verdict.policy import Policy
 
@@ -35,40 +19,32 @@ class RankSummary:
 
     Attributes:
         rank: its report; the verdict in it is believed only if it is settled.
-        measure: in what the work of its kernels is measured.
-        label: what the rank is called.
+        measure: what the work of its kernels is measured as: time or FLOPs.
         time: µs in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
         low_kernels: those in FP8 or FP4.
         high_us: µs of what ran in no low precision.
         share: share of the time of the layers' GEMMs in FP8 or FP4.
-        share_of_all: the same of all GEMMs, None if all are of layers that train.
+        has_others: whether GEMMs ran that the verdict is not about.
         opaque_us: µs in unrecognized kernels; 0 for little.
         cut_steps: steps that a damaged trace does not show whole.
         is_cut: whether they are half of all steps or more.
-        trains: whether a GEMM is of a backward pass, or may be.
     """
 
     def __init__(self, rank: RankReport, measure: str) -> None:
         """Subtract from all GEMMs those that the verdict is not about."""
         layers = rank.layer_gemm
-        self.rank = rank
-        self.measure = MEASURES[measure]
-        self.label = label_of_rank(rank.rank, rank.source)
+        self.rank, self.measure = rank, MEASURES[measure].name
         self.time, self.kernels = layers.time_us, layers.kernels
         self.total = sum(self.time.values())
         self.low_kernels = low_precision_count(self.kernels)
-        self.share = round(low_precision_share(self.time) or 0.0, 6)
+        self.share = round(layers.low_precision_share_of_time or 0.0, 6)
         self.high_us = self.total * (1 - self.share)
-        others = (rank.attention_gemm.time_us, rank.untrained_gemm.time_us)
-        self.share_of_all = None
-        if any(sum(time_us.values()) for time_us in others):
-            self.share_of_all = low_precision_share(rank.gemm.time_us)
+        self.has_others = rank.attention_gemm.total_ns + rank.untrained_gemm.total_ns > 0
         is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
         self.opaque_us = 0.0 if is_little else rank.opaque_us
         self.cut_steps = sum(not step.whole for step in rank.steps)
         self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
-        self.trains = any(row.leg in (*BACKWARD_LEGS, *VAGUE_LEGS) for row in rank.legs)
 
     def bounds(self) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
@@ -92,13 +68,12 @@ class RankSummary:
     def doubts(self) -> list[str]:
         """Say what of the rank is not known."""
         unknown = self.time[Precision.UNKNOWN.value] / (self.total or 1)
-        times = self.opaque_us / (self.total or 1)
+        times, unplaced = self.opaque_us / (self.total or 1), self.rank.unplaced_us
+        others = "the others may be the optimizer's or attention's (the trace has no operators)"
         said = {
             f"kernels of unknown precision took {unknown:.0%} of it": unknown,
             f"unrecognized kernels took {times:.2g} times as long as all GEMMs": times,
-            "the others may be the optimizer's or attention's (the trace has no operators)": (
-                self.rank.unplaced_us
-            ),
+            others: unplaced,
             "the trace is cut off": self.is_cut,
         }
         return [doubt for doubt, holds in said.items() if holds]
@@ -135,9 +110,9 @@ def ran(summary: RankSummary, limit: str = "") -> str:
     """Say how many GEMMs of linear layers ran in low precision, and their time if not all did."""
     total, low = sum(summary.kernels.values()), summary.low_kernels
     formats = low_precision_name(summary.kernels)
-    of = f"{'GEMM' if summary.share_of_all is None else 'their'} {summary.measure.name}"
-    share = [f"{about(summary.share)} of {of}"] if low < total else []
-    said = ", ".join([*share, *filter(None, [limit])])
+    of = f"{'their' if summary.has_others else 'GEMM'} {summary.measure}"
+    share = f"{about(summary.share)} of {of}" if low < total else ""
+    said = ", ".join(filter(None, [share, limit]))
     return f"{low} of {total} linear-layer GEMMs ran in {formats}{f' ({said})' if said else ''}"
 
 
@@ -146,19 +121,15 @@ def in_steps(summaries: Sequence[RankSummary]) -> str:
 
     Of a damaged trace only the steps that are whole count.
     """
-    counts = {len(summary.rank.steps) for summary in summaries}
-    every = all(
-        step.trains and low_precision_count(step.gemm.kernels)
-        for summary in summaries
-        for step in summary.rank.steps
-        if step.whole
-    )
-    steps = counts.pop()
-    if every and any(summary.cut_steps for summary in summaries):
-        whole = min(steps - summary.cut_steps for summary in summaries)
-        return f", in {whole} of {steps} steps (the trace is damaged)"
+    whole = [step for summary in summaries for step in summary.rank.steps if step.whole]
+    if not all(step.trains and low_precision_count(step.gemm.kernels) for step in whole):
+        return ""
+    steps, *others = {len(summary.rank.steps) for summary in summaries}
+    cut = max(summary.cut_steps for summary in summaries)
+    if cut:
+        return f", in {steps - cut} of {steps} steps (the trace is damaged)"
     how_many = "both" if steps == 2 else f"all {steps}"
-    return f", in {how_many} steps" if every and not counts and steps > 1 else ""
+    return f", in {how_many} steps" if not others and steps > 1 else ""
 
 
 def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
@@ -166,72 +137,63 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     rest = summary.rank.rest
     if not summary.high_us:
         return ""
-    is_met = expected is not None and expected.is_met
-    left = in_sentences(expected.left_out) if expected is not None and is_met else []
+    met = expected if expected is not None and expected.is_met else None
+    left = in_sentences(met.left_out) if met is not None else []
     if rest and len(left) > SHOWN_IN_REASON:
         left = []  # the cause says more than some of the names
     names = _legs_in_high_precision(summary) or left
+    configured = "" if met is None else ", as configured"
     if names:
         high = f"{enumerated(names, SHOWN_IN_REASON)} in {_name_of_others(summary.kernels)}"
-        return f", as configured with {high}" if is_met else f"; {high}"
-    configured = ", as configured" if is_met else ""
+        return f"{configured} with {high}" if configured else f"; {high}"
     return f"{configured}{':' if configured else ';'} {rest}" if rest else configured
 
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:
     """Return the legs without low precision, if they took most of the time in high precision."""
-    without = {
-        leg.leg.value: sum(leg.time_us.values())
-        for leg in summary.rank.legs
-        if leg.leg in LEGS and not low_precision_count(leg.kernels)
-    }
-    is_most = sum(without.values()) >= HALF * summary.high_us
-    vague = (row.kernels for row in summary.rank.legs if row.leg in VAGUE_LEGS)
-    may_be_low = any(map(low_precision_count, vague))
-    return list(without) if is_most and len(without) < len(LEGS) and not may_be_low else []
+    high = [row for row in summary.rank.legs if not low_precision_count(row.kernels)]
+    without = [row for row in high if row.leg in LEGS]
+    is_most = sum(sum(row.time_us.values()) for row in without) >= HALF * summary.high_us
+    may_be_low = any(row.leg in VAGUE_LEGS and row not in high for row in summary.rank.legs)
+    is_part = is_most and len(without) < len(LEGS) and not may_be_low
+    return [row.leg.value for row in without] if is_part else []
 
 
 def _name_of_others(kernels: Mapping[str, int]) -> str:
     """Return the precisions of what ran in no low one."""
-    names = [
-        precision.value.upper() if precision is not Precision.UNKNOWN else "unknown precision"
-        for precision in Precision
-        if not precision.is_low and kernels.get(precision.value)
-    ]
-    return enumerated(names)
+    names = [one.value.upper() for one in Precision if not one.is_low and kernels.get(one.value)]
+    return enumerated(names).replace("UNKNOWN", "unknown precision")
 
 
 def apart(summary: RankSummary) -> str:
     """Say what of the GEMM time the verdict is not about, unless it is next to nothing."""
-    rank = summary.rank
-    total, measure = sum(rank.gemm.time_us.values()) or 1, summary.measure.name
-    clauses = []
-    attention = sum(rank.attention_gemm.time_us.values())
-    untrained = sum(rank.untrained_gemm.time_us.values())
-    if attention >= NEGLIGIBLE * total:
-        kernels, share = rank.attention_gemm.kernels, about(attention / total)
-        formats = enumerated([name.upper() for name, count in kernels.items() if count])
-        clauses.append(f"attention ran as {formats} GEMMs ({share} of GEMM {measure})")
-    if untrained >= NEGLIGIBLE * total:
-        share = about(untrained / total)
-        clauses.append(f"layers that only run forward ({share} of GEMM {measure}) do not count")
-    return "".join(f"; {clause}" for clause in clauses)
+    rank, measure = summary.rank, summary.measure
+    attention = rank.attention_gemm.total_ns / (rank.gemm.total_ns or 1)
+    untrained = rank.untrained_gemm.total_ns / (rank.gemm.total_ns or 1)
+    kernels = rank.attention_gemm.kernels
+    formats = enumerated([name.upper() for name, count in kernels.items() if count])
+    said = ""
+    if attention >= NEGLIGIBLE:
+        said = f"; attention ran as {formats} GEMMs ({about(attention)} of GEMM {measure})"
+    if untrained >= NEGLIGIBLE:
+        share = f"{about(untrained)} of GEMM {measure}"
+        said += f"; layers that only run forward ({share}) do not count"
+    return said
 
 
 # ---- what fell short, along the coordinate that decides
 
 # A sentence along these says by itself what ran.
-_ALONE = frozenset({"step", "rank", "micro-batch", "format"})
+_ALONE = frozenset({"step", "rank", "micro-batch"})
 
 
 def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
     """Say what fell short on a rank, and how the other values of the coordinate ran."""
     if proof is None or proof.coordinate not in _ALONE:
         return f"{ran(summary)}, but {shortfall}"
-    others = [row for row in proof.rows if row.short is False]
-    if not others or len(others) == len(proof.rows):
-        return shortfall
-    return f"{shortfall}; {_did(proof.coordinate, others)}"
+    others = [row for row in proof.rows if not row.short]
+    is_part = 0 < len(others) < len(proof.rows)
+    return f"{shortfall}; {_did(proof.coordinate, others)}" if is_part else shortfall
 
 
 def missed(expected: ExpectedReport, summary: RankSummary) -> str:
@@ -279,13 +241,13 @@ def active_ranks(
     """
     if len(training) > len(summaries):
         of = f"{len(summaries)} of {counted(training, 'rank')}"
-        formats, measure = low_precision_name(summaries[0].kernels), summaries[0].measure.name
+        formats, measure = low_precision_name(summaries[0].kernels), summaries[0].measure
         return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM {measure} of all)"
     kernels: Counter[str] = sum((Counter(summary.kernels) for summary in summaries), Counter())
     low, total = low_precision_count(kernels), sum(kernels.values())
     where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
     least = min(summaries, key=lambda summary: summary.share)
-    share = f"; {least.label} has least, {about(least.share)} of its GEMM {least.measure.name}"
+    share = f"; {least.rank.label} has least, {about(least.share)} of its GEMM {least.measure}"
     return (
         f"{low} of {total} linear-layer GEMMs ran in {low_precision_name(kernels)} on {where}"
         f"{in_steps(summaries)}{share if low < total else ''}{apart(least)}"
@@ -297,11 +259,5 @@ def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:
     kernels: Counter[str] = sum((Counter(summary.kernels) for summary in low), Counter())
     said = f"no {low_precision_name(kernels)} GEMM ran on {_values(without)}"
     count = low_precision_count(kernels)
-    others = _values([summary.label for summary in low])
+    others = _values([summary.rank.label for summary in low])
     return f"{said}; on {others}, {count} of {sum(kernels.values())} did"
-
-
-def on_all(summaries: Sequence[RankSummary], reasons: Sequence[str]) -> str:
-    """Say once what holds on each rank; empty if the ranks differ."""
-    same = len(set(reasons)) == 1
-    return f"on each of the {len(summaries)} ranks, {reasons[0]}" if same else ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,22 +11,39 @@ from fp8verify.analysis.gemms import GemmRow, micros
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import ExpectedReport, Finding, Proof, ProofRow
 from fp8verify.report.model.report import Report
-from fp8verify.terms import Precision, Severity, Verdict
-from fp8verify.thresholds import SHOWN_ROWS
+from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Precision, Severity, Verdict
+from fp8verify.text import enumerated, listed
+from fp8verify.thresholds import SHOWN_ROWS, TOLERANCE
+from fp8verify.verdict import headline
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.parts import Parts, name_value
 from fp8verify.verdict.findings.recorded import other_runs
 from fp8verify.verdict.findings_table import place_of
-from fp8verify.verdict.grid import COORDINATES, VALUE_OF, Cell
+from fp8verify.verdict.grid import VALUE_OF, by_value
 from fp8verify.verdict.headline import RankSummary
-from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.policy import EXPECTED, Policy
 from fp8verify.verdict.reasons import cause_without_fp8, logged_cause, ran_high, undecidable
-from fp8verify.verdict.verdict import WITHOUT_FP8, Opinion, judge_rank, judge_run, outcome
 
-_FOREIGN = Opinion(
-    Verdict.INCONCLUSIVE, "its file belongs to another run than those of the other ranks"
-)
+# Most severe first.
+WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
+EXIT_CODES: dict[Verdict, int] = {
+    Verdict.ACTIVE: 0,
+    Verdict.PARTIAL: 0,
+    **dict.fromkeys(reversed(WITHOUT_FP8), 1),
+    Verdict.INCONCLUSIVE: 3,
+}
+
+
+class Opinion(NamedTuple):
+    """A verdict, the sentence that gives its reason, and the code of the finding that says it."""
+
+    verdict: Verdict
+    reason: str
+    cause: str | None = None
+
+
+_FOREIGN = "its file belongs to another run than those of the other ranks"
 
 
 class Assessment(NamedTuple):
@@ -35,11 +51,11 @@ class Assessment(NamedTuple):
 
     verdict: Verdict
     reason: str
+    cause: str | None
     settled: bool
     shortfall: str | None
     rest: str | None
     judged: bool
-    cause: str | None
     expected: ExpectedReport | None
 
 
@@ -53,85 +69,53 @@ class Judgement(NamedTuple):
 
 def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
-    findings = [rank_findings(rank, promises) for rank in ranks]
     others = other_runs(ranks)
     trains = any(rank.trace.backward and rank.ran_low for rank in ranks)
-    can = [
-        rank not in others
-        and (rank.ran_low or undecidable(rank) is None)
-        and (rank.trace.backward or not trains)
-        for rank in ranks
+    reasons = [_FOREIGN if rank in others else undecidable(rank) for rank in ranks]
+    comparable = [
+        []
+        if rank in others
+        or (reason is not None and not rank.ran_low)
+        or (trains and not rank.trace.backward)
+        else rank.trace.trained
+        for rank, reason in zip(ranks, reasons, strict=True)
     ]
-    rows = [
-        rank.trace.trained if is_compared else []
-        for rank, is_compared in zip(ranks, can, strict=True)
-    ]
-    parts = Parts(ranks, promises, rows)
-    of_parts = list(parts.findings())
-    for part in of_parts:
-        for place in part.places:
-            findings[place] = sorted([*findings[place], part.finding], key=place_of)
+    parts = Parts(ranks, promises, comparable)
     accused = parts.accused if any(rank.ran_low for rank in ranks) else range(len(ranks))
-    assessed = []
-    for place, (rank, of_rank) in enumerate(zip(ranks, findings, strict=True)):
-        opinion = _FOREIGN if rank in others else _settled(rank, of_rank, promises)
-        short = _decider(of_rank, Verdict.PARTIAL)
-        settled = opinion is not None
-        opinion = opinion or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)
-        judged = rank.ran_low or rank in others or place in accused
-        assessed.append(
-            Assessment(
-                verdict=opinion.verdict,
-                reason=opinion.reason,
-                settled=settled,
-                shortfall=short.message if short else None,
-                rest=_rest(of_rank, promises) if rank.ran_low else None,
-                judged=judged or undecidable(rank) is not None,
-                cause=opinion.cause,
-                expected=parts.stated.report(parts.grid, place) if can[place] else None,
-            )
+    assessed, decided = [], []
+    for place, (rank, reason) in enumerate(zip(ranks, reasons, strict=True)):
+        found = sorted([*rank_findings(rank, promises), *parts.findings(place)], key=place_of)
+        short = _decider(found, Verdict.PARTIAL)
+        undecided = Opinion(Verdict.INCONCLUSIVE, reason) if reason else None
+        settled = undecided or _settled(rank, found, promises)
+        assessment = Assessment(
+            *(settled or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)),
+            settled=settled is not None,
+            shortfall=short.message if short else None,
+            rest=_rest(found, promises) if rank.ran_low else None,
+            judged=rank.ran_low or place in accused or reason is not None,
+            expected=parts.stated.report(parts.grid, place),
         )
-    decided = [
-        parts.unexplained(place, _decided(of_rank, rank))
-        for place, (of_rank, rank) in enumerate(zip(findings, assessed, strict=True))
-    ]
+        assessed.append(assessment)
+        decided.append(_decided(found, assessment, alone=place in parts.alone))
     return Judgement(assessed, join_findings(ranks, decided, promises), prove(parts, ranks))
 
 
-def judge(report: Report, policy: Policy) -> Report:
-    """Return a report with the verdicts and the exit code that a policy makes of it.
+def _decided(findings: Sequence[Finding], rank: Assessment, *, alone: bool) -> list[Finding]:
+    """Return what may be said of a rank: no finding decides what its verdict leaves open.
 
-    What a baseline added to the findings stays, and still fails the run.
+    That a claim is not met says nothing new of a rank that lacks FP8 alone.
     """
-    summaries = [RankSummary(rank, report.measure) for rank in report.ranks]
-    proof = report.proof if len(summaries) == 1 else None
-    opinions = [judge_rank(summary, policy, proof) for summary in summaries]
-    verdict, reason, cause = judge_run(summaries, opinions, policy)
-    return replace(
-        report,
-        verdict=verdict,
-        reason=reason,
-        cause=cause,
-        **outcome(verdict, summaries, report.findings, policy)._asdict(),
-        ranks=tuple(
-            replace(rank, verdict=opinion.verdict, reason=opinion.reason, cause=opinion.cause)
-            for rank, opinion in zip(report.ranks, opinions, strict=True)
-        ),
-    )
-
-
-def _decided(findings: Sequence[Finding], rank: Assessment) -> list[Finding]:
-    """Return what may be said of a rank: no finding decides what its verdict leaves open."""
-    if not rank.judged:
-        return [finding for finding in findings if finding.verdict not in WITHOUT_FP8]
-    if not rank.settled or rank.verdict is not Verdict.INCONCLUSIVE:
-        return list(findings)
+    findings = [x for x in findings if not (alone and x.code == "claimed-not-active")]
+    if rank.judged and not (rank.settled and rank.verdict is Verdict.INCONCLUSIVE):
+        return findings
+    doubted = (Verdict.PARTIAL, Severity.ERROR) if rank.judged else None
     return [
-        replace(finding, severity=Severity.WARNING, verdict=None)
-        if finding.verdict is Verdict.PARTIAL and finding.severity is Severity.ERROR
-        else finding
-        for finding in findings
-        if finding.verdict not in WITHOUT_FP8
+        replace(x, severity=Severity.WARNING, verdict=None)
+        if (x.verdict, x.severity) == doubted
+        else x
+        for x in findings
+        if x.verdict not in WITHOUT_FP8
     ]
 
 
@@ -142,18 +126,13 @@ def _decider(findings: Sequence[Finding], verdict: Verdict) -> Finding | None:
 
 def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     """Say why the share is not all: legs or layers that were left out by design."""
-    info = (finding for finding in findings if finding.severity is Severity.INFO)
-    by_design = (
-        finding.message for finding in info if finding.code in ("leg-not-fp8", "layer-not-fp8")
-    )
+    left = (x for x in findings if x.code in ("leg-not-fp8", "layer-not-fp8"))
+    by_design = (x.message for x in left if x.severity is Severity.INFO)
     return logged_cause(promises) or next(by_design, None)
 
 
 def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion | None:
     """Judge a rank that cannot be judged, or that ran no low precision, by its findings."""
-    reason = undecidable(rank)
-    if reason is not None:
-        return Opinion(Verdict.INCONCLUSIVE, reason)
     without = () if rank.ran_low else (Verdict.EMULATED, Verdict.CONTRADICTED)
     for verdict in (Verdict.INCONCLUSIVE, *without):
         decider = _decider(findings, verdict)
@@ -179,26 +158,18 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
     cells = parts.grid.cells
     if not cells:
         return None
-    names = parts.shortfalls[0].coordinates if parts.shortfalls else ()
-    if len(names) in (0, len(COORDINATES)):
-        several = (name for name in ("rank", "step") if len({VALUE_OF[name](c) for c in cells}) > 1)
-        names = (next(several, "leg"),)
+    several = (name for name in ("rank", "step") if len({VALUE_OF[name](c) for c in cells}) > 1)
+    names = parts.shortfalls[0].coordinates if parts.shortfalls else (next(several, "leg"),)
     short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
-    groups: dict[tuple[Hashable, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[tuple(VALUE_OF[name](cell) for name in names)].append(cell)
-    rows = {
-        value: _row(
-            ", ".join(name_value(ranks, members[0], name) for name in names),
-            [row for cell in members for row in parts.grid.rows.get(cell, ())],
-            short=not short.isdisjoint(members) if parts.shortfalls else False,
-        )
-        for value, members in groups.items()
-    }
-    shown = sorted(rows.values(), key=lambda row: not row.short)[:SHOWN_ROWS]
+    rows = []
+    for members in by_value(cells, names).values():
+        value = ", ".join(name_value(ranks, members[0], name) for name in names)
+        gemms = [row for cell in members for row in parts.grid.rows.get(cell, ())]
+        rows.append(_row(value, gemms, short=not short.isdisjoint(members)))
+    shown = sorted(rows, key=lambda row: not row.short)[:SHOWN_ROWS]
     return Proof(
         coordinate=", ".join(names),
-        rows=tuple(row for row in rows.values() if row in shown),
+        rows=tuple(row for row in rows if row in shown),
         left_out=len(rows) - len(shown),
         ranks=tuple(n for place in {c.rank for c in cells} for n in ranks[place].numbers),
     )
@@ -217,3 +188,127 @@ def _row(value: str, rows: Sequence[GemmRow], *, short: bool) -> ProofRow:
         flops=None if flops is None else float(flops),
         short=short,
     )
+
+
+# ---- the verdict under a policy
+
+
+def judge(report: Report, policy: Policy) -> Report:
+    """Return a report with the verdicts and the exit code that a policy makes of it.
+
+    What a baseline added to the findings stays, and still fails the run.
+    """
+    summaries = [RankSummary(rank, report.measure) for rank in report.ranks]
+    proof = report.proof if len(summaries) == 1 else None
+    opinions = [judge_rank(summary, policy, proof) for summary in summaries]
+    ranks = zip(report.ranks, opinions, strict=True)
+    judged = replace(
+        report,
+        **judge_run(summaries, opinions, policy)._asdict(),
+        ranks=tuple(replace(rank, **opinion._asdict()) for rank, opinion in ranks),
+    )
+    return with_exit_code(judged, summaries, policy)
+
+
+def with_exit_code(report: Report, summaries: Iterable[RankSummary], policy: Policy) -> Report:
+    """Return a report with the exit code of its verdict and findings under a policy."""
+    verdict, grave = report.verdict, (x for x in report.findings if x.severity is Severity.ERROR)
+    errors = list(dict.fromkeys(finding.code for finding in grave))
+    share = EXPECTED if policy.expected else policy.min_share
+    short = share is not None and any(summary.falls_short(policy) for summary in summaries)
+    code, why = EXIT_CODES[verdict], f"the verdict is {verdict.value}"
+    if not code:
+        asked = share if isinstance(share, str) else f"{share or 0:.0%}"
+        reasons = {
+            f"{listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}": errors,
+            f"--min-share {asked} is not met": short,
+            "--strict does not accept PARTIAL": policy.strict and verdict is Verdict.PARTIAL,
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), "")
+        code = int(bool(why))
+    fails = code != 0
+    if policy.exit_zero and fails:
+        code, why = 0, f"--exit-zero; without it {code}: {why}"
+    if not why and verdict is Verdict.PARTIAL:
+        why = "PARTIAL passes without --strict"
+    return replace(report, exit_code=code, fails=fails, exit_reason=why)
+
+
+# ---- one rank
+
+
+def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None) -> Opinion:
+    """Judge one rank: by what settles it, else by its share and by what it falls short of.
+
+    Args:
+        summary: the rank.
+        policy: the share that is asked for.
+        proof: the table that decides, if it is of this rank alone.
+    """
+    rank = summary.rank
+    if rank.settled:
+        return Opinion(rank.verdict, rank.reason, rank.cause)
+    expected = summary.expectation(policy)
+    known = expected or rank.expected
+    if expected is not None and not expected.is_met and rank.shortfall is None:
+        return _missed(expected, summary)
+    if expected is None:
+        least, most = summary.bounds()
+        short, doubts = summary.share < policy.share, summary.doubts()
+        is_cut = short and summary.is_cut and rank.shortfall is None
+        if doubts and (least < policy.share <= most or is_cut):
+            said = f"{headline.ran(summary)}, but {enumerated(doubts)}"
+            return Opinion(Verdict.INCONCLUSIVE, said)
+        if short and (rank.shortfall is None or proof is None):
+            asked = policy.min_share
+            limit = "less than half" if asked is None else f"below --min-share {asked:.0%}"
+            return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
+    if rank.shortfall is not None:
+        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause)
+    if summary.is_cut:
+        return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
+    return Opinion(Verdict.ACTIVE, headline.active(summary, known))
+
+
+def _missed(expected: ExpectedReport, summary: RankSummary) -> Opinion:
+    """Judge a rank of which less ran in low precision than was to, and nothing says where."""
+    missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
+    hidden = summary.time[Precision.UNKNOWN.value] + summary.opaque_us
+    said = headline.missed(expected, summary)
+    if hidden >= missing * summary.total or summary.is_cut:
+        return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {enumerated(summary.doubts())}")
+    return Opinion(Verdict.PARTIAL, said)
+
+
+# ---- all ranks
+
+
+def judge_run(
+    summaries: Sequence[RankSummary], opinions: Sequence[Opinion], policy: Policy
+) -> Opinion:
+    """Join the opinions on all ranks into the verdict on the run."""
+    if len(opinions) == 1:
+        return opinions[0]
+    ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].rank.judged]
+    low = [rank for rank, _ in ranks if rank.low_kernels]
+    without = [one.rank.label for one, opinion in ranks if opinion.verdict in WITHOUT_FP8]
+    if low and without:
+        return Opinion(Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8")
+    # Ranks that cannot be judged come after what no judgment of them could change.
+    for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
+        for rank, opinion in ranks:
+            if opinion.verdict is verdict:
+                return opinion._replace(reason=f"{rank.rank.label}: {opinion.reason}")
+    if not low:
+        rank, opinion = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
+        is_one = len({opinion.reason for _, opinion in ranks}) == 1
+        where = f"on each of the {len(ranks)} ranks, " if is_one else f"{rank.rank.label}: "
+        return opinion._replace(reason=f"{where}{opinion.reason}")
+    # Ranks without FP8 that train count, though no other rank runs layers of their sizes.
+    legs = {*BACKWARD_LEGS, *VAGUE_LEGS}
+    training = [x for x in summaries if x.rank.judged or legs & {row.leg for row in x.rank.legs}]
+    whole = sum(summary.total for summary in training) or 1
+    share = sum(summary.share * summary.total for summary in training) / whole
+    said = headline.active_ranks(low, training, share)
+    verdict = Verdict.ACTIVE if share >= policy.share else Verdict.PARTIAL
+    return Opinion(verdict if len(low) < len(training) else Verdict.ACTIVE, said)

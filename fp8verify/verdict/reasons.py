@@ -28,31 +28,24 @@ def undecidable(rank: RankEvidence) -> str | None:
         return f"the trace is cut off, and {none}"
     if not rank.trace.trained:
         return "no matrix multiplication ran in the window"
-    return _untimed(rank) or _outside(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
+    return _untimed(rank) or _beside(rank) if rank.ran_low else _hidden(rank)
 
 
+_RAN_OUTSIDE = "ran outside any operator, as in CUDA graphs: they may be part of the training or"
 _NOT_LOGGED = "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
 
 
-def _unlogged(rank: RankEvidence) -> str | None:
-    """Say that FP8 may have run beside the products of a log whose share is small."""
+def _beside(rank: RankEvidence) -> str | None:
+    """Say that GEMMs outside of any operator, or of a log, may be most of the run."""
+    outside = (row for row in rank.trace.untrained if not row.kind.op.name)
+    high = [row for row in outside if not row.precision.is_low]
+    time_ns, whole = sum(row.time_ns for row in high), rank.linear.total_ns
+    short = whole * rank.share < USUAL_SHARE * (whole + time_ns)
+    if short and any(layout_leg(row.kind.name) is not None for row in high):
+        amount = rank.measure.amount(time_ns)
+        return f"{amount} of GEMMs in high precision {_RAN_OUTSIDE} of another model"
     if rank.trace.in_flops and rank.share < USUAL_SHARE:
         return f"{rank.share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
-    return None
-
-
-def _outside(rank: RankEvidence) -> str | None:
-    """Say that GEMMs outside of any operator may be most of the run."""
-    outside = [row for row in rank.trace.untrained if not row.kind.op.name]
-    high = [row for row in outside if not row.precision.is_low]
-    linear, time_ns = rank.linear, sum(row.time_ns for row in high)
-    low = linear.total_ns * (linear.low_precision_share_of_time or 0)
-    short = low < USUAL_SHARE * (linear.total_ns + time_ns)
-    if short and any(layout_leg(row.kind.name) is not None for row in high):
-        return (
-            f"{rank.measure.amount(time_ns)} of GEMMs in high precision ran outside any operator, "
-            "as in CUDA graphs: they may be part of the training or of another model"
-        )
     return None
 
 
@@ -71,10 +64,7 @@ def _hidden(rank: RankEvidence) -> str | None:
     outside = [row for row in rank.trace.untrained if not row.kind.op.name]
     low = sum(row.time_ns for row in outside if row.precision.is_low)
     if low > NEGLIGIBLE * (low + rank.linear.total_ns):
-        return (
-            "FP8 GEMMs ran outside any operator, as in CUDA graphs: they may be part of the "
-            "training or of a rollout"
-        )
+        return f"FP8 GEMMs {_RAN_OUTSIDE} of a rollout"
     if not rank.trace.health.complete:
         return "the trace is incomplete, and what was read shows no FP8"
     if rank.trace.in_flops:
@@ -88,10 +78,8 @@ def _hidden(rank: RankEvidence) -> str | None:
         return f"{work} ran in kernels whose precision is unknown"
     opaque = opaque_share(rank)
     if opaque >= MANY_OPAQUE:
-        return (
-            f"no recognized GEMM ran in FP8, and {opaque:.1%} of the time of possible GEMMs was in "
-            "unrecognized kernels"
-        )
+        where = f"{opaque:.1%} of the time of possible GEMMs was in unrecognized kernels"
+        return f"no recognized GEMM ran in FP8, and {where}"
     return None
 
 
@@ -104,8 +92,7 @@ def opaque_share(rank: RankEvidence) -> float:
 
 def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
-    saw_none = rank.recorded.meta.environment.sees_gpu is False
-    no_gpu = ", torch saw no GPU" if saw_none else ""
+    no_gpu = ", torch saw no GPU" if rank.recorded.meta.environment.sees_gpu is False else ""
     if rank.trace.health.log_alone:
         return "log-alone", "only a log was given, and it shows no kernels"
     if rank.trace.health.truncated:
@@ -148,11 +135,11 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     total = counted(rank.linears, "linear layer")
     converted = sum(module.state in CONVERTED for module in rank.linears)
     if converted:
-        ran = f"{converted} of {total} were converted, and ran in high precision"
-        return "converted", ran
+        return "converted", f"{converted} of {total} were converted, and ran in high precision"
     stored = stored_weights(rank)
     if stored is not None:
-        return "storage", _only_stored(stored)
+        layers = counted(stored.count, "linear layer")
+        return "storage", f"the weights of {layers} are only stored in FP8 ({stored.dtype})"
     off = sum(module.state == "fp8_module_off" for module in rank.linears)
     if off:
         ran = f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
@@ -164,8 +151,7 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
     if none is not None:
         return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    layers = sum(row.calls for row in rank.trace.trained if runs_transformer_engine(row))
-    if layers and layers == sum(row.calls for row in rank.trace.trained):
+    if rank.trace.trained and all(map(_runs_transformer_engine, rank.trace.trained)):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
 
@@ -176,12 +162,7 @@ def stored_weights(rank: RankEvidence) -> StorageRecord | None:
     return max(found, key=lambda one: one.elements, default=None)
 
 
-def _only_stored(stored: StorageRecord) -> str:
-    layers = counted(stored.count, "linear layer")
-    return f"the weights of {layers} are only stored in FP8 ({stored.dtype})"
-
-
-def runs_transformer_engine(row: GemmRow) -> bool:
+def _runs_transformer_engine(row: GemmRow) -> bool:
     """Whether a GEMM was launched by one of Transformer Engine's functions."""
     return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in row.kind.op.around)
 

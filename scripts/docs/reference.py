@@ -20,7 +20,7 @@ from fp8verify.cli.group import COMMANDS
 from fp8verify.files import parse_toml
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import finding_page, findings_table, first_sentence
-from fp8verify.verdict.verdict import EXIT_CODES
+from fp8verify.verdict.judge import EXIT_CODES
 from scripts.docs import support
 from scripts.docs.blocks import console_blocks, pages
 from scripts.docs.shell import ROOT, printed

@@ -12,7 +12,7 @@ from fp8verify import Policy, Report
 from fp8verify.cli.options import FORMATS
 from fp8verify.kernels import decode
 from fp8verify.terms import Verdict
-from fp8verify.verdict.gates import check_format
+from fp8verify.verdict.gates import gated, other_formats
 from tests import hand_built
 from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, LEGS, TraceBuilder, found, present
 
@@ -215,7 +215,8 @@ def test_a_dgrad_of_a_square_layer_is_no_recomputation(build: TraceBuilder) -> N
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_required_format_fails_a_run_in_another(build: TraceBuilder, name: str) -> None:
-    seen = check_format(report(layer(build, "mxfp8")), name, Policy().share)
+    inspected = report(layer(build, "mxfp8"))
+    seen = gated(inspected, other_formats(inspected, name, Policy().share))
 
     assert seen.exit_code == (0 if name == "mxfp8" else 1)
     assert bool(told(seen, "required-format")) == (name != "mxfp8")

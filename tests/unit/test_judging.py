@@ -16,9 +16,8 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.report.tables import format_finding
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import merge_findings
-from fp8verify.verdict.gates import Baseline, check_baseline
-from fp8verify.verdict.judge import judge
-from fp8verify.verdict.verdict import outcome
+from fp8verify.verdict.gates import Baseline, gated, regressions
+from fp8verify.verdict.judge import judge, with_exit_code
 from tests.hand_built import BF16, BF16_KERNEL, CLAIM, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"
@@ -63,12 +62,18 @@ LESS = Policy(min_share=0.25)
     ],
 )  # fmt: skip
 def test_the_exit_code_and_why(
-    verdict: str, short: bool, errors: str, policy: Policy, expected: tuple[int, bool, str]
+    verdict: str,
+    short: bool,
+    errors: str,
+    policy: Policy,
+    expected: tuple[int, bool, str],
+    build: TraceBuilder,
 ) -> None:
     rank: Any = SimpleNamespace(falls_short=lambda _: short)
-    told = [replace(finding(0), code=code, severity=Severity.ERROR) for code in errors]
-    told.append(finding(0))
-    assert outcome(Verdict(verdict), [rank], told, policy) == expected
+    grave = [replace(finding(0), code=code, severity=Severity.ERROR) for code in errors]
+    report = replace(build.report(), verdict=Verdict(verdict), findings=(*grave, finding(0)))
+    judged = with_exit_code(report, [rank], policy)
+    assert (judged.exit_code, judged.fails, judged.exit_reason) == expected
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,8 @@ def test_judging_again_is_inspecting_again(
 
 def test_judging_again_keeps_what_a_baseline_found(build: TraceBuilder) -> None:
     report = gemms(build, fp8=60, high=40).report()
-    held = check_baseline(report, Baseline(fp8verify_baseline=1, fp8_share=0.9), 0.02)
+    baseline = Baseline(fp8verify_baseline=1, fp8_share=0.9)
+    held = gated(report, regressions(report, baseline, 0.02))
     assert judge(held, Policy(min_share=0.6)) == held
     assert judge(held, Policy(exit_zero=True)).exit_code == 0
 

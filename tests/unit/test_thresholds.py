@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.unit.test_numerics_findings import all_layers, codes, facts_of
 
 PACKAGE = Path(fp8verify.__file__).parent
 NAMES = [name for name in vars(thresholds) if name.isupper()]
+NOTHING = Mock(return_value=None, alike=False, spared=[0])  # is stated of a cell
 # What is measured, a limit to what is read or kept, or a unit.
 NO_THRESHOLDS = {
     "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
@@ -90,7 +92,7 @@ def row(step: int, flops: int, precision: Precision) -> GemmRow:
 def test_a_step_is_short_below_half_of_what_is_expected(low: int, is_short: bool) -> None:
     rows = [row(0, 1000, Precision.FP8), row(1, low, Precision.FP8)]
     rows.append(row(1, 1000 - low, Precision.BF16))
-    grid = Grid([rows], lambda _cell, _ran: None)
+    grid = Grid([rows], NOTHING)
     assert [cell.step for cell in grid.lacks] == [1] * is_short
 
 
@@ -98,7 +100,7 @@ def test_a_step_is_short_below_half_of_what_is_expected(low: int, is_short: bool
 def test_unknown_work_counts_as_low_to_accuse(unknown: int, lacks: int, is_open: int) -> None:
     rows = [row(0, 1000, Precision.FP8), row(1, unknown, Precision.UNKNOWN)]
     rows.append(row(1, 1000 - unknown, Precision.BF16))
-    grid = Grid([rows], lambda _cell, _ran: None)
+    grid = Grid([rows], NOTHING)
     assert (len(grid.lacks), len(grid.open)) == (lacks, is_open)
 
 

@@ -27,51 +27,24 @@ RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Promises], Iterator[Findi
 
 # Of findings of one code, those of the first rule stand first.
 RANK_RULES: Final[tuple[RankRule, ...]] = (
-    layers.recomputed_outside_fp8,
-    layers.other_than_promised,
-    layers.recipe_mismatch,
-    layers.all_gather_not_fp8,
-    layers.mxfp8_e5m2_gradients,
-    kernels.emulated_or_contradicted,
-    kernels.stored_only,
-    kernels.no_fp8_units,
-    kernels.grouped_high_precision,
-    kernels.unknown_gemms,
-    kernels.opaque_kernels,
-    kernels.conflicts,
-    kernels.beyond_bf16_peak,
-    layers.fewer_than_claimed,
-    layers.pinned_layers_low,
-    layers.layers_left_out,
-    layers.sizes_left_out,
-    layers.head_in_fp8,
+    layers.recomputed_outside_fp8, layers.other_than_promised, layers.recipe_mismatch,
+    layers.all_gather_not_fp8, layers.mxfp8_e5m2_gradients, layers.fewer_than_claimed,
+    layers.pinned_layers_low, layers.layers_left_out, layers.sizes_left_out, layers.head_in_fp8,
     layers.outside_autocast,
-    recorded.no_kernels,
-    recorded.damaged,
-    recorded.window_not_whole,
-    recorded.no_backward,
-    recorded.fp8_forward_only,
-    recorded.steps_without_gemms,
-    recorded.no_optimizer_step,
+    kernels.emulated_or_contradicted, kernels.stored_only, kernels.no_fp8_units,
+    kernels.grouped_high_precision, kernels.unknown_gemms, kernels.opaque_kernels,
+    kernels.conflicts, kernels.beyond_bf16_peak,
+    recorded.no_kernels, recorded.damaged, recorded.window_not_whole, recorded.no_backward,
+    recorded.fp8_forward_only, recorded.steps_without_gemms, recorded.no_optimizer_step,
     recorded.operators_missing,
-    scales.kept_scales_off,
-    scales.history_unused,
-    scales.loss_scales_off,
-    scales.growing_amax,
-    speed.fp8_not_paying,
-    speed.attention_unfused,
-    speed.scalar_all_reduces,
-    speed.weight_recast,
-    tensors.measured_tensors,
-    tensors.not_finite,
-    tensors.outlier_layers,
-)
+    scales.kept_scales_off, scales.history_unused, scales.loss_scales_off, scales.growing_amax,
+    speed.fp8_not_paying, speed.attention_unfused, speed.scalar_all_reduces, speed.weight_recast,
+    tensors.measured_tensors, tensors.not_finite, tensors.outlier_layers,
+)  # fmt: skip
 RUN_RULES: Final[tuple[RunRule, ...]] = (
-    recorded.ranks_of_other_runs,
-    recorded.ranks_not_observed,
-    scales.scales_differ,
-    scales.loss_not_finite,
-)
+    recorded.ranks_of_other_runs, recorded.ranks_not_observed,
+    scales.scales_differ, scales.loss_not_finite,
+)  # fmt: skip
 
 
 def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
@@ -95,10 +68,6 @@ def join_findings(
     return tuple(sorted([*of_run, *merge_findings(of_ranks)], key=place_of))
 
 
-# Ranks of one program have one cause, though their figures may be near a threshold.
-_ONE_CAUSE = frozenset({"fp8-not-paying"})
-
-
 def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
     """Join the findings of each rank to one list.
 
@@ -109,7 +78,8 @@ def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
     for findings in of_ranks:
         seen: Counter[object] = Counter()
         for finding in findings:
-            cause = "" if finding.code in _ONE_CAUSE else finding.hint
+            # Ranks of one program have one cause, though their figures may be near a threshold.
+            cause = "" if finding.code == "fp8-not-paying" else finding.hint
             kind = (finding.code, finding.severity, cause)
             alike[kind, seen[kind]].append(finding)
             seen[kind] += 1
@@ -119,9 +89,7 @@ def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
 def _merged(group: Sequence[Finding]) -> Finding:
     first = group[0]
     whose = f" ({label_of_ranks(first.ranks)})" if first.ranks else ""
-    return replace(
-        first,
-        message=first.message + whose * (len({finding.message for finding in group}) > 1),
-        ranks=tuple(dict.fromkeys(rank for finding in group for rank in finding.ranks)),
-        layers=tuple(dict.fromkeys(layer for finding in group for layer in finding.layers)),
-    )
+    message = first.message + whose * (len({finding.message for finding in group}) > 1)
+    ranks = dict.fromkeys(rank for finding in group for rank in finding.ranks)
+    layers = dict.fromkeys(layer for finding in group for layer in finding.layers)
+    return replace(first, message=message, ranks=tuple(ranks), layers=tuple(layers))

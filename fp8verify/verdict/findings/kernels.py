@@ -56,14 +56,11 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
         yield finding("emulated", case, what=what, ran=ran)
     if promises.any and not rank.trace.health.skipped_events:
         case, cause = cause_without_fp8(rank, promises)
-        yield finding(
-            "claimed-not-active",
-            "no-units" if not rank.has_fp8_units else "emulated" if emulates else case,
-            format=promises.name,
-            promise=_promise(promises),
-            ran=ran,
-            cause=f": {cause}" if cause and rank.has_fp8_units else "",
-        )
+        case = "emulated" if emulates else case
+        if not rank.has_fp8_units:
+            case, cause = "no-units", ""
+        name, said, why = promises.name, _promise(promises), f": {cause}" if cause else ""
+        yield finding("claimed-not-active", case, format=name, promise=said, ran=ran, cause=why)
 
 
 def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -72,14 +69,10 @@ def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if stored is None or rank.ran_low or not rank.trace.trained:
         return
     saved, memory = stored.elements, memory_report(rank.recorded.meta)
-    peak = memory.allocated_peak if memory is not None else 0
-    yield finding(
-        "fp8-storage-only",
-        holders=counted(stored.count, "linear layer"),
-        dtype=stored.dtype,
-        ran=ran_high(rank),
-        saves=f" ({saved / 1e9:.2g} GB, {saved / (saved + peak):.0%})" if peak else "",
-    )
+    peak = memory.allocated_peak if memory else 0
+    saves = f" ({saved / 1e9:.2g} GB, {saved / (saved + peak):.0%})" if peak else ""
+    holders, ran = counted(stored.count, "linear layer"), ran_high(rank)
+    yield finding("fp8-storage-only", holders=holders, dtype=stored.dtype, ran=ran, saves=saves)
 
 
 def _promise(promises: Promises) -> str:
@@ -99,24 +92,18 @@ def _modules(modules: Sequence[ModuleRecord]) -> str:
 def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """GEMMs, or a promise, in a format that the GPU cannot multiply."""
     rows = rank.upcast
-    formats = {row.kind.classification.upcast_from for row in rows} - {None}
+    formats = {row.kind.classification.upcast_from for row in rows}
     names = sorted(found.value for found in formats if found is not None)
-    elsewhere = _of_other_hardware(rank)
+    elsewhere, gpu = _of_other_hardware(rank), rank.trace.gpu
     if elsewhere:
-        yield finding("no-fp8-units", "other-gpu", gpu=rank.trace.gpu, kernel=_short(elsewhere[0]))
+        yield finding("no-fp8-units", "other-gpu", gpu=gpu, kernel=_short(elsewhere[0]))
     elif rows:
-        yield finding(
-            "no-fp8-units",
-            "" if rank.ran_low else "alone",
-            count=sum(row.calls for row in rows),
-            formats=" and ".join(names).upper(),
-            gpu=rank.trace.gpu,
-            needs=_needs(names),
-        )
+        case, count = "" if rank.ran_low else "alone", sum(row.calls for row in rows)
+        shown, needs = " and ".join(names).upper(), _needs(names)
+        yield finding("no-fp8-units", case, count=count, formats=shown, gpu=gpu, needs=needs)
     elif promises.any and not rank.has_fp8_units and rank.trace.trained:
         needs = _needs([name for names in promises.formats.values() for name in names])
-        gpu, promised = rank.trace.gpu, promises.name
-        yield finding("no-fp8-units", "promised", format=promised, gpu=gpu, needs=needs)
+        yield finding("no-fp8-units", "promised", format=promises.name, gpu=gpu, needs=needs)
 
 
 def _needs(formats: Collection[str]) -> str:
@@ -132,22 +119,18 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
 
 def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
-    rows = [
-        row
-        for row in rank.trace.gemms
-        if row.kind.classification.role is Role.GROUPED_GEMM
-        and not row.precision.is_low
-        and row.precision is not Precision.UNKNOWN
-    ]
+    high = (row for row in rank.trace.gemms if not row.precision.is_low)
+    known = (row for row in high if row.precision is not Precision.UNKNOWN)
+    rows = [row for row in known if row.kind.classification.role is Role.GROUPED_GEMM]
     if not rows or not (rank.ran_low or promises.any):
         return
     op = rows[0].kind.op.name
     experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
     names = patterns(experts)[:_NAMED_EXPERTS]
-    by_recipe = all(promises.leaves_high(row.leg.value) for row in rows)
-    names_of_claims = {claim.framework for claim in promises.claims}
-    leaving = (one.name for one in frameworks() if one.leaves_experts)
-    framework = next((name for name in leaving if name in names_of_claims), "")
+    by_recipe = all(promises.leaves_high(row.leg) for row in rows)
+    claiming = {claim.framework for claim in promises.claims}
+    leaving = (one.name for one in frameworks() if one.leaves_experts and one.name in claiming)
+    framework = next(leaving, "")
     yield finding(
         "grouped-gemm-high-precision",
         "by-design" if framework else "by-recipe" if by_recipe else "",
@@ -166,11 +149,8 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
 
 def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """GEMM kernels whose precision neither their name nor their operator shows."""
-    rows = [
-        row
-        for row in rank.trace.gemms
-        if row.precision is Precision.UNKNOWN and not row.kind.classification.upcast_from
-    ]
+    unknown = (row for row in rank.trace.gemms if row.precision is Precision.UNKNOWN)
+    rows = [row for row in unknown if not row.kind.classification.upcast_from]
     if rows:
         share = sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1)
         worst = max(rows, key=lambda row: row.time_ns)
@@ -184,15 +164,13 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     share, found = opaque_share(rank), rank.unrecognized
     if share >= NEGLIGIBLE:
         time_ns, gemm_ns = sum(total.time_ns for total in found), rank.linear.total_ns
-        launched = ((_short(one.kind.name), one.kind.op) for one in found)
-        names = [f"{name} ({_short(op.name)})" if op.name else name for name, op in launched]
+        kinds = (one.kind for one in found)
+        names = [_short(x.name) + (f" ({_short(x.op.name)})" if x.op.name else "") for x in kinds]
+        case, count = "many" if share >= MANY_OPAQUE else "", sum(total.calls for total in found)
+        of = f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else ""
+        shown = listed(names, _NAMED)
         yield finding(
-            "opaque-kernels",
-            "many" if share >= MANY_OPAQUE else "",
-            count=sum(total.calls for total in found),
-            ms=time_ns / 1e6,
-            share=f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else "",
-            kernels=listed(names, _NAMED),
+            "opaque-kernels", case, count=count, ms=time_ns / 1e6, share=of, kernels=shown
         )
 
 
@@ -219,13 +197,10 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     peak = peak_of(rank.trace.gpu)
     if peak is None or not peak.proves:
         return
-    timed = [row for row in rank.trace.gemms if row.flops and row.time_ns]
-    rates = [(row, (row.flops or 0) / row.time_ns / 1e3) for row in timed]
-    proven = [
-        (row, rate)
-        for row, rate in rates
-        if row.kind.classification.role is Role.GEMM and rate > peak.bf16 * PROOF_MARGIN
-    ]
+    gemms = rank.trace.gemms
+    rates = [(x, x.flops / x.time_ns / 1e3) for x in gemms if x.flops and x.time_ns]
+    fast = ((row, rate) for row, rate in rates if rate > peak.bf16 * PROOF_MARGIN)
+    proven = [(row, rate) for row, rate in fast if row.kind.classification.role is Role.GEMM]
     highest = max(peak.fp8, peak.bf16, peak.fp4) * PROOF_MARGIN
     impossible = any(rate > highest for _, rate in rates)
     disproved = impossible or any(row.precision in _SLOW for row, _ in proven)

@@ -10,27 +10,26 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
+from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import recipes_of, recomputed_high
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
-from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
-from fp8verify.report.model.parts import Claim, Finding
+from fp8verify.report.model.parts import Finding, PrecisionRow
 from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, Precision, Role
-from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns, shorten
+from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
 from fp8verify.verdict.expected import TRAVELS_IN_FP8, Promises, format_name
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import cause_without_fp8
 
-_UNKNOWN = Precision.UNKNOWN
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
 
 
-def _names(modules: Iterable[ModuleRecord]) -> str:
-    return abridged(in_sentences(patterns(module.fqn for module in modules)), SHOWN)
+def _named(names: Iterable[str]) -> str:
+    return abridged(in_sentences(patterns(names)), SHOWN)
 
 
 # ---- fewer than the log counts
@@ -38,39 +37,26 @@ def _names(modules: Iterable[ModuleRecord]) -> str:
 
 def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Fewer layers in FP8 than a line of the log says were converted, without a module list."""
-    for claim in () if rank.modules or not rank.ran_low else promises.claims:
-        missing, wanted, which = _missing_by_claim(claim, rank)
-        if missing > NEGLIGIBLE * wanted:
-            yield finding(
-                "layer-not-fp8",
-                "counted",
-                missing=missing,
-                wanted=wanted,
-                format=promises.name,
-                which=which,
-            )
-            return
-
-
-def _missing_by_claim(claim: Claim, rank: RankEvidence) -> tuple[int, int, str]:
-    """Return how many forward GEMMs of how many that a line counts did not run in FP8."""
-    which = f"log {claim.place} says that {claim.converted} of {claim.total} layers were converted"
     rows = [row for row in rank.trace.trained if row.kind.classification.role is Role.GEMM]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
-    each = (claim.total or 0) * _steps(rank)
-    known = all(row.precision is not _UNKNOWN and row.leg is not Leg.UNKNOWN for row in rows)
-    if claim.says != "fp8" or not claim.converted or not each or calls % each or not known:
-        return 0, 0, which
-    wanted = calls // (claim.total or 1) * claim.converted
     low = sum(row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low)
     high = [row for row in rows if row.leg in BACKWARD_LEGS and not row.precision.is_low]
-    # The layers that were left out run two GEMMs of the backward pass each.
-    explained = sum(row.calls for row in high) <= 2 * (calls - wanted)
-    return 0 if explained else max(0, wanted - low), wanted, which
-
-
-def _steps(rank: RankEvidence) -> int:
-    return len({row.step for row in rank.trace.gemms if row.step >= 0})
+    known = all(x.precision is not Precision.UNKNOWN and x.leg is not Leg.UNKNOWN for x in rows)
+    steps = len({row.step for row in rank.trace.gemms if row.step >= 0})
+    for claim in promises.said if known and rank.ran_low and not rank.modules else ():
+        converted, total = claim.converted or 0, claim.total or 0
+        if not (converted and total and steps) or calls % (total * steps):
+            continue
+        wanted = calls // total * converted
+        # The layers that were left out run two GEMMs of the backward pass each.
+        explained = sum(row.calls for row in high) <= 2 * (calls - wanted)
+        if not explained and wanted - low > NEGLIGIBLE * wanted:
+            count = f"{wanted - low} of {wanted}"
+            which = f"log {claim.place} says that {converted} of {total} layers were converted"
+            yield finding(
+                "layer-not-fp8", "counted", count=count, format=promises.name, which=which
+            )
+            return
 
 
 def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -82,17 +68,13 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     for layer in rank.layers.classes if not named else ():
         here = [module.fqn for module in layer.modules if module.fqn in pins]
         free = (layer.row.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
-        alone = len(here) == len(layer.modules) and any(layer.row.in_fp8.values())
+        alone = len(here) == len(layer.modules) and layer.row.in_fp8
         if here and (alone or (layer.row.passes and layer.row.in_fp8.get("fprop", 0) > free)):
             low += here
     if low:
+        keeps = f"log line {pins[low[0]].line} keeps {'it' if len(low) == 1 else 'them'}"
         yield finding(
-            "pinned-layer-low",
-            names=abridged(in_sentences(patterns(low)), SHOWN),
-            them="it" if len(low) == 1 else "them",
-            line=pins[low[0]].line,
-            format=promises.name,
-            layers=low,
+            "pinned-layer-low", names=_named(low), format=promises.name, keeps=keeps, layers=low
         )
 
 
@@ -105,14 +87,11 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     if 0 < len(left) < len(rank.linears) and (promises.converted or rank.ran_low):
         reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
-        names, flops = [module.fqn for module in left], rank.layers.flops
+        layers, flops = [module.fqn for module in left], rank.layers.flops
+        count, names = counted(left, "linear module"), f"{_named(layers)}{because}"
+        share = of_flops(rank.layers.flops_of(layers) / flops if flops else None)
         yield finding(
-            "layer-not-fp8",
-            "left-out",
-            count=counted(left, "linear module"),
-            share=of_flops(rank.layers.flops_of(names) / flops if flops else None),
-            names=f"{_names(left)}{because}",
-            layers=names,
+            "layer-not-fp8", "left-out", count=count, share=share, names=names, layers=layers
         )
 
 
@@ -120,9 +99,9 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     rows = [row for row in rank.trace.trained if row.precision.is_low]
     low = {size for row in rows for size in row.layer_sizes}  # of any library
-    classes, flops = rank.layers.classes, rank.layers.flops
-    without = [layer for layer in classes if not (any(layer.row.in_fp8.values()) or layer.modules)]
-    left = [layer for layer in without if (layer.row.n, layer.row.k) not in low]
+    flops = rank.layers.flops
+    high = (layer for layer in rank.layers.classes if not (layer.row.in_fp8 or layer.modules))
+    left = [layer for layer in high if (layer.row.n, layer.row.k) not in low]
     share = sum(layer.flops for layer in left) / flops if flops else 0
     if rows and share >= LAYER_FLOPS and not promises.converted:
         sizes = abridged([f"{layer.row.n}x{layer.row.k}" for layer in left], SHOWN)
@@ -141,13 +120,10 @@ def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     least = runs[0] if len(runs) > 1 and runs[0] < runs[1] else -1
     rarest = [x for x in wide if not x.modules and x.row.observed.get("fprop", 0) == least]
     for head in (named or rarest)[:1]:
-        if len(classes) > 1 and any(head.row.in_fp8.values()):
-            yield finding(
-                "lm-head-fp8",
-                name=head.modules[0].fqn if head.modules else "the layer",
-                outputs=head.row.n,
-                layers=[module.fqn for module in head.modules],
-            )
+        if len(classes) > 1 and head.row.in_fp8:
+            names = [module.fqn for module in head.modules]
+            name = names[0] if names else "the layer"
+            yield finding("lm-head-fp8", name=name, outputs=head.row.n, layers=names)
 
 
 def outside_autocast(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -160,10 +136,9 @@ def outside_autocast(rank: RankEvidence, promises: Promises) -> Iterator[Finding
 
 # ---- legs and number formats: others than the run asked for, or than the rest
 
-
 _FOUR_BITS = frozenset({"nvfp4", "mxfp4", "fp4"})
-_FP8 = frozenset(precision for precision in Precision if precision.is_fp8)
-_FP4 = frozenset(precision for precision in Precision if precision.is_fp4)
+_FP8 = frozenset(precision.value for precision in Precision if precision.is_fp8)
+_FP4 = frozenset(precision.value for precision in Precision if precision.is_fp4)
 
 
 # ---- forward passes that were recomputed otherwise
@@ -173,8 +148,7 @@ def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]
     """Layers that hooks of `run --numerics` saw recomputed in high precision."""
     layers = recomputed_high(rank)
     if layers:
-        named = listed(shorten(layers, layers), SHOWN)
-        yield finding("recompute-not-fp8", ran=named, layers=layers)
+        yield finding("recompute-not-fp8", ran=listed(patterns(layers), SHOWN), layers=layers)
 
 
 # ---- other formats than promised
@@ -186,22 +160,18 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
-    higher, lower = {}, {}
-    logged = {Leg(name): formats for name, formats in promises.logged.items()}
+    logged, formats = promises.logged, promises.formats
     ran_fp4 = any(row.precision.is_fp4 for row in rank.trace.gemms)
     if rank.ran_low and not ran_fp4 and logged and all(f <= _FOUR_BITS for f in logged.values()):
         # Modules, if there are any, show what the library fell back to.
         ran = _ran(rank, tuple(Leg))
         yield finding("higher-than-promised", promised=_promise_of(logged), ran=ran)
         return
-    for leg in LEGS:
-        promised = promises.formats.get(leg.value)
-        times = _times(rank, (leg,))
-        if not promised or not times.total():
-            continue
-        if promised <= _FOUR_BITS and _share(times, _FP8) > NEGLIGIBLE:
+    higher, lower = {}, {}
+    for leg, promised in formats.items():
+        if promised <= _FOUR_BITS and _share(rank, leg, _FP8) > NEGLIGIBLE:
             higher[leg] = promised
-        if _share(times, _below(promised, rank)) > HALF:
+        if _share(rank, leg, _below(promised, rank)) > HALF:
             lower[leg] = promised
     if higher:
         yield finding("higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher))
@@ -209,7 +179,7 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         yield finding("lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower))
 
 
-def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
+def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[str]:
     """Return the classes of fewer bits than any of the formats."""
     if formats & _FOUR_BITS:
         return frozenset()
@@ -218,29 +188,22 @@ def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[Precision]:
     return _FP8 | _FP4 if formats == {HIGH_PRECISION} and all_known else _FP4
 
 
-def _times(rank: RankEvidence, legs: Container[Leg | None]) -> Counter[Precision]:
-    """Return the GEMM time of some legs by precision class."""
-    times: Counter[Precision] = Counter()
-    for row in rank.trace.gemms:
-        if row.leg in legs:
-            times[row.precision] += row.time_ns
-    return times
+def _share(rank: RankEvidence, leg: Leg, precisions: Container[str]) -> float:
+    """Return the share of some precision classes in the GEMM time of a leg."""
+    return sum(row.share for row in _ran_in(rank, [leg]) if row.precision in precisions)
 
 
-def _share(times: Counter[Precision], precisions: Iterable[Precision]) -> float:
-    return sum(times[one] for one in precisions) / (times.total() or 1)
+def _ran_in(rank: RankEvidence, legs: Container[Leg]) -> list[PrecisionRow]:
+    return gemm_totals(row for row in rank.trace.gemms if row.leg in legs).rows
 
 
-def _ran(rank: RankEvidence, legs: Container[Leg | None]) -> str:
-    times = _times(rank, legs)
-    if len(times) == 1:
-        count = sum(row.calls for row in rank.trace.gemms if row.leg in legs)
+def _ran(rank: RankEvidence, legs: Container[Leg]) -> str:
+    rows = _ran_in(rank, legs)
+    if len(rows) == 1:
         which = "" if Leg.UNKNOWN in legs else " of these"
-        return f"all {count}{which} GEMMs ran in {next(iter(times)).value.upper()}"
-    parts = [
-        f"{_share(times, (name,)):.1%} of their {rank.measure.name} in {name.value.upper()}"
-        for name, _ in times.most_common()
-    ]
+        return f"all {rows[0].kernels}{which} GEMMs ran in {rows[0].precision.upper()}"
+    measure = rank.measure.name
+    parts = [f"{row.share:.1%} of their {measure} in {row.precision.upper()}" for row in rows]
     return f"these GEMMs spent {', '.join(parts)}"
 
 
@@ -292,11 +255,8 @@ def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     backward = [row for row in mx if row.leg is not Leg.FPROP]
     known = (row.kind.classification for row in backward)
     silent = bool(backward) and all(None in (found.a, found.b) for found in known)
-    layers = [
-        module.fqn
-        for module in rank.modules
-        if silent and module.gradients == "e5m2" and module.format_of("dgrad") == "mxfp8"
-    ]
+    listed_so = (module for module in rank.modules if silent and module.gradients == "e5m2")
+    layers = [module.fqn for module in listed_so if module.format_of("dgrad") == "mxfp8"]
     recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(rank)}
     what = "gradients are cast to MXFP8 in E5M2"
     if e5m2:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
@@ -21,18 +20,11 @@ from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, low_precision_name
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.verdict.expected import CONVERTED, Promises, Stated
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, Tally, add_up
+from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, by_value
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
 _VAGUE = {Leg.UNKNOWN: "a GEMM pass", Leg.BACKWARD: "the backward pass"}
-
-
-class PartFinding(NamedTuple):
-    """A finding, and the places of the ranks that it is about."""
-
-    finding: Finding
-    places: frozenset[int]
 
 
 class Parts:
@@ -40,6 +32,8 @@ class Parts:
 
     Attributes:
         shortfalls: what explains the cells that are short.
+        accused: the places of the ranks that fall short.
+        alone: those of ranks that lack FP8 as ranks, whatever their steps and legs.
     """
 
     def __init__(
@@ -59,132 +53,98 @@ class Parts:
         """
         self._ranks, self._promises, self._seen = ranks, promises, seen
         self.stated = Stated(ranks, promises)
-        pairs = zip(ranks, rows, strict=True)
-        self.grid = grid = Grid(
-            [_in_micro_batches(*pair) for pair in pairs],
-            self.stated,
-            alike=self.stated.alike,
-            spared=self.stated.spared,
-        )
+        self.grid = grid = Grid(list(map(_in_micro_batches, ranks, rows)), self.stated)
         found = grid.explain(self._counting())
         self.shortfalls = [short for short in found if not _is_doubt(short)]
         self._doubts = [cell for short in found if _is_doubt(short) for cell in short.cells]
+        self._findings = [(self._said(short), _places(short)) for short in self.shortfalls]
+        self.accused = frozenset[int]().union(*map(_places, self.shortfalls))
+        of_ranks = (x for x in self.shortfalls if x.coordinates in (("rank",), ("rank", "layer")))
+        self.alone = frozenset[int]().union(*map(_places, of_ranks))
 
     def _counting(self) -> dict[Cell, float]:
         """Return the short cells that count: of ranks that lack more than little, or whole steps.
 
         A step or a rank without FP8 counts however many there are.
         """
-        grid = self.grid
-        by_rank: dict[int, float] = defaultdict(float)
-        by_step: dict[tuple[int, int], float] = defaultdict(float)
-        of_step: dict[tuple[int, int], float] = defaultdict(float)
-        for cell, lacks in grid.lacks.items():
-            by_rank[cell.rank] += lacks
-            by_step[cell[:2]] += lacks
-        for cell, share in grid.expected.items():
-            of_step[cell[:2]] += share * grid.cells[cell].total
-        return {
-            cell: lacks
-            for cell, lacks in grid.lacks.items()
-            if by_rank[cell.rank] > limits.NEGLIGIBLE
-            or by_step[cell[:2]] > limits.NEARLY_ALL * of_step[cell[:2]]
-        }
+        lacks, steps = self.grid.lacks, by_value(self.grid.expected, ["rank", "step"])
+        counting: set[Cell] = set()
+        for names in (["rank"], ["rank", "step"]):
+            for value, cells in by_value(lacks, names).items():
+                nearly_all = limits.NEARLY_ALL * self.grid.wanted(steps.get(value, ()))
+                least = nearly_all if "step" in names else limits.NEGLIGIBLE
+                if sum(map(lacks.__getitem__, cells)) > least:
+                    counting.update(cells)
+        return {cell: lack for cell, lack in lacks.items() if cell in counting}
 
-    def findings(self) -> Iterator[PartFinding]:
-        """Yield what is short, then what is open."""
-        for short in self.shortfalls:
-            places = frozenset(cell.rank for cell in short.cells)
-            numbers = tuple(n for place in sorted(places) for n in self._ranks[place].numbers)
-            yield PartFinding(replace(self._said(short), ranks=numbers), places)
-        for place, rank in enumerate(self._ranks):
-            doubts = self._open(place, rank) if place not in self.accused else ()
-            said = (*self._by_recipe(place), *doubts)
-            for found in said if rank.ran_low else ():
-                about = replace(found, ranks=rank.numbers, per_rank=True)
-                yield PartFinding(about, frozenset({place}))
+    def findings(self, place: int) -> Iterator[Finding]:
+        """Yield what is short of a rank, then what is open."""
+        yield from (found for found, places in self._findings if place in places)
+        rank = self._ranks[place]
+        doubts = self._open(place) if place not in self.accused else ()
+        for found in (*self._by_recipe(place), *doubts) if rank.ran_low else ():
+            yield replace(found, ranks=rank.numbers, per_rank=True)
 
-    def unexplained(self, place: int, findings: Sequence[Finding]) -> list[Finding]:
-        """Return what is found on a rank, without that a claim is not met if it lacks FP8 alone."""
-        if place not in self._lacking_alone:
-            return list(findings)
-        return [one for one in findings if one.code != "claimed-not-active"]
-
-    @cached_property
-    def _lacking_alone(self) -> frozenset[int]:
-        """The places of ranks that lack FP8 as ranks, whatever their steps and legs."""
-        of_rank = (("rank",), ("rank", "layer"))
-        alone = (short for short in self.shortfalls if short.coordinates in of_rank)
-        return frozenset(cell.rank for short in alone for cell in short.cells)
-
-    @property
-    def accused(self) -> frozenset[int]:
-        """The places of the ranks that fall short."""
-        return frozenset(cell.rank for short in self.shortfalls for cell in short.cells)
-
-    def _by_names(self, rank: RankEvidence) -> Iterator[Finding]:
-        """Yield what the eager step shows that names the layers of compiled code."""
+    def _by_names(self, rank: RankEvidence) -> list[Finding]:
+        """Return what the eager step shows that names the layers of compiled code."""
         naming = rank.trace.naming
-        if naming is not None:
-            seen = f" (seen in step {naming.step}, which ran without torch.compile)"
-            rows = [row._replace(step=-1, micro_batch=0) for row in naming.rows if row.layer]
-            parts = Parts([rank], self._promises, [rows], seen)
-            yield from (parts._said(short) for short in parts.shortfalls)
+        if naming is None or rank.trace.named is not naming:
+            return []
+        seen = f" (seen in step {naming.step}, which ran without torch.compile)"
+        rows = [row._replace(step=-1, micro_batch=0) for row in naming.rows if row.layer]
+        return [found for found, _ in Parts([rank], self._promises, [rows], seen)._findings]
 
     def _by_recipe(self, place: int) -> Iterator[Finding]:
         """Yield the legs that the recipe keeps in high precision, and that ran there."""
         for leg in LEGS if self._promises.formats or self._promises.recipes else ():
-            cells = [c for c in self.grid.cells if c.rank == place and c.leg is leg]
-            share = add_up(self.grid.cells[cell] for cell in cells).share
-            if self._promises.leaves_high(leg.value) and share is not None and share < limits.HALF:
+            cells = self.grid.of_rank(place, leg)
+            share = self.grid.total(cells).share
+            if self._promises.leaves_high(leg) and share is not None and share < limits.HALF:
                 yield finding("leg-not-fp8", "by-recipe", ran=self._ran(cells))
 
     # ---- what is short
 
     def _said(self, short: Shortfall) -> Finding:
-        names, legs = short.coordinates, {cell.leg for cell in short.cells}
-        if len(names) == 2 and "rank" in names and "layer" not in names:
-            names = tuple(name for name in names if name != "rank")  # the finding names its ranks
-        facts, part, less = self._facts(short, names, legs), len(names) > 1, bool(short.ran.low)
+        names = short.coordinates
+        if len(names) > 1 and "layer" not in names:  # the finding names its ranks
+            names = tuple(name for name in names if name != "rank")
+        facts, part, less = self._facts(short, names), len(names) > 1, bool(short.ran.low)
         if names[0] == "rank":
             return finding("rank-without-fp8", "part" if part else "less" if less else "", **facts)
-        if "micro-batch" in names and names[0] not in ("rank", "leg"):
-            part = names not in (("micro-batch",), ("step", "micro-batch"))
+        if "micro-batch" in names and names[0] != "leg":
+            part = "layer" in names
             return finding("pass-without-fp8", "part" if part else "less" if less else "", **facts)
         if names[0] == "step":
             return finding("step-without-fp8", "part" if part else "less" if less else "", **facts)
         if names[0] == "layer":
             return finding("layer-not-fp8", "less" if less else "", **facts)
-        if legs == {Leg.RECOMPUTE}:
+        if {cell.leg for cell in short.cells} == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
         return finding("leg-not-fp8", **facts)
 
-    def _facts(self, short: Shortfall, names: Sequence[str], legs: set[Leg]) -> dict[str, Any]:
+    def _facts(self, short: Shortfall, names: Sequence[str]) -> dict[str, Any]:
         """Return what the sentences of all codes name."""
         found = {name: self._named(short, name) for name in short.coordinates}
-        fqns = self._names_of(short)
-        cells = [cell for cell in self.grid.rows if cell.leg in legs]
-        if "layer" in names:
-            layers = {cell.layer for cell in short.cells}
-            cells = [cell for cell in cells if cell.layer in layers]
-        share = sum(self.grid.cells[cell].total for cell in short.cells)
+        fqns, places = self._names_of(short), sorted(_places(short))
+        legs, layers = {cell.leg for cell in short.cells}, {cell.layer for cell in short.cells}
+        of_layers = "layer" in names
+        alike = (c for c in self.grid.rows if c.layer in layers or not of_layers)
         named = found.get("layer", "") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
-        of = f" of {named}" if "layer" in names else ""
-        after = f": {named}" if named and not of else ""
+        of, after = (f" of {named}", "") if of_layers else ("", f": {named}" if named else "")
         return {
+            **found,
+            "ranks": [number for place in places for number in self._ranks[place].numbers],
             "layers": fqns,
             "parts": " in ".join(found[name] for name in reversed(names)),
-            "steps": found.get("step", ""),
-            "labels": found.get("rank", ""),
             "others": counted(sum(rank.ran_low for rank in self._ranks), "other rank"),
             "micro_batches": len({cell[:3] for cell in short.cells}),
             "total": len({cell[:3] for cell in self.grid.cells}),
-            "ran": f"{self._ran(cells, of)}{self._seen}{after}",
+            "ran": f"{self._ran((c for c in alike if c.leg in legs), of)}{self._seen}{after}",
             "count": counted(fqns or list(short.values), "converted layer"),
             "names": named,
             "format": self._promises.name,
             "formats": low_precision_name(self._ranks[short.cells[0].rank].linear.kernels),
-            "share": f"{self._seen}{of_flops(share / len({cell.rank for cell in short.cells}))}",
+            "share": f"{self._seen}{of_flops(self.grid.total(short.cells).total / len(places))}",
             "most": short.ran.share or 0.0,
             "usual": short.usual,
             "precision": _main(self._rows(short.cells)),
@@ -192,31 +152,34 @@ class Parts:
 
     def _named(self, short: Shortfall, name: str) -> str:
         """Name the values of a coordinate, as a sentence does."""
-        fqns = self._names_of(short) if name == "layer" else ()
         cells = sorted(short.cells, key=lambda cell: str(VALUE_OF[name](cell)).zfill(9))
-        values = dict.fromkeys(name_value(self._ranks, cell, name) for cell in cells)
+        values = list(dict.fromkeys(name_value(self._ranks, cell, name) for cell in cells))
         if name == "layer":
-            shown = patterns(fqns) if fqns else values
+            shown = patterns(self._names_of(short)) or values
             return abridged(in_sentences(shown), limits.SHOWN_NUMBERS)
+        plural = {"step": "steps", "micro-batch": "micro-batches"}.get(name)
+        if plural is None or len(values) == 1:
+            return listed(values)
         numbers = [value.rpartition(" ")[2] for value in values]
-        if name in ("step", "micro-batch") and len(numbers) > 1:
-            plural = "es" if name == "micro-batch" else "s"
-            return f"{name}{plural} {listed(numbers, limits.SHOWN_NUMBERS)}"
-        return listed(list(values))
+        return f"{plural} {listed(numbers, limits.SHOWN_NUMBERS)}"
 
     def _names_of(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the converted modules that layers of a shortfall are."""
         layers = {(cell.rank, cell.layer) for cell in short.cells}
         if "layer" not in short.coordinates and not all(isinstance(x, str) for _, x in layers):
             return ()
-        names: dict[str, None] = {}
-        for place in sorted({place for place, _ in layers}):
-            for module in self._ranks[place].modules:
-                sizes = {(place, (size.n, size.k)) for size in sizes_of(module)}
-                by_size = module.state in CONVERTED and not layers.isdisjoint(sizes)
-                if by_size or (place, module.fqn) in layers:
-                    names[module.fqn] = None
-        return tuple(names) or tuple(x for _, x in sorted(layers, key=str) if isinstance(x, str))
+        names = [
+            module.fqn
+            for place in sorted(_places(short))
+            for module in self._ranks[place].modules
+            if (place, module.fqn) in layers
+            or (
+                module.state in CONVERTED
+                and any((place, (size.n, size.k)) in layers for size in sizes_of(module))
+            )
+        ]
+        names = names or [x for _, x in sorted(layers, key=str) if isinstance(x, str)]
+        return tuple(dict.fromkeys(names))
 
     def _rows(self, cells: Iterable[Cell]) -> list[GemmRow]:
         return [row for cell in cells for row in self.grid.rows.get(cell, ())]
@@ -236,81 +199,70 @@ class Parts:
 
     # ---- what is open
 
-    def _open(self, place: int, rank: RankEvidence) -> Iterator[Finding]:
+    def _open(self, place: int) -> Iterator[Finding]:
         """Yield the doubt about a rank, if what may be missing is more than little."""
-        grid = self.grid
+        grid, rank, cells = self.grid, self._ranks[place], self.grid.of_rank(place)
         expected = self.stated.report(grid, place)
-        named = list(self._by_names(rank) if rank.trace.named is rank.trace.naming else ())
+        named = self._by_names(rank)
         yield from named
         if expected is not None and not expected.is_met and not named:
-            yield self._counted(place, rank)
+            yield self._counted(place)
         elif not rank.trace.backward or (rank.share < limits.USUAL_SHARE and expected is None):
             return  # the share decides, or that nothing trained
-        missing = {cell: lacks for cell, lacks in grid.open.items() if cell.rank == place}
+        missing = {cell: grid.open[cell] for cell in cells if cell in grid.open}
         missing |= {cell: grid.lacks[cell] for cell in self._doubts if cell.rank == place}
-        short = sum(lacks for cell, lacks in grid.lacks.items() if cell.rank == place)
+        short = sum(grid.lacks.get(cell, 0) for cell in cells)
         precision = rank.main_high.value.upper()
-        unseen = next(filter(None, (self._unseen(place, rank, leg) for leg in LEGS)), None)
+        unseen = next((leg for leg in LEGS if self._is_unseen(place, leg)), None)
         if unseen is not None:
             yield finding("leg-unknown", "unseen", leg=unseen.value)
         elif missing and sum(missing.values()) + short > limits.NEGLIGIBLE:
             leg = max(missing, key=missing.__getitem__).leg
             yield finding("leg-unknown", leg=_VAGUE.get(leg, leg.value), precision=precision)
-        elif self._is_elsewhere(place):
+        elif self._is_elsewhere(cells):
             yield finding("leg-unknown", leg=Leg.WGRAD.value, precision=precision)
         else:
-            yield from self._hidden(place, rank)
+            time_ns = sum(total.time_ns for total in rank.unrecognized)
+            share = time_ns / (rank.linear.total_ns or 1)
+            for what, work in self._missing(place) if share > limits.NEGLIGIBLE else ():
+                if work > limits.NEGLIGIBLE and share > limits.HALF * work:
+                    yield finding("opaque-kernels", "hidden", ms=time_ns / 1e6, what=what)
 
-    def _counted(self, place: int, rank: RankEvidence) -> Finding:
+    def _counted(self, place: int) -> Finding:
         """Return that fewer layers of a size ran in FP8 than the module list has converted."""
-        grid = self.grid
-        cells = [cell for cell in grid.stated if cell.rank == place and cell.leg is Leg.FPROP]
+        grid, modules = self.grid, self._ranks[place].modules
+        cells = [cell for cell in grid.of_rank(place, Leg.FPROP) if cell in grid.stated]
         layers = {c.layer for c in cells if grid.stated[c] > (grid.cells[c].share or 0)}
         wanted = round(sum(grid.stated[cell] * grid.cells[cell].calls for cell in cells))
-        names = [m.fqn for m in rank.modules for s in sizes_of(m) if (s.n, s.k) in layers]
+        names = [m.fqn for m in modules for s in sizes_of(m) if (s.n, s.k) in layers]
+        count = f"{wanted - round(grid.total(cells).low_calls)} of {wanted}"
+        which = f"some of {abridged(patterns(names), limits.SHOWN_NUMBERS)}"
         return finding(
-            "layer-not-fp8",
-            "counted",
-            missing=wanted - round(sum(grid.cells[cell].low_calls for cell in cells)),
-            wanted=wanted,
-            format=self._promises.name,
-            which=f"some of {abridged(patterns(names), limits.SHOWN_NUMBERS)}",
+            "layer-not-fp8", "counted", count=count, format=self._promises.name, which=which
         )
 
-    def _unseen(self, place: int, rank: RankEvidence, leg: Leg) -> Leg | None:
-        """Return a leg without any GEMM that training runs, of which nothing says why."""
-        there = {cell.leg for cell in self.grid.cells if cell.rank == place}
+    def _is_unseen(self, place: int, leg: Leg) -> bool:
+        """Whether a leg that training runs has no GEMM, and nothing says why."""
+        rank, cells = self._ranks[place], self.grid.of_rank(place)
         vague = VAGUE_LEGS if leg is not Leg.FPROP else (Leg.UNKNOWN,)
-        if leg in there or not there.isdisjoint(vague) or self._promises.leaves_high(leg.value):
-            return None
+        if self.grid.of_rank(place, leg, *vague) or self._promises.leaves_high(leg):
+            return False
         if leg is Leg.WGRAD and rank.linears and all(module.frozen for module in rank.linears):
-            return None
-        parts = {cell[:3] for cell in self.grid.cells if cell.rank == place}
+            return False
         calls = sum(row.calls for row in rank.trace.trained if row.leg is Leg.FPROP)
-        return None if leg is Leg.DGRAD and calls <= len(parts) else leg
+        return leg is not Leg.DGRAD or calls > len({cell[:3] for cell in cells})
 
-    def _hidden(self, place: int, rank: RankEvidence) -> Iterator[Finding]:
-        """Yield what GEMMs are missing that unknown kernels took long enough to be."""
-        time_ns = sum(total.time_ns for total in rank.unrecognized)
-        share = time_ns / (rank.linear.total_ns or 1)
-        for what, work in self._missing(place, rank) if share > limits.NEGLIGIBLE else ():
-            if work > limits.NEGLIGIBLE and share > limits.HALF * work:
-                yield finding("opaque-kernels", "hidden", ms=time_ns / 1e6, what=what)
-
-    def _missing(self, place: int, rank: RankEvidence) -> Iterator[tuple[str, float]]:
+    def _missing(self, place: int) -> Iterator[tuple[str, float]]:
         """Yield what of a rank lacks GEMMs, and how much work, as a fraction of the rank's."""
-        cells = {cell: ran for cell, ran in self.grid.cells.items() if cell.rank == place}
-        by_step: dict[int, float] = defaultdict(float)
-        for cell, ran in cells.items():
-            by_step[cell.step] += ran.calls
-        calls = [by_step[step] for step in range(len(rank.trace.steps))]
+        rank, cells = self._ranks[place], self.grid.of_rank(place)
+        of_steps = by_value(cells, ["step"])
+        calls = [self.grid.total(of_steps[n,]).calls for n in range(len(rank.trace.steps))]
         usual = median(calls or [0])
-        lacking = [step for step, count in enumerate(calls) if count < usual / 2]
-        if lacking:
-            numbers = [str(rank.trace.steps[step].number) for step in lacking]
-            steps = listed(numbers, limits.SHOWN_NUMBERS)
-            gone = sum(usual - calls[step] for step in lacking)
-            yield f"steps {steps} lack GEMMs", gone / (sum(calls) or 1)
+        steps = [x for x, count in zip(rank.trace.steps, calls, strict=True) if count < usual / 2]
+        if steps:
+            numbers = listed([str(step.number) for step in steps], limits.SHOWN_NUMBERS)
+            gone = sum(usual - count for count in calls if count < usual / 2)
+            yield f"steps {numbers} lack GEMMs", gone / (sum(calls) or 1)
         kinds = [total.kind for total in rank.unrecognized]
         # What nobody knows inside a layer's own node is rather its gradient.
         inside = any(is_node_of_gemms(name) for kind in kinds for name in kind.op.around)
@@ -320,42 +272,36 @@ class Parts:
         what = f"{gemms} forward GEMMs of converted layers were not recognized"
         yield what, flops / (rank.layers.flops or flops or 1)
 
-    def _is_elsewhere(self, place: int) -> bool:
+    def _is_elsewhere(self, cells: Sequence[Cell]) -> bool:
         """Whether gradients that layers lack may be GEMMs of no known leg and no known layer."""
-        cells = {cell: ran for cell, ran in self.grid.cells.items() if cell.rank == place}
         forward = {cell.layer for cell in cells if cell.leg is Leg.FPROP}
-        loose = [c for c in cells if c.leg in VAGUE_LEGS and c.layer not in forward]
+        loose = (c for c in cells if c.leg in VAGUE_LEGS and c.layer not in forward)
         missing = self._missing_gradients(cells)
-        high = sum(cells[cell].high for cell in loose)
-        return missing > limits.NEGLIGIBLE and high > limits.HALF * missing
+        return missing > limits.NEGLIGIBLE and self.grid.total(loose).high > limits.HALF * missing
 
     def _missing_gradients(
-        self, cells: Mapping[Cell, Tally], first_layers: int = limits.FIRST_LAYERS
+        self, cells: Sequence[Cell], first_layers: int = limits.FIRST_LAYERS
     ) -> float:
         """Return the work of gradients that layers in low precision have fewer of than others.
 
         The first layers of a model have no dgrad.
         """
-        by_layer: dict[Layer, dict[Leg, Tally]] = defaultdict(dict)
-        for cell, ran in cells.items():
-            known = by_layer[cell.layer].get(cell.leg, Tally())
-            by_layer[cell.layer][cell.leg] = add_up([known, ran])
         parts = len({cell[:3] for cell in cells})
         missing = 0.0
-        for legs in by_layer.values():
-            calls = {leg: ran.calls for leg, ran in legs.items()}
-            whole, low = max(calls.get(leg, 0) for leg in LEGS), any(x.low for x in legs.values())
-            each = add_up(legs.values()).total / sum(calls.values())
-            dgrad = max(0, whole - calls.get(Leg.DGRAD, 0) - parts * first_layers)
-            gone = dgrad + whole - calls.get(Leg.WGRAD, 0) - calls.get(Leg.BACKWARD, 0)
-            missing += max(0, gone) * each if low else 0.0
+        for of_layer in by_value(cells, ["layer"]).values():
+            by_leg, ran = by_value(of_layer, ["leg"]), self.grid.total(of_layer)
+            calls = {leg: self.grid.total(by_leg[leg,]).calls for leg in (*LEGS, Leg.BACKWARD)}
+            whole = max(calls[leg] for leg in LEGS)
+            dgrad = max(0, whole - calls[Leg.DGRAD] - parts * first_layers)
+            gone = dgrad + whole - calls[Leg.WGRAD] - calls[Leg.BACKWARD]
+            missing += max(0, gone) * ran.total / ran.calls if ran.low else 0.0
         return missing
 
 
 def _in_micro_batches(rank: RankEvidence, rows: Sequence[GemmRow]) -> Sequence[GemmRow]:
     """Return the rows without micro-batches, if there are more of these than each module ran."""
     modules = sum(len(sizes_of(module)) for module in rank.modules)
-    steps = Counter({row.step: 0 for row in rows})
+    steps = Counter[int]()
     for row in rows:
         steps[row.step] += row.calls if row.leg is Leg.FPROP else 0
     parts = len({(row.step, row.micro_batch) for row in rows})
@@ -370,11 +316,13 @@ def _is_doubt(short: Shortfall) -> bool:
 
 
 def _main(rows: Iterable[GemmRow]) -> str:
-    times = Counter[str]()
-    for row in rows:
-        if not row.precision.is_low:
-            times[row.precision.value.upper()] += row.time_ns
-    return times.most_common(1)[0][0] if times else "high precision"
+    high = gemm_totals(row for row in rows if not row.precision.is_low).rows
+    return high[0].precision.upper() if high else "high precision"
+
+
+def _places(short: Shortfall) -> frozenset[int]:
+    """Return the places of the ranks that a shortfall is about."""
+    return frozenset(cell.rank for cell in short.cells)
 
 
 def name_value(ranks: Sequence[RankEvidence], cell: Cell, name: str) -> str:
@@ -388,11 +336,10 @@ def name_value(ranks: Sequence[RankEvidence], cell: Cell, name: str) -> str:
         return f"micro-batch {cell.micro_batch + 1}"
     if name == "leg":
         return cell.leg.value
-    if isinstance(cell.layer, tuple) and cell.layer != EXPERTS:
-        return "x".join(map(str, cell.layer))
     if isinstance(cell.layer, str):
         return cell.layer
-    return "experts" if cell.layer == EXPERTS else "layers of unknown size"
+    unnamed: dict[Layer, str] = {EXPERTS: "experts", None: "layers of unknown size"}
+    return unnamed.get(cell.layer) or "x".join(map(str, cell.layer or ()))
 
 
 def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import compress
+from collections.abc import Iterator, Sequence
 
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
@@ -54,33 +53,22 @@ def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         "is incomplete, as the profiler itself says": health.records_lost,
     }
     notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
-    yield finding(
-        "damaged-trace",
-        source=rank.trace.source,
-        damage=", ".join(fact for fact, holds in damage.items() if holds) + notes,
-    )
+    what = ", ".join(fact for fact, holds in damage.items() if holds) + notes
+    yield finding("damaged-trace", source=rank.trace.source, damage=what)
 
 
 def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
-    meta = rank.recorded.meta
-    seen = meta.steps_seen
-    for window in meta.windows:
+    seen = rank.recorded.meta.steps_seen
+    cases = {"never": "not-reached" if seen >= 2 else "never", "skipped": "skipped"}
+    for window in rank.recorded.meta.windows:
         if window.state == "complete":
             continue
-        case = window.state if window.state in ("never", "skipped") else ""
-        if window.state == "never" and seen >= 2:
-            case = "not-reached"
-        yield finding(
-            "window-not-complete",
-            case,
-            window=window.name,
-            state=_WINDOW_STATES.get(window.state, "is not complete"),
-            reason=window.reason,
-            first=max(2, seen - (window.last - window.first)),
-            last=seen,
-            counted=", counted from its start" if window.asked else "",
-        )
+        case, state = cases.get(window.state, ""), _WINDOW_STATES.get(window.state)
+        what = f"{state or 'is not complete'}, because {window.reason}"
+        steps = f"{max(2, seen - (window.last - window.first))}-{seen}"
+        steps += ", counted from its start" if window.asked else ""
+        yield finding("window-not-complete", case, window=window.name, what=what, steps=steps)
 
 
 # ---- steps that train
@@ -96,18 +84,11 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     if not rank.trace.trained or (rank.trace.backward and (multiplies or not rank.ran_low)):
         return
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
-    missing = (
-        "no backward GEMM ran in the window, which ends before the first backward pass"
-        if rank.trace.backward
-        else "no backward pass ran in the window: it shows evaluation, not training"
-    )
+    missing = "no backward pass ran in the window: it shows evaluation, not training"
+    if rank.trace.backward:
+        missing = "no backward GEMM ran in the window, which ends before the first backward pass"
     work = f"{rank.share:.1%} of forward GEMM {rank.measure.name}"
     yield finding("no-backward", "open" if hidden else "", missing=missing, share=work)
-
-
-def _named(steps: Iterable[int]) -> str:
-    numbers = list(map(str, steps))
-    return f"step{'' if len(numbers) == 1 else 's'} {listed(numbers, SHOWN_NUMBERS)}"
 
 
 def fp8_forward_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -121,10 +102,11 @@ def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
     steps = rank.trace.steps
     ran = {row.step for row in rank.trace.gemms}
-    without = [step.number for n, step in enumerate(steps) if n not in ran and step.whole]
+    without = [str(step.number) for n, step in enumerate(steps) if n not in ran and step.whole]
     if 0 < len(without) < len(steps):
         others = counted(len(steps) - len(without), "step")
-        yield finding("step-without-gemms", steps=_named(without), others=others)
+        named = f"step{'s' * (len(without) > 1)} {listed(without, SHOWN_NUMBERS)}"
+        yield finding("step-without-gemms", steps=named, others=others)
 
 
 def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -150,20 +132,16 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which leg."""
-    rows = rank.trace.trained
-    total = sum(row.time_ns for row in rows)
-    unknown = (row for row in rows if not row.kind.op.name or row.leg is Leg.UNKNOWN)
-    return sum(row.time_ns for row in unknown) > HALF * total
+    unknown = (x for x in rank.trace.trained if not x.kind.op.name or x.leg is Leg.UNKNOWN)
+    return sum(row.time_ns for row in unknown) > HALF * rank.linear.total_ns
 
 
 def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
-    rows = rank.trace.trained
-    high_ns = sum(row.time_ns for row in rows if not row.precision.is_low)
-    little = high_ns <= NEGLIGIBLE * rank.linear.total_ns
+    high = [row for row in rank.trace.trained if not row.precision.is_low]
+    little = sum(row.time_ns for row in high) <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
-    high = sum(row.calls for row in rows if row.kind.multiplies and not row.precision.is_low)
-    few = high < rank.trace.seen_nodes
+    few = sum(row.calls for row in high if row.kind.multiplies) < rank.trace.seen_nodes
     return little or few or high_is_explained(rank, promises)
 
 
@@ -172,7 +150,7 @@ def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
     products = [row for row in rank.trace.trained if row.kind.multiplies]
     low = sum(row.calls for row in products if row.precision.is_low)
     high = sum(row.calls for row in products) - low
-    kept = sum(promises.leaves_high(leg.value) for leg in LEGS)
+    kept = sum(map(promises.leaves_high, LEGS))
     left, converted = _layers(rank.modules)
     fp8_legs = len(LEGS) - kept
     return high * fp8_legs * converted <= low * (kept * converted + len(LEGS) * left)
@@ -193,37 +171,31 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     GEMMs, and with layers whose legs differ, such as frozen ones.
     """
     plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
-    counts: Counter[str] = Counter()
-    for module in modules:
-        counts[module.state] += max(1, len(module.sizes))
-    left = counts.pop(HIGH_PRECISION, 0)
-    if not plain or not counts or not counts.keys() <= CONVERTED:
-        return 0, 1
-    return left, counts.total()
+    known = plain and all(m.state in (HIGH_PRECISION, *CONVERTED) for m in modules)
+    converted = sum(max(1, len(m.sizes)) for m in modules if m.state in CONVERTED)
+    left = sum(max(1, len(m.sizes)) for m in modules if m.state == HIGH_PRECISION)
+    return (left, converted) if known and converted else (0, 1)
 
 
 def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A trace without operators, whose kernels do not prove which leg or layer they are of."""
     if not rank.trace.trained or not lacks_operators(rank):
         return
-    formats = low_precision_name(rank.linear.kernels)
-    ran = (
-        f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}, but without operators"
-    )
-    high = rank.main_high.value.upper()
+    formats, high = low_precision_name(rank.linear.kernels), rank.main_high.value.upper()
+    took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}"
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
+    # All layers were to run in FP8: then GEMMs of unknown owner may also be theirs.
+    every = bool(rank.modules) and all(one.state in CONVERTED for one in rank.modules)
     if not rank.trace.trains and hidden:
-        what = f"{ran} nothing shows a backward pass in the window"
+        what = f"{took}, but without operators nothing shows a backward pass in the window"
         yield finding("no-operators", "open", what=what)
     elif rank.ran_low and not legs_are_proved(rank, promises):
         others = rank.linear.launches - low_precision_count(rank.linear.kernels)
-        of = "are a pass of the same layers"
-        what = f"{ran} it is unknown whether the other {others} ({high}) {of}"
+        unknown = f"whether the other {others} ({high}) are a pass of the same layers"
+        what = f"{took}, but without operators it is unknown {unknown}"
         yield finding("no-operators", "open", what=what)
     elif unplaced_ns(rank, promises) > NEGLIGIBLE * rank.linear.total_ns:
         what = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
-        # All layers were to run in FP8: then these GEMMs may also be theirs.
-        every = bool(rank.modules) and all(one.state in CONVERTED for one in rank.modules)
         if every or rank.share < USUAL_SHARE:
             yield finding("no-operators", "open" if every else "", what=what)
 
@@ -233,8 +205,7 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 
 def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
     """Return the ranks whose files are of another run than the rest, by world size and time."""
-    is_known = (rank.trace.began_ns or rank.trace.world_size for rank in ranks)
-    known = list(compress(ranks, is_known))
+    known = [rank for rank in ranks if rank.trace.began_ns or rank.trace.world_size]
     current: list[RankEvidence] = []
     reached = 0
     for rank in sorted(known, key=lambda rank: rank.trace.began_ns or 0):
@@ -250,12 +221,10 @@ def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[
     """Files of another run among those of this one: a folder that was used again."""
     others = other_runs(ranks)
     if others:
-        yield finding(
-            "rank-of-another-run",
-            labels=listed([rank.label for rank in others]),
-            world=" or ".join(sorted({str(rank.trace.world_size or "unknown") for rank in others})),
-            ranks=_numbers(others),
-        )
+        world = " or ".join(sorted({str(rank.trace.world_size or "unknown") for rank in others}))
+        labels = listed([rank.label for rank in others])
+        numbers = [number for rank in others for number in rank.numbers]
+        yield finding("rank-of-another-run", labels=labels, world=world, ranks=numbers)
 
 
 def ranks_not_observed(ranks: Sequence[RankEvidence], promises: Promises) -> Iterator[Finding]:
@@ -264,7 +233,3 @@ def ranks_not_observed(ranks: Sequence[RankEvidence], promises: Promises) -> Ite
     if world > len(ranks):
         listed = f", {promises.listed} by module list" if promises.listed > len(ranks) else ""
         yield finding("ranks-not-observed", observed=len(ranks), world=world, listed=listed)
-
-
-def _numbers(ranks: Iterable[RankEvidence]) -> tuple[int, ...]:
-    return tuple(number for rank in ranks for number in rank.numbers)
