@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
-from fp8verify.analysis import timeline
+from fp8verify.analysis import purpose, timeline
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds, KindTotal, grouped
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
-from fp8verify.analysis.purpose import (
-    fed_gemms,
-    is_node_of_gemms,
-    is_of_optimizer,
-    is_update,
-    proves_training,
-    runs_backward,
-)
-from fp8verify.analysis.timeline import CollectiveTotal, collective_totals
 from fp8verify.errors import InputError
 from fp8verify.report.model.parts import LibraryLogReport, TimelineReport
 from fp8verify.terms import Leg
@@ -39,9 +30,7 @@ if TYPE_CHECKING:
 
 # What holds of a rank if it holds of any window, and what adds up.
 _FACTS: Final = ("backward", "updates", "trains")
-_SUMS: Final = (
-    "gemms", "optimizer", "copies", "collectives", "buckets", "steps", "casts", "fed",
-)  # fmt: skip
+_SUMS: Final = ("gemms", "optimizer", "copies", "collectives", "buckets", "steps", "casts", "fed")
 
 
 class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend another
@@ -76,7 +65,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     others: list[KindTotal]
     optimizer: list[GemmRow]
     copies: Counter[str]
-    collectives: tuple[CollectiveTotal, ...]
+    collectives: tuple[timeline.CollectiveTotal, ...]
     timeline: timeline.Timeline
     buckets: tuple[TimelineReport, ...]
     steps: tuple[Step, ...]
@@ -132,31 +121,33 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
     if not all(step.whole for step in trace.steps):
         _settle_cut_steps(gemms, trace.steps)
     rows = gemm_rows(trace, kinds, gemms)
-    columns, bounds = trace.kernels, None
-    if len(columns):
-        ends = map(add, columns.start_ns, columns.duration_ns)
-        bounds = (min(columns.start_ns), max(ends))
+    measured = timeline.measure(trace, kinds, steps)
+    begin = min(trace.kernels.start_ns, default=None)
+    bounds = None if begin is None else (begin, begin + measured.span)
+    buckets: tuple[TimelineReport, ...] = ()
+    if bounds is not None and not trace.in_flops:
+        buckets = (timeline.bucket_times(trace, kinds, steps, measured.span),)
     any_low = any(row.precision.is_low for row in rows)
+    trains = any(map(purpose.proves_training, kinds.rows))
     return TraceEvidence(
         **{name: getattr(trace, name) for name in TraceHead.__struct_fields__},
         copies=Counter({name: time_ns for name, (_, time_ns, _) in trace.copies.items()}),
         bounds=bounds,
         began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
-        collectives=collective_totals(trace, kinds),
-        timeline=timeline.measure(trace, kinds, steps),
-        buckets=(timeline.bucket_times(trace, kinds, steps, bounds),)
-        if bounds and not trace.in_flops
-        else (),
+        collectives=timeline.collective_totals(trace, kinds),
+        timeline=measured,
+        buckets=buckets,
         gemms=[row for row in rows if row.leg is not Leg.OPTIMIZER],
         others=kinds.others(),
         optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
-        fed=0 if any_low else fed_gemms(trace, kinds, gemms),
-        backward=runs_backward(kinds.rows, gemms),
-        updates=any(map(is_update, kinds.rows)) or any(map(is_of_optimizer, trace.seen)),
-        trains=any(map(proves_training, kinds.rows)) or any(map(BACKWARD.search, trace.seen)),
-        seen_nodes=sum(calls for name, calls in trace.seen.items() if is_node_of_gemms(name)),
+        fed=0 if any_low else purpose.fed_gemms(trace, kinds, gemms),
+        backward=purpose.runs_backward(kinds.rows, gemms),
+        updates=any(map(purpose.is_update, kinds.rows))
+        or any(map(purpose.is_of_optimizer, trace.seen)),
+        trains=trains or any(map(BACKWARD.search, trace.seen)),
+        seen_nodes=sum(trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)),
         remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
         library_log=library_log,
     )
@@ -171,7 +162,6 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
     if len(parts) == 1:
         return parts[0]
     health = Health()
-    others: dict[Kind, KindTotal] = {}
     numbered: list[TraceEvidence] = []
     steps = micro_batches = 0
     for part in parts:
@@ -188,17 +178,17 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
         numbered.append(replace(part, gemms=gemms, optimizer=optimizer))
         steps += len(part.steps)
         micro_batches = 1 + max((row.micro_batch for row in gemms), default=-1)
-        for total in part.others:
-            known = others.get(total.kind, KindTotal(total.kind, 0, 0))
-            calls, time_ns = known.calls + total.calls, known.time_ns + total.time_ns
-            others[total.kind] = KindTotal(total.kind, calls, time_ns)
+    others = grouped((total for part in parts for total in part.others), lambda total: total.kind)
     bounds = [part.bounds for part in parts if part.bounds is not None]
     return replace(
         parts[0],
         source=", ".join(part.source for part in parts),
         health=health,
         bounds=(min(bounds)[0], max(end for _, end in bounds)) if bounds else None,
-        others=list(others.values()),
+        others=[
+            KindTotal(kind, sum(t.calls for t in alike), sum(t.time_ns for t in alike))
+            for kind, alike in others.items()
+        ],
         timeline=timeline.join([part.timeline for part in parts]),
         remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
         library_log=_joined_log([part.library_log for part in parts if part.library_log]),
@@ -219,12 +209,13 @@ def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
 def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
     """Let GEMMs of steps whose backward pass may be cut away train as their like in whole steps."""
     trains: dict[tuple[int, GemmShape | None], bool] = defaultdict(bool)
-    cut = [gemm for gemm in gemms if gemm.step >= 0 and not steps[gemm.step].whole]
-    for gemm in gemms:
-        if gemm.step >= 0 and steps[gemm.step].whole:
+    of_steps = [gemm for gemm in gemms if gemm.step >= 0]
+    for gemm in of_steps:
+        if steps[gemm.step].whole:
             trains[gemm.kind_id, gemm.shape] |= gemm.trained
-    for gemm in cut:
-        gemm.trained = trains.get((gemm.kind_id, gemm.shape), True)
+    for gemm in of_steps:
+        if not steps[gemm.step].whole:
+            gemm.trained = trains.get((gemm.kind_id, gemm.shape), True)
 
 
 def within_window(trace: Trace) -> Trace:

@@ -76,11 +76,8 @@ def name_conflicts(gemms: Iterable[GemmRow], others: Iterable[KindTotal]) -> tup
     It is also a contradiction if an ATen operator launched a compiler's kernel.
     """
     known = [row for row in gemms if row.kind.op.name]
-    lost = sum(
-        total.calls
-        for total in others
-        if total.kind.op.name.startswith("aten::") and _GENERATED.match(total.kind.name)
-    )
+    generated = [total for total in others if _GENERATED.match(total.kind.name)]
+    lost = sum(t.calls for t in generated if t.kind.op.name.startswith("aten::"))
     conflicts = (row for row in known if row.kind.classification.conflict is not None)
     disputed = sum(row.calls for row in conflicts if row.precision is Precision.UNKNOWN)
     return disputed + lost, sum(row.calls for row in known) + lost
@@ -191,23 +188,14 @@ def known_flops(totals: GemmSummary) -> float | None:
     return sum(known.values()) if known else None
 
 
-def gpu_time(gemms: list[GemmRow], others: list[KindTotal], *, casts: bool) -> dict[str, int]:
-    """Return kernel time in ns by what it was for; the values add up to all kernel time.
+def gpu_time_key(kind: Kind, *, casts: bool) -> str:
+    """Return what the time of a kernel that is no GEMM was for.
 
     Args:
-        gemms: all GEMMs of a rank.
-        others: its other kernels.
-        casts: whether it ran or cast low precision. Then `purpose_of` says what was for that, as
-            in FP8's overhead, and a cast of the optimizer or of a codec is elementwise work.
+        kind: the kernel's.
+        casts: whether the rank ran or cast low precision. Then `purpose_of` says what was for that,
+            as in FP8's overhead, and a cast of the optimizer or of a codec is elementwise work.
     """
-    time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
-    time_ns["gemm"] = sum(row.time_ns for row in gemms)
-    for total in others:
-        time_ns[_key(total.kind, casts=casts)] += total.time_ns
-    return time_ns
-
-
-def _key(kind: Kind, *, casts: bool) -> str:
     key = GPU_TIME_KEYS[kind.classification.role]
     purpose = purpose_of(kind) if casts else None
     if purpose is not None:

@@ -46,10 +46,8 @@ _FAMILIES: Final[tuple[Family, ...]] = (
     Family(re.compile(r"MI35[05]X|GFX950"), "9.5", _CDNA4),
     # AMD CDNA 3 ISA: v_mfma_f32_*_fp8_fp8 (the FNUZ encodings), xf32
     Family(re.compile(r"MI3(?:00[XA]|08X|25X)|GFX942"), "9.4", _CDNA3),
-    # AMD CDNA 2 ISA: no FP8 instructions
-    Family(re.compile(r"MI2[15]0X?|GFX90A"), None, _CDNA1_2),
-    # AMD CDNA 1 ISA: no FP8 instructions
-    Family(re.compile(r"MI100|GFX908"), None, _CDNA1_2),
+    # AMD CDNA 1 and CDNA 2 ISA: no FP8 instructions
+    Family(re.compile(r"MI2[15]0X?|GFX90A|MI100|GFX908"), None, _CDNA1_2),
     # Intel oneAPI GPU optimization guide: XMX of Xe-HPC, no FP8
     Family(re.compile(r"DATA CENTER GPU MAX"), None, _CDNA1_2 | {Precision.TF32}),
 )
@@ -59,7 +57,7 @@ _NVIDIA_NAME: Final = re.compile(
 # Names of libraries' GEMMs that tell what they were compiled for; those of Hopper use wgmma, which
 # sm_90a alone has (PTX ISA 9.0: wgmma.mma_async).
 _FOR_NVIDIA: Final = re.compile(
-    r"(?:void )?(?:(?P<own>nvjet_|deep_gemm::)sm(?P<a>\d{2,3})|(?:cutlass3x_)?sm(?P<b>\d{2,3}))_"
+    r"(?:void )?(?:(?P<own>nvjet_|deep_gemm::)|(?:cutlass3x_)?)sm(?P<major>\d{1,2})(?P<minor>\d)_"
 )
 _FOR_AMD: Final = re.compile(r"(?:Custom_)?Cijk_|_ZN5aiter|aiter::")
 _HOPPER: Final = (9, 0)
@@ -89,12 +87,9 @@ def multiplies(
 def family(gpu: str | None, compute_capability: str | None) -> Family | None:
     """Return the row of a GPU of another vendor, by its name, else by HIP's architecture."""
     name = (gpu or "").upper()
-    for row in _FAMILIES:
-        if row.name.search(name) or (
-            row.capability == compute_capability and _AMD_NAME.search(name)
-        ):
-            return row
-    return None
+    capability = compute_capability if _AMD_NAME.search(name) else ""
+    rows = (row for row in _FAMILIES if row.name.search(name) or row.capability == capability)
+    return next(rows, None)
 
 
 def reads_fnuz(gpu: str | None, compute_capability: str | None) -> bool:
@@ -113,8 +108,7 @@ def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -
     capability = _capability(compute_capability)
     if found is None or capability is None:
         return _FOR_AMD.match(name) is not None
-    digits = found["a"] or found["b"]
-    compiled_for = (int(digits[:-1]), int(digits[-1]))
+    compiled_for = int(found["major"]), int(found["minor"])
     only_there = compiled_for == _HOPPER and found["own"] is not None
     return compiled_for[0] > capability[0] or (only_there and compiled_for != capability)
 
@@ -148,20 +142,16 @@ PEAKS: Final[dict[str, Peak]] = {
     "B300": Peak(4500, 2250, 1100, 14000),  # NVIDIA DGX B300 datasheet, 2025, per GPU
     "GB200": Peak(5000, 2500, 1250, 10000),  # NVIDIA GB200 NVL72 datasheet, 2024, per GPU
     "B200": Peak(4500, 2250, 1100, 9000),  # NVIDIA DGX B200 datasheet, 2024, per GPU
-    "GH200": Peak(1979, 989.4, 494.7, 0),  # NVIDIA GH200 datasheet, 2024
-    "H200": Peak(1979, 989.4, 494.7, 0),  # NVIDIA H200 datasheet, 2024 (SXM)
-    "H200 NVL": Peak(1671, 835.5, 417.5, 0),  # NVIDIA H200 datasheet, 2024 (NVL)
-    "H100": Peak(1979, 989.4, 494.7, 0),  # NVIDIA H100 whitepaper, 2023 (SXM5)
-    "H100 NVL": Peak(1671, 835.5, 417.5, 0),  # NVIDIA H100 datasheet, 2024 (NVL)
-    "H100 PCIE": Peak(1513, 756, 378, 0),  # NVIDIA H100 whitepaper, 2023 (PCIe)
-    "H800": Peak(1979, 989.4, 494.7, 0),  # NVIDIA H800 product brief: the H100's rates
-    "H800 PCIE": Peak(1513, 756, 378, 0),  # NVIDIA H800 PCIe product brief: the H100 PCIe's rates
+    # NVIDIA GH200 and H200 datasheets, 2024; H100 whitepaper, 2023 (SXM5); H800 product brief
+    **dict.fromkeys(("GH200", "H200", "H100", "H800"), Peak(1979, 989.4, 494.7, 0)),
+    # NVIDIA H200 and H100 datasheets, 2024 (NVL)
+    **dict.fromkeys(("H200 NVL", "H100 NVL"), Peak(1671, 835.5, 417.5, 0)),
+    # NVIDIA H100 whitepaper, 2023 (PCIe); H800 PCIe product brief
+    **dict.fromkeys(("H100 PCIE", "H800 PCIE"), Peak(1513, 756, 378, 0)),
     "H20": Peak(296, 148, 74, 0),  # NVIDIA H20 product brief, 2024
-    "A100": Peak(0, 312, 156, 0),  # NVIDIA A100 datasheet, 2021 (SXM and PCIe)
-    "A100 PCIE": Peak(0, 312, 156, 0),
-    "A100 PG509 200": Peak(0, 312, 156, 0),
-    "A800": Peak(0, 312, 156, 0),  # NVIDIA A800 product brief: the A100's rates
-    "A800 PCIE": Peak(0, 312, 156, 0),
+    # NVIDIA A100 datasheet, 2021 (SXM and PCIe); A800 product brief
+    **dict.fromkeys(("A100", "A100 PCIE", "A100 PG509 200"), Peak(0, 312, 156, 0)),
+    **dict.fromkeys(("A800", "A800 PCIE"), Peak(0, 312, 156, 0)),
     "L40S": Peak(733, 362.05, 183, 0),  # NVIDIA L40S datasheet, 2023
     "L40": Peak(362, 181.05, 90.5, 0),  # NVIDIA L40 datasheet, 2023
     "L20": Peak(239, 119.5, 59.8, 0),  # NVIDIA L20 product brief, 2024
@@ -181,8 +171,8 @@ PEAKS: Final[dict[str, Peak]] = {
     "RTX 4080": Peak(389.9, 97.5, 48.7, 0, proves=False),
     "MI355X": Peak(5033, 2516, 0, 10066),  # AMD Instinct MI355X data sheet, 2025
     "MI350X": Peak(4614, 2307, 0, 9228),  # AMD Instinct MI350X data sheet, 2025
-    "MI325X": Peak(2614.9, 1307.4, 653.7, 0),  # AMD Instinct MI325X data sheet, 2024
-    "MI300X": Peak(2614.9, 1307.4, 653.7, 0),  # AMD Instinct MI300X data sheet, 2023
+    # AMD Instinct MI325X data sheet, 2024; MI300X data sheet, 2023
+    **dict.fromkeys(("MI325X", "MI300X"), Peak(2614.9, 1307.4, 653.7, 0)),
     "MI300A": Peak(1961.2, 980.6, 490.3, 0),  # AMD Instinct MI300A data sheet, 2023
 }
 

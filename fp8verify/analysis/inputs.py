@@ -35,16 +35,9 @@ from math import prod
 from typing import Final, TypeAlias
 
 from fp8verify import thresholds as limits
+from fp8verify.analysis import purpose
 from fp8verify.analysis.gpus import PEAKS, multiplies, peak_of, reads_fnuz, runs_elsewhere
 from fp8verify.analysis.kinds import Kind, Kinds
-from fp8verify.analysis.purpose import (
-    CONSUMERS,
-    FP8_TYPE,
-    QUANTIZING,
-    in_optimizer,
-    runs_closure,
-    takes_fp8,
-)
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, multiplies_fp8, node_of
 from fp8verify.terms import OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
@@ -73,7 +66,7 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
     by_op: dict[OpContext, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds.rows):
-        if takes_fp8(kind.op):
+        if purpose.takes_fp8(kind.op):
             by_op[kind.op].append(number)
     for op, members in by_op.items():
         if multiplies_fp8(op):
@@ -98,7 +91,8 @@ def _settle_longest(kinds: Kinds, op: OpContext, members: Iterable[int]) -> None
     products = (kinds.rows[n].classification for n in members if kinds.rows[n].multiplies)
     if any(found.precision is not Precision.UNKNOWN for found in products):
         return
-    a, b, *_ = ("e5m2" if "e5m2" in text else "e4m3" for text in op.types if FP8_TYPE.search(text))
+    types = filter(purpose.FP8_TYPE.search, op.types)
+    a, b, *_ = ("e5m2" if "e5m2" in text else "e4m3" for text in types)
     for number, mean in means.items():
         if mean >= limits.AS_LONG * max(means.values()):
             kinds.rows[number] = kinds.rows[number].changed(
@@ -131,7 +125,7 @@ def _casts(kind: Kind) -> bool:
     """Whether a kernel writes FP8, by its name or by the types that its operator recorded."""
     role, low = kind.classification.role, kind.classification.precision.is_low
     by_name = role is Role.AMAX_REDUCE or (role is Role.CAST_QUANTIZE and low)
-    return role not in CONSUMERS and (by_name or takes_fp8(kind.op))
+    return role not in purpose.CONSUMERS and (by_name or purpose.takes_fp8(kind.op))
 
 
 def _functions_without_fp8(trace: Trace, casting: Set[str]) -> set[str]:
@@ -162,7 +156,7 @@ def _why_name_alone(kind: Kind, casting: Set[str]) -> str | None:
     if not any(op.types):
         return None if casting else "only the name says so, and nothing is cast to FP8"
     types = [name for name, dims in _tensors(op) if len(dims) >= 2]
-    are_fp8 = [FP8_TYPE.search(name) is not None for name in types]
+    are_fp8 = [purpose.FP8_TYPE.search(name) is not None for name in types]
     operands = are_fp8.count(True) + sum(_HIGH_TYPES.get(name) == 2 for name in types)
     widened = are_fp8.count(True) == 1 < operands
     if not widened or not casting.isdisjoint((op.name, f"{op.name}Backward")):
@@ -184,8 +178,8 @@ def is_unrecognized(kind: Kind) -> bool:
     """
     if kind.classification.hidden:
         return not kind.is_gemm
-    explained = not kind.is_nameless or in_optimizer(kind.op) or _is_other_work(kind.name[:400])
-    return not explained and not _explains(kind.op)
+    of_model = kind.is_nameless and not purpose.in_optimizer(kind.op)
+    return of_model and not (_is_other_work(kind.name[:400]) or _explains(kind.op))
 
 
 def _is_other_work(name: str) -> bool:
@@ -198,13 +192,9 @@ def _explains(op: OpContext) -> bool:
         return known.layer_inputs is None
     if _is_atens(op.name) or _is_other_work(op.name.rpartition("::")[2]):
         return True
-    if not op.dims or "::" not in op.name:
+    if not op.dims or "::" not in op.name or not _LISTS.isdisjoint(op.types):
         return False
-    return (
-        _LISTS.isdisjoint(op.types)
-        and "" not in op.types
-        and sum(len(dims) >= 2 for dims in op.dims) < 2
-    )
+    return "" not in op.types and sum(len(dims) >= 2 for dims in op.dims) < 2
 
 
 def _is_atens(name: str) -> bool:
@@ -250,7 +240,7 @@ _PROVED: Final = re.compile(
     r"|triton_(?:poi|red|per|for|spl|split_scan)_fused_|Mem(?:cpy|set)|_ZN(?:2at|3c10|3cub|18trans)"
 )
 _LAYER: Final = re.compile(r"mlp|ffn|proj|expert|moe|fc\d|linear|dense", re.IGNORECASE)
-_OTHER_ROLES: Final = (*CONSUMERS, Role.CONV, Role.MEMORY)
+_OTHER_ROLES: Final = (*purpose.CONSUMERS, Role.CONV, Role.MEMORY)
 # The FLOPs that a kernel of a function may have computed, and the precision of its inputs.
 _Function: TypeAlias = "tuple[list[float], Precision]"
 _NONE: Final[_Function] = [], Precision.UNKNOWN
@@ -258,11 +248,11 @@ _NONE: Final[_Function] = [], Precision.UNKNOWN
 
 def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     """Make GEMMs of possible products whose precision the inputs show, and doubts of others."""
-    closure = runs_closure(trace.ops)
+    closure = purpose.runs_closure(trace.ops)
     hiding = [
         (number, kind)
         for number, kind in enumerate(kinds.rows)
-        if _may_hide(kind) and (closure or not in_optimizer(kind.op))
+        if _may_hide(kind) and (closure or not purpose.in_optimizer(kind.op))
     ]
     if not hiding:
         return
@@ -308,7 +298,7 @@ def _taking_weights(
     kinds: Kinds, hiding: Iterable[tuple[int, Kind]], rate: float
 ) -> dict[str, _Function]:
     """Return the functions whose inputs are a product that a kernel of theirs may have computed."""
-    quantizing = [kind for kind in kinds.rows if kind.classification.role in QUANTIZING]
+    quantizing = [kind for kind in kinds.rows if kind.classification.role in purpose.QUANTIZING]
     casting = {_key(name) for kind in quantizing for name in kind.op.around}
     found: dict[str, _Function] = {}
     for number, kind in hiding:
@@ -316,7 +306,7 @@ def _taking_weights(
         fits = [n for n in _products(op) if _is_at_rate(n, mean, rate)]
         moved = sum(_HIGH_TYPES.get(name, 1) * prod(dims) for name, dims in _tensors(op))
         is_long = mean >= limits.LONGER_THAN_MOVING * moved / _BYTES_PER_FLOP / rate
-        if fits and is_long and kind.classification.role not in QUANTIZING:
+        if fits and is_long and kind.classification.role not in purpose.QUANTIZING:
             low = _SAYS_LOW.search(f"{kind.name}{op.name}{op.types}") or _key(op.name) in casting
             precision = Precision.UNKNOWN if low else _recorded(op)
             found[_key(op.name)] = found[kind.name] = fits, precision

@@ -6,11 +6,11 @@ The FLOPs of a GEMM follow from the operand shapes that its operator recorded.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +20,17 @@ from fp8verify.kernels.operators import Counts, LayerInputs, Product, find, func
 from fp8verify.terms import NO_OP, Leg, OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 from fp8verify.trace.columns import Interner
+
+_Row = TypeVar("_Row")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
+    """Return rows by a key of theirs, in the order in which the keys come first."""
+    groups: dict[_Key, list[_Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups
 
 
 class GemmShape(NamedTuple):
@@ -150,10 +161,8 @@ class Kind(NamedTuple):
 
     def changed(self, why: str, **changes: Any) -> Kind:
         """Return the kind with another classification, and why."""
-        found = self.classification
-        return self._replace(
-            classification=replace(found, reason=f"{found.reason}; {why}", **changes)
-        )
+        reason = f"{self.classification.reason}; {why}"
+        return self._replace(classification=replace(self.classification, reason=reason, **changes))
 
 
 # Grouped GEMMs of experts share their sizes among the experts: one population.
@@ -206,11 +215,14 @@ class Gemm(Struct):
 
 
 class KindTotal(NamedTuple):
-    """All launches of a kind that is not a GEMM."""
+    """All launches of a kind that is not a GEMM, and what a GEMM has in addition."""
 
     kind: Kind
     calls: int
     time_ns: int
+    leg: Leg | None = None
+    shape: GemmShape | None = None
+    flops: int | None = None
 
 
 class Kinds:
@@ -258,10 +270,7 @@ class Kinds:
         """Return the place of a kind that adds up the parts of a GEMM of this precision."""
         place = self._read + self._inherited[number, precision]
         if place == len(self.rows):
-            found, why = (
-                self.rows[number].classification,
-                "part of the GEMM launched just before it",
-            )
-            found = replace(found, precision=precision, reason=why)
-            self.rows.append(self.rows[number]._replace(classification=found))
+            kind, why = self.rows[number], "part of the GEMM launched just before it"
+            found = replace(kind.classification, precision=precision, reason=why)
+            self.rows.append(kind._replace(classification=found))
         return place

@@ -65,21 +65,16 @@ class Layers(NamedTuple):
         flops: of all GEMMs, None unless (nearly) all are known.
         apart: modules without a GEMM of their size, for example under tensor parallelism or if they
             did not run.
-        experts: 3-D parameters of experts, whose size no single GEMM has.
     """
 
     classes: tuple[LayerClass, ...] = ()
     flops: float | None = None
     apart: tuple[ModuleRecord, ...] = ()
-    experts: tuple[ModuleRecord, ...] = ()
 
     def flops_of(self, names: Collection[str]) -> float:
         """FLOPs of some modules; modules of a size share evenly."""
-        return sum(
-            layer.flops * sum(m.fqn in names for m in layer.modules) / len(layer.modules)
-            for layer in self.classes
-            if layer.modules
-        )
+        known = ((layer.flops, [m.fqn in names for m in layer.modules]) for layer in self.classes)
+        return sum(flops * sum(named) / len(named) for flops, named in known if named)
 
 
 def join_by_size(
@@ -93,19 +88,17 @@ def join_by_size(
         steps: of its windows.
     """
     by_size: dict[Size, list[ModuleRecord]] = defaultdict(list)
+    of_size: dict[Size, list[GemmRow]] = defaultdict(list)
     for module in modules or ():
         for size in sizes_of(module):
             by_size[size].append(module)
     rows = [row for row in gemms if row.flops and _is_linear(row)]
-    sizes = set(by_size)
-    if modules is None:
-        forward = (row for row in rows if row.leg is Leg.FPROP)
-        sizes = {size for row in forward for size in _fitting(row)}
-    of_size: dict[Size, list[GemmRow]] = defaultdict(list)
+    forward = (row for row in rows if row.leg is Leg.FPROP)
+    sizes = {size for row in forward for size in _fitting(row)} if modules is None else {*by_size}
     for row in rows:
-        size_of_row = next((size for size in _fitting(row) if size in sizes), None)
-        if size_of_row is not None:
-            of_size[size_of_row].append(row)
+        fitting = next((size for size in _fitting(row) if size in sizes), None)
+        if fitting is not None:
+            of_size[fitting].append(row)
     whole = known_flops(gemm_totals(gemms))
     classes = [_class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size]
     of_modules = [(module, sizes_of(module)) for module in modules or ()]
@@ -113,23 +106,15 @@ def join_by_size(
         classes=tuple(sorted(classes, key=lambda layer: (-layer.flops, *layer.size))),
         flops=whole,
         apart=tuple(m for m, own in of_modules if own and of_size.keys().isdisjoint(own)),
-        experts=tuple(module for module in modules or () if module.kind == "experts"),
     )
 
 
 def _class_of(
-    size: Size,
-    modules: Sequence[ModuleRecord],
-    rows: Sequence[GemmRow],
-    whole: float | None,
-    steps: int,
+    size: Size, modules: list[ModuleRecord], rows: list[GemmRow], whole: float | None, steps: int
 ) -> LayerClass:
     """Return the linears of a size; how often each ran is known if all ran equally often."""
-    converted = tuple(
-        module
-        for module in modules
-        if module.state in ("fp8", "fp4") and module.format_of("fprop") != "high_precision"
-    )
+    low = [module for module in modules if module.state in ("fp8", "fp4")]
+    converted = tuple(m for m in low if m.format_of("fprop") != "high_precision")
     observed, in_fp8 = Counter[str](), Counter[str]()
     for row in rows:
         observed[row.leg.value] += row.calls
@@ -166,9 +151,8 @@ def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
 
 def is_transformer_engine(module: ModuleRecord) -> bool:
     """Whether a module is Transformer Engine's, by its recipe, its weight or its class."""
-    if module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS:
-        return True
-    return package_of(module) == "transformer_engine"
+    told = module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS
+    return told or package_of(module) == "transformer_engine"
 
 
 def package_of(module: ModuleRecord) -> str:
@@ -178,8 +162,7 @@ def package_of(module: ModuleRecord) -> str:
 
 def _is_linear(row: GemmRow) -> bool:
     """Whether a row can be a linear layer's: one GEMM, of known types and leg."""
-    found = row.kind.classification
-    single = found.role is Role.GEMM and row.kind.multiplies
+    single = row.kind.classification.role is Role.GEMM and row.kind.multiplies
     return single and row.precision is not Precision.UNKNOWN and row.leg in CERTAIN_LEGS
 
 
@@ -218,12 +201,9 @@ class NamedLayers(NamedTuple):
 
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     """Return the ns that each layer's casts, scales and copies for FP8 took."""
-    costs = [
-        not kind.classification.role.is_gemm and purpose_of(kind) is not None for kind in kinds.rows
-    ]
-    times: Counter[str] = Counter()
-    columns = trace.kernels  # `layer` is empty if the trace names none
-    for number, layer, time_ns in zip(kinds.ids, columns.layer, columns.duration_ns):  # noqa: B905
-        if layer >= 0 and costs[number]:
-            times[trace.layers[layer]] += time_ns
+    times, columns = Counter[str](), trace.kernels
+    if columns.layer:  # empty if the trace names none
+        for place in kinds.started(lambda kind: not kind.is_gemm and purpose_of(kind) is not None):
+            if columns.layer[place] >= 0:
+                times[trace.layers[columns.layer[place]]] += columns.duration_ns[place]
     return times

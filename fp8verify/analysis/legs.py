@@ -157,9 +157,8 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
     sure = Counter(shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward)
-    outside = Counter(
-        _wgrad_of(shape, sure) for gemm, shape in shaped if gemm.kind_id not in surely_forward
-    )
+    unsure = (shape for gemm, shape in shaped if gemm.kind_id not in surely_forward)
+    outside = Counter(_wgrad_of(shape, sure) for shape in unsure)
     tokens = {m for m, _, _ in sure}
     # Where autograd numbers calls, one without a node has no gradient: an optimizer's product.
     is_numbered = any(gemm.makes >= 0 for gemm in gemms)
@@ -189,11 +188,9 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
             tokens.add(shape.m)
         of_wgrad = _wgrad_of(shape, wgrad)
         fits = dgrad[of_dgrad] > 0, wgrad[of_wgrad] > 0
-        of_one, of_other = (
-            fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
-        )
-        dgrad[of_dgrad] -= of_one
-        wgrad[of_wgrad] -= of_other
+        parts = fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
+        dgrad[of_dgrad] -= parts[0]
+        wgrad[of_wgrad] -= parts[1]
         in_backward = leg is not Leg.FPROP
         gemm.leg = leg
 

@@ -23,10 +23,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil, gcd
+from math import ceil, gcd, inf
 from typing import Final, NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, GemmShape, Kind, Kinds, layer_shapes
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, layer_shapes
 from fp8verify.analysis.purpose import is_update, multiplies_square
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
 from fp8verify.thresholds import HALF
@@ -84,12 +84,10 @@ class _Waiting:
         size, shape = gemm.size, gemm.shape
         if size in (EXPERTS, ANY_SIZE) or shape is None:
             return size if self._open[size] else ANY_SIZE
-        sizes = []
-        if gemm.leg is not Leg.DGRAD:
-            sizes += [(shape.k, shape.m, shape.n), (shape.k, shape.n, shape.m)]
-        if gemm.leg is not Leg.WGRAD:
-            sizes.append((shape.m, shape.k, shape.n))
-        return next((size for size in sizes if size in self._open), ANY_SIZE)
+        _, m, n, k = shape
+        of_wgrad = [(k, m, n), (k, n, m)] if gemm.leg is not Leg.DGRAD else []
+        of_dgrad = [(m, k, n)] if gemm.leg is not Leg.WGRAD else []
+        return next((size for size in of_wgrad + of_dgrad if size in self._open), ANY_SIZE)
 
 
 class Node(NamedTuple):
@@ -102,9 +100,7 @@ class Node(NamedTuple):
 def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
     """Return by their numbers the nodes whose calls are known, of launches in order."""
     nodes: dict[int, Node] = {}
-    for gemm in gemms:
-        if not gemm.kind.multiplies:
-            continue
+    for gemm in (gemm for gemm in gemms if gemm.kind.multiplies):
         if gemm.node in nodes and gemm.leg in BACKWARD_LEGS:
             nodes[gemm.node].gradients.append(gemm)
         if gemm.makes >= 0:
@@ -150,11 +146,10 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
 
 def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
     """Settle the shapes of the GEMMs that functions of whole layers launch, in turn."""
-    turn: Counter[tuple[int, OpContext | None]] = Counter()
-    shapes: dict[int, list[GemmShape]] = {}
+    kinds = {gemm.kind_id: gemm.kind for gemm in gemms}
+    shapes = {number: layer_shapes(kind) for number, kind in kinds.items()}
+    turn: Counter[tuple[int, OpContext]] = Counter()
     for gemm in gemms:
-        if gemm.kind_id not in shapes:
-            shapes[gemm.kind_id] = layer_shapes(gemm.kind)
         of_call = shapes[gemm.kind_id]
         if of_call and gemm.kind.multiplies:
             gemm.shape = of_call[turn[gemm.call, gemm.kind.op] % len(of_call)]
@@ -283,10 +278,8 @@ def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Ge
         if not gemm.trains_forward:
             continue
         piece = open_.setdefault(gemm.step, [])
-        before = consumed.get(piece[-1].makes) if piece else None
-        after = consumed.get(gemm.makes)
-        in_turn = before is not None and after is not None and after > before
-        if piece and (gemm.step in turned or in_turn):
+        after = consumed.get(gemm.makes, -inf)
+        if piece and (gemm.step in turned or after > consumed.get(piece[-1].makes, inf)):
             yield open_.pop(gemm.step)
             open_[gemm.step] = piece = []
         turned.discard(gemm.step)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, micros, rounded
 from fp8verify.analysis.gpus import part_of
-from fp8verify.analysis.kinds import KindTotal
+from fp8verify.analysis.kinds import KindTotal, grouped
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import PayoffReport, TaxEntry, TaxReport
@@ -81,15 +81,13 @@ def payoff(
     shaped = [(row.time_ns, row.shape[1:]) for row in low_rows if row.shape is not None]
     known = sum(time_ns for time_ns, _ in shaped)
     small = sum(time_ns for time_ns, sides in shaped if min(sides) < SMALL_SIDE)
-    span = trace.timeline.span
+    span, bound = trace.timeline.span, sum(gpu_time[key] for key in _BANDWIDTH_BOUND)
     report = PayoffReport(
         gpu_busy_us=micros(busy),
         idle_share=round(max(0.0, span - busy - copying) / span if span else 0.0, 6),
         fp8_gemm_share=round(low / busy, 6),
         sixteen_bit_gemm_share=round(sixteen_bit / busy, 6),
-        bandwidth_bound_share=round(
-            min(1.0, sum(gpu_time[key] for key in _BANDWIDTH_BOUND) / busy), 6
-        ),
+        bandwidth_bound_share=round(min(1.0, bound / busy), 6),
         small_gemm_share=rounded(small / known if known else None),
         ceiling=rounded(ceiling),
         speedup_estimate=rounded(speedup),
@@ -145,23 +143,17 @@ def added_us(rows: Iterable[TaxEntry]) -> float:
 
 def _saved(gpu: str | None, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:
     """Return what GEMMs take longer in BF16, or less in FP8; None if no rates are known."""
-    if part_of(gpu) not in _HOPPER:
+    known = [row for row in rows if in_sixteen or row.precision is Precision.FP8]
+    time_ns, known_ns = (sum(row.time_ns for row in some) for some in (rows, known))
+    if part_of(gpu) not in _HOPPER or time_ns - known_ns > NEGLIGIBLE * time_ns:
         return None
-    saved, unknown = 0.0, 0
-    for row in rows:
-        gain = _gain(row, in_sixteen=in_sixteen)
-        if gain is None:
-            unknown += row.time_ns
-        else:
-            saved += row.time_ns * (1 - 1 / gain if in_sixteen else gain - 1)
-    return None if unknown > NEGLIGIBLE * sum(row.time_ns for row in rows) else round(saved)
+    gains = ((row.time_ns, _gain(row)) for row in known)
+    return round(sum(ns * (1 - 1 / gain if in_sixteen else gain - 1) for ns, gain in gains))
 
 
-def _gain(row: GemmRow, *, in_sixteen: bool) -> float | None:
+def _gain(row: GemmRow) -> float:
     """Return how much faster a GEMM is in FP8 than in BF16; the middle of sizes without shapes."""
-    if not (in_sixteen or row.precision is Precision.FP8):
-        return None
-    gains = _GAINS[Scaling.TENSORWISE if in_sixteen else row.scaling or Scaling.TENSORWISE]
+    gains = _GAINS[row.scaling or Scaling.TENSORWISE]
     if row.flops is None or not row.calls:
         return gains[-2]
     return gains[bisect_right(_SIZES, row.flops / row.calls / 1e9)]
@@ -202,18 +194,17 @@ def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Weigh
         gemms[row.kind.op] += row.calls
     micro_batches, steps = min(last.values(), default=0) + 1, len(trace.steps)
     layers = _layers_by_size(trace, modules)
-    by_op: dict[OpContext, list[int]] = defaultdict(lambda: [0, 0])
-    for total in trace.others if micro_batches > 1 and steps else ():
-        if total.kind.op.name and purpose_of(total.kind) is not None:
-            is_cast = total.kind.classification.role is Role.CAST_QUANTIZE
-            by_op[total.kind.op][0] += total.calls * is_cast
-            by_op[total.kind.op][1] += total.time_ns
+    if micro_batches == 1 or not steps:
+        return None
+    costs = [t for t in trace.others if t.kind.op.name and purpose_of(t.kind) is not None]
     casts, time_ns = Counter[Size](), 0.0
-    for op, (calls, op_ns) in by_op.items():
+    for op, totals in grouped(costs, lambda total: total.kind.op).items():
         first = op.dims[0] if op.dims else ()
         size = next((size for size in (first, first[::-1]) if size in layers), None)
         if size is None:
             continue
+        op_ns = sum(total.time_ns for total in totals)
+        calls = sum(t.calls for t in totals if t.kind.classification.role is Role.CAST_QUANTIZE)
         inputs = gemms[op] if op.name == _WEIGHT_AND_INPUT and len(op.dims) > 1 else 0
         weights = max(0, calls - inputs)
         cast = weights * prod(size), (calls - weights) * prod(op.dims[1]) if inputs else 0
@@ -228,13 +219,8 @@ def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Weigh
 
 def _layers_by_size(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Counter[Size]:
     """Count the FP8 layers of each size that differs from the sizes of all inputs."""
-    found = Counter(
-        (module.out_features, module.in_features)
-        for module in modules
-        if module.state.startswith("fp8") and module.kind == "linear"
-    )
     shapes = [row.shape for row in trace.trained if row.shape and row.leg is Leg.FPROP]
     inputs = {(shape.m, shape.k) for shape in shapes}
-    return Counter(
-        {(n, k): count for (n, k), count in found.items() if n and k and (n, k) not in inputs}
-    )
+    linears = (m for m in modules if m.state.startswith("fp8") and m.kind == "linear")
+    sizes = ((module.out_features, module.in_features) for module in linears)
+    return Counter((n, k) for n, k in sizes if n and k and (n, k) not in inputs)

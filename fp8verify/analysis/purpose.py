@@ -95,9 +95,8 @@ def _graph(op: OpContext) -> tuple[str, ...]:
 def multiplies_square(op: OpContext) -> bool:
     """Whether a product has the shape of X·Xᵀ, or of a square matrix with another."""
     matrices = [dims[-2:] for dims in op.dims if len(dims) >= 2]
-    return any(rows == columns for rows, columns in matrices) or (
-        len(matrices) >= 2 and matrices[-2] == matrices[-1][::-1]
-    )
+    is_square = any(rows == columns for rows, columns in matrices)
+    return is_square or (len(matrices) >= 2 and matrices[-2] == matrices[-1][::-1])
 
 
 def _names(part: Part) -> frozenset[str]:
@@ -146,7 +145,8 @@ def purpose_of(kind: Kind) -> str | None:
     """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
     op, role, around = kind.op, kind.classification.role, set(kind.op.around)
     inside = not FP8_FUNCTIONS.isdisjoint(around)
-    if role in _ASIDE if inside else not of_the_model(op):
+    counts = role not in _ASIDE if inside else of_the_model(op)
+    if not counts:
         return None
     if inside or _gathers(op):
         if around & _AMAX_OPS or (inside and role is Role.AMAX_REDUCE):
@@ -169,9 +169,8 @@ def _by_types(kind: Kind) -> str | None:
     if not low or role not in _CASTING or find(op.name).product is not None:
         return None
     # Tensors of numbers, not of scales or scalars.
-    matrices = sum(
-        len(dims) > 1 and name != "" for name, dims in zip(op.types, op.dims, strict=False)
-    )
+    typed = zip(op.types, op.dims, strict=False)
+    matrices = sum(len(dims) > 1 and name != "" for name, dims in typed)
     return "transpose" if low == matrices > 1 else "cast"
 
 
@@ -255,9 +254,7 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
         return 0
     of_layers = {g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
     fed, waiting = 0, defaultdict[int, list[_Cast]](list)
-    for place in kinds.started(
-        lambda k: k.classification.role in CONSUMERS or _cast(k) is not None
-    ):
+    for place in kinds.started(lambda k: bool(_cast(k)) or k.classification.role in CONSUMERS):
         cast, stream = casts[kinds.ids[place]], trace.kernels.stream[place]
         if cast is not None:
             waiting[stream].append(cast)
@@ -275,14 +272,10 @@ def _cast(kind: Kind) -> _Cast | None:
     found, op = kind.classification, kind.op
     if found.role in CONSUMERS or not of_the_model(op):
         return None
-    named = (
-        found.role in QUANTIZING and found.precision.is_low and not _READS.search(kind.name[:400])
-    )
-    tensors = [
-        (FP8_TYPE.search(name), prod(dims))
-        for name, dims in zip(op.types, op.dims, strict=False)
-        if dims
-    ]
+    casts = found.role in QUANTIZING and found.precision.is_low
+    named = casts and not _READS.search(kind.name[:400])
+    typed = zip(op.types, op.dims, strict=False)
+    tensors = [(FP8_TYPE.search(name), prod(dims)) for name, dims in typed if dims]
     inside = not FP8_FUNCTIONS.isdisjoint(op.around)
     if not takes_fp8(op) or inside or not tensors:
         cast = _Cast(None) if named or (inside and takes_fp8(op)) else None

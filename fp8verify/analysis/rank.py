@@ -8,7 +8,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from fp8verify.analysis.gather import TraceEvidence
-from fp8verify.analysis.gemms import GemmRow, gemm_totals, gpu_time
+from fp8verify.analysis.gemms import GPU_TIME_KEYS, GemmRow, gemm_totals, gpu_time_key
 from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.inputs import is_unrecognized
 from fp8verify.analysis.kinds import KindTotal
@@ -23,9 +23,8 @@ from fp8verify.text import MEASURES, Measure, label_of_rank
 from fp8verify.thresholds import GEMMS_PER_CAST
 
 NO_META = RankMeta(schema=0, rank=-1, steps_seen=0, windows=(), modules_listed=False)
-NO_NUMERICS = RankNumerics(
-    record=NumericsRecord(schema=0, rank=-1, windows=(), measured=None, reason=None)
-)
+_NOTHING = NumericsRecord(schema=0, rank=-1, windows=(), measured=None, reason=None)
+NO_NUMERICS = RankNumerics(record=_NOTHING)
 NO_LOSSES = LossSeries("", {}, counted=False)
 
 
@@ -47,11 +46,6 @@ class Recorded(Struct, frozen=True, eq=False):
         """Whether the agent ran in the process of the rank."""
         return self.meta is not NO_META
 
-    @property
-    def has_numerics(self) -> bool:
-        """Whether scales or tensors were recorded."""
-        return self.numerics is not NO_NUMERICS
-
 
 class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     """One rank: what its traces show, what was recorded, and what follows from these."""
@@ -61,9 +55,12 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def gpu_time(self) -> Mapping[str, int]:
-        """Kernel time in ns by purpose."""
-        gemms = [*self.trace.gemms, *self.trace.optimizer]
-        return gpu_time(gemms, self.trace.others, casts=self.ran_or_cast_low)
+        """Kernel time in ns by purpose; the values add up to all kernel time."""
+        time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
+        time_ns["gemm"] = sum(row.time_ns for row in (*self.trace.gemms, *self.trace.optimizer))
+        for total in self.trace.others:
+            time_ns[gpu_time_key(total.kind, casts=self.ran_or_cast_low)] += total.time_ns
+        return time_ns
 
     @cached_property
     def layers(self) -> Layers:
@@ -156,14 +153,10 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
 
         Inductor's names do not say to which type they cast; a few clamps are not a recipe.
         """
-        casts = sum(
-            total.calls
-            for total in self.trace.others
-            if total.kind.classification.role in QUANTIZING and of_the_model(total.kind.op)
-        )
+        others = [t for t in self.trace.others if t.kind.classification.role in QUANTIZING]
+        casts = sum(total.calls for total in others if of_the_model(total.kind.op))
         low = any(row.precision.is_low for row in self.trace.gemms)
-        gemms = sum(row.calls for row in self.trace.gemms)
-        return not low and casts * GEMMS_PER_CAST >= gemms > 0
+        return not low and casts * GEMMS_PER_CAST >= self.gemm.launches > 0
 
     @property
     def has_fp8_units(self) -> bool:

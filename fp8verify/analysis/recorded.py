@@ -10,37 +10,17 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import rounded
+from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, package_of
-from fp8verify.analysis.rank import RankEvidence, Recorded
+from fp8verify.analysis.rank import NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.capture.schema import (
-    GradientRecord,
-    MeasuredRecord,
-    ModuleRecord,
-    RankMeta,
-    RecipeRecord,
-    ScalesRecord,
-    SlotRecord,
-)
-from fp8verify.report.model.parts import (
-    GRAD_NORM,
-    GRAD_NORM_CLIP_RATIO,
-    LOSS,
-    OF_TENSORS,
-    ClockReport,
-    MemoryReport,
-    ModulesReport,
-    NumericsReport,
-    ScaleRow,
-    StepStatistics,
-    TrendPoint,
-    WindowReport,
-)
+from fp8verify.capture import schema
+from fp8verify.report.model import parts
 from fp8verify.report.model.report import Environment
 from fp8verify.text import counted
 
 
-def clock_report(recorded: Recorded) -> ClockReport | None:
+def clock_report(recorded: Recorded) -> parts.ClockReport | None:
     """Return what was counted as steps on a rank, and the framework's step numbers."""
     if not recorded.observed:
         return None
@@ -48,14 +28,14 @@ def clock_report(recorded: Recorded) -> ClockReport | None:
     classes = [name for name, calls in meta.optimizer_updates.items() if calls]
     leader = meta.leader or (classes[0] if len(classes) == 1 else None)
     counts = f"{leader}.step" if leader else None
-    return ClockReport(
+    return parts.ClockReport(
         source=meta.clock,
         counts="fp8verify.step" if meta.clock == "explicit" else counts,
         steps_seen=meta.steps_seen,
         steps_skipped=meta.steps_skipped,
         updates=meta.optimizer_updates,
         windows=tuple(
-            WindowReport(
+            parts.WindowReport(
                 first=window.first,
                 last=window.last,
                 state=window.state,
@@ -69,7 +49,7 @@ def clock_report(recorded: Recorded) -> ClockReport | None:
     )
 
 
-def steps_outside(meta: RankMeta) -> StepStatistics | None:
+def steps_outside(meta: schema.RankMeta) -> parts.StepStatistics | None:
     """Return the times of a rank's steps outside windows, None if none were timed."""
     times = meta.steps_outside
     if times is None:
@@ -77,21 +57,17 @@ def steps_outside(meta: RankMeta) -> StepStatistics | None:
     return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
 
 
-def modules_report(rank: RankEvidence) -> ModulesReport | None:
+def modules_report(rank: RankEvidence) -> parts.ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if they were recorded."""
-    meta = rank.recorded.meta
-    if not meta.modules_listed:
+    if not rank.recorded.meta.modules_listed:
         return None
-    # Experts and attention cores do not multiply by a weight of their own.
-    own = [m for m in meta.modules if not m.class_name.endswith("DotProductAttention")]
-    linears = [module for module in own if module.kind == "linear"]
-    names: dict[str, list[str]] = {}
-    for module in linears:
-        names.setdefault(module.state, []).append(module.fqn)
+    # Attention cores do not multiply by a weight of their own.
+    linears = [m for m in rank.linears if not m.class_name.endswith("DotProductAttention")]
+    by_state = sorted(grouped(linears, lambda module: module.state).items())
     unknown = ((m.source, m.class_name) for m in linears if m.state == "unknown")
-    return ModulesReport(
-        counts={state: len(fqns) for state, fqns in sorted(names.items())},
-        names={state: tuple(fqns) for state, fqns in sorted(names.items())},
+    return parts.ModulesReport(
+        counts={state: len(modules) for state, modules in by_state},
+        names={state: tuple(module.fqn for module in modules) for state, modules in by_state},
         recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
         scalings=tuple(sorted({module.scaling for module in linears if module.scaling})),
         unknown_classes=tuple(sorted({".".join(filter(None, names)) for names in unknown})),
@@ -127,51 +103,42 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     return Environment(gpu=name, compute_capability=capability, versions=joined)
 
 
-def memory_report(meta: RankMeta) -> MemoryReport | None:
+def memory_report(meta: schema.RankMeta) -> parts.MemoryReport | None:
     """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
     peaks = [window.memory for window in meta.windows if window.memory is not None]
     if not peaks or not peaks[-1].allocated_peak:
         return None
-    return MemoryReport(**structs.asdict(peaks[-1]), why=tuple(_why(meta.modules)))
+    return parts.MemoryReport(**structs.asdict(peaks[-1]), why=tuple(_why(meta.modules)))
 
 
-def _why(modules: Sequence[ModuleRecord]) -> Iterator[str]:
+def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
     """Say where FP8 costs and saves memory, by the classes of the converted modules."""
     converted = [module for module in modules if module.state == "fp8"]
     engine = [module for module in converted if is_transformer_engine(module)]
     # They cast values in high precision anew in each pass; what is not known may save anything.
+    others = [(module, module.weight_class or "") for module in converted if module not in engine]
+    weights, packages = ("Float8Training", "MXFP8Training", "Scaled"), ("torchao", "torchtitan")
     dynamic = [
-        module
-        for module in converted
-        if module not in engine
-        if module.recipe
-        or package_of(module) in ("torchao", "torchtitan")
-        or (module.weight_class or "").startswith(("Float8Training", "MXFP8Training", "Scaled"))
+        bool(module.recipe) or package_of(module) in packages or weight_class.startswith(weights)
+        for module, weight_class in others
     ]
-    parameters = [module for module in engine if module.weight_class in FP8_PARAMETERS]
-    cached = len(engine) - len(parameters)
-    if dynamic:
-        yield (
-            f"the weights of {counted(dynamic, 'FP8 layer')} stay in high precision, and so do the "
-            "inputs saved for the backward pass: FP8 saves nothing there, and its copies (1 byte a "
-            "value) come on top for as long as a product takes"
-        )
-    if cached:  # pytorch/module/base.py, get_weight_workspace
-        yield (
-            f"the weights of {counted(cached, 'FP8 layer')} stay in high precision, with an FP8 "
-            "copy in addition and, where the GPU needs it, a transposed one: 1 or 2 bytes a value "
-            "more, which fp8_model_init would save"
-        )
-    if parameters:
-        yield (
-            f"the weights of {counted(parameters, 'FP8 layer')} are kept in FP8 alone: 1 byte "
-            "each, 2 with a transpose"
-        )
+    parameters = sum(module.weight_class in FP8_PARAMETERS for module in engine)
+    # pytorch/module/base.py, get_weight_workspace
+    cached = len(engine) - parameters
+    layers = {
+        "stay in high precision, and so do the inputs saved for the backward pass: FP8 saves "
+        "nothing there, and its copies (1 byte a value) come on top for as long as a product "
+        "takes": sum(dynamic),
+        "stay in high precision, with an FP8 copy in addition and, where the GPU needs it, a "
+        "transposed one: 1 or 2 bytes a value more, which fp8_model_init would save": cached,
+        "are kept in FP8 alone: 1 byte each, 2 with a transpose": parameters,
+    }
+    for what, count in layers.items():
+        if count:
+            yield f"the weights of {counted(count, 'FP8 layer')} {what}"
     # wgrad, which reads the saved input, reads it in FP8: `backward_override`.
-    if any(
-        module.format_of("wgrad") != "high_precision" or "dequantized" in (module.scaling or "")
-        for module in engine
-    ):
+    formats = ((module.format_of("wgrad"), module.scaling or "") for module in engine)
+    if any(wgrad != "high_precision" or "dequantized" in scaling for wgrad, scaling in formats):
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
 
 
@@ -184,9 +151,9 @@ _SHARES = ("zeros", "flushed", "saturated", "subnormal", "zero_rows")
 class Kept(NamedTuple):
     """A scale that is kept from step to step, with its recipe and its window."""
 
-    slot: SlotRecord
-    recipe: RecipeRecord
-    window: ScalesRecord
+    slot: schema.SlotRecord
+    recipe: schema.RecipeRecord
+    window: schema.ScalesRecord
 
     @property
     def scale(self) -> float:
@@ -241,35 +208,30 @@ class Kept(NamedTuple):
         return history[place + 1] if place + 1 < len(history) else None
 
 
-def windows_of(rank: RankEvidence) -> tuple[ScalesRecord, ...]:
-    """Return what each window of a rank saw of its scales."""
-    return rank.recorded.numerics.record.windows
-
-
 def kept_scales(rank: RankEvidence) -> list[Kept]:
     """Return the scales that delayed scaling keeps and uses, as the last window saw them."""
     kept = [
         Kept(slot, window.recipes[slot.recipe], window)
-        for window in windows_of(rank)[-1:]
+        for window in rank.recorded.numerics.record.windows[-1:]
         for slot in window.slots
         if 0 <= slot.recipe < len(window.recipes)
     ]
     return [scale for scale in kept if scale.used]
 
 
-def recipes_of(rank: RankEvidence) -> tuple[RecipeRecord, ...]:
+def recipes_of(rank: RankEvidence) -> tuple[schema.RecipeRecord, ...]:
     """Return the recipes of a rank's windows, each once."""
-    every = (recipe for window in windows_of(rank) for recipe in window.recipes)
-    return tuple(dict.fromkeys(every))
+    windows = rank.recorded.numerics.record.windows
+    return tuple(dict.fromkeys(recipe for window in windows for recipe in window.recipes))
 
 
-def steps_of(rank: RankEvidence) -> list[MeasuredRecord]:
+def steps_of(rank: RankEvidence) -> list[schema.MeasuredRecord]:
     """Return all measured steps of a rank, the first one and those of its series, in order."""
     steps = {line.step: line for line in reversed(_lines(rank))}
     return [steps[number] for number in sorted(steps)]
 
 
-def _lines(rank: RankEvidence) -> list[MeasuredRecord]:
+def _lines(rank: RankEvidence) -> list[schema.MeasuredRecord]:
     numerics = rank.recorded.numerics
     measured = numerics.record.measured
     return [*([] if measured is None else [measured]), *numerics.series]
@@ -277,16 +239,16 @@ def _lines(rank: RankEvidence) -> list[MeasuredRecord]:
 
 def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
     """Return the scales of torch's GradScalers at the end of the last window."""
-    windows = windows_of(rank)
+    windows = rank.recorded.numerics.record.windows
     return windows[-1].loss_scales if windows else ()
 
 
-def gradients_of(rank: RankEvidence) -> list[GradientRecord]:
+def gradients_of(rank: RankEvidence) -> list[schema.GradientRecord]:
     """Return the gradient norms of a rank by step."""
     windows = rank.recorded.meta.windows
-    norms = {norm.step: norm for window in windows for norm in window.gradients}
-    noted = (line.gradient for line in _lines(rank))
-    norms |= {norm.step: norm for norm in noted if norm is not None}
+    noted = [line.gradient for line in _lines(rank) if line.gradient is not None]
+    every = (*(norm for window in windows for norm in window.gradients), *noted)
+    norms = {norm.step: norm for norm in every}
     return [norms[step] for step in sorted(norms)]
 
 
@@ -296,58 +258,53 @@ def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(layers))
 
 
-def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
+def _trend(rank: RankEvidence) -> tuple[parts.TrendPoint, ...]:
     """Return the scalars of each step of a rank's series, with the losses of the log."""
-    series, known = rank.recorded.numerics.series, rank.recorded.losses
+    known = rank.recorded.losses
     losses = {} if known.counted else known.points
+    finite = {step: loss for step, loss in losses.items() if math.isfinite(loss)}
     # Resumed runs: the framework's steps are ahead of those of this process.
-    windows = rank.recorded.meta.windows
-    ahead = [window.framework.last - window.last for window in windows if window.framework]
-    points = []
-    for line in series:
-        loss = losses.get(line.step + (ahead[-1] if ahead else 0), math.nan)
-        named = scalars_of(line, loss if math.isfinite(loss) else None)
-        points.append(TrendPoint(step=line.step, scalars=named))
-    return tuple(points)
+    windows = reversed(rank.recorded.meta.windows)
+    ahead = next((w.framework.last - w.last for w in windows if w.framework), 0)
+    return tuple(
+        parts.TrendPoint(step=line.step, scalars=scalars_of(line, finite.get(line.step + ahead)))
+        for line in rank.recorded.numerics.series
+    )
 
 
-def scalars_of(line: MeasuredRecord, loss: float | None = None) -> dict[str, float]:
+def scalars_of(line: schema.MeasuredRecord, loss: float | None = None) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.parts`."""
-    rows, worst = line.rows, {}
-    for name, of in OF_TENSORS.items():
-        values = [of.of(row) for row in rows if row.tensor in of.tensors]
+    scalars: dict[str, float | None] = {}
+    for name, of in parts.OF_TENSORS.items():
+        values = [of.of(row) for row in line.rows if row.tensor in of.tensors]
         known = [value for value in values if value is not None]
-        if known:
-            worst[name] = of.worst(known)
-    gradient = line.gradient
-    rest = {
-        GRAD_NORM: gradient.norm if gradient is not None else None,
-        GRAD_NORM_CLIP_RATIO: gradient.clip_ratio if gradient is not None else None,
-        LOSS: loss,
-    }
-    return worst | {name: value for name, value in rest.items() if value is not None}
+        scalars[name] = of.worst(known) if known else None
+    if line.gradient is not None:
+        scalars[parts.GRAD_NORM] = line.gradient.norm
+        scalars[parts.GRAD_NORM_CLIP_RATIO] = line.gradient.clip_ratio
+    scalars[parts.LOSS] = loss
+    return {name: value for name, value in scalars.items() if value is not None}
 
 
-def numerics_report(rank: RankEvidence) -> NumericsReport | None:
+def numerics_report(rank: RankEvidence) -> parts.NumericsReport | None:
     """Return the numerics of a rank; None if none were recorded."""
     gradients = tuple(gradients_of(rank))
-    if not rank.recorded.has_numerics and not gradients:
+    if rank.recorded.numerics is NO_NUMERICS and not gradients:
         return None
     record = rank.recorded.numerics.record
     measured, reason = record.measured, record.reason
-    if measured is not None and not measured.rows:
-        no_layer = f"no FP8 layer was seen in step {measured.step}"
-        reason = reason or "; ".join(measured.notes) or no_layer
-    return NumericsReport(
+    rows, notes = (measured.rows, measured.notes) if measured is not None else ((), ())
+    if measured is not None and not rows:
+        reason = reason or "; ".join(notes) or f"no FP8 layer was seen in step {measured.step}"
+    return parts.NumericsReport(
         step=measured.step if measured is not None else None,
         reason=reason,
         rows=tuple(
-            replace(row, **{name: rounded(getattr(row, name)) for name in _SHARES})
-            for row in (measured.rows if measured is not None else ())
+            replace(row, **{name: rounded(getattr(row, name)) for name in _SHARES}) for row in rows
         ),
         recipes=recipes_of(rank),
         scales=tuple(
-            ScaleRow(
+            parts.ScaleRow(
                 layer=kept.slot.layer,
                 tensor=kept.slot.tensor,
                 gemm=kept.slot.gemm,
@@ -362,5 +319,5 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
         loss_scales=loss_scales_of(rank),
         gradients=gradients,
         trend=_trend(rank),
-        notes=measured.notes if measured is not None else (),
+        notes=notes,
     )

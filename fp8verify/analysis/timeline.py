@@ -8,7 +8,7 @@ equivalent number of independent steps.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from statistics import fmean, median, variance
@@ -16,25 +16,11 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import asdict
 
+from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import micros, rounded
-from fp8verify.analysis.kinds import Kind, Kinds
-from fp8verify.kernels import Classification
-from fp8verify.report.model.parts import (
-    CollectiveRow,
-    CommunicationReport,
-    StepStatistics,
-    TimelineReport,
-    WeightGather,
-)
+from fp8verify.analysis.kinds import Kind, Kinds, grouped
+from fp8verify.report.model import parts
 from fp8verify.terms import Collective, Precision, Role
-from fp8verify.thresholds import (
-    FAR,
-    FEW_ELEMENTS,
-    LEAST_FP8_BYTES,
-    LONG_SERIES,
-    MOST_FP8_BYTES,
-    RARE,
-)
 from fp8verify.trace import Kernels, Trace
 
 StepBounds: TypeAlias = "Sequence[tuple[int, int] | None]"
@@ -70,45 +56,36 @@ def measure(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Timeline:
     """
     columns = trace.kernels
     order = kinds.started(lambda _: True)
-    if not order:
-        return Timeline(steps=step_times(bounds))
+    begin = columns.start_ns[order[0]] if order else -_NEVER
     busy, end = computing, _ = _covered(columns, order)
     talking, _ = _covered(columns, kinds.started(_communicates))
     if talking:
         computing, _ = _covered(columns, kinds.started(lambda kind: not _communicates(kind)))
-    return Timeline(
-        span=end - columns.start_ns[order[0]],
-        busy=busy,
-        communication=talking,
-        exposed=busy - computing,
-        steps=step_times(bounds),
-    )
+    return Timeline(end - begin, busy, talking, busy - computing, step_times(bounds))
 
 
 def _communicates(kind: Kind) -> bool:
     return kind.classification.role is Role.COMMUNICATION
 
 
-def join(parts: Sequence[Timeline]) -> Timeline:
+def join(windows: Sequence[Timeline]) -> Timeline:
     """Add up the timelines of several traces of one rank; time between them is not counted."""
-    steps = tuple(step for part in parts for step in part.steps)
-    span, busy, communication, exposed = map(sum, zip(*(part[:4] for part in parts), strict=True))
+    steps = tuple(step for window in windows for step in window.steps)
+    figures = zip(*(window[:4] for window in windows), strict=True)
+    span, busy, communication, exposed = map(sum, figures)
     return Timeline(span, busy, communication, exposed, steps)
 
 
 def step_bounds(trace: Trace) -> StepBounds:
     """Return when the first kernel of each step began and its last one ended, in ns."""
+    bounds: list[tuple[int, int] | None] = [None] * len(trace.steps)
     columns = trace.kernels
-    first, last = [_NEVER] * len(trace.steps), [-_NEVER] * len(trace.steps)
     launches = zip(columns.step, columns.start_ns, columns.duration_ns, strict=True)
-    for step, start, duration in launches:
-        if step < 0:
-            continue
-        if start < first[step]:
-            first[step] = start
-        if start + duration > last[step]:
-            last[step] = start + duration
-    return [None if own[0] == _NEVER else own for own in zip(first, last, strict=True)]
+    for step, start, time_ns in launches:
+        if step >= 0:
+            first, last = bounds[step] or (start, start)
+            bounds[step] = min(first, start), max(last, start + time_ns)
+    return bounds
 
 
 def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
@@ -121,51 +98,41 @@ def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
     for place in order:
         start = starts[place]
         end = start + durations[place]
-        if start >= reached:
-            covered += end - start
-            reached = end
-        elif end > reached:
-            covered += end - reached
+        if end > reached:
+            covered += end - (max(reached, start))
             reached = end
     return covered, reached
 
 
 def step_times(bounds: StepBounds) -> tuple[int | None, ...]:
     """Return `Timeline.steps`."""
-    times: list[int | None] = []
-    before: tuple[int, int] | None = None
-    for own in bounds:
-        begin = None if own is None else own[0] if before is None else before[1]
-        # Kernels of two steps may overlap on two streams; no step takes less than nothing.
-        times.append(None if own is None or begin is None else max(0, own[1] - begin))
-        before = own
-    return tuple(times)
+    # Kernels of two steps may overlap on two streams; no step takes less than nothing.
+    return tuple(
+        None if own is None else max(0, own[1] - (own[0] if before is None else before[1]))
+        for before, own in pairwise([None, *bounds])
+    )
 
 
 _NEVER = 1 << 62
 
 
 BUCKETS = 240
-_FP8, _HIGH, _UNKNOWN, _REST = range(4)
 
 
-def bucket_times(
-    trace: Trace, kinds: Kinds, bounds: StepBounds, whole: tuple[int, int]
-) -> TimelineReport:
+def bucket_times(trace: Trace, kinds: Kinds, steps: StepBounds, span: int) -> parts.TimelineReport:
     """Spread the kernels of a trace over `BUCKETS` buckets of equal length.
 
     Args:
         trace: the kernels.
         kinds: theirs.
-        bounds: when the kernels of each step ran.
-        whole: when the first kernel began and the last one ended.
+        steps: when the kernels of each step ran.
+        span: from the start of the first kernel to the end of the last.
     """
-    begin, end = whole
-    width = max(1, -(-(end - begin) // BUCKETS))
+    columns, width = trace.kernels, max(1, -(-span // BUCKETS))
+    begin = min(columns.start_ns)
     # Beyond the last bucket is at most an empty kernel at the very end.
     times = [[0] * (BUCKETS + 1) for _ in range(4)]
-    rows = [times[_class_of(kind.classification)] for kind in kinds.rows]
-    columns = trace.kernels
+    rows = [times[_row_of(kind)] for kind in kinds.rows]
     launches = zip(kinds.ids, columns.start_ns, columns.duration_ns, strict=True)
     for number, start, duration in launches:
         row, (place, offset) = rows[number], divmod(start - begin, width)
@@ -175,7 +142,7 @@ def bucket_times(
         row[place] += duration
     # A picture needs one decimal.
     fp8, high, unknown, rest = (tuple(round(ns / 1000, 1) for ns in row[:BUCKETS]) for row in times)
-    return TimelineReport(
+    return parts.TimelineReport(
         bucket_us=width / 1000,
         fp8_us=fp8,
         other_precision_us=high,
@@ -183,23 +150,22 @@ def bucket_times(
         rest_us=rest,
         steps=tuple(
             (step.number, (own[0] - begin) / 1000, (own[1] - begin) / 1000)
-            for step, own in zip(trace.steps, bounds, strict=True)
+            for step, own in zip(trace.steps, steps, strict=True)
             if own is not None
         ),
     )
 
 
-def _class_of(found: Classification) -> int:
-    if not found.role.is_gemm:
-        return _REST
-    if found.precision is Precision.UNKNOWN:
-        return _UNKNOWN
-    return _FP8 if found.precision.is_fp8 else _HIGH
+def _row_of(kind: Kind) -> int:
+    """Return where the time of a kernel counts: FP8, another, unknown precision, or no GEMM."""
+    precision = kind.classification.precision
+    of_gemm = 0 if precision.is_fp8 else 2 if precision is Precision.UNKNOWN else 1
+    return of_gemm if kind.is_gemm else 3
 
 
 def step_statistics(
     windows: Sequence[Sequence[float]], count: int | None = None
-) -> StepStatistics | None:
+) -> parts.StepStatistics | None:
     """Return the mean of step times and its uncertainty; None without steps.
 
     Args:
@@ -210,13 +176,13 @@ def step_statistics(
     if not every:
         return None
     usual = median(every)
-    far = [time for time in every if time > FAR * usual]
-    left_out = len(far) if len(far) <= RARE * len(every) else 0
-    most = FAR * usual if left_out else max(every)
-    kept = [[time for time in window if time <= most] for window in windows]
-    kept = [window for window in kept if window]
+    far = [time for time in every if time > limits.FAR * usual]
+    left_out = len(far) if len(far) <= limits.RARE * len(every) else 0
+    most = limits.FAR * usual if left_out else max(every)
+    usually = ([time for time in window if time <= most] for window in windows)
+    kept = list(filter(None, usually))
     times = [*chain.from_iterable(kept)]
-    return StepStatistics(
+    return parts.StepStatistics(
         count=(count or len(every)) - left_out,
         left_out=left_out,
         mean_us=fmean(times),
@@ -233,7 +199,7 @@ def _effective(windows: Sequence[Sequence[float]], count: int) -> float:
     independent = float(count)
     if len(windows) > 1 and count > len(windows):
         independent = count / _design_effect(windows, count)
-    elif count >= LONG_SERIES:
+    elif count >= limits.LONG_SERIES:
         alike = max(0.0, _correlation(windows[0]))
         independent = count * (1 - alike) / (1 + alike)
     return max(1.0, independent)
@@ -307,19 +273,18 @@ class CollectiveTotal(Collective, frozen=True, kw_only=True):
 
 def collective_totals(trace: Trace, kinds: Kinds) -> tuple[CollectiveTotal, ...]:
     """Add up the communication kernels of a trace by what they moved."""
-    totals: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    columns = trace.kernels
-    talks = list(map(_communicates, kinds.rows))
+    columns, talks = trace.kernels, list(map(_communicates, kinds.rows))
+    calls, times = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     for place, (number, collective) in enumerate(zip(kinds.ids, columns.collective, strict=True)):
         if collective >= 0 or talks[number]:
-            name = -1 if collective >= 0 else columns.name[place]
-            total = totals[collective, name]
-            total[0] += 1
-            total[1] += columns.duration_ns[place]
+            key = collective, -1 if collective >= 0 else columns.name[place]
+            calls[key] += 1
+            times[key] += columns.duration_ns[place]
     found = []
-    for (number, name), (calls, time_ns) in totals.items():
+    for (number, name), time_ns in times.items():
         known = trace.collectives[number] if number >= 0 else _unknown(trace.names[name])
-        found.append(CollectiveTotal(**asdict(known), calls=calls, time_ns=time_ns))
+        count = calls[number, name]
+        found.append(CollectiveTotal(**asdict(known), calls=count, time_ns=time_ns))
     return tuple(found)
 
 
@@ -330,15 +295,13 @@ def _unknown(kernel: str) -> Collective:
 
 def communication_report(
     totals: Sequence[CollectiveTotal], timeline: Timeline
-) -> CommunicationReport | None:
+) -> parts.CommunicationReport | None:
     """Return the collectives of a rank, the longest first; None if there are none."""
     if not totals:
         return None
-    merged: dict[tuple[str, str, int], list[CollectiveTotal]] = defaultdict(list)
-    for total in totals:
-        merged[total.name, total.dtype, total.group_size].append(total)
+    merged = grouped(totals, lambda total: (total.name, total.dtype, total.group_size))
     rows = [
-        CollectiveRow(
+        parts.CollectiveRow(
             name=name,
             dtype=dtype or None,
             group_size=group_size or None,
@@ -351,7 +314,7 @@ def communication_report(
         for known in (dtype in ELEMENT_BYTES,)
     ]
     gathers = weight_gathers(totals)
-    return CommunicationReport(
+    return parts.CommunicationReport(
         time_us=micros(timeline.communication),
         exposed_us=micros(timeline.exposed),
         collectives=tuple(sorted(rows, key=lambda row: -row.time_us)),
@@ -359,32 +322,28 @@ def communication_report(
     )
 
 
-def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
+def weight_gathers(totals: Sequence[CollectiveTotal]) -> parts.WeightGather:
     """Add up the all-gathers of more than scalars, and compare bytes with the gradients reduced.
 
     FSDP2 also sends groups of mixed types as bytes, so the element type alone proves nothing:
     it is FP8 only if there is one byte per parameter.
     """
-    gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > FEW_ELEMENTS]
+    gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > limits.FEW_ELEMENTS]
     eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
-    wider = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) != 1]
-    narrow_bytes = sum(t.bytes_of(t.in_elements) for t in eight_bit)
-    if any(total.dtype not in _BYTES for total in eight_bit):
-        per_parameter: float | None = 1.0
-    else:
-        gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
-        # Bytes per parameter of the group whose size fits: between FP8 and two FP32.
-        fitting = (
-            [t.out_elements / count for count in gradients if 0.9 <= t.out_elements / count <= 4.2]
-            for t in eight_bit
-        )
-        nearest = (min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit)
-        per_parameter = min(nearest, default=None)
-    fp8 = None if per_parameter is None else LEAST_FP8_BYTES <= per_parameter < MOST_FP8_BYTES
-    return WeightGather(
-        fp8=fp8 if narrow_bytes else False,
-        eight_bit_bytes=narrow_bytes,
-        wider_bytes=sum(t.bytes_of(t.in_elements) for t in wider),
+    narrow, every = (sum(t.bytes_of(t.in_elements) for t in some) for some in (eight_bit, gathers))
+    gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
+    # Bytes per parameter of the group whose size fits: between FP8 and two FP32.
+    ratios = ([t.out_elements / count for count in gradients] for t in eight_bit)
+    fitting = ([ratio for ratio in of_one if 0.9 <= ratio <= 4.2] for of_one in ratios)
+    nearest = (min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit)
+    is_typed = any(total.dtype not in _BYTES for total in eight_bit)
+    per_parameter = 1.0 if is_typed else min(nearest, default=None)
+    least, most = limits.LEAST_FP8_BYTES, limits.MOST_FP8_BYTES
+    fp8 = None if per_parameter is None else least <= per_parameter < most
+    return parts.WeightGather(
+        fp8=fp8 if narrow else False,
+        eight_bit_bytes=narrow,
+        wider_bytes=every - narrow,
         bytes_per_parameter=rounded(per_parameter),
     )
 

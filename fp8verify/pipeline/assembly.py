@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from msgspec import convert
 
+from fp8verify.analysis import recorded
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, micros
 from fp8verify.analysis.gpus import peak_of, peak_tflops
-from fp8verify.analysis.kinds import GemmShape, Kind
+from fp8verify.analysis.kinds import KindTotal, grouped
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.recorded import (
-    clock_report,
-    environment,
-    memory_report,
-    modules_report,
-    numerics_report,
-    steps_outside,
-)
 from fp8verify.analysis.timeline import communication_report
-from fp8verify.report.model.parts import (
-    HealthReport,
-    KernelRow,
-    LayersReport,
-    LegRow,
-    NamedLayerRow,
-    NamedLayersReport,
-    RecipeSeen,
-    StepReport,
-)
+from fp8verify.report.model import parts
 from fp8verify.report.model.report import RankReport, Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
@@ -71,16 +56,12 @@ def assemble(
         exit_code=0,
         fails=False,
         **_sums([rank.trace for rank in ranks]),
-        gpu_time_us={
-            key: micros(sum(rank.gpu_time[key] for rank in ranks)) for key in ranks[0].gpu_time
-        },
-        ranks=tuple(
-            _rank_report(*pair, promises) for pair in zip(ranks, judgement.ranks, strict=True)
-        ),
+        gpu_time_us={k: micros(sum(r.gpu_time[k] for r in ranks)) for k in ranks[0].gpu_time},
+        ranks=tuple(map(_rank_report, ranks, judgement.ranks, repeat(promises))),
         claims=promises.claims,
         mention=promises.mention,
         findings=judgement.findings,
-        environment=environment(ranks),
+        environment=recorded.environment(ranks),
         measure="flops" if any(rank.trace.in_flops for rank in ranks) else "time",
         notes=tuple(notes),
         logs=tuple(logs),
@@ -108,12 +89,12 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         payoff=payoff,
         layers=_layers_report(rank),
         named_layers=_named_layers_report(rank),
-        modules=modules_report(rank),
-        numerics=numerics_report(rank),
-        memory=memory_report(rank.recorded.meta),
-        steps_outside=steps_outside(rank.recorded.meta),
-        health=convert(trace.health, HealthReport, from_attributes=True),
-        clock=clock_report(rank.recorded),
+        modules=recorded.modules_report(rank),
+        numerics=recorded.numerics_report(rank),
+        memory=recorded.memory_report(rank.recorded.meta),
+        steps_outside=recorded.steps_outside(rank.recorded.meta),
+        health=convert(trace.health, parts.HealthReport, from_attributes=True),
+        clock=recorded.clock_report(rank.recorded),
     )
 
 
@@ -131,17 +112,15 @@ def _sums(traces: Sequence[TraceEvidence]) -> dict[str, Any]:
     }
 
 
-def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
+def _step_reports(trace: TraceEvidence) -> tuple[parts.StepReport, ...]:
     training = {row.step for row in trace.trained}
-    by_step: dict[int, list[GemmRow]] = defaultdict(list)
-    for row in trace.gemms:
-        by_step[row.step].append(row)
+    by_step = grouped(trace.gemms, lambda row: row.step)
     return tuple(
-        StepReport(
+        parts.StepReport(
             step=step.number,
             duration_us=micros(step.end_ns - step.start_ns),
             gpu_us=None if gpu_ns is None else micros(gpu_ns),
-            gemm=gemm_totals(by_step[place]),
+            gemm=gemm_totals(by_step.get(place, ())),
             trains=place in training,
             whole=step.whole,
         )
@@ -149,21 +128,18 @@ def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
     )
 
 
-def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
+def _leg_rows(rows: Iterable[GemmRow]) -> tuple[parts.LegRow, ...]:
     """Cross GEMM time and launches by leg and precision, in the order of the legs."""
-    by_leg: dict[Leg, list[GemmRow]] = defaultdict(list)
-    for row in rows:
-        by_leg[row.leg].append(row)
-    found = []
+    by_leg, found = grouped(rows, lambda row: row.leg), []
     for leg in filter(by_leg.__contains__, Leg):
         total = gemm_totals(by_leg[leg])
         kernels = {name: count for name, count in sorted(total.kernels.items()) if count}
         time_us = {name: total.time_us[name] for name in kernels}
-        found.append(LegRow(leg=leg, time_us=time_us, kernels=kernels))
+        found.append(parts.LegRow(leg=leg, time_us=time_us, kernels=kernels))
     return tuple(found)
 
 
-def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
+def _recipe_seen(rows: Iterable[GemmRow]) -> parts.RecipeSeen:
     """Sum FP8 GEMM time by scaling, and say per leg whether fast accumulation was on."""
     time_ns: dict[str, int] = defaultdict(int)
     fast: dict[str, bool] = {}
@@ -175,26 +151,20 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
         if accumulates_fast is not None:
             fast[row.leg.value] = fast.get(row.leg.value, True) and accumulates_fast
     time_us = {name: micros(ns) for name, ns in sorted(time_ns.items())}
-    return RecipeSeen(time_us=time_us, fast_accumulation=fast)
+    return parts.RecipeSeen(time_us=time_us, fast_accumulation=fast)
 
 
-def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
+def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[parts.KernelRow, ...]:
     """List the kinds of kernel, the longest total time first; steps are added up."""
-    totals: dict[tuple[Kind, Leg | None, GemmShape | None], list[int]]
-    totals = defaultdict(lambda: [0, 0, 0])
-    for row in (*trace.gemms, *trace.optimizer):
-        total = totals[row.kind, row.leg, row.shape]
-        total[0] += row.calls
-        total[1] += row.time_ns
-        total[2] += row.flops or 0
-    for other in trace.others:
-        totals[other.kind, None, None] = [other.calls, other.time_ns, 0]
+    every: list[GemmRow | KindTotal] = [*trace.gemms, *trace.optimizer, *trace.others]
     rows, peaks = [], peak_of(trace.gpu)
-    for (kind, leg, shape), (calls, time_ns, flops) in totals.items():
+    groups = grouped(every, lambda row: (row.kind, row.leg, row.shape))
+    for (kind, leg, shape), alike in groups.items():
         found, op = kind.classification, kind.op
+        time_ns, flops = (sum(row.time_ns for row in alike), sum(row.flops or 0 for row in alike))
         tflops = round(flops / time_ns / 1000, 1) if flops and time_ns and timed else None
         peak = peak_tflops(peaks, found.precision)
-        shown = KernelRow(
+        shown = parts.KernelRow(
             name=kind.name,
             role=found.role,
             precision=found.precision,
@@ -203,7 +173,7 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
             leg=leg,
             dims=op.dims[:4] if op.name and leg is not None else None,
             shape=None if shape is None else tuple(shape),
-            kernels=calls,
+            kernels=sum(row.calls for row in alike),
             time_us=micros(time_ns),
             tflops=tflops,
             percent_of_peak=round(100 * tflops / peak, 1) if tflops and peak else None,
@@ -214,25 +184,26 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.time_us, row.name)))
 
 
-def _layers_report(rank: RankEvidence) -> LayersReport | None:
+def _layers_report(rank: RankEvidence) -> parts.LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    layers = rank.layers
-    if not (layers.classes or layers.apart or layers.experts):
+    # No single GEMM has the size of the 3-D parameters of experts.
+    layers, experts = rank.layers, [m.fqn for m in rank.modules if m.kind == "experts"]
+    if not (layers.classes or layers.apart or experts):
         return None
     note = f"no GEMM has the size of {len(layers.apart)} of the modules" if layers.apart else None
     if not rank.recorded.observed:
         note = "no module list: layers are identified by the sizes of their GEMMs only"
     elif not layers.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
-    return LayersReport(
+    return parts.LayersReport(
         rows=tuple(layer.row for layer in layers.classes),
         not_joined=tuple(patterns(module.fqn for module in layers.apart)),
-        experts=tuple(patterns(module.fqn for module in layers.experts)),
+        experts=tuple(patterns(experts)),
         note=note,
     )
 
 
-def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
+def _named_layers_report(rank: RankEvidence) -> parts.NamedLayersReport | None:
     """Return the GEMMs of each layer; None if the run did not record layer names."""
     named = rank.trace.named
     if named is None:
@@ -244,11 +215,11 @@ def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
         casts = {}  # `run --numerics` cast in that step too
     by_layer = named.by_layer()
     none = None if by_layer else "no GEMM could be joined to a layer"
-    return NamedLayersReport(
+    return parts.NamedLayersReport(
         source=named.source,
         step=named.step,
         rows=tuple(
-            NamedLayerRow(
+            parts.NamedLayerRow(
                 layer=layer,
                 n=module.out_features if module else None,
                 k=module.in_features if module else None,

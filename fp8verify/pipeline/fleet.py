@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import TraceEvidence, gather, merge_windows
-from fp8verify.analysis.kinds import Kind
+from fp8verify.analysis.kinds import Kind, grouped
 from fp8verify.analysis.layers import NamedLayers
 from fp8verify.capture.files import is_file_name
 from fp8verify.capture.names import LAYERS
@@ -38,30 +37,30 @@ _USUAL_RATIO = 16
 _WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
 
 
+_Logged: TypeAlias = "list[tuple[int, Product]] | None"
 # The record of a step that names layers, and its trace if there is one.
-Naming: TypeAlias = "tuple[NamingRecord, TraceFile | None]"
+Naming: TypeAlias = "tuple[NamingRecord | None, TraceFile | None]"
 
 
 class RankJob(NamedTuple):
     """The traces of one rank: one for each window of a capture, in order.
 
-    `naming` is the eager step that names its layers, if the windows do not.
+    `naming` is the eager step that names its layers, if the windows do not, and `layers` its trace.
     """
 
     files: tuple[TraceFile, ...]
-    naming: Naming | None = None
+    naming: NamingRecord | None = None
+    layers: TraceFile | None = None
 
 
 def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, Naming]:
     """Return, by rank, the eager steps that name the layers of compiled code."""
     steps: dict[int, Naming] = {}
     for rank, meta in metas.items():
-        name = meta.naming.trace if meta.naming is not None else None
-        file = None
-        if name is not None and is_file_name(name):
-            file = TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
         if meta.naming is not None:
-            steps[rank] = meta.naming, file
+            name = meta.naming.trace or ""
+            file = TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
+            steps[rank] = meta.naming, file if is_file_name(name) else None
     return steps
 
 
@@ -106,10 +105,10 @@ def _sharing(evidence: TraceEvidence, kinds: dict[Kind, Kind]) -> TraceEvidence:
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[RankJob]:
     """Make one job of the declared windows of a rank, and one of every other file."""
-    windows: dict[Hashable, list[TraceFile]] = defaultdict(list)
-    for file in sorted(files, key=lambda file: not file.declared):
-        windows[file.rank if file.declared else file].append(file)
-    return [RankJob(tuple(same), naming.get(same[0].rank)) for same in windows.values()]
+    in_order = sorted(files, key=lambda file: not file.declared)
+    windows = grouped(in_order, lambda file: file.rank if file.declared else file)
+    none = None, None
+    return [RankJob(tuple(same), *naming.get(same[0].rank, none)) for same in windows.values()]
 
 
 def _examine_all(
@@ -123,11 +122,8 @@ def _examine_all(
     # Executors take as long to import as a small trace to read.
     from fp8verify.pipeline.workers import process_pool, spread
 
-    if executor is not None:
-        yield from spread(examine, map(_anywhere, jobs), executor, not_examined)
-    else:
-        with process_pool(count) as pool:
-            yield from spread(examine, jobs, pool, not_examined)
+    with process_pool(count) if executor is None else nullcontext(executor) as pool:
+        yield from spread(examine, map(_anywhere, jobs), pool, not_examined)
 
 
 def _anywhere(job: RankJob) -> RankJob:
@@ -136,18 +132,15 @@ def _anywhere(job: RankJob) -> RankJob:
     def absolute(file: TraceFile) -> TraceFile:
         return file if is_remote(file.path) else replace(file, path=file.path.absolute())
 
-    record, file = job.naming or (None, None)
-    naming = job.naming if record is None or file is None else (record, absolute(file))
-    return RankJob(tuple(map(absolute, job.files)), naming)
+    layers = None if job.layers is None else absolute(job.layers)
+    return RankJob(tuple(map(absolute, job.files)), job.naming, layers)
 
 
 def _worth(files: Iterable[TraceFile]) -> int:
     """Return how many worker processes the files are worth, by what they take unpacked."""
     with suppress(InputError, OSError):
-        size = sum(
-            file.path.stat().st_size * (1 if file.name.endswith(".json") else _USUAL_RATIO)
-            for file in files
-        )
+        sizes = ((file.name.endswith(".json"), file.path.stat().st_size) for file in files)
+        size = sum(packed * (1 if is_plain else _USUAL_RATIO) for is_plain, packed in sizes)
         return _cores() if size > _WORTH_A_WORKER * _cores() else 1
     return 1
 
@@ -163,12 +156,11 @@ def _in_order(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
     if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
         raise errors[0]
-    by_rank: dict[int | None, TraceEvidence] = {}
-    for evidence in join_cycles(ranks):
-        other = by_rank.setdefault(evidence.rank, evidence)
-        if other is not evidence:
-            raise two_of_one_rank(evidence.rank or 0, other.source, evidence.source)
-    return list(by_rank.values())
+    ordered = join_cycles(ranks)
+    for one, other in pairwise(ordered):
+        if one.rank == other.rank:
+            raise two_of_one_rank(one.rank or 0, one.source, other.source)
+    return ordered
 
 
 def examine(job: RankJob) -> list[TraceEvidence]:
@@ -183,7 +175,7 @@ def examine(job: RankJob) -> list[TraceEvidence]:
     parts = [part for part in read if part.error is None] or read[:1]
     evidence = replace(merge_windows(parts), error=error)
     if evidence.named is None and job.naming is not None:
-        evidence = replace(evidence, naming=_name_from(*job.naming))
+        evidence = replace(evidence, naming=_name_from(job.naming, job.layers))
     return [evidence]
 
 
@@ -213,13 +205,12 @@ def _name_from(naming: NamingRecord, file: TraceFile | None) -> NamedLayers:
 
 def _read(file: TraceFile) -> list[TraceEvidence]:
     """Return the evidence of a file: of one rank, unless it joins several, or why there is none."""
-    split = not file.declared
     try:
         trace = read_trace(
             file.path,
             name=file.name,
             layers=file.layers,
-            split=split,
+            split=not file.declared,
             launches=file.blas_log is not None,
         )
     except InputError as error:
@@ -228,16 +219,10 @@ def _read(file: TraceFile) -> list[TraceEvidence]:
     except MemoryError:
         hint = "Use fewer --workers, or a machine with more memory."
         return _unread(file, InputError(f"{file.name} needs more memory than there is.", hint))
-    if trace.others:
-        return _joined(trace, file.rank)
-    guessed = trace.rank is None and file.guessed
-    if trace.rank is None:
-        trace.rank = file.rank
-    logged = _logged(file, trace)
-    return [replace(gather(trace, logged), guessed=guessed)]
+    return _gathered(trace, file.rank, guessed=file.guessed, logged=_logged(file, trace))
 
 
-def _logged(file: TraceFile, trace: Trace) -> list[tuple[int, Product]] | None:
+def _logged(file: TraceFile, trace: Trace) -> _Logged:
     """Read what the BLAS library logged; a log that cannot be read costs only itself."""
     try:
         return None if file.blas_log is None else read_products(file.blas_log)
@@ -246,13 +231,18 @@ def _logged(file: TraceFile, trace: Trace) -> list[tuple[int, Product]] | None:
         return None
 
 
-def _joined(trace: Trace, first: int) -> list[TraceEvidence]:
-    """Return the ranks of a file that joins several, numbered by their place in it."""
-    parts = []
-    for rank, part in enumerate((trace, *trace.others), first):
-        part.rank = rank
-        parts.append(replace(gather(part), guessed=True))
-    return parts
+def _gathered(
+    trace: Trace, rank: int, *, guessed: bool = False, logged: _Logged = None
+) -> list[TraceEvidence]:
+    """Return the evidence of a file; ranks that it joins are numbered by their place in it."""
+    if not trace.others:
+        guessed = guessed and trace.rank is None
+        trace.rank = rank if trace.rank is None else trace.rank
+        return [replace(gather(trace, logged), guessed=guessed)]
+    parts = [trace, *trace.others]
+    for number, part in enumerate(parts, rank):
+        part.rank = number
+    return [replace(gather(part), guessed=True) for part in parts]
 
 
 def read_pipe(path: str | Path) -> list[TraceEvidence]:
@@ -273,10 +263,7 @@ def read_pipe(path: str | Path) -> list[TraceEvidence]:
         nullcontext(sys.stdin.buffer) if is_stdin else Path(path).open("rb") as file,
     ):
         trace = read_open_trace(file, name)
-    if trace.others:
-        return _joined(trace, 0)
-    trace.rank = trace.rank or 0
-    return [gather(trace)]
+    return _gathered(trace, 0)
 
 
 def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
@@ -288,7 +275,7 @@ def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
     """
     known: list[TraceEvidence] = []
     guessed: list[TraceEvidence] = []
-    for members in _alike(ranks):
+    for members in grouped(ranks, _process_of).values():
         windows = sorted(members, key=lambda evidence: evidence.bounds or (0, 0))
         bounds = [evidence.bounds for evidence in windows if evidence.bounds is not None]
         in_turn = all(before[1] <= after[0] for before, after in pairwise(bounds))
@@ -301,12 +288,9 @@ def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
     return sorted([*known, *numbered], key=lambda evidence: evidence.rank or 0)
 
 
-def _alike(ranks: Iterable[TraceEvidence]) -> Iterable[list[TraceEvidence]]:
-    """Return the evidence by rank and process; traces without a process are kept separate."""
-    groups: dict[Hashable, list[TraceEvidence]] = defaultdict(list)
-    for place, evidence in enumerate(ranks):
-        rank, worker = None if evidence.guessed else evidence.rank, _WORKER.search(evidence.source)
-        alone = evidence.process is None or evidence.bounds is None
-        key: Hashable = (rank, evidence.process, worker["worker"] if worker else None)
-        groups[place if alone else key].append(evidence)
-    return groups.values()
+def _process_of(evidence: TraceEvidence) -> Hashable:
+    """Return rank and process; traces without a process are kept separate."""
+    if evidence.process is None or evidence.bounds is None:
+        return id(evidence)
+    rank, worker = None if evidence.guessed else evidence.rank, _WORKER.search(evidence.source)
+    return rank, evidence.process, worker["worker"] if worker else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,19 +12,7 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.gather import TraceEvidence, gather
 from fp8verify.analysis.rank import NO_LOSSES, NO_META, NO_NUMERICS, RankEvidence, Recorded
-from fp8verify.capture.files import (
-    blas_logs,
-    called_apis,
-    census_remarks,
-    declared_traces,
-    find_logs,
-    named_traces,
-    notes_on_attachment,
-    read_numerics,
-    read_ranks,
-    remarks,
-)
-from fp8verify.capture.names import BOOTS
+from fp8verify.capture import files as captured
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
@@ -75,8 +63,7 @@ def inspect(
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     folder, metas, numerics, attached = _read_sidecars(paths)
     logs = logs_of(folder, log)
-    said = _said_by(logs, called_apis(metas))
-    traces: list[TraceEvidence]
+    said = _said_by(logs, captured.called_apis(metas))
     remarked: list[str] = []
     if not paths:
         traces = [_printed_table(log)]
@@ -84,7 +71,7 @@ def inspect(
         traces = read_pipe(paths[0])
     else:
         try:
-            files = find_traces(*paths, declared=declared_traces(metas))
+            files = find_traces(*paths, declared=captured.declared_traces(metas))
         except NoTraceError:
             if folder is None or not (metas or run_notes or attached):
                 raise
@@ -93,7 +80,7 @@ def inspect(
                 gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size))
                 for rank, meta in sorted(metas.items())
             ] or [gather(Trace(source=folder.name))]
-            remarked = remarks(metas)
+            remarked = captured.remarks(metas)
         else:
             traces = gather_ranks(
                 _with_sidecars(files, folder, metas),
@@ -102,9 +89,15 @@ def inspect(
                 executor=executor,
             )
             profiled = {rank.rank for rank in traces}
-            remarked = [*remarks(metas), *_notes(files, metas), *census_remarks(metas, profiled)]
+            unread, census = _notes(files, metas), captured.census_remarks(metas, profiled)
+            remarked = [*captured.remarks(metas), *unread, *census]
     losses = read_losses(logs)
-    ranks = _with_records(traces, metas, numerics, losses)
+    ranks: list[RankEvidence] = []
+    for trace in traces:  # the first one has the losses of the run
+        number = -1 if trace.rank is None else trace.rank
+        of_rank = metas.get(number, NO_META), numerics.get(number, NO_NUMERICS)
+        of_first = NO_LOSSES if ranks or losses is None else losses
+        ranks.append(RankEvidence(trace, Recorded(*of_rank, of_first)))
     promises = collect_promises(said, ranks)._replace(listed=len(metas))
     of_log = _remarks_on(log, None if paths else losses)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
@@ -125,12 +118,10 @@ def _printed_table(log: str | Path | None) -> TraceEvidence:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     path = Path(log)
     trace = Trace(source=path.name)
-    try:
+    with suppress(InputError):  # what is wrong with the file was said when its claims were read
         source, glance = glance_at(path)
         if source in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
             trace = read_trace(path)
-    except InputError:
-        pass  # what is wrong with the file was said when its claims were read
     evidence = gather(trace)
     if not evidence.health.kernels:
         evidence.health.log_alone = True
@@ -142,48 +133,20 @@ def _with_sidecars(
     files: TraceFiles, folder: Path | None, metas: dict[int, RankMeta]
 ) -> list[TraceFile]:
     """Return the traces with what the run recorded of each: names of layers, the BLAS log."""
-    named = named_traces(metas)
-    logs = {} if folder is None else blas_logs(folder, metas)
-    return [
-        replace(
-            file,
-            layers=file.path.name in named,
-            blas_log=file.blas_log or logs.get(file.path.name),
-        )
-        for file in files
-    ]
-
-
-def _with_records(
-    traces: Sequence[TraceEvidence],
-    metas: dict[int, RankMeta],
-    numerics: dict[int, RankNumerics],
-    losses: LossSeries | None,
-) -> list[RankEvidence]:
-    """Join what the traces show with what was recorded, and with the first one the run's losses."""
-    ranks: list[RankEvidence] = []
-    for trace in traces:
-        number = -1 if trace.rank is None else trace.rank
-        of_first = NO_LOSSES if ranks or losses is None else losses
-        recorded = Recorded(metas.get(number, NO_META), numerics.get(number, NO_NUMERICS), of_first)
-        ranks.append(RankEvidence(trace, recorded))
-    return ranks
+    named = captured.named_traces(metas)
+    logs = {} if folder is None else captured.blas_logs(folder, metas)
+    of_file = ((file, file.path.name, file.blas_log) for file in files)
+    return [replace(f, layers=n in named, blas_log=log or logs.get(n)) for f, n, log in of_file]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
     """Say what was not read, and what was recorded and is not there."""
-    names = {file.path.name for file in files}
-    return [
-        *(
-            f"{path.name} {'has no trace' if path.is_dir() else 'is not a trace'} and was left out"
-            for path in files.skipped
-        ),
-        *(
-            f"{name} of rank {rank} is not there, although the run recorded it"
-            for name, rank in declared_traces(metas).items()
-            if name not in names
-        ),
-    ]
+    skipped = ((p.name, "has no trace" if p.is_dir() else "is not a trace") for p in files.skipped)
+    notes = [f"{name} {what} and was left out" for name, what in skipped]
+    declared, names = captured.declared_traces(metas), {file.path.name for file in files}
+    missing = ((name, rank) for name, rank in declared.items() if name not in names)
+    why = "is not there, although the run recorded it"
+    return notes + [f"{name} of rank {rank} {why}" for name, rank in missing]
 
 
 # ---- the files of a capture next to its traces: records of its ranks, and logs
@@ -201,17 +164,16 @@ def _read_sidecars(
         The folder of the traces, if there is one, the runner's records of each rank, of each rank's
         scales and tensors, and why an attached job was not observed.
     """
-    if not paths or comes_through_pipe(paths):
+    if len(paths) != 1 or comes_through_pipe(paths):
         return None, {}, {}, ()
     with reading(str(paths[0])):
-        folder = place(paths[0]) if len(paths) == 1 else None
-        if folder is None or not folder.is_dir():
+        folder = place(paths[0])
+        if not folder.is_dir():
             return None, {}, {}, ()
-        metas = read_ranks(folder)
-        notes: tuple[str, ...] = ()
-        if not is_remote(folder) and any(folder.glob(BOOTS)):  # what `fp8verify env` attached to
-            notes = notes_on_attachment(folder, observed=bool(metas))
-        return folder, metas, read_numerics(folder), notes
+        metas = captured.read_ranks(folder)
+        is_local = not is_remote(folder)  # as is what `fp8verify env` attached to
+        notes = captured.notes_on_attachment(folder, observed=bool(metas)) if is_local else ()
+        return folder, metas, captured.read_numerics(folder), notes
 
 
 def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
@@ -228,17 +190,19 @@ def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
     calls_made = [Statement(claim_of_call(call), call) for call in calls]
     mentions = (reading.mention for reading in read if reading.mention is not None)
     return LogReading(
-        [*chain.from_iterable(reading.statements for reading in read), *calls_made],
-        list(chain.from_iterable(reading.notes for reading in read)),
-        list(chain.from_iterable(reading.layers for reading in read)),
-        list(chain.from_iterable(reading.phases for reading in read)),
+        [*(statement for reading in read for statement in reading.statements), *calls_made],
+        [note for reading in read for note in reading.notes],
+        [claim for reading in read for claim in reading.layers],
+        [claim for reading in read for claim in reading.phases],
         next(mentions, None),
     )
 
 
 def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:
     """Return the log that the user gave, else those of a capture."""
-    return [place(log)] if log is not None else find_logs(folder) if folder is not None else []
+    if log is not None:
+        return [place(log)]
+    return captured.find_logs(folder) if folder is not None else []
 
 
 # An error further from the end of a log than this was survived.

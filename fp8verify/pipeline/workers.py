@@ -5,13 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    InvalidStateError,
-    as_completed,
-)
+from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateError, as_completed
 from contextlib import contextmanager, suppress
 from threading import Thread
 from time import sleep
@@ -61,9 +55,8 @@ def process_pool(workers: int) -> Iterator[Executor]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    executor = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_start_worker
-    )
+    spawn = get_context("spawn")
+    executor = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker)
     try:
         yield executor
     finally:

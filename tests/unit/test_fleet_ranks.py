@@ -357,7 +357,6 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
     window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))
-    job = _anywhere(RankJob((window,), (NamingRecord(step=4), step)))
+    job = _anywhere(RankJob((window,), NamingRecord(step=4), step))
     assert job.files[0].path.is_absolute()
-    _, named = present(job.naming)
-    assert present(named).path == Path("layers/rank0.json").absolute()
+    assert present(job.layers).path == Path("layers/rank0.json").absolute()
