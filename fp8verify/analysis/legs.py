@@ -28,7 +28,6 @@ from typing import Final, TypeAlias
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.kernels.operators import OPERATORS, find, function_of
-from fp8verify.kernels.symbol import split
 from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
 
@@ -233,6 +232,8 @@ def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
 def _is_batched(kind: Kind) -> bool:
     """Whether a kernel multiplies batches of matrices, as no linear layer does except experts."""
     known = kind.op.name in _BATCHED or _under_attention(kind.op)
+    from fp8verify.kernels.symbol import split  # as the grammars, not for a run without a trace
+
     return known or "bmm" in split(kind.name[:200])
 
 

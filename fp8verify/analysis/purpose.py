@@ -177,20 +177,18 @@ def _by_types(kind: Kind) -> str | None:
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
 # loops, and those of Apex, DeepSpeed and Transformer Engine. Of the foreach loops (addcmul,
 # addcdiv, lerp), the kernels' names say only the functor (ATen/native/cuda/ForeachPointwiseOp.cu).
-_UPDATES = re.compile(
+_UPDATES = (
     r"aten::_fused_(?:adamw?|sgd|adagrad)_|aten::_foreach_(?:addcdiv|addcmul|lerp)|"
     r"aten::addc(?:div|mul)_|triton_for_fused_|"
     r".*multi_tensor_apply_kernel<.*(?:PointwiseOpScalar|LerpFunctor)|"
     r".*(?<![a-z])(?:fused)?(?:adam[wx]?|adagrad|adafactor|muon|lamb|lion|sgd|optimi[sz]er)"
-    r"(?![a-z])",
-    re.IGNORECASE,
+    r"(?![a-z])"
 )
 
 # flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
 # Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
-_BACKWARD_NAME = re.compile(
-    r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)",
-    re.IGNORECASE | re.DOTALL,
+_BACKWARD_NAME = (
+    r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)"
 )
 _MAX_NAME = 400
 
@@ -210,7 +208,7 @@ def is_update(kind: Kind) -> bool:
 def is_of_optimizer(name: str) -> bool:
     """Whether an operator, a kernel or a range by its name is of an optimizer's step."""
     is_range = _RANGE.match(name) and "zero_grad" not in name
-    return bool(is_range or _UPDATES.match(name[:_MAX_NAME]))
+    return bool(is_range or re.match(_UPDATES, name[:_MAX_NAME], re.IGNORECASE))
 
 
 def proves_training(kind: Kind) -> bool:
@@ -225,7 +223,8 @@ def has_gradient(kind: Kind) -> bool:
 
 def is_of_backward(kind: Kind) -> bool:
     """Whether the name or the operands of a kernel show that it is of a backward pass."""
-    return has_gradient(kind) or _BACKWARD_NAME.match(kind.name[:_MAX_NAME]) is not None
+    said = re.match(_BACKWARD_NAME, kind.name[:_MAX_NAME], re.IGNORECASE | re.DOTALL)
+    return has_gradient(kind) or said is not None
 
 
 # ---- casts that feed GEMMs in high precision: FP8 that is only emulated

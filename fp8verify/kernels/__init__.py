@@ -9,7 +9,6 @@ from msgspec.structs import asdict, replace
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import element_class
 from fp8verify.kernels.operators import Evidence, encloses, evidence_of, multiplies_nothing
-from fp8verify.kernels.symbol import Symbol
 from fp8verify.terms import COUNTED, Hint, KernelName, OpContext, Precision, Role, Scaling
 
 __all__ = ["Classification", "alike", "classify", "decode"]
@@ -51,6 +50,7 @@ def decode(name: str) -> KernelName:
     """
     # Their patterns take a while, which a run without a trace does not wait for.
     from fp8verify.kernels.grammars import GRAMMARS
+    from fp8verify.kernels.symbol import Symbol
 
     symbol = Symbol(name)
     for grammar in GRAMMARS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fp8verify.kernels.symbol import word_rows
+from fp8verify.kernels.words import word_rows
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 

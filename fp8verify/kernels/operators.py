@@ -122,7 +122,6 @@ class _Tables(msgspec.Struct):
 _TEXT: Final = Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
 _TABLES: Final = msgspec.convert(parse_toml(_TEXT), _Tables)
 OPERATORS: Final = {name: row for names, row in _TABLES.operators.items() for name in names.split()}
-_PATTERNS: Final = tuple((re.compile(k, re.DOTALL), row) for k, row in _TABLES.patterns.items())
 # Unlike a row that is empty, which is known and has nothing to say, and another object.
 UNKNOWN: Final = Operator()
 _NODE: Final = re.compile(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
@@ -135,7 +134,9 @@ def find(name: str) -> Operator:
     found = OPERATORS.get(name)
     if found is not None:
         return found
-    return next((row for pattern, row in _PATTERNS if pattern.fullmatch(name)), UNKNOWN)
+    rows = _TABLES.patterns.items()
+    alike = (row for pattern, row in rows if re.fullmatch(pattern, name, re.DOTALL))
+    return next(alike, UNKNOWN)
 
 
 def node_of(name: str) -> str | None:

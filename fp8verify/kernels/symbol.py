@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from fp8verify.kernels.demangle import ANONYMOUS, MAX_DEPTH, demangle
 
-_Kind = TypeVar("_Kind")
 _MAX_PARAMETERS: Final = 4096
 _MAX_NODES: Final = 20_000
 _MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
@@ -201,27 +200,6 @@ def split(identifier: str) -> tuple[str, ...]:
         else:
             words += [word.lower() for word in _WORD.findall(part)]
     return tuple(words)
-
-
-def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text, for tables of words."""
-    return frozenset(text.split())
-
-
-def word_rows(kind: Callable[[str], _Kind], text: str) -> list[tuple[_Kind, set[str]]]:
-    """Return the rows of a table of words: "transpose: transpose transposed reduction: …"."""
-    rows: list[tuple[_Kind, set[str]]] = []
-    for word in text.split():
-        if word.endswith(":"):
-            rows.append((kind(word[:-1]), set()))
-        else:
-            rows[-1][1].add(word)
-    return rows
-
-
-def first_of(rows: Iterable[tuple[_Kind, Set[str]]], words: Set[str]) -> _Kind | None:
-    """Return what the first row stands for that has one of the words."""
-    return next((kind for kind, row in rows if words & row), None)
 
 
 # How NVIDIA's demangler, by which Nsight Systems and Nsight Compute show kernels, spells what

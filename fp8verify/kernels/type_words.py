@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from fp8verify.kernels.describe import SHORT, Operands, both, element_class
-from fp8verify.kernels.symbol import first_of, word_rows, word_set
+from fp8verify.kernels.words import first_of, word_rows, word_set
 from fp8verify.terms import Precision, Scaling
 
 # Spellings in addition to those of `SHORT`, with the block scale that the word implies. MX: OCP

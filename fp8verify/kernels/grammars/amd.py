@@ -21,7 +21,8 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, SHORT, Operands, both
-from fp8verify.kernels.symbol import Symbol, Type, first_of, split, walk, word_rows
+from fp8verify.kernels.symbol import Symbol, Type, split, walk
+from fp8verify.kernels.words import first_of, word_rows
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
 _TENSILE: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)

@@ -10,7 +10,8 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, both
-from fp8verify.kernels.symbol import Symbol, Type, split, walk, word_set
+from fp8verify.kernels.symbol import Symbol, Type, split, walk
+from fp8verify.kernels.words import word_set
 from fp8verify.terms import KernelName, Role
 
 _NAMESPACES: Final = {

@@ -16,7 +16,8 @@ from fp8verify.kernels import describe, type_words
 from fp8verify.kernels.describe import CPP, Operands, both, element_class
 from fp8verify.kernels.grammars import attention
 from fp8verify.kernels.grammars.helper_names import SETS_UP, sets_up
-from fp8verify.kernels.symbol import Symbol, split, word_set
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.words import word_set
 from fp8verify.terms import KernelName, Precision, Role
 
 _LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")

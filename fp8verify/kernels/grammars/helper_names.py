@@ -11,8 +11,9 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, element_class
-from fp8verify.kernels.symbol import Symbol, first_of, split, word_rows, word_set
+from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.type_words import is_low
+from fp8verify.kernels.words import first_of, word_rows, word_set
 from fp8verify.terms import KernelName, Precision, Role
 
 _TE: Final = "transformer_engine"

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from fp8verify.kernels import describe, type_words
 from fp8verify.kernels.describe import CPP, SCALES, SHORT, Operands, both
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
-from fp8verify.kernels.symbol import Symbol, split, word_set
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.words import word_set
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _MARLIN: Final = "a Marlin GEMM, whose weights are of another format and are converted first"

@@ -17,7 +17,8 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.demangle import ANONYMOUS
 from fp8verify.kernels.describe import CPP, SHORT, Operands, both, element_class
-from fp8verify.kernels.symbol import Symbol, first_of, split, word_rows, word_set
+from fp8verify.kernels.symbol import Symbol, split
+from fp8verify.kernels.words import first_of, word_rows, word_set
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "PyTorch"
