@@ -170,10 +170,14 @@ def test_the_library_disputes_a_name(tmp_path: Path) -> None:
 
 
 def test_a_log_of_another_window_is_not_used(tmp_path: Path) -> None:
-    for lines in ([line(BF16, BF16, M, N, K)] * 2, [line(BF16, BF16, M, N, K)]):
-        found = joined(tmp_path, {FP8_KERNEL: (FP8, FP8)}, *lines)
+    same = line(E4M3, E4M3, M, N, K).replace("128x128 ", "128x256 ")
+    of_types, of_tile = same.replace(E4M3, BF16), same.replace("128x256 ", "128x128 ")
+    of_size = line(E4M3, E4M3, M, N, 2 * K).replace("128x128 ", "128x256 ")
+    of_sides = line(E4M3, E4M3, 2 * M, N // 2, K).replace("128x128 ", "128x256 ")
+    for text in (same, same * 2, of_types, of_tile, of_size, of_sides):
+        found = joined(tmp_path, {FP8_KERNEL: (FP8, FP8)}, text)
         assert found.gemm.kernels["fp8"] == 1
-        assert any("was not used" in note for note in found.notes)
+        assert any("was not used" in note for note in found.notes) is (text is not same)
 
 
 # ---- in a window

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fp8verify.errors import InputError
+from fp8verify.logs import lines
 from fp8verify.logs.claims import read_claims
 from fp8verify.logs.lines import Line, read_lines
 
@@ -52,6 +53,13 @@ def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     assert {piece.number for piece in pieces} == {1, 2}
     assert pieces[-1] == Line(2, "next")
     assert max(len(piece.text) for piece in pieces) < 6 << 20
+
+
+def test_blocks_end_where_lines_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 4)
+    pieces = [b"a\r", b"\nb\rc", b"dddd", b"e\nff", b"gg", b"g", b"\nh"]
+    # A carriage return may be half of an end; five bytes without an end are a piece.
+    assert list(lines._whole_lines(iter(pieces))) == [b"a\nb\n", b"cdddd", b"e\n", b"ffggg", b"\nh"]
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def test_a_gpu_without_fp8_units_has_nothing_to_gain(tmp_path: Path) -> None:
 def test_small_gemms_are_told_by_their_shortest_side(
     build: TraceBuilder, size: int, small: float
 ) -> None:
-    assert payoff_of(fp8_gemm(build, size, 40).report()).small_gemm_share == small
+    gain = payoff_of(fp8_gemm(build, size, 40).launch(OTHER, OTHER, us=120).report())
+    assert (gain.small_gemm_share, gain.fp8_gemm_share) == (small, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,9 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9, "median_ns": ns}
     report = build.capture(window=[], **{"steps_outside": times} if step_us else {})
     assert payoff_of(report).waits is waits
+    gains = step_us is not None and word is not None and not waits
+    gained = pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3) if step_us and gains else None
+    assert payoff_of(report).step_speedup_estimate == gained
     if word is not None:
         assert present(payoff(report)).text.startswith(f"{word}: ")
         assert any("ms step" in f.message for f in report.findings) is bool(waits)

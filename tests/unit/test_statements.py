@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,39 @@ DENIAL = "WARNING - self test failed: FP8 disabled, falling back to bf16"
 )
 def test_the_last_statement_holds(lines: list[str], says: list[str]) -> None:
     assert [claim.says for claim in read_text("\n".join(lines)).claims_at()] == says
+
+
+ON, OFF, STRANGER = "fp8_format: hybrid", "fp8: false", "x y\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        # The switch of a section is inside of it; a value is no section.
+        ("fp8:\n  enabled: true", "fp8: enabled: true"),
+        ("fp8_config:\n  enabled: true", "fp8_config: enabled: true"),
+        ("fp8_args = {\n  use: 1\n}", "fp8_args = { use: 1"),
+        ("fp8: (enabled=true)", "fp8: (enabled=true)"),
+        *((text, "") for text in ("fp8:\n  enabled: false", "fp8:\nenabled: true",
+                                  "fp8: x\n  enabled: true", "data:\n  enabled: true")),
+        # How FP8 is done is set also where it is off, as the same dump says.
+        (ON, ON), (f"{ON}\n{OFF}", ""), (f"{OFF}\n{ON}", ""), (f"{ON}\n----\n{OFF}", ON),
+        (f"{ON}\n  {OFF}", ON), (f"a:\n  {ON}\nb: 1\n  {OFF}", ON),
+        (f"{OFF}\n{20 * STRANGER}{ON}", ""), (f"{OFF}\n{21 * STRANGER}{ON}", ON),
+        (f"{ON}\n{20 * STRANGER}{OFF}", ""), (f"{ON}\n{21 * STRANGER}{OFF}", ON),
+    ],
+)  # fmt: skip
+def test_what_is_around_a_setting_decides_what_it_asks_for(text: str, asks: str) -> None:
+    told = [claim.text for claim in read_text(text).claims_at() if claim.says == "fp8"]
+    assert told == ([asks] if asks else [])
+
+
+@pytest.mark.parametrize(("depth", "says"), [(0, ["fp8"]), (3, ["fp8"]), (4, [])])
+def test_records_within_records_are_opened_thrice(depth: int, says: list[str]) -> None:
+    text = CLAIM
+    for _ in range(depth):
+        text = json.dumps({"level": "info", "msg": text})
+    assert [claim.says for claim in read_text(text).claims_at()] == says
 
 
 @pytest.mark.parametrize(
