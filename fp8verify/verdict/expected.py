@@ -9,6 +9,7 @@ work.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -171,6 +172,9 @@ _LEGS_OF = {Leg.BACKWARD: (Leg.DGRAD, Leg.WGRAD), Leg.RECOMPUTE: (Leg.FPROP,)}
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES = frozenset({"unknown", "fp8_module_off"})
 
+# Between stages of a pipeline: torch's names of the calls, and NCCL's of the kernel.
+_TRANSFER = re.compile(r"send|recv", re.IGNORECASE)
+
 
 class Stated:
     """What is stated of each cell of a run.
@@ -185,13 +189,20 @@ class Stated:
         self._ranks, self._promises = ranks, promises
         by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
         collectives = (total for rank in ranks for total in rank.trace.collectives)
-        self.alike = not any("sendrecv" in total.name.lower() for total in collectives)
+        transfers = [total for total in collectives if _TRANSFER.search(total.name)]
+        self.alike = not transfers
         if self.alike:
             by_rank = _with_conversions_of_any(by_rank)
         self._modules_of = list(map(_by_layer, by_rank))
         pins = (pin for pin in promises.layers if pin.is_pin and pin.select == "blocks")
-        blocks = sum(len(pin.names) for pin in pins)
-        self.spared = [0 if rank.modules else blocks for rank in ranks]
+        blocks = sorted({int(name) for pin in pins for name in pin.names})
+        gaps = [place for place, (a, b) in enumerate(pairwise(blocks), 1) if b - a > 1]
+        in_a_row = max((end - begin for begin, end in pairwise([0, *gaps, len(blocks)])), default=0)
+        spared = len(blocks) if self.alike else in_a_row  # a stage has blocks in a row
+        self.spared = [0 if rank.modules else spared for rank in ranks]
+        stages = max((total.group_size for total in transfers), default=0)
+        replicas = len(ranks) // stages if stages > 1 else len(ranks)
+        self.spared_in_all = len(blocks) * max(1, replicas)
         # Weights of experts do not show what multiplies them.
         low = (row for rank in ranks for row in rank.trace.trained if row.precision.is_low)
         self._has_low_experts = any(x.kind.classification.role is Role.GROUPED_GEMM for x in low)
@@ -206,8 +217,7 @@ class Stated:
             return 0.0
         modules = self._modules_of[cell.rank].get(cell.layer)
         if not modules:
-            pinned = ran.calls <= self.spared[cell.rank] and not ran.low_calls
-            return 0.0 if pinned else None
+            return None
         # What a module that the log pins is to do is known, whatever its state was.
         open_ones = (m for m in modules if m.state in _OPEN_STATES)
         if any(promises.pin(module.fqn) is None for module in open_ones):
@@ -217,6 +227,16 @@ class Stated:
             is_open = 0 < low < len(modules) or (not low and self._has_low_experts)
             return None if is_open else low / len(modules)
         return _share(ran, low, len(modules))
+
+    def of_models(self, cell: Cell) -> bool:
+        """Whether a cell is of modules of several models, some in low precision and some not."""
+        by_model: dict[str, set[bool]] = defaultdict(set)
+        for module in self._modules_of[cell.rank].get(cell.layer, []):
+            model, _, below = module.fqn.partition(".")
+            if not below or model.isdecimal():
+                return False  # a layer of the outermost module, as of an nn.Sequential
+            by_model[model].add(self.is_low(module, cell.leg))
+        return set(map(frozenset, by_model.values())) == {frozenset({False}), frozenset({True})}
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a GEMM in low precision, and the log does not pin it."""

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS
-from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Precision, Role
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg, Precision, Role
 from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
 
 # A layer: its name, (outputs, inputs), the experts of all layers, or None if it cannot be told.
@@ -90,15 +90,19 @@ class Stated(Protocol):
 
     Attributes:
         alike: whether all ranks may run the same layers, as none is a stage of a pipeline.
-        spared: by rank, how many launches of a cell may be of layers that are to run in high
+        spared: by rank, how many launches of a cell may be of blocks that are to run in high
             precision, of which nothing says where they are.
+        spared_in_all: the same of the ranks together.
     """
 
     alike: bool
     spared: list[int]
+    spared_in_all: int
 
     def __call__(self, cell: Cell, ran: Tally, /) -> float | None:
         """Return it of a cell, and of what ran in it."""
+
+    def of_models(self, cell: Cell, /) -> bool: ...  # noqa: D102
 
 
 class Shortfall(NamedTuple):
@@ -133,19 +137,27 @@ class Grid:
 
     def __init__(self, ranks: Sequence[Sequence[GemmRow]], stated: Stated) -> None:
         """Sort the rows of all ranks into cells and judge these."""
-        self._spared = stated.spared
         self.cells: dict[Cell, Tally] = {}
         self.rows: dict[Cell, list[GemmRow]] = defaultdict(list)
         for place, rows in enumerate(ranks):
             self._add(place, [row for row in rows if row.kind.multiplies])
         shares = ((cell, stated(cell, ran)) for cell, ran in self.cells.items())
         self.stated = {cell: share for cell, share in shares if share is not None}
+        self._believe(stated)
+        self._pinned = self._find_pinned(stated)
+        for cell in self.cells:
+            if cell not in self.stated and not self._unpinned(cell):
+                self.stated[cell] = 0.0
         self._of_ranks = by_value(self.cells, ["rank"])
         open_ones = by_value((cell for cell in self.cells if cell not in self.stated), ["layer"])
         self._layers = {layer: self.total(cells) for (layer,), cells in open_ones.items()}
         self._usual_calls = self._counts()
         self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
+        self._high: defaultdict[Hashable, float] = defaultdict(float)
+        for cell, ran in self.cells.items():
+            self._high[cell.rank, cell.step, cell.layer, cell.leg] += ran.calls - ran.low_calls
         self._twins = self._most_low()
+        self._wholly = self._find_wholly(alike=stated.alike)
         self.expected: dict[Cell, float] = {}
         self.lacks: dict[Cell, float] = {}
         self.open: dict[Cell, float] = {}
@@ -185,8 +197,52 @@ class Grid:
             found[cell.layer, cell.leg][cell.rank] += ran.calls
         return frozenset(key for key, counts in found.items() if len(set(counts)) == 1)
 
+    def _believe(self, stated: Stated) -> None:
+        """Take what ran of models that need not run equally often, as in a GAN, as stated.
+
+        No step may have less in low precision than another one with as many launches.
+        """
+        of_models = filter(stated.of_models, self.stated)
+        for cells in by_value(of_models, ("rank", "layer", "leg")).values():
+            steps = by_value(cells, ["step"])
+            totals = {value: self.total(steps[value]) for value in steps}
+            for value, total in totals.items():
+                most = max(t.low_calls for t in totals.values() if t.calls == total.calls)
+                if 0 < most <= total.low_calls:
+                    ran = ((cell, self.cells[cell]) for cell in steps[value])
+                    self.stated |= {cell: tally.low_calls / tally.calls for cell, tally in ran}
+
+    def _find_pinned(self, stated: Stated) -> dict[_Value, float]:
+        """Return by rank and layer how many forward launches of a cell are of pinned blocks.
+
+        Such a block runs in high precision in all legs, steps and micro-batches, in one stage of a
+        pipeline: those that need the fewest have them, first those at its ends.
+        """
+        needed: dict[tuple[int, Layer], float] = defaultdict(float)
+        rest = [cell for cell in self.cells if cell not in self.stated]
+        for cells in by_value(rest, ("rank", "layer", "micro-batch")).values():
+            ran = [(self.cells[cell], _per_forward(cell)) for cell in cells]
+            high = max(t.calls / n for t, n in ran) - max(t.low_calls / n for t, n in ran)
+            key = cells[0].rank, cells[0].layer
+            needed[key] = max(needed[key], min(high, stated.spared[cells[0].rank]))
+        of_layers: dict[Layer, list[tuple[float, int, int]]] = defaultdict(list)
+        for (rank, layer), high in needed.items():
+            of_layers[layer].append((high, min(rank, len(stated.spared) - 1 - rank), rank))
+        pinned: dict[_Value, float] = {}
+        for layer, needs in of_layers.items():
+            left: float = stated.spared_in_all
+            for high, _, rank in sorted(needs):
+                pinned[rank, layer] = high if high <= left else 0
+                left -= pinned[rank, layer]
+        return pinned
+
+    def _unpinned(self, cell: Cell) -> float:
+        """Return how many launches of a cell cannot be of pinned blocks."""
+        pinned = self._pinned.get((cell.rank, cell.layer), 0)
+        return max(0.0, self.cells[cell].calls - _per_forward(cell) * pinned)
+
     def _most_low(self) -> dict[Hashable, float]:
-        """Return the most launches in low precision of cells that ran the same GEMMs.
+        """Return how many launches cells that ran the same GEMMs have in low precision at most.
 
         Layers that do not run equally often, as under LayerDrop, are others in each cell.
         """
@@ -199,10 +255,38 @@ class Grid:
                     most[same] = max(most[same], ran.low_calls)
         return most
 
+    def _find_wholly(self, *, alike: bool) -> set[Cell]:
+        """Return the cells of a layer and leg that ran wholly in low precision in most cells."""
+        found: set[Cell] = set()
+        rest = [cell for cell in self.cells if self.stated.get(cell, 1) == 1]
+        for cells in by_value(rest, (*(() if alike else ("rank",)), "layer", "leg")).values():
+            wholly = sum(self.cells[cell].low_calls == self.cells[cell].calls for cell in cells)
+            found.update(cells if wholly > HALF * len(cells) else ())
+        return found
+
     def _same(self, cell: Cell) -> Hashable:
         """Return what cells have in common that ran the same GEMMs."""
         rank = -1 if (cell.layer, cell.leg) in self._alike else cell.rank
         return rank, cell.layer, self.cells[cell].calls, self.stated.get(cell)
+
+    def _as_forward(self, cell: Cell, ran: Tally) -> float:
+        """Return how many launches belong to forward GEMMs that ran in low precision.
+
+        Without layers this is known only where as many weights have a gradient. A step has to lack
+        them as a whole: which micro-batch a gradient belongs to may be known by its size alone.
+        """
+        if cell.leg not in (*BACKWARD_LEGS, Leg.RECOMPUTE):
+            return 0
+        beside, wgrad = (cell._replace(leg=leg) for leg in (Leg.FPROP, Leg.WGRAD))
+        forward, most = self.cells.get(beside, Tally()), _per_forward(cell)
+        whole = cell.layer is not None or self.cells.get(wgrad, ran).calls == forward.calls
+        if not whole or ran.calls > most * forward.calls:
+            return 0
+        high, allowed = (self._high[c.rank, c.step, c.layer, c.leg] for c in (cell, beside))
+        alike = self.stated.get(cell) == self.stated.get(beside)
+        if not alike or high <= most * allowed:
+            return 0
+        return ran.calls - most * (forward.calls - forward.low_calls)
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
         share = self.stated.get(cell)
@@ -210,8 +294,10 @@ class Grid:
             share = Tally(*map(sub, self._layers[cell.layer], ran)).share  # of the other cells
         if share is None or share <= 0:
             return
-        most = self._twins.get(self._same(cell), 0.0)
-        wanted = min(most, ran.calls - self._spared[cell.rank])
+        wanted = min(self._twins.get(self._same(cell), 0.0), self._unpinned(cell))
+        likely = max(self._as_forward(cell, ran), self._unpinned(cell) * (cell in self._wholly))
+        if cell.layer is not None:
+            wanted = max(wanted, likely)
         self.expected[cell] = max(share, wanted / ran.calls)
         if ran.low_calls + HALF <= wanted:  # vague legs may share a launch
             is_short = ran.low_calls + ran.unknown_calls + HALF <= wanted
@@ -225,6 +311,8 @@ class Grid:
             self.lacks[cell] = lacks
         elif ran.low < enough:
             self.open[cell] = lacks
+        elif ran.low_calls + HALF <= likely:
+            self.open[cell] = ran.total * (likely - ran.low_calls) / ran.calls
         elif cell.leg is Leg.BACKWARD:
             # Half of it is dgrad and half wgrad: one of them may be what ran in high precision.
             leg = ran.total / 2
@@ -297,6 +385,11 @@ class Grid:
         usual = (c for c in self.expected if c.layer in layers and c not in self.lacks)
         share = self.total(usual).share or 0.0
         return Shortfall(names, tuple(cells_at), cells, self.total(ran), share)
+
+
+def _per_forward(cell: Cell) -> int:
+    """Return how many launches of a cell one forward GEMM has at most."""
+    return 2 if cell.leg is Leg.BACKWARD else 1
 
 
 def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:

@@ -98,3 +98,16 @@ def test_fp8_from_a_step_on_is_claimed_of_later_steps(
     report = build.report(log=log)
     assert report.verdict == verdict
     assert "no log line or module claims FP8:" not in report.reason
+
+
+@pytest.mark.parametrize(("models", "share"), [("GD", 0.25), ("GG", 0.5), ("01", 0.5)])
+def test_models_need_not_run_equally_often(models: str, share: float, tmp_path: Path) -> None:
+    """A discriminator in BF16 runs three times, a generator of its sizes once."""
+    build = TraceBuilder(tmp_path, rank=0)
+    for step in (1, 2):
+        build.step(step)
+        for fp8 in (True, False, False, False):
+            build.linear(M, N, K, fp8=fp8)
+    low, high = (f"{model}.up.{number}" for number, model in enumerate(models))
+    listed = [module(low, N, K), module(high, N, K, "high_precision")]
+    assert present(build.capture(*listed).ranks[0].expected).share_of_flops == share

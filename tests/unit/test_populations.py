@@ -141,6 +141,31 @@ def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
     assert ("rank-without-fp8" in codes(report)) is not stages
 
 
+PINNED = """\
+  first_last_layers_bf16 ............... True
+  fp8 .................................. hybrid
+  num_layers ........................... 12
+  num_layers_at_end_in_bf16 ............ 1
+  num_layers_at_start_in_bf16 .......... 1
+"""
+
+
+@pytest.mark.parametrize(("short", "verdict"), [(None, "ACTIVE"), (1, "PARTIAL"), (2, "PARTIAL")])
+def test_first_and_last_blocks_in_bf16_excuse_no_stage_between(
+    short: int | None, verdict: str, tmp_path: Path
+) -> None:
+    for rank in range(3):
+        build = TraceBuilder(rank=rank, world=3)
+        pinned = {0: {0}, 1: set(), 2: {3}}[rank] | (set(range(4)) if rank == short else set())
+        _blocks(build, {(block, leg) for block in pinned for leg in LEGS})
+        build.launch("ncclDevKernel_SendRecv(4u)", "nccl:send 0->1", us=50)
+        build.write(tmp_path / f"rank{rank}.json")
+    (tmp_path / "log.txt").write_text(PINNED)
+    report = inspect(tmp_path)
+    assert report.verdict == verdict
+    assert [one.ranks for one in found(report, "rank-without-fp8")] == [(short,)] * bool(short)
+
+
 def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(tmp_path: Path) -> None:
     for rank in (0, 1):
         build = TraceBuilder(rank=rank, world=2)

@@ -23,7 +23,7 @@ from tests.unit.test_numerics_findings import all_layers, codes, facts_of
 
 PACKAGE = Path(fp8verify.__file__).parent
 NAMES = [name for name in vars(thresholds) if name.isupper()]
-NOTHING = Mock(return_value=None, alike=False, spared=[0])  # is stated of a cell
+NOTHING = Mock(return_value=None, alike=False, spared=[0], spared_in_all=0)  # is stated of a cell
 # What is measured, a limit to what is read or kept, or a unit.
 NO_THRESHOLDS = {
     "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
