@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
 from fp8verify.frameworks.known import OWN, Framework, frameworks
-from fp8verify.logs.lines import Line, read_lines, uncolored
+from fp8verify.logs import wording
+from fp8verify.logs.lines import Line, read_between, read_lines, uncolored
 from fp8verify.logs.messages import ALIKE, Message, indent_of, messages_of
 from fp8verify.logs.settings import Request, headings, may_set, requests_in
 from fp8verify.logs.statements import (
@@ -24,16 +25,6 @@ from fp8verify.logs.statements import (
     LogReading,
     PhaseClaim,
     Statement,
-)
-from fp8verify.logs.wording import (
-    Match,
-    denies,
-    is_limited,
-    is_of_another,
-    match,
-    says_something,
-    sentence_of,
-    words,
 )
 from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.text import clean
@@ -58,32 +49,39 @@ def read_claims(path: Path) -> LogReading:
     """
     notes: list[str] = []
     found = _Scan(path.name)
-    for line in read_lines(path, notes, words=[word.encode() for word in words().all]):
+    for line in read_lines(path, notes, words=[word.encode() for word in wording.words().all]):
         found.add(line)
-    statements = found.statements
-    if len({statement.claim.says for statement in statements} & {"fp8", "not_fp8"}) > 1:
-        statements = _with_steps(path, statements)
+    statements = sorted([*found.statements, *found.again.values()], key=lambda one: one.claim.line)
+    if statements:
+        beginning = Claim(line=0, text="", framework="", says="off", source=path.name)
+        statements = _with_steps(path, [Statement(beginning, ""), *statements])
     mention = found.mentions.get(False) or found.mentions.get(True)
-    return LogReading(statements, notes, tuple(found.layers.values()), tuple(found.phases), mention)
+    return LogReading(statements, notes, tuple(found.layers.values()), mention)
 
 
 _STEP = re.compile(
-    rb"\b(?:global[_ ]?step|step|iter|iteration)[ '\"]{0,2}[ :=#]{0,3}(\d{1,9})(?![\d.]*\s?%)",
-    re.IGNORECASE,
+    rb"\b(?:global[_ ]?step|step|iter|iteration)[ '\"]{0,2}[ :=#]{0,3}(\d{1,9})(?![\d.]*\s?%)"
+)
+# A step from which a run goes on is none that it trained.
+_RESUMES = re.compile(rb"\b(?:resum|restor|load|start|continu)(?:e|ed|es|ing)\b")
+# What ends a run, or starts it again.
+_ENDS = re.compile(
+    rb"traceback \(most recent|\werror: |\bre-?(?:start|launch)|\battempt[ #:=]{0,2}\d"
 )
 
 
 def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
-    """Add to statements which steps the log names after each of them."""
+    """Add to statements which steps the log names after each, and which stretch of it they are."""
     found = list(statements)
-    at = -1
-    for line in read_lines(path, words=(b"step", b"iter")):
-        while at + 1 < len(found) and found[at + 1].claim.line < line.number:
-            at += 1
-        if at >= 0 and (said := _STEP.search(line.block, line.start, line.end)):
-            step = int(said[1])
-            first, last = found[at].steps or (step, step)
-            found[at] = found[at]._replace(steps=(min(first, step), max(last, step)))
+    for place, text in read_between(path, [one.claim.line for one in found]):
+        first = _STEP.search(text)
+        if first and _RESUMES.search(text, text.rfind(b"\n", 0, first.start()) + 1, first.start()):
+            first = _STEP.search(text, first.end())
+        if first:
+            steps = [*map(int, _STEP.findall(text, first.start())), *(found[place].steps or ())]
+            found[place] = found[place]._replace(steps=(min(steps), max(steps)))
+        if first or _ENDS.search(text):
+            found[place + 1 :] = [one._replace(stretch=place + 1) for one in found[place + 1 :]]
     return found
 
 
@@ -91,16 +89,17 @@ class _Scan:
     """What was found so far, and how often lines of a shape were read in vain.
 
     Attributes:
+        again: of statements that were repeated, the last.
         mentions: the first line that names FP8 and claims nothing, and the first where it is off.
     """
 
     def __init__(self, source: str) -> None:
         self.statements: list[Statement] = []
         self.layers: dict[tuple[str, tuple[str, ...]], LayerClaim] = {}
-        self.phases: dict[PhaseClaim, None] = {}
+        self.again: dict[Hashable, Statement] = {}
         self.mentions: dict[bool, Mention] = {}
         self._source = source
-        self._last: dict[tuple[str, bool], tuple[str, str | None, int]] = {}
+        self._last: dict[Hashable, tuple[Hashable, str]] = {}
         self._said: Counter[str] = Counter()
         self._in_vain: Counter[int] = Counter()
         self._settings = 0
@@ -110,11 +109,11 @@ class _Scan:
         shape = hash(lower.translate(ALIKE))
         if self._in_vain[shape] >= _MAX_REPEATS:
             return
-        known = words()
+        known = wording.words()
         closely = any(map(lower.__contains__, known.closely))
         settings = may_set(uncolored(line.text))
         found, is_setting, is_off, before = False, False, False, len(self.statements)
-        if closely or settings or says_something(line.text):
+        if closely or settings or wording.says_something(line.text):
             for message in messages_of(line.text, known.all):
                 if closely and (layer := _layer_of(line, message.prefix)):
                     found = True
@@ -140,40 +139,43 @@ class _Scan:
 
     def _add(self, message: Message, line: Line) -> bool:
         """Keep what a message claims, and for which steps; return whether it claims anything."""
-        said = match(message.text, message.setting)
+        said = wording.match(message.text, message.setting)
         claim = said and _claim_of(message, said, line.number, self._source)
         if claim is not None:
-            self._keep(claim, _topic(claim), message.rank)
-        phases = () if message.denied else _phases_of(message.text, said)
-        self.phases.update(dict.fromkeys(phases))
-        for phase in phases if claim is None else ():
+            self._keep(Statement(claim, _topic(claim), message.rank))
+        found = False
+        for phase, unclear in () if message.denied else _phases_of(message, said):
             self._mention(line, off=False)
-            if phase.format != HIGH_PRECISION:
-                text = clean(message.text.strip()[:_MAX_TEXT])
-                begun = self._claim(line.number, text, OWN, phase.format)
-                self._keep(begun, _topic(begun), message.rank, phase)
-        return claim is not None or bool(phases)
+            text = clean(message.text.strip()[:_MAX_TEXT])
+            stated = self._claim(line.number, text, OWN, phase.format if phase else None)
+            self._keep(Statement(stated, "phase", message.rank, phase=phase, unclear=unclear))
+            found = True
+        return claim is not None or found
 
-    def _claim(self, line: int, text: str, framework: str, low: str) -> Claim:
+    def _claim(self, line: int, text: str, framework: str, format_: str | None) -> Claim:
+        """Return what a line says of a format; of none, that what was said is off."""
+        says = "off" if format_ is None else "not_fp8" if format_ == HIGH_PRECISION else "fp8"
+        low = format_ if says == "fp8" else None
         return Claim(
-            line=line, text=text, framework=framework, says="fp8", source=self._source, format=low
+            line=line, text=text, framework=framework, says=says, source=self._source, format=low
         )
 
-    def _keep(
-        self, claim: Claim, topic: str, rank: str | None, phase: PhaseClaim | None = None
-    ) -> None:
+    def _keep(self, statement: Statement) -> None:
         # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
         # later attempt may say again what was taken back.
-        if claim.strength != CONFIGURATION:
-            words_used = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
-        else:
-            words_used = topic
+        claim, topic, rank, _, phase, *_ = statement
+        in_words = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
+        words_used = topic if claim.strength == CONFIGURATION else in_words
         opposite = self._said["fp8" if claim.says == "not_fp8" else "not_fp8"]
-        key, state = (words_used, rank is None), (claim.says, claim.recipe, opposite)
-        if self._last.get(key) != state and len(self.statements) < MAX_CLAIMS:
-            self._last[key] = state
-            self.statements.append(Statement(claim, topic, rank, phase=phase))
-            self._said[claim.says] += 1
+        key = (words_used, phase, rank if phase else rank is None)
+        said = (claim.says, claim.recipe, opposite), claim.text
+        before = self._last.get(key)
+        if before == said:
+            self.again[key] = statement
+        elif (not before or before[0] != said[0]) and len(self.statements) < MAX_CLAIMS:
+            self._last[key] = said
+            self.statements.append(statement)
+            self._said[claim.says] += phase is None
 
     def _add_layer(self, layer: LayerClaim, rank: str | None) -> None:
         """Keep what is said of layers; one whose precision came to a low one is a claim, too."""
@@ -181,7 +183,7 @@ class _Scan:
             self.layers[layer.select, layer.names] = layer
         if not layer.is_pin and "quantization_type" in layer.text:
             claim = self._claim(layer.line, layer.text, layer.framework, layer.format)
-            self._keep(claim, layer.names[0], rank)
+            self._keep(Statement(claim, layer.names[0], rank))
 
     def _ask(self, request: Request, message: Message, line: Line) -> None:
         """Keep what a setting asks for; one that is off takes back what it was before."""
@@ -207,9 +209,12 @@ class _Scan:
             legs=high_wgrad if values.get(f"{kind}_wgrad") == "false" else {},
             strength=CONFIGURATION,
         )
-        self._keep(claim, f"{CONFIGURATION} {request.key}", message.rank)
+        topic = f"{CONFIGURATION} {request.key}"
+        self._keep(Statement(claim, topic, message.rank))
         if request.is_on:
-            self.phases.update(dict.fromkeys(_healing(values, low)))
+            for phase in _healing(values, low):
+                stated = self._claim(line.number, claim.text, framework, phase.format)
+                self._keep(Statement(stated, topic, message.rank, phase=phase))
             if blocks := _first_and_last(values):
                 text = f"first_last_layers_bf16 of the dump around line {line.number}"
                 pin = LayerClaim("blocks", blocks, HIGH_PRECISION, framework, line.number, text)
@@ -227,14 +232,16 @@ def _topic(claim: Claim) -> str:
 # ---- one message
 
 
-def _claim_of(message: Message, said: Match, number: int, source: str) -> Claim | None:
+def _claim_of(message: Message, said: wording.Match, number: int, source: str) -> Claim | None:
     """Return what a message claims, or None."""
     (framework, says, _, declared), where = said
     if message.denied and (says == "fp8" or framework == OWN):
         return None
-    if says == "not_fp8" and framework == OWN and is_limited(message.text, where.end()):
+    if says == "not_fp8" and framework == OWN and wording.is_limited(message.text, where.end()):
         return None
-    sentence = message.setting.strip() if declared else sentence_of(message.text, where.end())
+    sentence = (
+        message.setting.strip() if declared else wording.sentence_of(message.text, where.end())
+    )
     counted = _COUNTS.search(sentence)
     figures = {**(counted.groupdict() if counted else {}), **where.groupdict()}
     converted, total = (int(figures[name]) if figures.get(name) else None for name in _FIGURES)
@@ -244,7 +251,7 @@ def _claim_of(message: Message, said: Match, number: int, source: str) -> Claim 
     if says == "fp8":
         named = _RECIPE.search(sentence)
         recipe = figures.get("recipe") or (named and (named["named"] or named["known"]))
-        denied = not declared and denies(sentence, where.end())
+        denied = not declared and wording.denies(sentence, where.end())
         if denied or (recipe or "").lower() in _NO_RECIPE:
             return None
         gather = _ALL_GATHER.search(sentence)
@@ -287,15 +294,9 @@ _COUNTS = re.compile(
 def claim_of_call(name: str) -> Claim:
     """Return the claim made by the call of an API, as `fp8verify run` recorded it."""
     name = clean(name)
-    framework = name.partition(".")[0][:40]
-    return Claim(
-        line=0,
-        text=f"{name[:200]}()",
-        framework=framework,
-        says="fp8",
-        source=f"{framework}'s call",
-        format="fp8",
-    )
+    whose, text = name.partition(".")[0][:40], f"{name[:200]}()"
+    source = f"{whose}'s call"
+    return Claim(line=0, text=text, framework=whose, says="fp8", source=source, format="fp8")
 
 
 # ---- formats
@@ -400,6 +401,7 @@ def _number(text: str | None, default: int = 0) -> int:
 _STEP_NUMBER = (
     r"(?:global |training |optimizer )?(?:step|iteration|iter)s?[ =#:]*(?P<{}>\d[\d_,]*)(?!\s*%)"
 )
+_HIGH = r"(?:bf16|bfloat16|fp16|high[- ]precision)"
 _COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
 # FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
 _BEGINS = re.compile(
@@ -411,7 +413,7 @@ _BEGINS = re.compile(
 # A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”. What only
 # names a precision, as “(bf16 parameters, fp8 linear layers) for 1000 steps”, is none.
 _WARM_UP = re.compile(
-    r"(?<![=:\w(])(?:bf16|bfloat16|fp16|high[- ]precision)"
+    rf"(?<![=:\w(]){_HIGH}"
     r"(?: (?:training|precision|mode|compute|only))*[, ]*"
     rf"(?:-?\s?warm-?up(?: phase)?[ :,(]*(?:for |until |of |lasts )?(?:the first )?"
     r"|\(?(?:for|during) the first |\(?(?:until|up to|till) |\(?first )"
@@ -420,18 +422,39 @@ _WARM_UP = re.compile(
 )
 
 
-def _phases_of(text: str, said: Match | None) -> tuple[PhaseClaim, ...]:
-    """Return the formats that a message claims for ranges of steps."""
-    low = format_of(text)
-    if (found := _WARM_UP.search(text)) and not is_of_another(text, found.start()):
-        last = _number(found["until"] or found["count"])
-        warm_up = PhaseClaim(HIGH_PRECISION, None, last)
-        return (warm_up, PhaseClaim(low, last + 1, None)) if low else (warm_up,)
-    if said and said[0].says == "fp8" and low and (found := _BEGINS.match(text, said[1].end())):
+# What takes a warm-up back: “Skipping the bf16 warm-up”, “BF16 warm-up finished at step 90”.
+_NO_WARM_UP = re.compile(
+    rf"\b(?:no|skip\w*|without|disabl\w+|cancel\w*|end\w*|finish\w*) (?:the )?{_HIGH}[- ]warm-?up"
+    rf"|(?<![=:\w(]){_HIGH}[- ]warm-?up(?: phase)?[ :(=-]{{1,3}}(?:is |was |now )*"
+    r"(?:disabled|skipped|off|cancel\w+|over|done|finished|ended|complete\w*)\b",
+    re.IGNORECASE,
+)
+
+
+def _phases_of(
+    message: Message, said: wording.Match | None
+) -> Iterator[tuple[PhaseClaim | None, bool]]:
+    """Yield what a message states of ranges of steps, and whether it may be of another model.
+
+    None takes back that the run begins in high precision.
+    """
+    text = message.text
+    low, prefix = format_of(text), message.before
+    if (found := _NO_WARM_UP.search(text)) is not None:
+        if wording.is_of_run(prefix, text, found):
+            yield None, False
+    elif (found := _WARM_UP.search(text)) is not None:
+        last, ours = (
+            _number(found["until"] or found["count"]),
+            wording.is_of_run(prefix, text, found),
+        )
+        for format_, first, end in ((HIGH_PRECISION, None, last), (low, last + 1, None)):
+            if format_ and ours is not False:
+                yield PhaseClaim(format_, first, end), ours is None
+    elif said and said[0].says == "fp8" and low and (found := _BEGINS.match(text, said[1].end())):
         first = _number(found["at"] or found["past"] or found["count"]) + (not found["at"])
         if first > 1:
-            return (PhaseClaim(low, first, None),)
-    return ()
+            yield PhaseClaim(low, first, None), not wording.is_of_run(prefix, text, said[1])
 
 
 def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:

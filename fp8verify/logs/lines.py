@@ -7,7 +7,9 @@ decoded a few megabytes at a time.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -86,6 +88,24 @@ def read_lines(
         elif any(map(block.lower().__contains__, words)):
             yield from _lines_with(words, block, number)
         number += block.count(b"\n")
+
+
+def read_between(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Yield the text after each of some lines in lower case, in pieces, and the line's place.
+
+    Args:
+        path: the log.
+        numbers: of the lines, from 0 on, which is before the first.
+    """
+    begin = 1
+    for block in _whole_lines(_unpacked(path, [])):
+        count = block.count(b"\n")
+        inside = [number for number in numbers if begin <= number <= begin + count]
+        lines = block.lower().split(b"\n") if inside else [block.lower()]
+        for start, end in pairwise([begin - 1, *inside, begin + len(lines)]):
+            text = b"\n".join(lines[start + 1 - begin : end - begin])
+            yield bisect_right(numbers, start) - 1, text
+        begin += count
 
 
 def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:

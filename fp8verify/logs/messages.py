@@ -42,6 +42,11 @@ class Message(NamedTuple):
     prefix: str = ""
     rank: str | None = None
 
+    @property
+    def before(self) -> str:
+        """What is before its text, a logger's names included."""
+        return self.prefix + self.setting.removesuffix(self.text)
+
 
 # Lines that differ in digits alone are alike. As many digits as before, so fp8 stays another word
 # than fp16.
@@ -92,10 +97,12 @@ OTHERS = (
     r"(?:teacher|(?<!actor)rollout|ref(?:erence)?(?:[-_ ]?(?:worker|model|policy))?(?![a-z])|reward"
     r"|draft|inference|generat(?:ion|or)|serving|vllm|sglang|trt-?llm|lmdeploy|tensorrt_?llm)"
 )
+# Models that are trained beside the one that a log is about.
+BESIDE = r"(?:critic(?!al)|discriminator|value[-_ ]?(?:model|net|func)\w*|ema(?![a-z]))"
 _DENIAL = re.compile(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
     r"|\bexpected|EngineCore|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\boff\b|^\[\s*\]$"
-    rf"|(?<![a-z]){OTHERS}"
+    rf"|(?<![a-z])(?:{OTHERS}|{BESIDE})"
     # Words that, on their own, give what follows to something else than this run; within a
     # logger's name they are those of files.
     r"|^\W*(?:eval(?:uat\w+)?|validat\w+|export\w*|baseline|next|unused|plan\w*|propos\w+|future"

@@ -81,7 +81,7 @@ _BANNER = re.compile(rf"{_RULE.pattern}|:$")
 _MAYBE = re.compile(
     rf"{_LOW}[\w.-]{{0,40}}['\"]?\s{{0,2}}(?:[:=|\u2502]|\.{{3}}|\s)"
     rf"|(?:[:=|\u2502.]|\s{{3}})\s{{0,2}}['\"]?[\w.-]{{0,40}}?{_LOW}"
-    rf"|precision[\w ]{{0,12}}['\"]?\s*[:=]",
+    rf"|precision[\w ]{{0,12}}['\"]?\s*(?:[:=|\u2502]|\.{{3}})",
     re.IGNORECASE,
 )
 _MAX_TEXT = 1 << 16

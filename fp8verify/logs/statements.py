@@ -87,6 +87,9 @@ class Statement(NamedTuple):
         rank: whose line it is; None for rank 0 too, which speaks for the run.
         steps: the first and the last step that the log names between this statement and the next.
         phase: the steps for which it holds, None for all.
+        unclear: whether its phase may be that of another model.
+        stretch: greater than that of an earlier statement if the run trained, failed or was started
+            again between the two.
     """
 
     claim: Claim
@@ -94,6 +97,8 @@ class Statement(NamedTuple):
     rank: str | None = None
     steps: tuple[int, int] | None = None
     phase: PhaseClaim | None = None
+    unclear: bool = False
+    stretch: int = 0
 
 
 class LogReading(NamedTuple):
@@ -103,15 +108,21 @@ class LogReading(NamedTuple):
         statements: in order, each wording once unless another took it back in between.
         notes: what was not read.
         layers: what is said of single layers, whether or not its section is in use.
-        phases: the formats claimed for ranges of steps.
         mention: the first line that names FP8 and claims nothing.
     """
 
     statements: Sequence[Statement] = ()
     notes: Sequence[str] = ()
     layers: Sequence[LayerClaim] = ()
-    phases: Sequence[PhaseClaim] = ()
     mention: Mention | None = None
+
+    def held_at(self, step: int | None = None) -> list[Statement]:
+        """Return what each log states before a step of the run, or None for its end."""
+        held = []
+        for source in dict.fromkeys(statement.claim.source for statement in self.statements):
+            own = [one for one in self.statements if one.claim.source == source]
+            held += _resolved(_before(own, step))
+        return held
 
     def claims_at(self, step: int | None = None, counted: Sequence[int] = ()) -> list[Claim]:
         """Return what the statements of each log come to before a step of the run, or its end.
@@ -119,13 +130,14 @@ class LogReading(NamedTuple):
         Args:
             step: the first step of a window; None for the end of the run.
             counted: its steps as the log's own lines count them: what holds for a range of steps
-                counts if one of these is in it.
+                counts if one of these is in it; if all are in high precision, nothing claims more.
         """
         found: dict[tuple[str, str, str], Claim] = {}
-        held = [s for s in self.statements if not s.phase or any(map(s.phase.covers, counted))]
-        for source in dict.fromkeys(statement.claim.source for statement in held):
-            own = [one for one in held if one.claim.source == source]
-            for claim in _resolved(_before(own, step)):
+        held = self.held_at(step)
+        is_high = {phase_at(held, number, (0,)) for number in counted} == {HIGH_PRECISION}
+        for one in held:
+            if one.phase is None or any(map(one.phase.covers, counted)):
+                claim = (_revoked(one) if is_high and one.claim.says == "fp8" else one).claim
                 found.setdefault((claim.framework, claim.text, claim.says), claim)
         return list(found.values())
 
@@ -135,22 +147,39 @@ class LogReading(NamedTuple):
         return tuple(one for one in self.layers if not one.section or one.section in formats)
 
 
+def phase_at(statements: Iterable[Statement], step: int, ranks: Sequence[int] = ()) -> str | None:
+    """Return the format that is stated for a step on some ranks, None if nothing is."""
+    held = [one for one in statements if not one.unclear and one.claim.says != "revoked"]
+    numbers = (None, *map(str, ranks))
+    phases = [one.phase for one in held if one.phase and (not ranks or one.rank in numbers)]
+    current = [phase.format for phase in phases if phase.covers(step)]
+    later = any((phase.first_step or 0) > step for phase in phases)
+    return current[-1] if current else HIGH_PRECISION if later else None
+
+
 def _before(statements: list[Statement], step: int | None) -> list[Statement]:
-    """Return the statements up to the last attempt's arrival at a step; all if it is not told."""
-    known = [(place, one.steps) for place, one in enumerate(statements, 1) if one.steps]
-    arrived = [place for place, (first, last) in known if step and first <= step <= last]
+    """Return the statements up to the last attempt's arrival at a step; all if it is not told.
+
+    Before the first statement, which says nothing, a run may have come by a step that is not named.
+    """
+    arrived = [
+        place
+        for place, one in enumerate(statements, 1)
+        if one.steps and step is not None
+        if (one.steps[0] if place > 1 else 0) <= step <= one.steps[1]
+    ]
     return statements[: arrived[-1]] if arrived else statements
 
 
-def _resolved(statements: Iterable[Statement]) -> list[Claim]:
+def _resolved(statements: Iterable[Statement]) -> list[Statement]:
     held: list[Statement] = []
     for statement in statements:
         held = [_after(one, statement) for one in held]
         denied = statement.claim.strength == CONFIGURATION and any(
-            one.claim.says == "not_fp8" and one.rank is None for one in held
+            one.claim.says == "not_fp8" and one.rank is None and one.phase is None for one in held
         )
         held.append(_revoked(statement) if denied else statement)
-    return [one.claim for one in held if one.claim.says != "off"]
+    return [one for one in held if one.claim.says != "off"]
 
 
 def _after(earlier: Statement, later: Statement) -> Statement:
@@ -167,6 +196,11 @@ def _after(earlier: Statement, later: Statement) -> Statement:
         and other.converted is None
         and earlier.claim.converted != 0
     )
+    if earlier.phase is not None and other.says == "fp8":
+        # A program that is started again states its phases again.
+        contradicted = later.stretch > earlier.stretch
+    elif later.phase is not None:
+        contradicted = contradicted and other.says == "fp8"
     return _revoked(earlier) if replaced or contradicted else earlier
 
 

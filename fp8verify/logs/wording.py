@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fp8verify.frameworks.expressions import MAX_TEXT
 from fp8verify.frameworks.known import OWN, Framework, frameworks
-from fp8verify.logs.messages import OTHERS
+from fp8verify.logs.messages import BESIDE, OTHERS
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])(?:[_-](?:e4m3|e5m2|e2m1|hybrid))?"
 # What `<NAME>` means in a row.
@@ -26,7 +26,7 @@ _PARTS = {
     r"|(?:linear|nn\.Linear)s?(?: layers?| modules?)?|layers|GEMMs?|matmuls?|recipe|autocast"
     r"|compute|precision|scaling|(?:MoE |grouped )?experts|MoE(?: training)?|conversion|backend)",
     "ON": r"(?:active|enabled|activated|applied|turned on|switched on|in use|on\b(?! \w))",
-    "OFF": r"(?:disabled|inactive|off\b|(?:turned|switched) off"
+    "OFF": r"(?:(?:being |gets? |got )?(?:disabled|inactive|off\b|(?:turned|switched|shut) off)"
     r"|not (?:enabled|active|applied|used))",
     "FALLS_BACK": r"(?:(?:fall|falling|fell|going|switch(?:ing|ed)|chang(?:ing|ed)"
     r"|revert(?:ing|ed)?)(?: back)?|continu(?:ing|es)|re-?(?:start|launch|run|try)\w*"
@@ -72,7 +72,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 # A line without any of these words, in lower case, is not looked at; a line with one is looked
 # at more closely only where it also says that something is done.
-_WORDS = ("fp8", "float8", "fp4", "float4", " bf16")
+_WORDS = ("fp8", "float8", "fp4", "float4", "bf16")
 
 
 class Words(NamedTuple):
@@ -107,7 +107,7 @@ def _words(known: tuple[Framework, ...]) -> Words:
 _DEEDS = re.compile(
     r"train|warm|disab|conver|swapp|appl|enabl|activ|precision|recipe|quanti[sz]|using|replac|wrapp"
     r"|fall|fell|fail|revert|continu|running|insufficient|support|gather|requested|turn|switch|avail"
-    r"|re-?start|launch|retry|rerun|anneal|until|autocast"
+    r"|re-?start|launch|retry|rerun|anneal|until|for the first|autocast"
     r"|: ?o(?:n|ff)\b",
     re.IGNORECASE,
 )
@@ -137,14 +137,13 @@ def match(text: str, named: str = "") -> Match | None:
             found = wording.pattern.match(text)
         if found:
             return wording, found
-    if _TAKES_BACK.search(text):
-        own = [row for row in patterns() if row.framework == OWN and row.says == "not_fp8"]
-        condition = _CONDITION.search(text)
-        end = min(_MAX_CLAUSES, condition.start() if condition else _MAX_CLAUSES)
-        for clause in _CLAUSE.finditer(text, 0, end):
-            for wording in own:
-                if found := wording.pattern.match(text, clause.end()):
-                    return wording, found
+    own = [row for row in patterns() if row.framework == OWN and row.says == "not_fp8"]
+    condition = _CONDITION.search(text)
+    end = min(_MAX_CLAUSES, condition.start() if condition else _MAX_CLAUSES)
+    for clause in _CLAUSE.finditer(text, 0, end):
+        for wording in own:
+            if found := wording.pattern.match(text, clause.end()):
+                return wording, found
     return None
 
 
@@ -152,25 +151,25 @@ _MAX_CLAUSES = 2000
 _CLAUSE = re.compile(
     r"[:,;.!)] (?:so |and |therefore |then |now )?|\s(?:-+|=+>|->|[\u2013\u2014]) "
 )
-_TAKES_BACK = re.compile(
-    r"disab|turn|switch|fall|fell|revert|instead|without|continu|inactive|retry|re-?start|re-?launch"
-    r"|re-?run|anneal|deactiv|avail|support|not ",
-    re.IGNORECASE,
-)
 # What is only said to be possible, or of another model while nothing is said of the actor.
 _CONDITION = re.compile(
     r"\b(?:if|when|unless|may|might|can|could(?! not)|should|would|will|note|hint|tip|help|usage)\b"
     r"|[\"?]"
-    rf"|\b(?:plan\w*|{OTHERS})(?!.*\bactor\b)",
+    rf"|\b(?:plan\w*|{OTHERS}|{BESIDE})(?!.*\bactor\b)",
     re.IGNORECASE,
+)
+_OTHERS = (
+    r"(?:kv[-_ ]?cache|attention(?!\s*(?:and|&|\+|,|/))|optimi[sz]er|all[-_ ]to[-_ ]all|comm\w*"
+    r"|all[-_ ]?gather|dataset|storage|teacher|reference|ref|reward|draft|checkpoint|inference"
+    r"|rollouts?|vllm|sglang|eval\w*|vae|text[-_ ]encoders?|frozen|serving|export)"
 )
 # What follows a denial and limits it: to some layers, steps or tensors, or to a condition.
 _LIMITED = re.compile(
     r"\s*(?:,\s*)?\(?(?:(?:only )?(?:for|in|on|during|of|inside|within|at)\s+(?!(?:(?:the|all"
-    r"|this|these|your)\s+){0,2}(?:config\w*|settings?|arguments?|args|flags?|entire|whole|rest|remain\w*"
+    r"|this|these|your)\s+){0,2}(?:good|config\w*|settings?|arguments?|args|flags?|entire|whole|rest|remain\w*"
     r"|runs?|training|job|model|devices?|gpus?|hardware|nodes?|cuda|cpu|rocm|sm_?\d+|compute|platform"
     r"|machine|bf16|annealing|cool\w*|every\w*|all|phase|linears?|[AHB]\d00|[\w.]+\s(?:gpu|device)s?)\b)"
-    r"|if|when|unless|while|until|till|by default|yet\b)",
+    rf"|if|when|unless|while|until|till|by default|yet\b|{_OTHERS}\b)",
     re.IGNORECASE,
 )
 
@@ -188,7 +187,7 @@ _SENTENCE = re.compile(
 _FOLLOWS = re.compile(
     r"\s*(?:$|[,;!()\[\]|=\u2013\u2014\u2026\u2713\u2714\u2705]|\.(?!\w)|:|(?:(?<=\s)/|-)(?=[\s>-])"
     r"|(?:on|for|with|using|in|to|across|at|by|via|from|and|but|of|successfully|recipe|scaling|now"
-    r"|layers?|modules?|training|linear)\b)|\s{2,}",
+    r"|layers?|modules?|training|linear|\w+Scaling)\b)|\s{2,}",
     re.IGNORECASE,
 )
 # What says nothing against it: compile=False, fp8 all-gather enabled: False, skipped 1 (too small).
@@ -202,13 +201,10 @@ _ASIDES = re.compile(
     r"|[,;|] ?(?:resum|eval|checkpoint|sav|log|lr|compar)[^;|]*"
     r"|^ for \d[\d_,]* (?:steps|epochs|iter\w*)"
     # from the beginning on
-    r"|\b(?:from|at|since|starting(?: at| from)?) (?:step|iter(?:ation)?) [01]\b",
+    r"|\b(?:from|at|since|starting(?: at| from)?) (?:(?:step|iter(?:ation)?) [01]\b"
+    r"|the (?:very )?(?:first step|start|beginning))"
+    r"|\w+Scaling\(\)|\bno (?:(?:bf16|high[- ]precision)[- ])?warm-?up",
     re.IGNORECASE,
-)
-_OTHERS = (
-    r"(?:kv[-_ ]?cache|attention(?!\s*(?:and|&|\+|,|/))|optimi[sz]er|all[-_ ]to[-_ ]all|comm\w*"
-    r"|all[-_ ]?gather|dataset|storage|teacher|reference|ref|reward|draft|checkpoint|inference"
-    r"|rollouts?|vllm|sglang|eval\w*|vae|text[-_ ]encoders?|frozen|serving|export)"
 )
 # The one rule: what follows a claim and has one of these takes it back, or is not understood. A
 # claim is compared with every step of the window, so a condition and a later beginning do, too.
@@ -233,9 +229,30 @@ _DENIAL = re.compile(
 _ANOTHER = re.compile(
     r"\b(?:no|not|without|skip\w*|if|when|unless|may|might|could|would|should|plan\w*|baseline"
     r"|previous|prior|last|earlier|other|old|paper|notes?|option\w*|run [A-Z]"
-    rf"|\w*heads?|\w*embed\w*|norms?|gradients?|{_OTHERS})\b",
+    rf"|\w*heads?|\w*embed\w*|norms?|gradients?|{_OTHERS}|{BESIDE}\w*)(?![a-z])",
     re.IGNORECASE,
 )
+_OF_ANOTHER = re.compile(
+    rf"\b(?:if|when|unless)\b|(?:\b(?:for|of|on|by)|\()\s*(?:the )?(?:{_OTHERS}|{BESIDE})(?![a-z])",
+    re.IGNORECASE,
+)
+# The words in which a program says what its own run does, and those of loggers and launchers.
+_OWN_WORD = re.compile(
+    r"(?:pre)?train(?:s|ed|ers?|ing)?|polic(?:y|ies)|actor|student|model|llm|main|base|network|this|our"
+    r"|run(?:s|ning|ner)?|start\w*|begin\w*|warm\w*|up|us(?:e|es|ing)|go(?:es|ing)?|stay\w*|keep\w*|stat\w+"
+    r"|mode|phase|stage|step|config\w*|schedule|recipe|precision|mixed|loss|scal\w+|\w+wise|(?:mx|nv)?fp|bf"
+    r"|b?float|e|m|linears?|layers?|modules?|gemms?|compute|active|enabled?|first|initial\w*|then|now|still"
+    r"|the|we|it|an?|i|is|are|was|will|be|in|to|at|of|on|by|for|from|with|and|after|until|all|full|pure|only"
+    r"|root|logg\w+|logs?|console|std\w*|out|err(?:or)?|info|debug|warn(?:ing)?|notice|trace|success|critical"
+    r"|rank|local|global|worker|dict|ray|gpu|cuda|node|host|proc(?:ess)?|default|pid|ip|torch\w*|titan|megatron"
+    r"|nemo|axolotl|accelerate|deepspeed|composer|lightning|transformers",
+    re.IGNORECASE,
+)
+# Files, paths of modules, dates and what else has a digit.
+_PLACE = re.compile(
+    r"[A-Z][a-z]{2} +\d|[^\s\[\](){}|]*(?:\d|[^\s:]\.[a-z]|[^\s]:[^\s]|__)[^\s\[\](){}|]*"
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _CLOSED_QUOTE = re.compile(r"([\"'`])\s*[,)\]}; +\\]*$")
 
 
@@ -256,10 +273,19 @@ def denies(sentence: str, end: int) -> bool:
     )
 
 
-def is_of_another(text: str, end: int) -> bool:
-    """Whether what is before a place of a message gives what follows to another model or tensor.
+def is_of_run(prefix: str, text: str, found: re.Match[str]) -> bool | None:
+    """Whether a part of a message is about this run; None where an unknown word may say whose.
 
-    So do a plan, a condition and an earlier run.
+    Another model, tensor or run is named before or after it; so is a plan and a condition.
+
+    Args:
+        prefix: what loggers and launchers wrote before the message.
+        text: the message.
+        found: the part.
     """
-    start = max(text.rfind(stop, 0, end) for stop in (";", ". "))
-    return _ANOTHER.search(text, max(0, start), end) is not None
+    start = max(text.rfind(stop, 0, found.start()) for stop in (";", ". ")) + 1
+    before = text[start : found.start()]
+    if _ANOTHER.search(before) or _OF_ANOTHER.search(text, found.end()):
+        return False
+    words_used = _WORD.findall(f"{_PLACE.sub(' ', prefix)} {before}")
+    return True if all(map(_OWN_WORD.fullmatch, words_used)) else None

@@ -193,7 +193,6 @@ def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
         [*(statement for reading in read for statement in reading.statements), *calls_made],
         [note for reading in read for note in reading.notes],
         [claim for reading in read for claim in reading.layers],
-        [claim for reading in read for claim in reading.phases],
         next(mentions, None),
     )
 

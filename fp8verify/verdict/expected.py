@@ -20,7 +20,7 @@ from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim, LogReading, PhaseClaim
+from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim, LogReading, Statement, phase_at
 from fp8verify.report.model.parts import Claim, ExpectedReport, Mention
 from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.text import patterns
@@ -50,7 +50,8 @@ class Promises(NamedTuple):
         formats: by leg, the format or "high_precision" that the modules promise, or the log if no
             module does; empty if it is open.
         layers: the log's statements on single layers, including pins to high precision.
-        phases: the log's statements on ranges of steps, if its own lines count them as the traces.
+        phases: the log's statements on ranges of steps, if its own lines count them as the traces;
+            those that hold before the window.
         mention: the first line of the log that names FP8 and claims nothing.
         listed: how many ranks left a module list.
     """
@@ -60,7 +61,7 @@ class Promises(NamedTuple):
     emulated: tuple[ModuleRecord, ...]
     formats: dict[Leg, frozenset[str]]
     layers: tuple[LayerClaim, ...] = ()
-    phases: tuple[PhaseClaim, ...] = ()
+    phases: tuple[Statement, ...] = ()
     mention: Mention | None = None
     listed: int = 0
 
@@ -69,11 +70,15 @@ class Promises(NamedTuple):
         about = [promise for promise in self.layers if promise.covers(module)]
         return about[-1] if about and about[-1].is_pin else None
 
-    def phase_of(self, step: int) -> str | None:
-        """Return the format that the log promises for a step, None if there is no promise."""
-        current = next((phase.format for phase in self.phases if phase.covers(step)), None)
-        later = any((phase.first_step or 0) > step for phase in self.phases)
-        return HIGH_PRECISION if current is None and later else current
+    def is_high(self, rank: RankEvidence, place: int) -> bool:
+        """Whether the log states that a step of a rank does not yet run in low precision."""
+        step = rank.trace.steps[place].number
+        return phase_at(self.phases, step, rank.numbers) == HIGH_PRECISION
+
+    def is_due(self, rank: RankEvidence) -> bool:
+        """Whether low precision is promised of a rank, and of one of its steps."""
+        steps = range(len(rank.trace.steps))
+        return self.any and not (steps and all(self.is_high(rank, place) for place in steps))
 
     @property
     def said(self) -> list[Claim]:
@@ -136,9 +141,11 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     emulated = tuple(module for module in modules if module.state in EMULATED)
     steps = [step.number for rank in ranks for step in rank.trace.steps]
     counted = steps if _counts_alike(ranks, steps) else []
-    claims = said.claims_at(min(steps, default=None), counted)
+    first = min(steps, default=None)
+    claims = said.claims_at(first, counted)
     formats = _of_modules(converted or emulated) or _of_claims(claims)
-    layers, phases = said.layers_for(claims), tuple(said.phases) if counted else ()
+    phases = tuple(one for one in said.held_at(first) if one.phase and counted)
+    layers = said.layers_for(claims)
     return Promises(tuple(claims), converted, emulated, formats, layers, phases, said.mention)
 
 
@@ -210,8 +217,7 @@ class Stated:
     def __call__(self, cell: Cell, ran: Tally) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
         rank, promises = self._ranks[cell.rank], self._promises
-        step = rank.trace.steps[cell.step].number if cell.step >= 0 else None
-        if step is not None and promises.phase_of(step) == HIGH_PRECISION:
+        if cell.step >= 0 and promises.is_high(rank, cell.step):
             return 0.0
         if any(map(promises.leaves_high, _LEGS_OF.get(cell.leg, (cell.leg,)))):
             return 0.0
@@ -258,7 +264,7 @@ class Stated:
         if known_flops(rank.linear) is None or grid.total(known).total < 1 - NEGLIGIBLE:
             return None
         left = [m for m in modules if not any(self.is_low(m, leg) for leg in LEGS)]
-        high = any(promises.phase_of(step.number) == HIGH_PRECISION for step in rank.trace.steps)
+        high = any(promises.is_high(rank, step) for step in range(len(rank.trace.steps)))
         return ExpectedReport(
             share_of_flops=round(sum(grid.stated[c] * grid.cells[c].total for c in known), 6),
             measured_share_of_flops=round(grid.total(cells).low, 6),

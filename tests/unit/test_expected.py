@@ -111,3 +111,21 @@ def test_models_need_not_run_equally_often(models: str, share: float, tmp_path: 
     low, high = (f"{model}.up.{number}" for number, model in enumerate(models))
     listed = [module(low, N, K), module(high, N, K, "high_precision")]
     assert present(build.capture(*listed).ranks[0].expected).share_of_flops == share
+
+
+@pytest.mark.parametrize(
+    ("whose", "low", "verdict"),
+    [("", 100, "INACTIVE"), ("aux: ", 100, "INCONCLUSIVE"), ("Critic: ", 100, "CONTRADICTED"),
+     ("", 101, "ACTIVE"), ("aux: ", 101, "INCONCLUSIVE"), ("Critic: ", 101, "PARTIAL")],
+)  # fmt: skip
+def test_a_phase_of_what_may_be_another_model_acquits_nobody(
+    whose: str, low: int, verdict: str, build: TraceBuilder
+) -> None:
+    for step in (100, 101):
+        build.step(step).linear(M, N, K, fp8=step < low)
+    losses = "".join(f"step {step} loss 2.1\n" for step in range(20, 120, 10))
+    log = f"FP8 training enabled\n{whose}training in bf16 for the first 2000 steps\n{losses}"
+    report = build.report(log=log)
+    assert report.verdict == verdict
+    accuses = {"claimed-not-active", "step-without-fp8"} & codes(report)
+    assert bool(accuses) is bool(whose)

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from fp8verify.logs.claims import read_claims
-from fp8verify.logs.statements import LogReading
+from fp8verify.logs.statements import LogReading, PhaseClaim
 from tests.log_text import read_text
 
 PREFIX = "[rank0]:[titan] 2026-08-21 12:00:00,000 - root - INFO - "
 MATCH = "Context (MatchContext(module_path='{}', layer_number=0)) matched to quant config \"{}\""
+
+
+def phases_of(found: LogReading) -> list[PhaseClaim]:
+    return [one.phase for one in found.statements if one.phase]
 
 
 def read(*lines: str) -> LogReading:
@@ -119,15 +123,15 @@ def test_a_claim_may_hold_for_some_steps_only(
     line: str, phases: list[tuple[str, int | None, int | None]]
 ) -> None:
     found = read(line)
-    assert [(p.format, p.first_step, p.last_step) for p in found.phases] == phases
-    for phase, (_, first, last) in zip(found.phases, phases, strict=True):
+    assert [(p.format, p.first_step, p.last_step) for p in phases_of(found)] == phases
+    for phase, (_, first, last) in zip(phases_of(found), phases, strict=True):
         assert phase.covers(first or last or 0)
         assert not phase.covers((first or 1) - 1 if first else (last or 0) + 1)
 
 
 def test_a_recipe_that_heals_has_two_phases_of_low_precision() -> None:
     found = read("fp4: e2m1", "fp4_recipe: nvfp4", "healing_iter: 350", "healing_precision: FP8_DS")
-    assert [(p.format, p.first_step, p.last_step) for p in found.phases] == [
+    assert [(p.format, p.first_step, p.last_step) for p in phases_of(found)] == [
         ("nvfp4", None, 350),
         ("fp8", 351, None),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.logs.claims import read_claims
+from fp8verify.logs.statements import phase_at
 from tests.log_text import labelled_lines, read_text
 
 
@@ -116,3 +117,63 @@ def test_what_is_said_after_the_window_does_not_count(tmp_path: Path) -> None:
     assert [claim.says for claim in found.claims_at(10)] == ["fp8"]
     assert [claim.says for claim in found.claims_at(60)] == ["revoked", "not_fp8"]
     assert [claim.says for claim in found.claims_at()] == ["revoked", "not_fp8"]
+
+
+def steps(first: int, last: int) -> str:
+    return "\n".join(f"step {number} loss 2.0" for number in range(first, last))
+
+
+PHASE = "Training in bf16 for the first 2000 steps"
+WINDOW = steps(490, 520)
+HIGH = "high_precision"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stated"),
+    [
+        ([CLAIM, PHASE, WINDOW], HIGH),
+        ([PHASE, CLAIM, WINDOW], HIGH),
+        ([PHASE, WINDOW, CLAIM], HIGH),
+        ([PHASE, CLAIM, steps(1, 9), CLAIM, WINDOW], None),
+        ([PHASE, "RuntimeError: NCCL error", CLAIM, WINDOW], None),
+        ([PHASE, "launching attempt 2", f"{CLAIM}, no warm-up", WINDOW], None),
+        ([PHASE, steps(1, 9), "restart 1", PHASE, CLAIM, WINDOW], HIGH),
+        ([PHASE, steps(1, 9), PHASE.replace("2000", "100"), CLAIM, WINDOW], None),
+        ([PHASE, CLAIM, "Skipping bf16 warm-up", WINDOW], None),
+        ([PHASE, CLAIM, steps(1, 9), "bf16 warm-up: finished", WINDOW], None),
+        ([PHASE, CLAIM, "lr warm-up: disabled", WINDOW], HIGH),
+        ([CLAIM, f"[trainer] {PHASE}", WINDOW], HIGH),
+        ([CLAIM, f"(PolicyWorker pid=3) {PHASE}", WINDOW], HIGH),
+        ([CLAIM, f"Critic: {PHASE}", WINDOW], None),
+        ([CLAIM, f"navigator/{PHASE}", WINDOW], None),
+        ([CLAIM, f"INFO Foo: {PHASE}", WINDOW], None),
+        ([CLAIM, f"{PHASE} (critic)", WINDOW], None),
+    ],
+)
+def test_a_phase_is_stated_as_a_claim_is(lines: list[str], stated: str | None) -> None:
+    assert phase_at(read_text("\n".join(lines)).held_at(500), 500) == stated
+
+
+def test_an_unknown_name_makes_a_phase_unclear_and_a_rank_its_own() -> None:
+    (foo,) = (one for one in read_text(f"[foo] {PHASE}").statements if one.phase)
+    assert foo.unclear
+    held = read_text(f"[rank3]: {PHASE}").held_at()
+    assert [phase_at(held, 9, ranks) for ranks in ((0,), (3,))] == [None, HIGH]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([WINDOW, CLAIM], []),
+        ([steps(505, 520), CLAIM], []),
+        (["Resuming from step 500", CLAIM, steps(501, 520)], ["fp8"]),
+        ([CLAIM, PHASE, WINDOW], ["revoked", "not_fp8"]),
+        (["Mixed precision type: fp8", steps(1, 9), "Mixed precision type: bf16"], ["revoked"]),
+        ([CLAIM, "nan: turning FP8 off for good", WINDOW], ["revoked", "not_fp8"]),
+        ([CLAIM, "turning FP8 off for lm_head", WINDOW], ["fp8"]),
+        ([CLAIM, "turning off FP8 all-gather", WINDOW], ["fp8"]),
+    ],
+)
+def test_what_holds_at_a_window(lines: list[str], says: list[str]) -> None:
+    claims = read_text("\n".join(lines)).claims_at(500, range(500, 503))
+    assert [claim.says for claim in claims] == says

@@ -54,13 +54,27 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
             what = f"the model's {_modules(promises.emulated)} emulate FP8, and"
         case = "" if rank.has_fp8_units else "no-units"
         yield finding("emulated", case, what=what, ran=ran)
-    if promises.any and not rank.trace.health.skipped_events:
+    if promises.is_due(rank) and not rank.trace.health.skipped_events:
         case, cause = cause_without_fp8(rank, promises)
         case = "emulated" if emulates else case
         if not rank.has_fp8_units:
             case, cause = "no-units", ""
         name, said, why = promises.name, _promise(promises), f": {cause}" if cause else ""
         yield finding("claimed-not-active", case, format=name, promise=said, ran=ran, cause=why)
+
+
+def phase_of_another(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+    """Steps without FP8 in a phase that the log states of this or of another model."""
+    low = {row.step for row in rank.trace.trained if row.precision.is_low}
+    high = [step.number for place, step in enumerate(rank.trace.steps) if place not in low]
+    for one in promises.phases if low or promises.any else ():
+        steps = [number for number in high if one.phase and one.phase.covers(number)]
+        if steps and one.unclear and one.claim.says == "not_fp8":
+            named, said = counted(len(steps), "step"), one.claim
+            yield finding(
+                "step-without-fp8", "unclear", steps=named, place=said.place, text=said.text
+            )
+            return
 
 
 def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
