@@ -91,6 +91,11 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
         """The GEMMs of layers that only run forward, or without evidence that they train."""
         return [row for row in self.gemms if not row.trained and row.leg is not Leg.ATTENTION]
 
+    @property
+    def unexplained(self) -> list[GemmRow]:
+        """The GEMMs outside of operators of which nothing shows whether they train."""
+        return [row for row in self.untrained if row.leg is Leg.UNKNOWN]
+
     @cached_property
     def attention(self) -> list[GemmRow]:
         """The products of attention."""

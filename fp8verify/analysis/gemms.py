@@ -99,12 +99,15 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
         gemm.leg = owners.get(gemm.kind_id, gemm.leg)
     legs.place_gemms(of_layers)
     nodes = pairing.nodes_of(of_layers)
+    pairing.settle_delayed(gemms, nodes)
+    of_layers = [gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)]
     pairing.settle_by_node(of_layers, nodes)
     forward = legs.surely_forward(trace, kinds)
-    legs.settle_by_shape(of_layers, forward)
+    legs.settle_by_shape(of_layers, nodes, forward)
     if trace.in_flops:
         legs.doubt(of_layers)
     pairing.pair(of_layers, nodes, whole=bool(trace.steps))
+    pairing.settle_outside(trace, of_layers, nodes)
     pairing.settle_optimizer(of_layers, forward)
     pairing.number_micro_batches(trace, kinds, of_layers)
     return gemms

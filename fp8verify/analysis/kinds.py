@@ -214,6 +214,13 @@ class Gemm(Struct):
         return ANY_SIZE if self.shape is None else self.shape[1:]
 
 
+class Node(NamedTuple):
+    """A node of autograd: the GEMMs of the call that made it, and those that it launched."""
+
+    forward: list[Gemm]
+    gradients: list[Gemm]
+
+
 class KindTotal(NamedTuple):
     """All launches of a kind that is not a GEMM, and what a GEMM has in addition."""
 

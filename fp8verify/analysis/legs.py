@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, Node, gemm_shape
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.kernels.operators import OPERATORS, find, function_of
 from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
@@ -152,25 +152,32 @@ def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
 _PARTS: Final = {Leg.DGRAD: (1, 0), Leg.WGRAD: (0, 1), Leg.BACKWARD: (1 / 2, 1 / 2)}
 
 
-def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
+def settle_by_shape(
+    gemms: Sequence[Gemm], nodes: Mapping[int, Node], surely_forward: frozenset[int]
+) -> None:
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
     sure = Counter(shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward)
     unsure = (shape for gemm, shape in shaped if gemm.kind_id not in surely_forward)
     outside = Counter(_wgrad_of(shape, sure) for shape in unsure)
     tokens = {m for m, _, _ in sure}
-    # Where autograd numbers calls, one without a node has no gradient: an optimizer's product.
-    is_numbered = any(gemm.makes >= 0 for gemm in gemms)
+    # Where autograd numbers calls, one without a node has no gradient: an optimizer's product. One
+    # that is no node's last call only has the number of the next node; a joint graph has no nodes.
+    trains = {node.forward[0].call for node in nodes.values() if node.gradients}
+    numbered = {gemm.call for gemm in gemms if gemm.makes >= 0}
+    makers = {node.forward[0].call for node in nodes.values()} if trains else numbered
     dgrad: dict[_Size, float] = defaultdict(float)
     wgrad: dict[_Size, float] = defaultdict(float)
-    in_backward = False
+    turned: set[int] = set()
+    after_gradient = False
     for gemm, following in zip_longest(gemms, gemms[1:]):
         leg, shape = gemm.leg, gemm.shape
         if shape is None or shape.batch != 1:
             continue
         of_dgrad = (shape.m, shape.k, shape.n)
-        if leg is Leg.FPROP and gemm.kind_id not in surely_forward:
+        if leg is Leg.FPROP and gemm.kind_id not in surely_forward and gemm.call not in trains:
             is_dgrad = dgrad[of_dgrad] > 0
+            in_backward = after_gradient and gemm.step in turned
             # As many outputs as tokens make wgrad and a forward GEMM alike.
             is_alike = shape.k in (shape.m, shape.n) and shape.m in tokens
             if wgrad[_wgrad_of(shape, wgrad)] > 0 and (
@@ -181,7 +188,7 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
                 leg = Leg.DGRAD
         elif leg is Leg.BACKWARD and sure[of_dgrad] and outside[of_dgrad] >= sure[of_dgrad]:
             leg = Leg.DGRAD  # wgrad of these layers runs outside
-        if leg is Leg.FPROP and (gemm.makes >= 0 or not is_numbered):
+        if leg is Leg.FPROP and (gemm.call in makers or not makers):
             dgrad[shape[1:]] += 1
             wgrad[shape[1:]] += 1
             tokens.add(shape.m)
@@ -190,7 +197,9 @@ def settle_by_shape(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> No
         parts = fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
         dgrad[of_dgrad] -= parts[0]
         wgrad[of_wgrad] -= parts[1]
-        in_backward = leg is not Leg.FPROP
+        after_gradient = leg is not Leg.FPROP
+        if after_gradient:
+            turned.add(gemm.step)
         gemm.leg = leg
 
 

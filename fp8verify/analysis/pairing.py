@@ -22,15 +22,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, layer_shapes
-from fp8verify.analysis.purpose import is_update, multiplies_square
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, layer_shapes
+from fp8verify.analysis.legs import layout_leg
+from fp8verify.analysis.purpose import is_of_backward, is_update, multiplies_square
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
 from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
+from fp8verify.trace.tables import Launch
 
 # The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
 _GRAPH: Final = "CompiledFunction"
@@ -90,11 +92,7 @@ class _Waiting:
         return next((size for size in of_wgrad + of_dgrad if size in self._open), ANY_SIZE)
 
 
-class Node(NamedTuple):
-    """A node of autograd: the GEMMs of the call that made it, and those that it launched."""
-
-    forward: list[Gemm]
-    gradients: list[Gemm]
+_NO_NODE: Final = Node([], [])
 
 
 def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
@@ -176,37 +174,75 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
         if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
             waiting.recompute(gemm, of_call=waiting is not of_all)
         elif gemm.leg in BACKWARD_LEGS:
-            gemm.forward = waiting.take(gemm)
+            gemm.forward = waiting.take(gemm) or gemm.forward
             call = nodes[gemm.node].forward if waiting is not of_all else []
             if call and not any(name.startswith(_GRAPH) for name in call[0].kind.op.around):
                 for forward in call:  # of a layer they train together, of a graph they need not
                     forward.trained = True
         if gemm.leg is Leg.FPROP:
             of_all.add(gemm)
-    _settle_delayed(products, nodes)
+    # Steps that are cut between forward and backward pass end with a forward pass that trains.
+    whole = whole and not any(
+        gemm.forward and gemm.forward.step < gemm.step and gemm.node == gemm.forward.makes >= 0
+        for gemm in products
+    )
     last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0)
     for gemm in () if whole else products[last:]:
         gemm.trained |= gemm.leg is Leg.FPROP
 
 
-def _settle_delayed(products: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
-    """Let products that may be delayed gradients be gradients.
+def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
+    """Let products that may be delayed gradients be gradients, whoever launched them.
 
-    Zero-bubble schedules compute wgrad when its node is over. Without shapes it is told by number:
-    as many products outside of nodes, behind the first gradient, as gradients inside are missing.
+    Zero-bubble schedules compute wgrad when its node is over, others in a hook of the optimizer's.
+    Where shapes do not tell, it is told by number: as many products outside of nodes, behind the
+    first gradient, as gradients inside are missing. They are taken in the order of the nodes.
     """
-    missing: Counter[int] = Counter()
-    for forward, gradients in nodes.values():
-        if gradients:
-            missing[gradients[0].step] += 2 * len(forward) - len(gradients)
+    missing: dict[int, list[int]] = defaultdict(list)
     outside: dict[int, list[Gemm]] = defaultdict(list)
-    for _, gemm in _after_gradients(products):
-        if gemm.makes < 0 and gemm.shape is None:
+    for gemm in gemms:
+        forward, gradients = nodes.get(gemm.node, _NO_NODE)
+        if gradients and gradients[0] is gemm:
+            missing[gemm.step] += [gemm.node] * (2 * len(forward) - len(gradients))
+        elif max(gemm.node, gemm.makes) < 0 and gemm.step in missing and gemm.kind.multiplies:
             outside[gemm.step].append(gemm)
-    for step, delayed in outside.items():
-        if HALF * missing[step] <= len(delayed) <= missing[step]:
-            for gemm in delayed:
-                gemm.leg, gemm.trained = Leg.BACKWARD, True
+    for step, products in outside.items():
+        numbers = missing[step]
+        sizes = {gemm.size for number in numbers for gemm in nodes[number].forward}
+        delayed = [gemm for gemm in products if _may_be_delayed(gemm, sizes)]
+        if not HALF * len(numbers) <= len(delayed) <= len(numbers):
+            continue
+        if len(delayed) == len(numbers):
+            for forward, gradients in map(nodes.__getitem__, set(numbers)):
+                if len(forward) == len(gradients) == 1 and gradients[0].leg is Leg.BACKWARD:
+                    gradients[0].leg = Leg.DGRAD
+        for gemm, number in zip(delayed, numbers, strict=False):
+            gemm.leg, gemm.node, gemm.forward = Leg.WGRAD, number, nodes[number].forward[0]
+
+
+def _may_be_delayed(gemm: Gemm, sizes: Container[_Size]) -> bool:
+    """Whether a product outside of nodes may be wgrad of a layer of one of some sizes."""
+    if gemm.leg is Leg.OPTIMIZER and gemm.shape is not None:
+        _, m, n, k = gemm.shape
+        return (k, m, n) in sizes or (k, n, m) in sizes
+    vague = gemm.leg in (*VAGUE_LEGS, Leg.OPTIMIZER)
+    return vague or (gemm.leg is Leg.FPROP and gemm.shape is None)
+
+
+def settle_outside(trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
+    """Let GEMMs outside of operators be forward GEMMs, where they cannot have a gradient.
+
+    Their launches are no graph's, so autograd made no node for them; and no node lacks a gradient
+    that they could be.
+    """
+    outside = [gemm for gemm in gemms if gemm.leg is Leg.UNKNOWN and not gemm.trained]
+    is_complete = all(len(node.gradients) == 2 * len(node.forward) for node in nodes.values())
+    are_known = all(gemm.node in nodes for gemm in gemms if gemm.leg in BACKWARD_LEGS)
+    may_train = any(is_of_backward(g.kind) or layout_leg(g.kind.name) for g in outside)
+    if nodes and is_complete and are_known and not may_train:
+        for gemm in outside:
+            if trace.kernels.launch[gemm.place] == Launch.OUTSIDE:
+                gemm.leg = Leg.FPROP
 
 
 def _after_gradients(gemms: Iterable[Gemm]) -> Iterator[tuple[int, Gemm]]:

@@ -97,6 +97,13 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
     trace.sites, kernels.site = autograd.sites(op_rows)
     rows = zip(op_rows, launch_rows, strict=True)
     kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
+    outside = list(compress(count(), map(_NO_OP.__eq__, kernels.launch)))
+    shared = Counter(launch_rows[kernel] for kernel in outside)
+    recorded = set(ops.thread) if outside else set()
+    for kernel in outside:
+        row = launch_rows[kernel]
+        if shared[row] == 1 and columns.calls.thread[row] in recorded:
+            kernels.launch[kernel] = _OUTSIDE
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
     trace.ops = contexts.ops
     if layers:
@@ -107,7 +114,7 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
 
 
 # Plain integers: looking up a member of an enumeration costs more than the rest of the row.
-_NONE, _NO_OP, _OP = map(int, Launch)
+_NONE, _NO_OP, _OP, _OUTSIDE = map(int, Launch)
 
 
 def _rows_by_number(

@@ -20,6 +20,8 @@ class Launch(IntEnum):
     """A launch was recorded, but no operator encloses it."""
     OP = 2
     """The operator that launched it is known."""
+    OUTSIDE = 3
+    """It was launched alone, not by a graph, outside of the operators that its thread records."""
 
 
 class Kernels(Struct):

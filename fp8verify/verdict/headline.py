@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from fp8verify.report.model.parts import ExpectedReport, Proof, ProofRow
 from fp8verify.report.model.report import RankReport
 from fp8verify.report.tables import about
-from fp8verify.terms import LEGS, VAGUE_LEGS, Precision, low_precision_count, low_precision_name
+from fp8verify.terms import (
+    LEGS,
+    VAGUE_LEGS,
+    Leg,
+    Precision,
+    low_precision_count,
+    low_precision_name,
+)
 from fp8verify.text import MEASURES, counted, enumerated, in_sentences, join_windows, show_window
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
 from fp8verify.verdict.policy import Policy
@@ -168,16 +175,20 @@ def _name_of_others(kernels: Mapping[str, int]) -> str:
 def apart(summary: RankSummary) -> str:
     """Say what of the GEMM time the verdict is not about, unless it is next to nothing."""
     rank, measure = summary.rank, summary.measure
-    attention = rank.attention_gemm.total_ns / (rank.gemm.total_ns or 1)
-    untrained = rank.untrained_gemm.total_ns / (rank.gemm.total_ns or 1)
+    total_ns = rank.gemm.total_ns or 1
+    attention = rank.attention_gemm.total_ns / total_ns
+    untrained = rank.untrained_gemm.total_ns / total_ns
+    loose_us = sum(sum(row.time_us.values()) for row in rank.legs if row.leg is Leg.UNKNOWN)
+    outside = min(untrained, 1000 * loose_us / total_ns)
     kernels = rank.attention_gemm.kernels
     formats = enumerated([name.upper() for name, count in kernels.items() if count])
     said = ""
     if attention >= NEGLIGIBLE:
         said = f"; attention ran as {formats} GEMMs ({about(attention)} of GEMM {measure})"
-    if untrained >= NEGLIGIBLE:
-        share = f"{about(untrained)} of GEMM {measure}"
-        said += f"; layers that only run forward ({share}) do not count"
+    forward = "layers that only run forward", untrained - outside
+    for what, share in (forward, ("GEMMs outside of operators", outside)):
+        if share >= NEGLIGIBLE:
+            said += f"; {what} ({about(share)} of GEMM {measure}) do not count"
     return said
 
 

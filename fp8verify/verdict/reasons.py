@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import missed_window
 from fp8verify.capture.schema import StorageRecord
@@ -28,22 +27,15 @@ def undecidable(rank: RankEvidence) -> str | None:
         return f"the trace is cut off, and {none}"
     if not rank.trace.trained:
         return "no matrix multiplication ran in the window"
-    return _untimed(rank) or _beside(rank) if rank.ran_low else _hidden(rank)
+    return _untimed(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
 
 
 _RAN_OUTSIDE = "ran outside any operator, as in CUDA graphs: they may be part of the training or"
 _NOT_LOGGED = "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
 
 
-def _beside(rank: RankEvidence) -> str | None:
-    """Say that GEMMs outside of any operator, or of a log, may be most of the run."""
-    outside = (row for row in rank.trace.untrained if not row.kind.op.name)
-    high = [row for row in outside if not row.precision.is_low]
-    time_ns, whole = sum(row.time_ns for row in high), rank.linear.total_ns
-    short = whole * rank.share < USUAL_SHARE * (whole + time_ns)
-    if short and any(layout_leg(row.kind.name) is not None for row in high):
-        amount = rank.measure.amount(time_ns)
-        return f"{amount} of GEMMs in high precision {_RAN_OUTSIDE} of another model"
+def _unlogged(rank: RankEvidence) -> str | None:
+    """Say that FP8 may have run beside the products of a log whose share is small."""
     if rank.trace.in_flops and rank.share < USUAL_SHARE:
         return f"{rank.share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
     return None
@@ -61,8 +53,7 @@ def _untimed(rank: RankEvidence) -> str | None:
 
 def _hidden(rank: RankEvidence) -> str | None:
     """Say where FP8 may have run although no GEMM shows it."""
-    outside = [row for row in rank.trace.untrained if not row.kind.op.name]
-    low = sum(row.time_ns for row in outside if row.precision.is_low)
+    low = sum(row.time_ns for row in rank.trace.unexplained if row.precision.is_low)
     if low > NEGLIGIBLE * (low + rank.linear.total_ns):
         return f"FP8 GEMMs {_RAN_OUTSIDE} of a rollout"
     if not rank.trace.health.complete:

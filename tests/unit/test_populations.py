@@ -192,8 +192,8 @@ def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
     assert report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"] == 24
 
 
-@pytest.mark.parametrize(("low", "verdict"), [(True, "ACTIVE"), (False, "INCONCLUSIVE")])
-def test_as_many_products_outside_of_nodes_as_gradients_are_missing_may_be_these(
+@pytest.mark.parametrize(("low", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
+def test_as_many_products_outside_of_nodes_as_gradients_are_missing_are_these(
     low: bool, verdict: str, build: TraceBuilder
 ) -> None:
     # Zero-bubble schedules without shapes: wgrad runs when its node is over.
@@ -276,9 +276,13 @@ def test_frozen_layers_alone_have_no_wgrad(trains: int, verdict: str, build: Tra
 
 @pytest.mark.parametrize(
     ("kernel", "us", "verdict"),
-    [(WGRAD_KERNEL, 29, "ACTIVE"), (WGRAD_KERNEL, 31, "INCONCLUSIVE"), (BF16_KERNEL, 31, "ACTIVE")],
+    [
+        (WGRAD_KERNEL, 0.2, "ACTIVE"),
+        (WGRAD_KERNEL, 1, "INCONCLUSIVE"),
+        (BF16_KERNEL, 1, "INCONCLUSIVE"),
+    ],
 )
-def test_gradients_outside_of_any_operator_may_be_most_of_the_training(
+def test_gemms_outside_of_any_operator_may_be_of_the_training(
     kernel: str, us: float, verdict: str, build: TraceBuilder
 ) -> None:
     build.linear(64, 48, 16, fp8=True, us=10).launch(kernel, None, us=us)

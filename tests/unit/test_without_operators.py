@@ -101,7 +101,7 @@ def test_no_leg_is_hidden_in_a_hundredth_of_the_time(
 
 def test_with_operators_of_most_gemms_nothing_changes(build: TraceBuilder) -> None:
     build.linear(64, 32, 16, fp8=True)
-    build.launch(BF16_KERNEL, None, us=1)
+    build.launch(BF16_KERNEL, None, us=0.2)
     assert build.report().verdict == "ACTIVE"
 
 

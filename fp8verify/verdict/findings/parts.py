@@ -202,6 +202,12 @@ class Parts:
     def _open(self, place: int) -> Iterator[Finding]:
         """Yield the doubt about a rank, if what may be missing is more than little."""
         grid, rank, cells = self.grid, self._ranks[place], self.grid.of_rank(place)
+        outside = [row for row in rank.trace.unexplained if not row.precision.is_low]
+        high, total = sum(row.time_ns for row in outside), rank.linear.total_ns
+        if high > limits.NEGLIGIBLE * (high + total):
+            took = rank.measure.amount(high, high + total)
+            yield finding("leg-unknown", "outside", took=took, precision=_main(outside))
+            return
         expected = self.stated.report(grid, place)
         named = self._by_names(rank)
         yield from named

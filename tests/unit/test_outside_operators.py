@@ -1,0 +1,62 @@
+"""GEMMs outside of operators and nodes: delayed gradients, replayed graphs, or a rollout."""
+
+from __future__ import annotations
+
+import pytest
+
+from fp8verify.terms import Verdict
+from tests.hand_built import BF16, BF16_KERNEL, FP8_KERNEL, TraceBuilder, codes
+
+WGRAD = BF16_KERNEL.replace("TNT", "NTT")
+HOOK = ("Optimizer.step#AdamW.step",)
+
+
+def trained(build: TraceBuilder, layers: int = 4, *, fp8: bool = True, wgrad: bool = True) -> None:
+    legs = ("dgrad", "wgrad") if wgrad else ("dgrad",)
+    for number in range(layers):
+        build.gemm("fprop", 512, 256, 1024, fp8=fp8, sequence=number)
+    for number in reversed(range(layers)):
+        for leg in legs:
+            build.gemm(leg, 512, 256, 1024, fp8=fp8, sequence=number)
+
+
+def replay(build: TraceBuilder, kernel: str, count: int) -> None:
+    """Add kernels that one call launched."""
+    for _ in range(count):
+        build.launch(kernel, None)
+    alike = build.events[-1]["args"]["correlation"]
+    for event in build.events:
+        if event["cat"] == "kernel" and event["name"] == kernel:
+            event["args"]["correlation"] = alike
+
+
+@pytest.mark.parametrize("op", [None, "aten::mm"])
+def test_products_that_the_nodes_lack_are_their_gradients(
+    build: TraceBuilder, op: str | None
+) -> None:
+    trained(build, wgrad=False)
+    shape = {"types": (BF16, BF16), "dims": ((256, 512), (512, 1024)), "parents": HOOK}
+    for _ in range(4):
+        build.launch(WGRAD, op, **(shape if op else {}))  # type: ignore[arg-type]
+    report = build.report()
+    assert report.verdict is Verdict.PARTIAL
+    assert "every wgrad GEMM ran in BF16" in report.reason
+
+
+def test_a_replayed_graph_in_high_precision_may_be_of_the_training(build: TraceBuilder) -> None:
+    trained(build)
+    replay(build, BF16_KERNEL, 2)
+    report = build.report()
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.reason.startswith("GEMMs in BF16 ran outside any operator")
+
+
+@pytest.mark.parametrize("fp8", [True, False])
+def test_launches_of_their_own_beside_whole_nodes_only_run_forward(
+    build: TraceBuilder, fp8: bool
+) -> None:
+    trained(build, fp8=fp8)
+    kernel = BF16_KERNEL if fp8 else FP8_KERNEL
+    report = build.launch(kernel, None).launch(kernel, None).report()
+    assert report.verdict is (Verdict.ACTIVE if fp8 else Verdict.INACTIVE)
+    assert ("fp8-forward-only" in codes(report)) is not fp8
