@@ -267,11 +267,7 @@ def with_census(chosen: Callable[[Capture, Event], bool], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "verdict"),
-    [
-        (every_third(), "PARTIAL"),
-        (lambda *_: False, "ACTIVE"),
-    ],
+    ("chosen", "verdict"), [(every_third(), "PARTIAL"), (lambda *_: False, "ACTIVE")]
 )
 def test_converted_layers_of_which_a_third_ran_in_bf16_are_a_shortfall(
     chosen: Callable[[Capture, Event], bool], verdict: str, tmp_path: Path

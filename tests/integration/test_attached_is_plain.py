@@ -115,12 +115,7 @@ def test_trainings_that_look_at_themselves(
 ) -> None:
     """The others, in all ways, are among the cases of `benchmarks/attach_cases.py`."""
     plain, attached = pair(
-        tmp_path,
-        SEEN,
-        case,
-        options=options,
-        python=python_with_torch(),
-        witness=False,
+        tmp_path, SEEN, case, options=options, python=python_with_torch(), witness=False
     )
 
     assert plain.code == 0, plain.stderr

@@ -79,10 +79,7 @@ def test_the_ci_job_is_green_on_fp8_and_red_on_the_silent_failure(
 
 @pytest.mark.parametrize(
     ("capture", "says"),
-    [
-        ("fp8_experts", "exit 0\n"),
-        ("bf16_experts", "no GEMM of aten::_scaled_grouped_mm ran"),
-    ],
+    [("fp8_experts", "exit 0\n"), ("bf16_experts", "no GEMM of aten::_scaled_grouped_mm ran")],
 )
 def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(
     tmp_path: Path, capture: str, says: str
@@ -244,9 +241,7 @@ def test_the_python_page_lists_the_public_names() -> None:
 
 
 @pytest.mark.train
-def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(
-    tmp_path: Path,
-) -> None:
+def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(tmp_path: Path) -> None:
     (snippet,) = _blocks("recording.md", "python")
     script = (
         "import torch\nrank, steps = 0, 14\nlayer = torch.nn.Linear(8, 8)\n"

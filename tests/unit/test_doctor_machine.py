@@ -10,17 +10,8 @@ import pytest
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status, report_of
 from fp8verify.preflight.launch import DryModel
-from fp8verify.preflight.machine import (
-    Gpu,
-    built_for,
-    find_python,
-    parse,
-    parse_scan,
-    trains_in,
-)
-from fp8verify.preflight.machine import (
-    formats as known_formats,
-)
+from fp8verify.preflight.machine import Gpu, built_for, find_python, parse, parse_scan, trains_in
+from fp8verify.preflight.machine import formats as known_formats
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import rules
 from tests import doctor_files as files

@@ -62,11 +62,7 @@ def test_kernels_have_their_names_times_and_calls(prefix: str, ahead: str, tmp_p
     text = "".join(f"{prefix}{line}\n" for line in printed().splitlines())
     trace = read(tmp_path, f"{ahead}{text}the end\n")
     elementwise = ROWS[4][0]
-    assert times(trace) == {
-        FP8: (6, 183_000),
-        FP8_BACKWARD: (3, 84_000),
-        elementwise: (3, 12_000),
-    }
+    assert times(trace) == {FP8: (6, 183_000), FP8_BACKWARD: (3, 84_000), elementwise: (3, 12_000)}
     assert trace.copies == {"memcpy": (3, 6_000, 0)}
     assert trace.health.complete
 

@@ -13,15 +13,7 @@ from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.report.model.parts import NamedLayersReport
 from fp8verify.text import shorten
-from tests.hand_built import (
-    BF16,
-    BF16_KERNEL,
-    LEGS,
-    WINDOW,
-    TraceBuilder,
-    present,
-    write_meta,
-)
+from tests.hand_built import BF16, BF16_KERNEL, LEGS, WINDOW, TraceBuilder, present, write_meta
 from tests.hand_built import module as module_of
 
 M, N, K = 64, 48, 16
@@ -196,8 +188,7 @@ def damage(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["missing", "folder", "empty", "no JSON", "no trace", "no kernels", "cut", "no names"],
+    "kind", ["missing", "folder", "empty", "no JSON", "no trace", "no kernels", "cut", "no names"]
 )
 def test_a_damaged_layers_trace_is_a_note_and_never_the_verdict(tmp_path: Path, kind: str) -> None:
     damage(kind, tmp_path)

@@ -114,10 +114,7 @@ def test_without_room_for_the_agent_nothing_is_started(tmp_path: Path) -> None:
     Path("train.py").write_text("open('ran', 'w')\n")
     limited = f"ulimit -f 256; exec {' '.join(OURS)} --trace-dir capture train.py"
     done = subprocess.run(
-        ["bash", "-c", limited],
-        env=OUR_ENVIRONMENT,
-        capture_output=True,
-        text=True,
+        ["bash", "-c", limited], env=OUR_ENVIRONMENT, capture_output=True, text=True
     )
 
     assert done.returncode == 2
@@ -226,9 +223,7 @@ sys.meta_path.insert(0, Finder())
 import torch
 """)
     shown = subprocess.check_output(
-        [*OURS, "--exit-zero", "-o", "report", "train.py"],
-        env=OUR_ENVIRONMENT,
-        text=True,
+        [*OURS, "--exit-zero", "-o", "report", "train.py"], env=OUR_ENVIRONMENT, text=True
     )
     assert shown.count("asked for torch\n") == 1
 

@@ -535,10 +535,7 @@ def test_a_layer_in_bf16_stands_in_the_sentence(build: TraceBuilder, name: str, 
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [
-        ("run7/rank0.json", "run7"),
-        ("host_17.1700000000.pt.trace.json", "host_17.1700000000"),
-    ],
+    [("run7/rank0.json", "run7"), ("host_17.1700000000.pt.trace.json", "host_17.1700000000")],
 )
 def test_a_run_is_called_like_its_folder_or_file(
     build: TraceBuilder, tmp_path: Path, file: str, name: str
