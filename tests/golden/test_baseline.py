@@ -164,14 +164,10 @@ def test_a_run_without_fp8_is_no_baseline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        None,
-        b"\xff\xfe",
-        b"{}",
-        b'{"fp8verify_baseline": 2}',
-        b'{"fp8verify_baseline": 1, "layers": {"a": []}}',
-        b"[" * 100_000,
+        None, b"\xff\xfe", b"{}", b'{"fp8verify_baseline": 2}',
+        b'{"fp8verify_baseline": 1, "layers": {"a": []}}', b"[" * 100_000,
     ],
-)
+)  # fmt: skip
 def test_a_bad_baseline_is_an_error_of_the_input(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "fp8.json"
     if content is not None:

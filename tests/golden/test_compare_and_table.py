@@ -109,14 +109,11 @@ def _with_gap(found: fp8verify.Comparison, **changes: object) -> LossPair:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"mean_gap": 0.04}, 0),
-        ({"mean_gap": 0.06}, 1),
-        ({"mean_gap": -1.0}, 0),
+        ({"mean_gap": 0.04}, 0), ({"mean_gap": 0.06}, 1), ({"mean_gap": -1.0}, 0),
         ({"first_bad_step": 9, "first_bad_run": "candidate"}, 1),
-        ({"first_bad_step": 9, "first_bad_run": "both"}, 0),
-        ({"mean_gap": None}, 1),
+        ({"first_bad_step": 9, "first_bad_run": "both"}, 0), ({"mean_gap": None}, 1),
     ],
-)
+)  # fmt: skip
 def test_losses_may_lie_so_far_above_the_baselines(
     found: fp8verify.Comparison, changes: dict[str, object], code: int
 ) -> None:

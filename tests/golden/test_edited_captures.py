@@ -175,47 +175,35 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     "the forward pass": (lambda: some_in_bf16(is_forward), "PARTIAL", "leg-not-fp8"),
     "wgrad": (lambda: some_in_bf16(is_wgrad), "PARTIAL", "leg-not-fp8"),
     "wgrad, and no shapes": (
-        lambda: some_in_bf16(is_wgrad).without_shapes(), "INCONCLUSIVE", "leg-unknown",
-    ),
+        lambda: some_in_bf16(is_wgrad).without_shapes(), "INCONCLUSIVE", "leg-unknown"),
     "wgrad, and no operators": (
-        lambda: some_in_bf16(is_wgrad).without_operators(), "INCONCLUSIVE", "no-operators",
-    ),
+        lambda: some_in_bf16(is_wgrad).without_operators(), "INCONCLUSIVE", "no-operators"),
     "no shapes at all": (lambda: fp8().without_shapes(), "ACTIVE", None),
     "no operators at all": (lambda: fp8().without_operators(), "ACTIVE", None),
     # what was recorded
     "ends before the backward pass": (cut_before_the_backward_pass, "INCONCLUSIVE", "no-backward"),
     "FP8, then BF16, in one file": (lambda: fp8().then(bf16()), "PARTIAL", "step-without-fp8"),
     "the times of the BF16 half are lost": (
-        lambda: half_in_bf16_and_untimed(0), "INCONCLUSIVE", None,
-    ),
+        lambda: half_in_bf16_and_untimed(0), "INCONCLUSIVE", None),
     "the times of the FP8 half are lost": (
-        lambda: half_in_bf16_and_untimed(1), "INCONCLUSIVE", None,
-    ),
+        lambda: half_in_bf16_and_untimed(1), "INCONCLUSIVE", None),
     "no times in BF16": (lambda: untimed(bf16()), "INACTIVE", None),
     # names
-    "names cut at 20 characters": (
-        lambda: gemms_called(SM90[:20], fp8()), "ACTIVE", None,
-    ),
+    "names cut at 20 characters": (lambda: gemms_called(SM90[:20], fp8()), "ACTIVE", None),
     "names of nothing": (lambda: gemms_called("k1", fp8()), "ACTIVE", None),
     "names of nothing under a library": (
-        lambda: gemms_called("k1", fp8(), "acme::run"), "INCONCLUSIVE", "opaque-kernels",
-    ),
+        lambda: gemms_called("k1", fp8(), "acme::run"), "INCONCLUSIVE", "opaque-kernels"),
     "FP8 names under BF16 operators": (
-        lambda: gemms_called(SM90, bf16()), "INCONCLUSIVE", "name-op-conflict",
-    ),
-    "BF16 names under FP8 operators": (
-        lambda: gemms_called(SM90.replace("qqtst", "tst"), fp8()),
-        "INCONCLUSIVE", "name-op-conflict",
-    ),
+        lambda: gemms_called(SM90, bf16()), "INCONCLUSIVE", "name-op-conflict"),
+    "BF16 names under FP8 operators": (lambda: gemms_called(SM90.replace("qqtst", "tst"), fp8()),
+        "INCONCLUSIVE", "name-op-conflict"),
     "an emulation that says so": (
-        lambda: gemms_called("fp8_gemm_emulated", fp8(), "acme::run"), "INCONCLUSIVE", None,
-    ),
+        lambda: gemms_called("fp8_gemm_emulated", fp8(), "acme::run"), "INCONCLUSIVE", None),
     "4% unknown": (lambda: opaque_share(0.04), "INACTIVE", "opaque-kernels"),
     "30% unknown": (lambda: opaque_share(0.3), "INCONCLUSIVE", "opaque-kernels"),
     "casts called fp8_gemm": (lambda: casts_called("fp8_gemm"), "INCONCLUSIVE", None),
     "casts called fp8_gemm_quantize": (
-        lambda: casts_called("fp8_gemm_quantize_kernel", recorded=False), "INCONCLUSIVE", None,
-    ),
+        lambda: casts_called("fp8_gemm_quantize_kernel", recorded=False), "INCONCLUSIVE", None),
     "all names exchanged": (shuffled, "INCONCLUSIVE", "name-op-conflict"),
     "names of casts exchanged": (lambda: shuffled("triton"), "ACTIVE", None),
     "a third in BF16": (lambda: some_in_bf16(every_third()), "ACTIVE", None),
@@ -226,26 +214,18 @@ RULES: dict[str, tuple[Edit, str, str | None]] = {
     "INT8": (in_int8, "INACTIVE", None),
     "one GEMM in FP8": (lambda: (lambda c: c.in_fp8(c.gemms[:1]))(bf16()), "PARTIAL", None),
     "products of a library that says FP8": (
-        lambda: gemms_called("k1", bf16(), "acme::fp8_linear"), "INCONCLUSIVE", "opaque-kernels",
-    ),
+        lambda: gemms_called("k1", bf16(), "acme::fp8_linear"), "INCONCLUSIVE", "opaque-kernels"),
     # hardware
     "Hopper's kernels on an A100": (
-        lambda: on_gpu("NVIDIA A100-SXM4-80GB", 8, 0), "INCONCLUSIVE", "no-fp8-units",
-    ),
+        lambda: on_gpu("NVIDIA A100-SXM4-80GB", 8, 0), "INCONCLUSIVE", "no-fp8-units"),
     "Hopper's kernels on a B200": (
-        lambda: on_gpu("NVIDIA B200", 10, 0), "INCONCLUSIVE", "no-fp8-units",
-    ),
-    "cuBLAS on an MI300X": (
-        lambda: on_gpu("AMD Instinct MI300X", 9, 4).without_operators(),
-        "INCONCLUSIVE", "no-fp8-units",
-    ),
+        lambda: on_gpu("NVIDIA B200", 10, 0), "INCONCLUSIVE", "no-fp8-units"),
+    "cuBLAS on an MI300X": (lambda: on_gpu("AMD Instinct MI300X", 9, 4).without_operators(),
+        "INCONCLUSIVE", "no-fp8-units"),
     "hipBLASLt on an H100": (
-        lambda: on_gpu("NVIDIA H100 80GB HBM3", 9, 0, TENSILE), "INCONCLUSIVE", "no-fp8-units",
-    ),
+        lambda: on_gpu("NVIDIA H100 80GB HBM3", 9, 0, TENSILE), "INCONCLUSIVE", "no-fp8-units"),
     "Ada's kernels on an L40S": (lambda: on_gpu("NVIDIA L40S", 8, 9, SM89), "ACTIVE", None),
-    "Blackwell's kernels on a B200": (
-        lambda: on_gpu("NVIDIA B200", 10, 0, SM100), "ACTIVE", None,
-    ),
+    "Blackwell's kernels on a B200": (lambda: on_gpu("NVIDIA B200", 10, 0, SM100), "ACTIVE", None),
 }  # fmt: skip
 
 

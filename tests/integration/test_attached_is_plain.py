@@ -40,19 +40,13 @@ def same(
 @pytest.mark.parametrize(
     ("case", "steps"),
     [
-        (("builds_modules", "full"), 8),
-        (("names_ranges", "full"), 8),
-        (("module", "full"), 8),
-        (("train_step",), 7),
-        (("late_backward", "torchao"), 7),
-        (("builds_modules", "full", "torchao"), 8),
-        (("optimizer",), 7),
-        (("traced_optimizer", "full"), 7),
-        (("fused_step",), 7),
-        (("scaler",), 7),
+        (("builds_modules", "full"), 8), (("names_ranges", "full"), 8), (("module", "full"), 8),
+        (("train_step",), 7), (("late_backward", "torchao"), 7),
+        (("builds_modules", "full", "torchao"), 8), (("optimizer",), 7),
+        (("traced_optimizer", "full"), 7), (("fused_step",), 7), (("scaler",), 7),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
+)  # fmt: skip
 def test_torch_compile_sees_nothing(tmp_path: Path, case: tuple[str, ...], steps: int) -> None:
     meta = same(tmp_path, "compiled.py", *case)
 

@@ -60,11 +60,8 @@ def test_a_damaged_file_is_described_as_it_is(
         ("inspekt x", "No such command 'inspekt'.", "Did you mean 'inspect'?"),
         ("explian x", "No such command 'explian'.", "Did you mean 'explain'?"),
         (f"{ROOT}", f"No such command '{ROOT}'.", f"Did you mean `fp8verify inspect {ROOT}`?"),
-        (
-            f"inspect {ROOT}",
-            f"{ROOT} holds {len(CAPTURES)} captures.",
-            f"Inspect one, such as {ROOT}/bf16_c",
-        ),
+        (f"inspect {ROOT}", f"{ROOT} holds {len(CAPTURES)} captures.",
+         f"Inspect one, such as {ROOT}/bf16_c"),
         ("inspect", "Missing argument 'PATH…'.", "fp8verify inspect --help lists its options."),
         ("inspect x --min-shar 1", "No such option '--min-shar'.", "Did you mean '--min-share'?"),
         ("inspect --workers 0 x", "Invalid value for '--workers': 0", "fp8verify inspect --help"),
@@ -101,7 +98,7 @@ def test_a_damaged_file_is_described_as_it_is(
         ("prove", "no command given", "Write it after --"),
     ],
     ids=lambda text: str(text)[:40],
-)
+)  # fmt: skip
 def test_a_slip_is_told_in_two_lines(tmp_path: Path, typed: str, fact: str, hint: str) -> None:
     (tmp_path / "x.py").write_text("print('must not run')\n")
     (tmp_path / "x.ipynb").touch()
@@ -114,16 +111,12 @@ def test_a_slip_is_told_in_two_lines(tmp_path: Path, typed: str, fact: str, hint
 @pytest.mark.parametrize(
     "typed",
     [
-        "run --steps 2-3 --trace-dir {} -- true",
-        "run --steps 2-3 {}/x.py",
-        "run --steps 2-3 -- {}/program",
-        "env --steps 2-3 --trace-dir {}",
-        "doctor -- {}/program",
-        "annotate {}/rank0.json -o annotated.json",
-        "annotate trace.json -o {}/annotated.json",
+        "run --steps 2-3 --trace-dir {} -- true", "run --steps 2-3 {}/x.py",
+        "run --steps 2-3 -- {}/program", "env --steps 2-3 --trace-dir {}", "doctor -- {}/program",
+        "annotate {}/rank0.json -o annotated.json", "annotate trace.json -o {}/annotated.json",
         "inspect {}",
     ],
-)
+)  # fmt: skip
 def test_a_place_without_the_right_to_it_is_told_in_two_lines(tmp_path: Path, typed: str) -> None:
     TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "trace.json")
     command = [sys.executable, "-c", _DENIED, *typed.format("/denied").split()]

@@ -103,16 +103,13 @@ def _complete(words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("fp8verify comp", ["plain,compare"]),
-        ("fp8verify inspect tra", ["file,tra"]),
-        ("fp8verify run trai", ["file,trai"]),
-        ("fp8verify table ca", ["file,ca"]),
-        ("fp8verify compare a b", ["file,b"]),
-        ("fp8verify inspect x --log lo", ["file,lo"]),
+        ("fp8verify comp", ["plain,compare"]), ("fp8verify inspect tra", ["file,tra"]),
+        ("fp8verify run trai", ["file,trai"]), ("fp8verify table ca", ["file,ca"]),
+        ("fp8verify compare a b", ["file,b"]), ("fp8verify inspect x --log lo", ["file,lo"]),
         ("fp8verify compare --min", ["plain,--min-speedup"]),
         ("fp8verify inspect x --format h", ["plain,html"]),
         ("fp8verify inspect --base", ["plain,--baseline"]),
     ],
-)
+)  # fmt: skip
 def test_a_shell_completes_commands_options_and_files(words: str, expected: list[str]) -> None:
     assert _complete(words) == expected

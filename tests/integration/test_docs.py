@@ -44,13 +44,10 @@ def _blocks(page: str, language: str) -> list[str]:
     ("capture", "codes", "line"),
     [
         ("fp8_compiled", [0, 0], "::notice title=FP8 ACTIVE::"),
-        (
-            "bf16_filter_rejects_all",
-            [1, 0],
-            "::error title=FP8 CONTRADICTED%3A claimed-not-active::The log claims FP8",
-        ),
+        ("bf16_filter_rejects_all", [1, 0],
+         "::error title=FP8 CONTRADICTED%3A claimed-not-active::The log claims FP8"),
     ],
-)
+)  # fmt: skip
 def test_the_ci_job_is_green_on_fp8_and_red_on_the_silent_failure(
     capture: str, codes: list[int], line: str, tmp_path: Path
 ) -> None:

@@ -48,13 +48,10 @@ def test_every_column_is_documented() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "fp8verify",
-        "fp8verify.preflight.checks",
-        "fp8verify.report.model.comparison",
-        "fp8verify.report.model.report",
-        "fp8verify.report.rows",
+        "fp8verify", "fp8verify.preflight.checks", "fp8verify.report.model.comparison",
+        "fp8verify.report.model.report", "fp8verify.report.rows",
     ],
-)
+)  # fmt: skip
 def test_the_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(ROOT).parent)
     result = doctest.testmod(importlib.import_module(name))

@@ -32,15 +32,10 @@ def test_a_resumed_run_is_recorded_by_its_own_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "asked", "said"),
     [
-        (
-            "told",
-            "99-100",
-            (
-                "window global:99-100: never began, because the run ended after step 8,",
-                "having gone through the global steps 11-18 (script step)",
-                "--steps 7-8, counted from its start.",
-            ),
-        ),
+        ("told", "99-100",
+         ("window global:99-100: never began, because the run ended after step 8,",
+          "having gone through the global steps 11-18 (script step)",
+          "--steps 7-8, counted from its start.")),
         (
             "torchtitan",  # whose log has them
             "99-100",
@@ -52,7 +47,7 @@ def test_a_resumed_run_is_recorded_by_its_own_numbers(tmp_path: Path) -> None:
         # The script tells the number of a step after it; the window's are the first two.
         ("told", "11-12", ("and its steps were over when their numbers were known",)),
     ],
-)
+)  # fmt: skip
 def test_a_window_that_never_opened_says_which_steps_there_were(
     tmp_path: Path, kind: str, asked: str, said: tuple[str, ...]
 ) -> None:

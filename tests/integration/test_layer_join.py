@@ -78,14 +78,11 @@ def joined(path: Path) -> Counter[tuple[tuple[int, ...], str | None]]:
 @pytest.mark.parametrize(
     ("name", "recomputed"),
     [
-        ("plain", ()),
-        ("reentrant", ("up", "down")),
-        ("nonreentrant", ("up", "down")),
-        ("float8", ()),
-        ("float8 reentrant", ("up", "down")),
+        ("plain", ()), ("reentrant", ("up", "down")), ("nonreentrant", ("up", "down")),
+        ("float8", ()), ("float8 reentrant", ("up", "down")),
         ("float8 nonreentrant", ("up", "down")),
     ],
-)
+)  # fmt: skip
 def test_every_product_of_three_legs_has_its_layer(
     traces: Path, name: str, recomputed: tuple[str, ...]
 ) -> None:

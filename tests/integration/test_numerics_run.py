@@ -239,15 +239,12 @@ def test_the_forms_show_the_tensors() -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        ("accumulate+scaler+clip+optimizers",),
-        ("lora+evaluate+clip-value+foreach-off",),
+        ("accumulate+scaler+clip+optimizers",), ("lora+evaluate+clip-value+foreach-off",),
         pytest.param(("plain", "--compile", "aot_eager"), marks=runs_compiled_code_eagerly),
-        ("raise",),
-        ("interrupt",),
-        ("exit",),
+        ("raise",), ("interrupt",), ("exit",),
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path) -> None:
     done = run("--way", *way)
 

@@ -49,15 +49,11 @@ def _shared_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "switches",
     [
-        (),
-        ("--accumulate", 3),
-        ("--two-optimizers",),
-        ("--compile", "step"),
-        ("--compile", "train_step"),
-        ("--workers", "fork"),
+        (), ("--accumulate", 3), ("--two-optimizers",), ("--compile", "step"),
+        ("--compile", "train_step"), ("--workers", "fork"),
     ],
     ids=lambda switches: " ".join(map(str, switches)) or "plain",
-)
+)  # fmt: skip
 def test_a_window_holds_exactly_its_steps(tmp_path: Path, switches: tuple[object, ...]) -> None:
     attached = compare(tmp_path, "3-4", LOOP, *switches, fresh=not switches)
 

@@ -42,11 +42,8 @@ BROKEN = "raise ImportError('libcudart.so.13: cannot open')\\n"
         ("import os; os._exit(5)", "", (5, "")),
         ("raise KeyError('x')", "", (1, "")),
         ("import os; os.kill(os.getpid(), 15)", "", (128 + 15, "")),
-        (
-            "import os\nos.write(1, bytes(range(256)) * 999)\nos.write(2, b'\\xff end')",
-            "",
-            (0, None),
-        ),
+        ("import os\nos.write(1, bytes(range(256)) * 999)\nos.write(2, b'\\xff end')", "",
+         (0, None)),
         (
             "import os\nfor i in range(200): os.write(1 + i % 2, b'%d\\n' % i)",
             "exec {} train.py 2>&1",  # both streams in their order
@@ -59,32 +56,23 @@ BROKEN = "raise ImportError('libcudart.so.13: cannot open')\\n"
             "trap '' HUP; exec {} train.py",  # as nohup does
             (0, "True\n"),
         ),
-        (
-            "import importlib.util\nassert importlib.util.find_spec('torch')\nimport torch\n",
-            f'printf "{BROKEN}" > torch.py; exec {{}} train.py',
-            (1, ""),
-        ),
-        (
-            "import torch\nprint(sorted(vars(torch.__loader__)))\n",
-            f'printf "{TOY}" > torch.py; exec {{}} train.py',
-            (0, "a toy\n['name', 'path']\n"),
-        ),
+        ("import importlib.util\nassert importlib.util.find_spec('torch')\nimport torch\n",
+         f'printf "{BROKEN}" > torch.py; exec {{}} train.py', (1, "")),
+        ("import torch\nprint(sorted(vars(torch.__loader__)))\n",
+         f'printf "{TOY}" > torch.py; exec {{}} train.py', (0, "a toy\n['name', 'path']\n")),
         (
             "for i in range(10**6): print(i)",
             "( {} train.py; echo $? >&2 ) | head -c 10",  # a reader that goes away
             (0, "0\n1\n2\n3\n4\n"),
         ),
-        (
-            "import os\ntry: os.write(1, b'line')\nexcept OSError: pass\nopen('survived', 'w')",
-            "exec {} train.py > /dev/full",
-            (0, ""),
-        ),
+        ("import os\ntry: os.write(1, b'line')\nexcept OSError: pass\nopen('survived', 'w')",
+         "exec {} train.py > /dev/full", (0, "")),
         *(
             (CLOSED, f"exec {{}} train.py {closed}", (0, None))
             for closed in (">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-")
         ),
     ],
-)
+)  # fmt: skip
 def test_a_run_is_as_without_us(
     tmp_path: Path, script: str, line: str, expected: tuple[int, str | None]
 ) -> None:

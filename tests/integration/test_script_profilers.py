@@ -16,14 +16,11 @@ SCRIPT = SCRIPTS / "self_profiling.py"
 @pytest.mark.parametrize(
     ("when", "window"),
     [
-        ("during", ("cut", 4, 6)),
-        ("in-our-warm-up", ("complete", 6, 8)),
-        ("before", ("complete", 8, 10)),
-        ("before-and-done", ("complete", 4, 6)),
-        ("after", ("complete", 4, 6)),
-        ("warming-up", ("cut", 9, 11)),
+        ("during", ("cut", 4, 6)), ("in-our-warm-up", ("complete", 6, 8)),
+        ("before", ("complete", 8, 10)), ("before-and-done", ("complete", 4, 6)),
+        ("after", ("complete", 4, 6)), ("warming-up", ("cut", 9, 11)),
     ],
-)
+)  # fmt: skip
 def test_a_script_that_profiles_itself_keeps_its_trace(
     tmp_path: Path, when: str, window: tuple[str, int, int]
 ) -> None:

@@ -77,30 +77,18 @@ def legs(fprop: str, dgrad: str | None = None, wgrad: str | None = None) -> dict
     [
         ("DelayedScaling", DELAYED, legs("fp8"), "delayed (margin 1, history 16, most_recent)"),
         ("Float8CurrentScaling", {}, legs("fp8"), "current (one scale a tensor)"),
-        (
-            "Float8BlockScaling",
-            BLOCKS,
-            legs("fp8_block"),
-            "blocks (input 1x128, weight 128x128, gradient 1x128)",
-        ),
+        ("Float8BlockScaling", BLOCKS, legs("fp8_block"),
+         "blocks (input 1x128, weight 128x128, gradient 1x128)"),
         ("MXFP8BlockScaling", {}, legs("mxfp8"), MX),
         ("NVFP4BlockScaling", {"disable_rht": True}, legs("nvfp4"), "NVFP4 (blocks of 16)"),
         # A backward pass in high precision by the recipe; Megatron's no_fp8_wgrad.
         ("MXFP8BlockScaling", {"backward_override": HIGH}, legs("mxfp8", HIGH), MX),
-        (
-            "MXFP8BlockScaling",
-            {"backward_override": "dequantized"},
-            legs("mxfp8", HIGH),
-            f"{MX}, backward from dequantized operands",
-        ),
-        (
-            "DelayedScaling",
-            {**DELAYED, "override_linear_precision": (False, False, True)},
-            legs("fp8", "fp8", HIGH),
-            "delayed (margin 1, history 16, most_recent)",
-        ),
+        ("MXFP8BlockScaling", {"backward_override": "dequantized"}, legs("mxfp8", HIGH),
+         f"{MX}, backward from dequantized operands"),
+        ("DelayedScaling", {**DELAYED, "override_linear_precision": (False, False, True)},
+         legs("fp8", "fp8", HIGH), "delayed (margin 1, history 16, most_recent)"),
     ],
-)
+)  # fmt: skip
 def test_recipes_of_transformer_engine(
     name: str, fields: dict[str, Any], formats: dict[str, str], scaling: str
 ) -> None:

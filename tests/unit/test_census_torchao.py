@@ -90,44 +90,27 @@ def nvfp4(**options: Any) -> Any:
 MXFP8, HIGH = seen("fp8", "mxfp8", "mxfp8"), "high_precision"
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Seen]]] = {
     "weights wrapped for MXFP8": (
-        lambda: wrapped("MXFP8"),
-        {"up": MXFP8, "experts.w1": MXFP8, "head": seen(HIGH, None)},
-    ),
+        lambda: wrapped("MXFP8"), {"up": MXFP8, "experts.w1": MXFP8, "head": seen(HIGH, None)}),
     "the same, wgrad in BF16": (
-        lambda: wrapped("MXFP8", wgrad_with_hp=True),
-        {"up": seen("fp8", "mxfp8", "mxfp8", HIGH)},
-    ),
+        lambda: wrapped("MXFP8", wgrad_with_hp=True), {"up": seen("fp8", "mxfp8", "mxfp8", HIGH)}),
     "the same, emulated": (
-        lambda: wrapped("MXFP8", **emulated()),
-        {"up": seen("fp8_emulated", "mxfp8", "mxfp8")},
-    ),
-    "weights wrapped for FP8": (
-        lambda: wrapped("Float8"),
-        {"up": seen("fp8", "rowwise", "fp8"), "experts.w1": seen("fp8", "rowwise", "fp8")},
-    ),
-    "the same, gw_hp": (
-        lambda: wrapped("Float8", float8_linear_recipe="rowwise_with_gw_hp"),
-        {"up": seen("fp8", "rowwise_with_gw_hp", "fp8", HIGH)},
-    ),
+        lambda: wrapped("MXFP8", **emulated()), {"up": seen("fp8_emulated", "mxfp8", "mxfp8")}),
+    "weights wrapped for FP8": (lambda: wrapped("Float8"),
+        {"up": seen("fp8", "rowwise", "fp8"), "experts.w1": seen("fp8", "rowwise", "fp8")}),
+    "the same, gw_hp": (lambda: wrapped("Float8", float8_linear_recipe="rowwise_with_gw_hp"),
+        {"up": seen("fp8", "rowwise_with_gw_hp", "fp8", HIGH)}),
     "linears of MXFP8": (mxfp8_linear, {"up": MXFP8}),
     "linears of MXFP8, wgrad in BF16": (
-        lambda: mxfp8_linear(wgrad_with_hp=True),
-        {"up": seen("fp8", "mxfp8", "mxfp8", HIGH)},
-    ),
+        lambda: mxfp8_linear(wgrad_with_hp=True), {"up": seen("fp8", "mxfp8", "mxfp8", HIGH)}),
     "linears of NVFP4": (nvfp4, {"up": seen("fp4", "nvfp4", "nvfp4")}),
     "linears of NVFP4, emulated": (
-        lambda: nvfp4(**emulated()),
-        {"up": seen("fp4_emulated", "nvfp4", "nvfp4")},
-    ),
-    "linears of FP8 in blocks": (
-        lambda: converted(BLOCKWISE, "Float8BlockwiseLinearConfig", "up"),
-        {"up": seen("fp8", "blockwise_128", "fp8_block")},
-    ),
+        lambda: nvfp4(**emulated()), {"up": seen("fp4_emulated", "nvfp4", "nvfp4")}),
+    "linears of FP8 in blocks": (lambda: converted(BLOCKWISE, "Float8BlockwiseLinearConfig", "up"),
+        {"up": seen("fp8", "blockwise_128", "fp8_block")}),
     "linears of 8 bit integers": (
         lambda: converted("prototype.quantized_training", "int8_mixed_precision_training", "up"),
-        {"up": seen("unknown", None)},
-    ),
-}
+        {"up": seen("unknown", None)}),
+}  # fmt: skip
 
 
 @pytest.fixture

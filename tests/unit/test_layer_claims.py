@@ -32,12 +32,8 @@ def read(*lines: str) -> LogReading:
             "layers.13.attention.wq",
             "mxfp8",
         ),
-        (
-            ["[Override] bf16: layers.0.mlp.w2 Float8Linear.Config -> Linear.Config"],
-            "layers.0.mlp.w2",
-            "layers.0.mlp.w1",
-            "high_precision",
-        ),
+        (["[Override] bf16: layers.0.mlp.w2 Float8Linear.Config -> Linear.Config"],
+         "layers.0.mlp.w2", "layers.0.mlp.w1", "high_precision"),
         (["INFO:megatron.core:" + MATCH.format("decoder.layers.0.fc1", "bf16")],
          "module.module.decoder.layers.0.fc1", "decoder.layers.0.fc2", "high_precision"),
         ([MATCH.format("decoder.layers.1.mlp.linear_fc1", "nvfp4_rows")],
@@ -97,14 +93,10 @@ def test_megatrons_first_and_last_layers_are_pins() -> None:
         ("FP8 training enabled from step 500", [("fp8", 500, None)]),
         ("FP8 training enabled after 1_000 warmup steps", [("fp8", 1001, None)]),
         ("MXFP8 training enabled, starting at iteration 2000", [("mxfp8", 2000, None)]),
-        (
-            "BF16 warm-up for the first 500 steps, then FP8",
-            [("high_precision", None, 500), ("fp8", 501, None)],
-        ),
-        (
-            "FP8 training: bf16 for the first 100 steps",
-            [("high_precision", None, 100), ("fp8", 101, None)],
-        ),
+        ("BF16 warm-up for the first 500 steps, then FP8",
+         [("high_precision", None, 500), ("fp8", 501, None)]),
+        ("FP8 training: bf16 for the first 100 steps",
+         [("high_precision", None, 100), ("fp8", 101, None)]),
         ("FP8 training enabled from step 0", []),
         ("FP8 training enabled, evaluating after 500 steps", []),
         ("FP8 training enabled", []),
@@ -118,7 +110,7 @@ def test_megatrons_first_and_last_layers_are_pins() -> None:
         ("If the loss diverges, use bf16 until step 102", []),
         ("No loss scaling; bf16 until step 102", [("high_precision", None, 102)]),
     ],
-)
+)  # fmt: skip
 def test_a_claim_may_hold_for_some_steps_only(
     line: str, phases: list[tuple[str, int | None, int | None]]
 ) -> None:

@@ -37,18 +37,13 @@ def write(capture: Path, *ranks: tuple[WindowRecord, ...], world_size: int | Non
 @pytest.mark.parametrize(
     ("ranks", "closed", "is_last"),
     [
-        ([], 0, False),
-        ([(DONE,)], 1, True),
-        ([(LOST,)], 0, True),
-        ([(OPEN,)], 0, False),
+        ([], 0, False), ([(DONE,)], 1, True), ([(LOST,)], 0, True), ([(OPEN,)], 0, False),
         ([(DONE, NEVER)], 1, False),
         # The number of a window by the framework's numbers is known later.
-        ([()], 0, False),
-        ([(SCRIPTS, NEVER)], 1, False),
-        ([(DONE,), (DONE,)], 1, True),
+        ([()], 0, False), ([(SCRIPTS, NEVER)], 1, False), ([(DONE,), (DONE,)], 1, True),
         ([(DONE,), (OPEN,)], 0, False),
     ],
-)
+)  # fmt: skip
 def test_a_window_is_closed_when_it_is_on_every_rank(
     tmp_path: Path, ranks: list[tuple[WindowRecord, ...]], closed: int, is_last: bool
 ) -> None:

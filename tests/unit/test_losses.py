@@ -31,16 +31,12 @@ NANOTRON = (
     "| model_tflops_per_gpu: 0.784"
 )
 LINES = {
-    "NeMo": (NEMO, 20),
-    "Nanotron": (NANOTRON, 20),
+    "NeMo": (NEMO, 20), "Nanotron": (NANOTRON, 20),
     "KempnerForge": ("[rank 0] INFO     [step 20] loss=2.3456 | lr=3.00e-04 | mfu=52.3%", 20),
-    "torchtitan": (TITAN, 20),
-    "Megatron-LM": (MEGATRON, 20),
-    "Lightning": (LIGHTNING, 20),
+    "torchtitan": (TITAN, 20), "Megatron-LM": (MEGATRON, 20), "Lightning": (LIGHTNING, 20),
     "nanoGPT": ("iter 20: loss 2.3456, time 123.45ms, mfu 12.30%", 20),
-    "Hugging Face Trainer": (TRAINER, 1),
-    "a plain loop": ("step  20 | loss 2.3456 | 11.4 ms", 20),
-}
+    "Hugging Face Trainer": (TRAINER, 1), "a plain loop": ("step  20 | loss 2.3456 | 11.4 ms", 20),
+}  # fmt: skip
 
 
 def read(lines: Iterable[str]) -> LossSeries:
@@ -66,13 +62,10 @@ def test_the_line_of_each_framework_gives_step_and_loss(framework: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "step 10, loss: 9.31",
-        "step 10: loss 9.31",
-        "step 10/100 | loss 9.31 (+1.2z) | norm 3.0",
-        "step=10 loss=9.31",
-        "step:10 train_loss:9.31",
+        "step 10, loss: 9.31", "step 10: loss 9.31", "step 10/100 | loss 9.31 (+1.2z) | norm 3.0",
+        "step=10 loss=9.31", "step:10 train_loss:9.31",
     ],
-)
+)  # fmt: skip
 def test_plain_loops_write_it_in_many_ways(line: str) -> None:
     found = read([line])
     assert found.points == {10: 9.31}
@@ -81,14 +74,10 @@ def test_plain_loops_write_it_in_many_ways(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "step 250: val loss 2.1",
-        "loss scale: 65536",
-        "{'eval_loss': 2.1, 'eval_runtime': 3.2}",
-        "step 10 | val_loss 2.0",
-        "no step here: loss",
-        "",
+        "step 250: val loss 2.1", "loss scale: 65536", "{'eval_loss': 2.1, 'eval_runtime': 3.2}",
+        "step 10 | val_loss 2.0", "no step here: loss", "",
     ],
-)
+)  # fmt: skip
 def test_other_losses_are_none(line: str) -> None:
     assert scan_losses([line]) is None
 

@@ -48,15 +48,12 @@ def measured(
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({}, [3]),
-        ({"free": 4}, [6]),
-        ({"every": 4}, [3, 7, 11, 15]),
-        ({"every": 1}, list(range(3, 17))),
-        ({"every": 4, "live": True}, [3, 7, 11, 15]),
+        ({}, [3]), ({"free": 4}, [6]), ({"every": 4}, [3, 7, 11, 15]),
+        ({"every": 1}, list(range(3, 17))), ({"every": 4, "live": True}, [3, 7, 11, 15]),
         ({"every": 6, "live": True, "free": 2}, [4, 10, 16]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_steps_are_measured_as_often_as_asked(
     options: dict[str, Any], steps: list[int], tmp_path: Path
 ) -> None:

@@ -191,21 +191,15 @@ def test_scalars_keep_a_layer_that_is_all_nan() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"kind": "grad_output", "flushed": 0.009},
-        {"sqnr_db": 20.1},
+        {"kind": "grad_output", "flushed": 0.009}, {"sqnr_db": 20.1},
         {"sqnr_db": 22.1, "scaling": "mxfp8"},
-        {"sqnr_db": 20.1, "scaling": "mxfp8", "format": "e5m2"},
-        {"kind": "weight", "amax": 399.0},
+        {"sqnr_db": 20.1, "scaling": "mxfp8", "format": "e5m2"}, {"kind": "weight", "amax": 399.0},
         {"kind": "grad_output", "format": "e5m2", "rms": 4.0 / 2**14},
-        {"scaling": "rowwise", "rms": 4.0 / 2**14},
-        {"rms": 4.001 / 2**13},
-        {"top_blocks": 0.049, "scaling": "mxfp8"},
-        {"zero_rows": 0.009, "scaling": "rowwise"},
-        {"saturated": 0.99e-5},
-        {"zero_rows": 0.5},
-        {"saturated": 0.01, "source": "bytes"},
+        {"scaling": "rowwise", "rms": 4.0 / 2**14}, {"rms": 4.001 / 2**13},
+        {"top_blocks": 0.049, "scaling": "mxfp8"}, {"zero_rows": 0.009, "scaling": "rowwise"},
+        {"saturated": 0.99e-5}, {"zero_rows": 0.5}, {"saturated": 0.01, "source": "bytes"},
     ],
-)
+)  # fmt: skip
 def test_what_sound_runs_show_is_no_fault(odd: dict[str, Any]) -> None:
     assert codes(facts_of(all_layers(**odd))) == []
 

@@ -93,11 +93,8 @@ def test_an_operator_on_two_fp8_matrices_multiplies_them(
         ("my::quantize_pair", (E4M3, E4M3), ((8, 16), (16, 4))),
         # FP8 attention, a cache of keys and values, a product that gives FP8, one vector.
         ("flash_attn_3::fwd", (E4M3, E4M3, E4M3), ((2, 8, 4, 16),) * 3),
-        (
-            "cache::write",
-            (BF16, BF16, E4M3, E4M3),
-            ((8, 16), (8, 16), (9, 2, 4, 16), (9, 2, 4, 16)),
-        ),
+        ("cache::write", (BF16, BF16, E4M3, E4M3),
+         ((8, 16), (8, 16), (9, 2, 4, 16), (9, 2, 4, 16))),
         ("my::gemm", (E4M3, E4M3, E4M3), ((8, 16), (16, 4), (8, 4))),
         ("my::gemm", (E4M3, E4M3), ((16,), (16, 4))),
         ("my::gemm", (E4M3, E4M3), ()),
@@ -105,7 +102,7 @@ def test_an_operator_on_two_fp8_matrices_multiplies_them(
         ("_C::gptq_marlin_gemm", (E4M3, E4M3), ((8, 16), (16, 4))),
         ("my::gemm", (BF16, E4M3), ((8, 16), (16, 4))),
     ],
-)
+)  # fmt: skip
 def test_other_operators_on_fp8_are_not_taken_for_products(
     name: str, types: tuple[str, ...], dims: Dims
 ) -> None:

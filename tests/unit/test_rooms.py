@@ -22,25 +22,10 @@ FACADE = PACKAGE / "__init__.py"
 MAX_LOOSE_MODULES = 8
 # From the lowest one up: a file imports its own room and those before it.
 ROOMS = (
-    "frameworks",
-    "capture",
-    "trace",
-    "kernels",
-    "report/model",
-    "logs",
-    "analysis",
-    "report",
-    "verdict",
-    "pipeline",
-    "record",
-    "integrations",
-    "comparison",
-    "preflight",
-    "annotate",
-    "prove",
-    "pytest_plugin",
-    "cli",
-)
+    "frameworks", "capture", "trace", "kernels", "report/model", "logs", "analysis", "report",
+    "verdict", "pipeline", "record", "integrations", "comparison", "preflight", "annotate", "prove",
+    "pytest_plugin", "cli",
+)  # fmt: skip
 SATELLITES = {"annotate", "comparison", "integrations", "preflight", "prove"}
 FRONTS = {"cli", "pytest_plugin"}
 PAGE = Path(__file__).parents[2] / "docs/how-it-works.md"
@@ -104,16 +89,13 @@ def test_few_modules_lie_loose() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "import fp8verify.b.deep",
-        "from fp8verify.b import deep",
-        "from fp8verify.b.deep import name",
-        "from ..b import deep",
-        "from ..b.deep import name",
+        "import fp8verify.b.deep", "from fp8verify.b import deep",
+        "from fp8verify.b.deep import name", "from ..b import deep", "from ..b.deep import name",
         "def f():\n    from fp8verify.b.deep import name",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import fp8verify.b.deep",
         "from importlib import import_module\nimport_module('fp8verify.b.deep')",
     ],
-)
+)  # fmt: skip
 def test_the_graph_has_every_kind_of_import(source: str, tmp_path: Path) -> None:
     package = tmp_path / "fp8verify"
     for folder in ("a", "b"):

@@ -34,16 +34,12 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("", ""),
-        ("src/train.py --lr 1", "train-"),
-        ("-m package.train x.py.txt", "train-"),
+        ("", ""), ("src/train.py --lr 1", "train-"), ("-m package.train x.py.txt", "train-"),
         ("torchrun --nproc 2 a/pre train.py --config x", "train-"),
-        ("torchrun --nproc 2 -m pkg.finetune", "finetune-"),
-        ("-- ./job.sh x", "job.sh-"),
-        ("..py", ""),
-        ("a/" + "l$" * 60 + ".py", "l-" * 20 + "-"),
+        ("torchrun --nproc 2 -m pkg.finetune", "finetune-"), ("-- ./job.sh x", "job.sh-"),
+        ("..py", ""), ("a/" + "l$" * 60 + ".py", "l-" * 20 + "-"),
     ],
-)
+)  # fmt: skip
 def test_a_capture_folder_is_private_and_named_by_script_and_time(command: str, name: str) -> None:
     folder = make_capture_folder(None, script=script_name(command.split())).path
 

@@ -22,14 +22,11 @@ from fp8verify.record.settings import (
 @pytest.mark.parametrize(
     ("text", "windows"),
     [
-        ("10-12", ((10, 12),)),
-        ("10", ((10, 10),)),
-        ("10-12,500-502", ((10, 12), (500, 502))),
-        ("500-502, 10-12", ((10, 12), (500, 502))),
-        ("1,3,5", ((1, 1), (3, 3), (5, 5))),
+        ("10-12", ((10, 12),)), ("10", ((10, 10),)), ("10-12,500-502", ((10, 12), (500, 502))),
+        ("500-502, 10-12", ((10, 12), (500, 502))), ("1,3,5", ((1, 1), (3, 3), (5, 5))),
         ("3-4,1,5,6-8,10", ((1, 1), (3, 8), (10, 10))),
     ],
-)
+)  # fmt: skip
 def test_windows(text: str, windows: tuple[tuple[int, int], ...]) -> None:
     assert parse_windows(text) == windows
 
@@ -37,18 +34,13 @@ def test_windows(text: str, windows: tuple[tuple[int, int], ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "fact", "hint"),
     [
-        ("", "does not name steps", "10-12"),
-        ("ten", "does not name steps", "10-12"),
-        ("10:12", "does not name steps", "10-12"),
-        ("10-", "does not name steps", "10-12"),
-        ("-3", "does not name steps", "10-12"),
-        ("1e3", "does not name steps", "10-12"),
-        ("10-12,", "does not name steps", "10-12"),
-        ("12-10", "ends before it begins", "10-12"),
-        ("0-3", "before the first step", "from 1"),
-        ("10-12,12-14", "overlap", "share no step"),
+        ("", "does not name steps", "10-12"), ("ten", "does not name steps", "10-12"),
+        ("10:12", "does not name steps", "10-12"), ("10-", "does not name steps", "10-12"),
+        ("-3", "does not name steps", "10-12"), ("1e3", "does not name steps", "10-12"),
+        ("10-12,", "does not name steps", "10-12"), ("12-10", "ends before it begins", "10-12"),
+        ("0-3", "before the first step", "from 1"), ("10-12,12-14", "overlap", "share no step"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_window_is_told_in_two_lines(text: str, fact: str, hint: str) -> None:
     with pytest.raises(UsageError, match=fact) as caught:
         parse_windows(text)

@@ -106,14 +106,11 @@ class Steps:
 @pytest.mark.parametrize(
     ("seconds", "step"),
     [
-        ([9, 1, 1, 1, 1, 1, 1], 6),
-        ([9, 3, 1.1, 1, 0.9, 1, 1], 7),
-        ([1, 3] * 20, LATEST_STEP - 2),
-        ([50, 20, 60], 3),
-        ([1, 1, 1, 1], None),
+        ([9, 1, 1, 1, 1, 1, 1], 6), ([9, 3, 1.1, 1, 0.9, 1, 1], 7), ([1, 3] * 20, LATEST_STEP - 2),
+        ([50, 20, 60], 3), ([1, 1, 1, 1], None),
     ],
     ids=["stable", "stable later", "never stable", "120 s", "too short"],
-)
+)  # fmt: skip
 def test_a_window_that_nobody_named_begins_when_steps_are_stable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: list[float], step: int | None
 ) -> None:

@@ -12,15 +12,12 @@ from fp8verify.text import join_windows, show_steps
 @pytest.mark.parametrize(
     ("steps", "shown"),
     [
-        ([], ""),
-        ([10], "step 10"),
-        ([10, 11, 12], "steps 10-12"),
-        ([12, 10, 11, 11], "steps 10-12"),
-        ([10, 12], "steps 10, 12"),
+        ([], ""), ([10], "step 10"), ([10, 11, 12], "steps 10-12"),
+        ([12, 10, 11, 11], "steps 10-12"), ([10, 12], "steps 10, 12"),
         ([*range(10, 13), *range(500, 503)], "steps 10-12, 500-502"),
         (range(1, 12, 2), "steps 1, 3, 5, 7 and 2 more"),
     ],
-)
+)  # fmt: skip
 def test_steps_are_written_as_windows(steps: list[int], shown: str) -> None:
     assert show_steps(steps) == shown
 

@@ -44,39 +44,25 @@ def test_external_id_names_the_operator() -> None:
 @pytest.mark.parametrize(
     ("events", "operator", "parents"),
     [
-        pytest.param(
-            [op("outer", 0, 100, 1), op("inner", 10, 20, 2), op("later", 40, 20, 3),
+        pytest.param([op("outer", 0, 100, 1), op("inner", 10, 20, 2), op("later", 40, 20, 3),
              op("other thread", 15, 5, 4, tid=2), launch(9, 16), kernel("k", 50, 5, 9)],
-            "inner", ("outer",), id="innermost operator of the launch's thread",
-        ),
-        pytest.param(
-            [op("aten::mm", 0, 100, 1), annotation("range", 10, 50, external_id=2),
+            "inner", ("outer",), id="innermost operator of the launch's thread"),
+        pytest.param([op("aten::mm", 0, 100, 1), annotation("range", 10, 50, external_id=2),
              launch(9, 20), kernel("k", 50, 5, 9, **{"External id": 2})],
-            "aten::mm", (), id="the id of an annotation gives way to the launch",
-        ),
-        pytest.param(
-            [op("unrelated", 0, 5, 9), op("aten::mm", 10, 20, 1), launch(9, 15),
+            "aten::mm", (), id="the id of an annotation gives way to the launch"),
+        pytest.param([op("unrelated", 0, 5, 9), op("aten::mm", 10, 20, 1), launch(9, 15),
              kernel("k", 20, 5, 9, **{"External id": 9})],
-            "aten::mm", (), id="an id equal to the correlation is a placeholder",
-        ),
-        pytest.param(
-            [op("outer", 0, 9, 1), op("inner", 1, 9, 2), launch(9, 5), kernel("k", 6, 1, 9)],
-            "inner", ("outer",), id="rounded to end after the outer range",
-        ),
-        pytest.param(
-            [op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12), kernel("k", 13, 1, 9)],
-            "second", (), id="neighbours that share an instant",
-        ),
-        pytest.param(
-            [op("first", 0, 10, 1), op("instant", 10, 0, 2),
+            "aten::mm", (), id="an id equal to the correlation is a placeholder"),
+        pytest.param([op("outer", 0, 9, 1), op("inner", 1, 9, 2), launch(9, 5),
+             kernel("k", 6, 1, 9)], "inner", ("outer",), id="rounded to end after the outer range"),
+        pytest.param([op("first", 0, 10, 1), op("second", 10, 10, 2), launch(9, 12),
+             kernel("k", 13, 1, 9)], "second", (), id="neighbours that share an instant"),
+        pytest.param([op("first", 0, 10, 1), op("instant", 10, 0, 2),
              kernel("k", 13, 1, 9, **{"External id": 2})],
-            "instant", ("first",), id="one of no length at the end of another",
-        ),
-        pytest.param(
-            [*(op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)), launch(9, 50),
+            "instant", ("first",), id="one of no length at the end of another"),
+        pytest.param([*(op(f"depth {i}", i, 200 - 2 * i, i + 1) for i in range(40)), launch(9, 50),
              kernel("k", 60, 1, 9)],
-            "depth 39", tuple(f"depth {i}" for i in range(38, 22, -1)), id="sixteen parents",
-        ),
+            "depth 39", tuple(f"depth {i}" for i in range(38, 22, -1)), id="sixteen parents"),
         *(
             ([annotation(name, 0, 50), op("aten::mm", 10, 20, 1), launch(9, 15),
               kernel("k", 20, 5, 9)], "aten::mm", (shown,))

@@ -22,18 +22,13 @@ ALL = ["gemm_a", "gemm_b", "gemm_c"]
     ("old", "new"),
     [
         (b'"schemaVersion": 1', b'"schemaVersion": NaN'),
-        (b'"Fwd thread id": 0', b'"Fwd thread id": NaN'),
-        (b'"stream": 7', b'"stream": "7"'),
-        (b'"dur": 10.5', b'"dur": "10.5"'),
-        (b'"ts": 1060.125', b'"ts": "1060.125"'),
-        (b'"bandwidth": 1', b'"bandwidth": -Infinity'),
-        (b'"note": ""', b'"note": "a\x01\n\tb"'),
-        (b'"note": ""', b'"note": "\xff\xfe"'),
-        (b'"note": ""', b'"note": "\\ud800"'),
-        (b'"note": ""', b'"note": null'),
-        (b'"note": ""', b'"note": ' + b"[" * 500 + b"]" * 500),
+        (b'"Fwd thread id": 0', b'"Fwd thread id": NaN'), (b'"stream": 7', b'"stream": "7"'),
+        (b'"dur": 10.5', b'"dur": "10.5"'), (b'"ts": 1060.125', b'"ts": "1060.125"'),
+        (b'"bandwidth": 1', b'"bandwidth": -Infinity'), (b'"note": ""', b'"note": "a\x01\n\tb"'),
+        (b'"note": ""', b'"note": "\xff\xfe"'), (b'"note": ""', b'"note": "\\ud800"'),
+        (b'"note": ""', b'"note": null'), (b'"note": ""', b'"note": ' + b"[" * 500 + b"]" * 500),
     ],
-)
+)  # fmt: skip
 def test_nothing_is_lost_where_the_values_can_be_read(
     old: bytes, new: bytes, block_size: int
 ) -> None:

@@ -64,19 +64,13 @@ def with_bare_infinities(events: list[dict[str, Any]]) -> bytes:
 
 
 LAYOUTS = [
-    of_torch_1_9,
-    with_bare_infinities,
-    as_document,
-    one_line_events,
-    sorted_keys,
-    metadata_last,
-    category_last,
-    with_bom,
+    of_torch_1_9, with_bare_infinities, as_document, one_line_events, sorted_keys, metadata_last,
+    category_last, with_bom,
     lambda events: json.dumps({**HEAD, "traceEvents": events}, separators=(",", ":")).encode(),
     lambda events: json.dumps({**HEAD, "traceEvents": events}, indent="\t").encode(),
     lambda events: as_document(events).replace(b"\n", b"\r\n"),
     lambda events: as_document(events).replace(b"\n  ]\n}", b",\n  ],\n}"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -122,13 +116,10 @@ def test_list_without_metadata() -> None:
 @pytest.mark.parametrize(
     ("written", "nanoseconds"),
     [
-        ("4365095910349.525", 4365095910349525),
-        ("8796093022207.999", 8796093022207999),
-        ("12.5", 12500),
-        ("-3.001", -3001),
-        ("1.25e3", 1250000),
+        ("4365095910349.525", 4365095910349525), ("8796093022207.999", 8796093022207999),
+        ("12.5", 12500), ("-3.001", -3001), ("1.25e3", 1250000),
     ],
-)
+)  # fmt: skip
 def test_no_nanosecond_is_lost(written: str, nanoseconds: int) -> None:
     data = as_document([kernel("first", 0.5, 1, 1), kernel("second", "@", 1, 2)])
     trace = read_bytes(data.replace(b'"@"', written.encode()))

@@ -35,32 +35,17 @@ LOG = "{}:2024-05-22 17:15:22 1:1 CuptiActivityApi.cpp:9] {}"
     ("level", "line", "note", "loss"),
     [
         ("WARNING", "Dropped 17 activity records", "CUPTI dropped 17 activity records", True),
-        (
-            "WARNING",
-            "Exceeded max GPU buffer count (33 >= 33) - terminating tracing",
-            "the profiler's GPU buffers (33) were full and tracing ended early",
-            True,
-        ),
-        (
-            "INFO",
-            "Record counts: Out-of-range = 0, CUPTI stopped early? = 1",
-            "the profiler stopped recording the GPU early",
-            True,
-        ),
-        (
-            "INFO",
-            "Record counts: Out-of-range = 4181, CUPTI stopped early? = 0",
-            "the profiler left out 4181 records as outside of its window",
-            False,
-        ),
-        (
-            "ERROR",
-            "function cbapi_->initCallbackApi() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)",
-            "the profiler met CUPTI_ERROR_NOT_INITIALIZED",
-            False,
-        ),
+        ("WARNING", "Exceeded max GPU buffer count (33 >= 33) - terminating tracing",
+         "the profiler's GPU buffers (33) were full and tracing ended early", True),
+        ("INFO", "Record counts: Out-of-range = 0, CUPTI stopped early? = 1",
+         "the profiler stopped recording the GPU early", True),
+        ("INFO", "Record counts: Out-of-range = 4181, CUPTI stopped early? = 0",
+         "the profiler left out 4181 records as outside of its window", False),
+        ("ERROR",
+         "function cbapi_->initCallbackApi() failed with error CUPTI_ERROR_NOT_INITIALIZED (15)",
+         "the profiler met CUPTI_ERROR_NOT_INITIALIZED", False),
     ],
-)
+)  # fmt: skip
 def test_what_the_profiler_lost_is_noted(level: str, line: str, note: str, loss: bool) -> None:
     logged = {level: [LOG.format(level, "token=secret"), LOG.format(level, line)]}
     trace = read_bytes(as_document(sample(), **logged))

@@ -42,13 +42,10 @@ def test_hardware_has_units_for_the_formats_of_its_instruction_set(
     [
         (None, None),
         (None, "9.0"),  # a Hopper or a CDNA 2
-        ("NVIDIA H200", None),
-        ("NVIDIA H200", "nine"),
-        ("AMD Radeon RX 7900 XTX", "11.0"),
-        ("Intel(R) Arc(TM) B580 Graphics", "12.0"),
-        ("some accelerator", "9.0"),
+        ("NVIDIA H200", None), ("NVIDIA H200", "nine"), ("AMD Radeon RX 7900 XTX", "11.0"),
+        ("Intel(R) Arc(TM) B580 Graphics", "12.0"), ("some accelerator", "9.0"),
     ],
-)
+)  # fmt: skip
 def test_what_no_source_says_is_not_known(gpu: str | None, capability: str | None) -> None:
     assert multiplies(gpu, capability, Precision.FP8) is None
 

@@ -78,15 +78,12 @@ def float8(model):
 
 
 MODELS = {
-    "plain": Stack,
-    "reentrant": lambda: Stack("reentrant"),
-    "nonreentrant": lambda: Stack("nonreentrant"),
-    "float8": lambda: float8(Stack()),
+    "plain": Stack, "reentrant": lambda: Stack("reentrant"),
+    "nonreentrant": lambda: Stack("nonreentrant"), "float8": lambda: float8(Stack()),
     "float8 reentrant": lambda: float8(Stack("reentrant")),
     "float8 nonreentrant": lambda: float8(Stack("nonreentrant")),
-    "adapter": lambda: nn.Sequential(Adapter()),
-    "rescued": Rescued,
-}
+    "adapter": lambda: nn.Sequential(Adapter()), "rescued": Rescued,
+}  # fmt: skip
 
 
 def record(model, path):

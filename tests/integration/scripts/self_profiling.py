@@ -12,12 +12,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
 SPANS = {
-    "during": (5, 6),
-    "in-our-warm-up": (3, 3),
-    "before": (3, 5),
-    "before-and-done": (1, 2),
+    "during": (5, 6), "in-our-warm-up": (3, 3), "before": (3, 5), "before-and-done": (1, 2),
     "after": (8, 9),
-}
+}  # fmt: skip
 SCHEDULES = {
     "warming-up": {"wait": 1, "warmup": 3, "active": 2, "repeat": 1},
     "kempnerforge": {"wait": 4, "warmup": 1, "active": 3, "repeat": 1},
