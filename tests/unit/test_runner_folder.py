@@ -49,9 +49,12 @@ def test_a_capture_folder_is_private_and_named_by_script_and_time(command: str, 
 
 
 @pytest.mark.parametrize("job", [None, "rdzv-7"])
-def test_a_capture_is_never_overwritten(job: str | None) -> None:
+@pytest.mark.parametrize("claim", [None, b"", b"[]", b"[" * 70_000, b'{"job": "a"}'])
+def test_a_capture_is_never_overwritten(job: str | None, claim: bytes | None) -> None:
+    """A claim that cannot be read is of no job."""
     Path("old").mkdir()
-    Path("old", "rank0.meta.json").touch()
+    name = "rank0.meta.json" if claim is None else "capture.meta.json"
+    Path("old", name).write_bytes(claim or b"")
 
     with pytest.raises(InputError, match="not empty"):
         make_capture_folder(Path("old"), Job(job))
@@ -160,15 +163,6 @@ def test_another_job_does_not_join(job: str | None) -> None:
     with pytest.raises(InputError, match=r"job slurm-7\.0") as caught:
         make_capture_folder(Path("shared"), Job(job))
     assert "--job" in caught.value.hint
-
-
-@pytest.mark.parametrize("claim", [b"", b"[]", b"[" * 70_000, b'{"job": "a"}'])
-def test_a_claim_that_cannot_be_read_is_no_job_s(claim: bytes) -> None:
-    Path("old").mkdir()
-    Path("old", "capture.meta.json").write_bytes(claim)
-
-    with pytest.raises(InputError, match="not empty"):
-        make_capture_folder(Path("old"), Job("a"))
 
 
 STEP = "SLURM_JOB_ID=5 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2"
