@@ -161,9 +161,7 @@ def test_the_command_says_what_it_labelled(tmp_path: Path) -> None:
         ("text.json", "out.json"),
     ],
 )
-def test_bad_use_gets_two_lines_and_leaves_nothing(
-    given: Path | str, out: str, tmp_path: Path
-) -> None:
+def test_bad_use_gets_two_lines_and_no_file(given: Path | str, out: str, tmp_path: Path) -> None:
     source = TraceBuilder().launch(FP8_KERNEL).write(tmp_path / "trace.json")
     (tmp_path / "text.json").write_text("[1, 2]")
     before = source.read_bytes()

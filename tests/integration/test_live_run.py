@@ -88,9 +88,7 @@ def test_a_training_is_asked_to_stop_as_a_scheduler_would(tmp_path: Path) -> Non
 
 @pytest.mark.train
 @pytest.mark.parametrize("options", [(), ("-o", "report.txt")], ids=["aloud", "to a file"])
-def test_the_report_is_there_when_the_window_closes(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_the_report_is_there_as_the_window_closes(tmp_path: Path, options: tuple[str, ...]) -> None:
     script = (
         "import json, pathlib\n"
         "train(6)\n"

@@ -140,9 +140,7 @@ def test_no_marked_test_falls_below_the_baseline(pytester: pytest.Pytester, tmp_
 
 
 @pytest.mark.parametrize("option", ["--fp8-trace", "--fp8-baseline"])
-def test_a_file_that_cannot_be_read_fails_with_two_lines(
-    pytester: pytest.Pytester, option: str
-) -> None:
+def test_an_unreadable_file_fails_with_two_lines(pytester: pytest.Pytester, option: str) -> None:
     result = _marked(pytester, "", "fp8_compiled", option, "missing.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*missing.json*"])

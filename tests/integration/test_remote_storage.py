@@ -111,9 +111,7 @@ def test_memory_is_read_in_this_process() -> None:
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/trace.json", "gs://bucket/trace.json"])
-def test_storage_that_cannot_be_read_here_says_why(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_that_cannot_be_read_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(InputError, match=f"{url} cannot be read") as caught:
         inspect(url)

@@ -156,9 +156,7 @@ def test_steps_that_the_script_announces_are_the_ones_that_count(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("optimizer", "after"), [("SGD", 3), ("LBFGS", 2)])
-def test_a_window_that_grows_beyond_its_limit_is_cut(
-    tmp_path: Path, optimizer: str, after: int
-) -> None:
+def test_a_window_larger_than_its_limit_is_cut(tmp_path: Path, optimizer: str, after: int) -> None:
     """LBFGS calls the closure many times in a step."""
     training = f"""
         import torch

@@ -298,9 +298,7 @@ raise subprocess.CalledProcessError(1, worker)
     ],
     ids=["crash", "import", "launcher"],
 )
-def test_a_training_that_failed_is_told_its_own_error(
-    tmp_path: Path, script: str, said: str
-) -> None:
+def test_a_training_that_failed_tells_its_own_error(tmp_path: Path, script: str, said: str) -> None:
     code, report = report_of(tmp_path, script)
     assert report["training_exit_code"] == code
     (finding,) = [one for one in report["findings"] if one["code"] == "no-training-step"]

@@ -58,9 +58,7 @@ def config(folder: Path) -> dict[str, Any]:
         {"live": LiveWindows(every=10, length=2, first=10)},
     ],
 )
-def test_the_agent_knows_every_entry_of_its_configuration(
-    more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_agent_knows_all_of_its_configuration(more: dict[str, Any], tmp_path: Path) -> None:
     """`Config` of the agent is what the runner writes, key for key and type for type."""
     from fp8verify.agent.config import Config
 

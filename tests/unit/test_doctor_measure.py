@@ -96,9 +96,7 @@ def test_the_sizes_of_a_configuration_are_summed(worker: Worker, tmp_path: Path)
     assert {m for m, _, _ in worker.asked["shapes"]} == {100}  # type: ignore[attr-defined]
 
 
-def test_the_layers_of_a_dry_model_that_are_in_fp8_are_measured(
-    worker: Worker, tmp_path: Path
-) -> None:
+def test_the_fp8_layers_of_a_dry_model_are_measured(worker: Worker, tmp_path: Path) -> None:
     sizes = {"0.up": (64, 128), "1.up": (64, 128), "0.down": (128, 64), "lm_head": (64, 512)}
     modules = [
         ModuleRecord(

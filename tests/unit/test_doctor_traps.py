@@ -348,9 +348,7 @@ def test_own_flags_are_checked_against_the_gpu() -> None:
     [("--mixed_precision bf16", True), ("--mixed-precision=no", True),
      ("--mixed_precision fp8", False)],
 )  # fmt: skip
-def test_an_argument_wins_over_accelerate_s_file(
-    tmp_path: Path, argument: str, is_told: bool
-) -> None:
+def test_an_argument_beats_accelerate_s_file(tmp_path: Path, argument: str, is_told: bool) -> None:
     path = write(tmp_path, "fp8.yaml", files.ACCELERATE)
     found = complaints(
         facts_of(command=f"accelerate launch --config_file {path} {argument} train.py".split())

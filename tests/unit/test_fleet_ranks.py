@@ -51,9 +51,7 @@ def test_every_way_to_read_gives_the_same_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unique_ids", [True, False])
-def test_ranks_that_were_joined_in_one_file_are_told_apart(
-    tmp_path: Path, *, unique_ids: bool
-) -> None:
+def test_ranks_joined_in_one_file_are_told_apart(tmp_path: Path, *, unique_ids: bool) -> None:
     """Perfetto's users join files by their events; ids of operators and launches then collide."""
     joined: list[dict[str, Any]] = []
     for rank, kind in enumerate("yyn"):

@@ -176,9 +176,7 @@ def test_gradients_in_e5m2_beside_mx_scales_are_told_by_kernels(build: TraceBuil
     assert told(by_kernels, "mxfp8-e5m2-gradients") == ["1 MXFP8 GEMM multiplied gradients in E5M2"]
 
 
-def test_kernels_and_hooks_each_tell_of_a_recomputation(
-    build: TraceBuilder, tmp_path: Path
-) -> None:
+def test_kernels_and_hooks_tell_of_a_recomputation(build: TraceBuilder, tmp_path: Path) -> None:
     layer(build, "fp8")
     recompute(build, 32)
     said = "every recomputed forward GEMM ran in BF16 (0.0 ms); in FP8 when they ran first"

@@ -90,9 +90,7 @@ def test_a_declared_class_computes_what_the_settings_say() -> None:
         (r"(\w+ )+FP8 on", "fp8 on"),
     ],
 )
-def test_an_expression_that_ends_is_taken_and_its_word_looked_for(
-    expression: str, word: str
-) -> None:
+def test_an_expression_that_ends_is_taken_and_its_word_sought(expression: str, word: str) -> None:
     assert (fault_of(expression), fixed_word(expression)) == (None, word)
 
 

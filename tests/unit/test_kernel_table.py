@@ -86,9 +86,7 @@ def test_a_log_that_holds_a_table_is_evidence_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("total", [None, "985.000us"])
-def test_a_table_that_leaves_kernels_out_proves_no_absence(
-    total: str | None, tmp_path: Path
-) -> None:
+def test_a_table_that_lacks_kernels_proves_no_absence(total: str | None, tmp_path: Path) -> None:
     path = tmp_path / "table.txt"
     path.write_text(printed(((BF16_KERNEL, "0.000us", "285.000us", 9),), total))
     found = inspect(path)

@@ -157,9 +157,7 @@ def series_of(steps: dict[int, Sequence[TensorRecord]]) -> list[MeasuredRecord]:
 
 
 @pytest.mark.parametrize(("odd", "code"), FAULTS)
-def test_a_fault_of_a_later_step_is_found_with_its_first_step(
-    odd: dict[str, Any], code: str
-) -> None:
+def test_a_fault_of_later_steps_is_found_with_its_first(odd: dict[str, Any], code: str) -> None:
     bad = all_layers(**odd)
     series = series_of({5: all_layers(), 6: all_layers(), 7: bad, 8: bad, 9: all_layers()})
     (finding,) = found(facts_of(all_layers(), series=series))

@@ -39,9 +39,7 @@ def test_ranks_that_are_some_steps_apart_begin_together(tmp_path: Path) -> None:
     assert (path.name, json.loads(path.read_bytes())["first"]) == (".window-1", first)
 
 
-def test_short_steps_are_given_as_much_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_steps_get_as_much_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([100.0, 100.0, 100.01, 100.02])
     monkeypatch.setattr(time, "time", lambda: next(moments, 101.0))
     rank = timed(tmp_path)

@@ -29,9 +29,7 @@ ALL = ["gemm_a", "gemm_b", "gemm_c"]
         (b'"note": ""', b'"note": null'), (b'"note": ""', b'"note": ' + b"[" * 500 + b"]" * 500),
     ],
 )  # fmt: skip
-def test_nothing_is_lost_where_the_values_can_be_read(
-    old: bytes, new: bytes, block_size: int
-) -> None:
+def test_nothing_is_lost_where_values_can_be_read(old: bytes, new: bytes, block_size: int) -> None:
     events = sample()
     events[2]["args"] |= {"Fwd thread id": 0, "bandwidth": 1, "note": ""}
     events[7]["args"] |= {"bandwidth": 1, "note": ""}
