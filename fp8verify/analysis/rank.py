@@ -138,6 +138,11 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         found = [total for total in self.trace.others if is_unrecognized(total.kind)]
         return sorted(found, key=lambda total: -total.time_ns)
 
+    @property
+    def opaque_ns(self) -> int:
+        """The time of unrecognized kernels."""
+        return sum(total.time_ns for total in self.unrecognized)
+
     @cached_property
     def upcast(self) -> list[GemmRow]:
         """GEMMs in formats that the GPU cannot multiply, whose operands were converted first."""

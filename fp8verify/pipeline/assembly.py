@@ -76,7 +76,7 @@ def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -
         source=trace.source,
         **assessed._asdict(),
         **_sums([trace]),
-        opaque_us=micros(sum(total.time_ns for total in rank.unrecognized)),
+        opaque_us=micros(rank.opaque_ns),
         library_log=trace.library_log,
         unplaced_us=micros(unplaced_ns(rank, promises)),
         gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},

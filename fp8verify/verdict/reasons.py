@@ -76,9 +76,7 @@ def _hidden(rank: RankEvidence) -> str | None:
 
 def opaque_share(rank: RankEvidence) -> float:
     """Time of unrecognized kernels over theirs and that of the layers' GEMMs."""
-    opaque = sum(total.time_ns for total in rank.unrecognized)
-    whole = opaque + rank.linear.total_ns
-    return opaque / whole if whole else 0.0
+    return rank.opaque_ns / (rank.opaque_ns + rank.linear.total_ns or 1)
 
 
 def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:

@@ -177,7 +177,7 @@ def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
     share, found = opaque_share(rank), rank.unrecognized
     if share >= NEGLIGIBLE:
-        time_ns, gemm_ns = sum(total.time_ns for total in found), rank.linear.total_ns
+        time_ns, gemm_ns = rank.opaque_ns, rank.linear.total_ns
         kinds = (one.kind for one in found)
         names = [_short(x.name) + (f" ({_short(x.op.name)})" if x.op.name else "") for x in kinds]
         case, count = "many" if share >= MANY_OPAQUE else "", sum(total.calls for total in found)

@@ -228,11 +228,10 @@ class Parts:
         elif self._is_elsewhere(cells):
             yield finding("leg-unknown", leg=Leg.WGRAD.value, precision=precision)
         else:
-            time_ns = sum(total.time_ns for total in rank.unrecognized)
-            share = time_ns / (rank.linear.total_ns or 1)
+            share = rank.opaque_ns / (rank.linear.total_ns or 1)
             for what, work in self._missing(place) if share > limits.NEGLIGIBLE else ():
                 if work > limits.NEGLIGIBLE and share > limits.HALF * work:
-                    yield finding("opaque-kernels", "hidden", ms=time_ns / 1e6, what=what)
+                    yield finding("opaque-kernels", "hidden", ms=rank.opaque_ns / 1e6, what=what)
 
     def _counted(self, place: int) -> Finding:
         """Return that fewer layers of a size ran in FP8 than the module list has converted."""
