@@ -51,8 +51,8 @@ LEAST_RATE: Final = 0.05
 MOST_RATE: Final = 1.1
 # Times that the tensors of a kernel take to be read: no helper runs longer.
 LONGER_THAN_MOVING: Final = 4
-# Times the longest GEMM, where no shapes are recorded.
-LONGER_THAN_GEMMS: Final = 2
+# Share of the time of the median GEMM, where no shapes are recorded.
+AS_LONG_AS_GEMMS: Final = 0.75
 # Least side of a weight; rotations' tables, routers and LoRA's halves are smaller.
 LEAST_SIDE: Final = 512
 

@@ -8,13 +8,13 @@ hand-written ones. The recorded inputs of the operator decide:
 - a template of Inductor that does not fuse `_scaled_mm` widens FP8 in its prologue;
 - a hand-written kernel with FP8 in its name multiplies FP8 only if both matrices are FP8 or cast.
 
-A helper's word in a name (swiglu, permute, norm) proves nothing either: a fused kernel may multiply
+A helper's word in a name (swiglu, norm, quant) proves nothing either: a fused kernel may multiply
 beside what it is called after. Kernels of functions that nobody else knows may be GEMMs if
 
 - the function takes a weight, and the kernel ran several times longer than its tensors take to
   move, at a rate that a product of the tensors can have;
 - or they are of the backward node of such a function, or called as its kernels;
-- or no shapes are recorded, and each ran far longer than any GEMM and is not called a helper.
+- or no shapes are recorded, and each ran about as long as half of the GEMMs.
 
 What the recorded tensors are is what was multiplied, unless they may have been cast inside. Kernels
 that neither name nor operator explains stay unrecognized: GEMMs of any precision.
@@ -30,8 +30,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
-from itertools import permutations
+from itertools import chain, permutations, repeat
 from math import prod
+from statistics import median
 from typing import Final, TypeAlias
 
 from fp8verify import thresholds as limits
@@ -234,12 +235,12 @@ def _settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
 _GRADIENTS: Final = 2
 # Of the listed GPUs: an H100 reads 3.35 TB/s beside 989 TFLOP/s.
 _BYTES_PER_FLOP: Final = 3.35 / 989
-# Kernels of libraries that are named by what they do, and those of casts, which cast inside.
+# Kernels of libraries that are named by what they do; Transformer Engine compiles some at run time.
 _PROVED: Final = re.compile(
-    r"(?:void )?(?:at::|at_cuda|c10::|cub::|thrust::|transformer_engine::|cudnn|nccl|rccl)"
+    r"(?:void )?(?:at::|at_cuda|c10::|cub::|thrust::|transformer_engine::|cudnn|nccl|rccl"
+    r"|(?:cast_)?transpose_(?:fusion_kernel_)?optimized)"
     r"|triton_(?:poi|red|per|for|spl|split_scan)_fused_|Mem(?:cpy|set)|_ZN(?:2at|3c10|3cub|18trans)"
 )
-_LAYER: Final = re.compile(r"mlp|ffn|proj|expert|moe|fc\d|linear|dense", re.IGNORECASE)
 _OTHER_ROLES: Final = (*purpose.CONSUMERS, Role.CONV, Role.MEMORY)
 # The FLOPs that a kernel of a function may have computed, and the precision of its inputs.
 _Function: TypeAlias = "tuple[list[float], Precision]"
@@ -258,14 +259,17 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
         return
     rate = (peak_of(trace.gpu) or PEAKS["H100"]).bf16 * 1000  # FLOPs a ns
     functions = _taking_weights(kinds, hiding, rate)
-    products = (number for number, kind in enumerate(kinds.rows) if kind.multiplies)
-    longest = max(map(kinds.mean_ns, products), default=0.0)
+    usual = _median_gemm_ns(kinds)
+    ran_low = any(kind.is_gemm and kind.classification.precision.is_low for kind in kinds.rows)
     for number, kind in hiding:
         mean = kinds.mean_ns(number)
         flops, precision = functions.get(_key(kind.op.name)) or functions.get(kind.name, _NONE)
         if not any(_is_at_rate(n, mean, rate, _GRADIENTS) for n in flops):
-            if not _is_longest(kind, mean, longest):
+            if kind.op.dims or not mean >= limits.AS_LONG_AS_GEMMS * usual > 0:
                 continue
+            words = kind.name[:400], kind.op.name.rpartition("::")[2]
+            if not ran_low and any(map(_is_other_work, words)):
+                continue  # without FP8 there is no ACTIVE that it could make wrong
             precision = Precision.UNKNOWN
         known = precision is not Precision.UNKNOWN
         kinds.rows[number] = kind.changed(
@@ -279,13 +283,21 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
         )
 
 
+def _median_gemm_ns(kinds: Kinds) -> float:
+    """Return how long a launch of a GEMM usually took, 0 without any."""
+    products = [number for number, kind in enumerate(kinds.rows) if kind.multiplies]
+    launches = (repeat(kinds.mean_ns(number), kinds.totals[number][0]) for number in products)
+    return median(chain.from_iterable(launches)) if products else 0.0
+
+
 def _may_hide(kind: Kind) -> bool:
     """Whether nothing proves that a kernel is something else than a product."""
     op, found = kind.op, kind.classification
-    if not op.name or found.role in _OTHER_ROLES or found.split_k:
+    if not op.name or found.role in _OTHER_ROLES or found.split_k or _PROVED.match(kind.name):
         return False
-    explained = _is_atens(op.name) or op.name.startswith("triton_") or find(op.name) is not UNKNOWN
-    return not explained and not _PROVED.match(kind.name)
+    row = find(function_of(op.name) or op.name)
+    is_known = row is not UNKNOWN and not row.layer
+    return not (is_known or _is_atens(op.name) or op.name.startswith("triton_"))
 
 
 def _key(name: str) -> str:
@@ -306,8 +318,9 @@ def _taking_weights(
         fits = [n for n in _products(op) if _is_at_rate(n, mean, rate)]
         moved = sum(_HIGH_TYPES.get(name, 1) * prod(dims) for name, dims in _tensors(op))
         is_long = mean >= limits.LONGER_THAN_MOVING * moved / _BYTES_PER_FLOP / rate
-        if fits and is_long and kind.classification.role not in purpose.QUANTIZING:
-            low = _SAYS_LOW.search(f"{kind.name}{op.name}{op.types}") or _key(op.name) in casting
+        if fits and is_long:
+            casts = _key(op.name) in casting or find(op.name) is not UNKNOWN
+            low = casts or _SAYS_LOW.search(f"{kind.name}{op.name}{op.types}")
             precision = Precision.UNKNOWN if low else _recorded(op)
             found[_key(op.name)] = found[kind.name] = fits, precision
     return found
@@ -325,11 +338,3 @@ def _products(op: OpContext) -> Iterator[float]:
         is_weight = len(weight) in (2, 3) and min(weight[-2:]) >= limits.LEAST_SIDE
         if is_weight and x[-1] in weight[-2:] and (weight != x or len(matrices) == 2):
             yield 2.0 * prod(x) * prod(weight[-2:]) / x[-1]
-
-
-def _is_longest(kind: Kind, mean: float, longest: float) -> bool:
-    """Whether a kernel without recorded shapes ran far longer than any GEMM."""
-    words = f"{kind.name[:400]} {kind.op.name}"
-    if kind.op.dims or (_OTHER_WORK.search(words) and not _LAYER.search(words)):
-        return False  # a helper's word counts for a helper where nothing else is known
-    return mean >= limits.LONGER_THAN_GEMMS * longest > 0

@@ -27,13 +27,17 @@ def gemms(build: TraceBuilder) -> dict[str, int]:
         ("fused_swiglu_norm_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "bf16"),
         ("moe_permute_kernel", "acme::moe_fc1", TWO, (X, EXPERTS), 200, "bf16"),
         ("fused_swiglu_fp8_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "unknown"),
+        ("fc1_swiglu_quant_kernel", "acme::quant", TWO, (X, WEIGHT), 60, "unknown"),
+        ("norm_cast_kernel", "_LayerNormLinear", TWO, (X, WEIGHT), 60, "unknown"),
         # At the speed of the memory; a rotation's table; a gate and what it gates; a list of ids.
         ("fused_swiglu_norm_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 8, None),
         ("rope_kernel", "acme::rope", TWO, ((4, 512, 8, 128), (512, 128)), 60, None),
         ("swiglu_kernel", "acme::swiglu", TWO, ((2048, 4096), (2048, 4096)), 20, None),
         ("gather_rows", "acme::rows", (BF16, "long int"), (WEIGHT, X), 60, None),
         ("scan", "rwkv7::wkv7_forward", (BF16,) * 3, ((8, 128, 8, 128),) * 3, 60, None),
+        ("fc1_swiglu_quant_kernel", "acme::quant", TWO, (X, WEIGHT), 12, None),
         # Proved to be something else.
+        ("cast_dual_kernel", "torchao::triton_fp8_scales_dual", TWO, (X, X), 60, None),
         ("void at::native::elementwise_kernel<4>(int)", "acme::mlp", TWO, (X, WEIGHT), 60, None),
         ("fused_swiglu_norm_fwd_kernel", "aten::mul", TWO, (X, WEIGHT), 60, None),
     ],
@@ -62,10 +66,21 @@ def test_a_node_that_lacks_a_gradient_hides_it(build: TraceBuilder) -> None:
     assert gemms(build)["unknown"] == 1
 
 
-def test_without_shapes_only_what_is_longer_than_all_gemms_may_be_one(build: TraceBuilder) -> None:
-    for us in (90, 900):
-        build.launch("fused_norm_mlp", f"acme::mlp_{us}", us=us)
-    assert gemms(build) == {"unknown": 1}
+@pytest.mark.parametrize(
+    ("kernel", "op", "us", "seen"),
+    [
+        ("_rmsnorm_qkv_fwd_kernel", "FusedRMSNormQKV", 60, {"unknown": 1}),
+        ("_rmsnorm_qkv_fwd_kernel", "FusedRMSNormQKV", 5, {}),
+        ("swiglu_cast_kernel", "acme::quant", 60, {"unknown": 1}),
+        ("cast_transpose_optimized_kernel(int)", "_LinearBackward", 60, {}),
+        ("swiglu_cast_kernel", "triton_poi_fused_silu_0", 60, {}),
+    ],
+)
+def test_without_shapes_what_is_as_long_as_the_median_gemm_may_be_one(
+    kernel: str, op: str, us: float, seen: dict[str, int], build: TraceBuilder
+) -> None:
+    build.launch(kernel, op, us=us)
+    assert gemms(build) == seen
 
 
 @pytest.mark.parametrize("known", [True, False])
