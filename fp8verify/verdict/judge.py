@@ -162,9 +162,9 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
     names = parts.shortfalls[0].coordinates if parts.shortfalls else (next(several, "leg"),)
     short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
     rows = []
-    for members in by_value(cells, names).values():
+    for members in by_value(parts.grid.rows, names).values():
         value = ", ".join(name_value(ranks, members[0], name) for name in names)
-        gemms = [row for cell in members for row in parts.grid.rows.get(cell, ())]
+        gemms = [row for cell in members for row in parts.grid.rows[cell]]
         rows.append(_row(value, gemms, short=not short.isdisjoint(members)))
     shown = sorted(rows, key=lambda row: not row.short)[:SHOWN_ROWS]
     return Proof(

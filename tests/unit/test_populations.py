@@ -213,6 +213,26 @@ def test_as_many_products_outside_of_nodes_as_gradients_are_missing_are_these(
     assert not sum(report.untrained_gemm.kernels.values())
 
 
+def test_gradients_of_no_known_leg_count_beside_those_in_high_precision(
+    build: TraceBuilder,
+) -> None:
+    # Compiled code without shapes: of its gradients only the layout of the wgrad in BF16 is known.
+    for step in (1, 2):
+        build.step(step)
+        for _ in range(4):
+            build.launch(FP8_KERNEL, "aten::_scaled_mm", us=90)
+        inside = {"parents": ("CompiledFunctionBackward",), "backward": True}
+        for _ in range(7):
+            build.launch(FP8_GRADIENT_KERNEL, "aten::_scaled_mm", us=90, **inside)  # type: ignore[arg-type]
+        build.launch(WGRAD_KERNEL, "aten::mm", us=400, **inside)  # type: ignore[arg-type]
+    report = build.report()
+    assert "2 of 16 gradient GEMMs ran in BF16" in report.reason
+    assert report.proof is not None
+    assert [(row.value, row.low, row.high) for row in report.proof.rows] == [
+        ("fprop", 8, 0), ("backward", 14, 0), ("wgrad", 0, 2)
+    ]  # fmt: skip
+
+
 def test_one_gradient_of_many_frozen_weights_may_be_dgrad(build: TraceBuilder) -> None:
     # LoRA without shapes: of each frozen layer in FP8 a dgrad, of its adapters in BF16 both.
     for step in (1, 2):

@@ -16,7 +16,7 @@ from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, low_precision_name
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, VAGUE_LEGS, Leg, low_precision_name
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.verdict.expected import CONVERTED, Promises, Stated
 from fp8verify.verdict.findings_table import finding
@@ -128,7 +128,7 @@ class Parts:
         fqns, places = self._names_of(short), sorted(_places(short))
         legs, layers = {cell.leg for cell in short.cells}, {cell.layer for cell in short.cells}
         of_layers = "layer" in names
-        alike = (c for c in self.grid.rows if c.layer in layers or not of_layers)
+        alike = (c for c in self.grid.cells if c.layer in layers or not of_layers)
         named = found.get("layer", "") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
         of, after = (f" of {named}", "") if of_layers else ("", f": {named}" if named else "")
         return {
@@ -185,12 +185,18 @@ class Parts:
         return [row for cell in cells for row in self.grid.rows.get(cell, ())]
 
     def _ran(self, cells: Iterable[Cell], of: str = "") -> str:
-        """Say how many GEMMs of some legs ran in high precision."""
-        rows, measure = self._rows(cells), self._ranks[0].measure
+        """Say how many GEMMs of some legs ran in high precision, of both where they are mixed."""
+        cells, measure = list(cells), self._ranks[0].measure
+        gradients = [
+            c._replace(leg=x) for c in cells if c.leg in GRADIENT_LEGS for x in BACKWARD_LEGS
+        ]
+        vague = any(c.leg is Leg.BACKWARD and c in self.grid.rows for c in gradients)
+        rows = self._rows(dict.fromkeys([*cells, *gradients]) if vague else cells)
         high, legs = [row for row in rows if not row.precision.is_low], {row.leg for row in rows}
         main, high_ns = _main(high), sum(row.time_ns for row in high)
         name = listed([leg.value for leg in Leg if leg in legs], len(Leg))
         name = "recomputed forward" if legs == {Leg.RECOMPUTE} else name
+        name = "gradient" if vague and legs <= {*BACKWARD_LEGS} else name
         if len(high) == len(rows):
             return f"every {name} GEMM{of} ran in {main} ({measure.amount(high_ns)})"
         count, every = sum(row.calls for row in high), sum(row.calls for row in rows)
