@@ -55,7 +55,7 @@ MOST_AT_IMPORT = 40
 LONGEST_S = 300
 SLOW_IMPORTS = ("numpy", "torch", "hypothesis")
 # Lines whose mutation changes nothing that happens: types, `*` among parameters, `strict=` of zip.
-POINTLESS = re.compile(r"strict=|frozen=|gc=|TYPE_CHECKING|^ *(?:async )?def ")
+POINTLESS = re.compile(r"strict=|frozen=|gc=|TYPE_CHECKING|^ *(?:async )?def |^ *\*,$")
 # The kinds that mutation tools agree on; cosmic-ray's others, such as `==` to `>=`, often say the
 # same. Not `|`: types are written as `A | B`, which the interpreter never evaluates.
 KINDS = re.compile(
