@@ -100,7 +100,9 @@ SOUND_CLASSES = (
 )
 _LOW = re.compile(r"nvjet_sm90_q|fp8_gemm|scaled_mm|e4m3|F8", re.IGNORECASE)
 _NO_GEMM = re.compile(
-    r"triton_(?:poi|red|per)_|.*prepare_grouped|\w{0,30}(?:quant|cast_|amax)", re.IGNORECASE
+    r"triton_(?:poi|red|per)_|.*prepare_grouped|void transformer_engine::"
+    r"|\w{0,30}(?:quant|cast_|amax)",
+    re.IGNORECASE,
 )
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _BF16 = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_{}"
