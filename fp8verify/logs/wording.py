@@ -130,14 +130,15 @@ def match(text: str, named: str = "") -> Match | None:
         text: the message.
         named: the same with names before a colon, in which a user's own rows are looked for.
     """
-    for wording in patterns():
+    rows = patterns()
+    for wording in rows:
         if wording.declared:
             found = wording.pattern.search(named, 0, MAX_TEXT)
         else:
             found = wording.pattern.match(text)
         if found:
             return wording, found
-    own = [row for row in patterns() if row.framework == OWN and row.says == "not_fp8"]
+    own = [row for row in rows if row.framework == OWN and row.says == "not_fp8"]
     condition = _CONDITION.search(text)
     end = min(_MAX_CLAUSES, condition.start() if condition else _MAX_CLAUSES)
     for clause in _CLAUSE.finditer(text, 0, end):
