@@ -98,12 +98,13 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
     rows = zip(op_rows, launch_rows, strict=True)
     kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
     outside = list(compress(count(), map(_NO_OP.__eq__, kernels.launch)))
-    shared = Counter(launch_rows[kernel] for kernel in outside)
-    recorded = {ops.thread[row] for row in op_rows if outside and row >= 0}
-    for kernel in outside:
-        row = launch_rows[kernel]
-        if shared[row] == 1 and columns.calls.thread[row] in recorded:
-            kernels.launch[kernel] = _OUTSIDE
+    if outside:
+        shared = Counter(launch_rows[kernel] for kernel in outside)
+        recorded = {ops.thread[row] for row in op_rows if row >= 0}
+        for kernel in outside:
+            row = launch_rows[kernel]
+            if shared[row] == 1 and columns.calls.thread[row] in recorded:
+                kernels.launch[kernel] = _OUTSIDE
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
     trace.ops = contexts.ops
     if layers:
