@@ -25,9 +25,9 @@ _Row = TypeVar("_Row")
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> dict[_Key, list[_Row]]:
-    """Return rows by a key of theirs, in the order in which the keys come first."""
-    groups: dict[_Key, list[_Row]] = defaultdict(list)
+def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> defaultdict[_Key, list[_Row]]:
+    """Return rows by a key of theirs, in the order in which the keys come first; none of others."""
+    groups: defaultdict[_Key, list[_Row]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
     return groups

@@ -204,7 +204,7 @@ class Stated:
         pins = (pin for pin in promises.layers if pin.is_pin and pin.select == "blocks")
         blocks = sorted({int(name) for pin in pins for name in pin.names})
         gaps = [place for place, (a, b) in enumerate(pairwise(blocks), 1) if b - a > 1]
-        in_a_row = max((end - begin for begin, end in pairwise([0, *gaps, len(blocks)])), default=0)
+        in_a_row = max(end - begin for begin, end in pairwise([0, *gaps, len(blocks)]))
         spared = len(blocks) if self.alike else in_a_row  # a stage has blocks in a row
         self.spared = [0 if rank.modules else spared for rank in ranks]
         stages = max((total.group_size for total in transfers), default=0)

@@ -20,7 +20,7 @@ from statistics import mode
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
-from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.kinds import EXPERTS, grouped
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg, Precision, Role
 from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
 
@@ -46,12 +46,9 @@ _Names: TypeAlias = "tuple[str, ...]"
 _Value: TypeAlias = "tuple[Hashable, ...]"
 
 
-def by_value(cells: Iterable[Cell], names: Iterable[str]) -> defaultdict[_Value, list[Cell]]:
+def by_value(cells: Iterable[Cell], names: Sequence[str]) -> defaultdict[_Value, list[Cell]]:
     """Return the cells at each value of some coordinates."""
-    groups: defaultdict[_Value, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        groups[tuple(VALUE_OF[name](cell) for name in names)].append(cell)
-    return groups
+    return grouped(cells, lambda cell: tuple(VALUE_OF[name](cell) for name in names))
 
 
 class Tally(NamedTuple):
@@ -102,7 +99,8 @@ class Stated(Protocol):
     def __call__(self, cell: Cell, ran: Tally, /) -> float | None:
         """Return it of a cell, and of what ran in it."""
 
-    def of_models(self, cell: Cell, /) -> bool: ...  # noqa: D102
+    def of_models(self, cell: Cell, /) -> bool:
+        """Return whether a cell is of modules of several models, some in low precision."""
 
 
 class Shortfall(NamedTuple):
@@ -294,8 +292,9 @@ class Grid:
             share = Tally(*map(sub, self._layers[cell.layer], ran)).share  # of the other cells
         if share is None or share <= 0:
             return
-        wanted = min(self._twins.get(self._same(cell), 0.0), self._unpinned(cell))
-        likely = max(self._as_forward(cell, ran), self._unpinned(cell) * (cell in self._wholly))
+        unpinned = self._unpinned(cell)
+        wanted = min(self._twins.get(self._same(cell), 0.0), unpinned)
+        likely = max(self._as_forward(cell, ran), unpinned if cell in self._wholly else 0)
         if cell.layer is not None:
             wanted = max(wanted, likely)
         self.expected[cell] = max(share, wanted / ran.calls)
