@@ -103,17 +103,21 @@ class InstrumentSet:
     def call(self, method: str, *args: Any) -> dict[str, Any]:
         """Call a method of `Instrument` on all, and return the fields that they have."""
         fields: dict[str, Any] = {}
-        for instrument in tuple(self._instruments):
-            try:
-                with unseen():
+        # Most of them do nothing after a step, of which there are many.
+        nothing = getattr(Instrument, method)
+        with unseen():
+            for instrument in tuple(self._instruments):
+                if getattr(type(instrument), method) is nothing:
+                    continue
+                try:
                     fields |= getattr(instrument, method)(*args) or {}
-            except Exception as error:  # noqa: PERF203 - one that fails does not stop the others
-                what = f"{type(instrument).__name__}.{method}"
-                debug.error(what)
-                self._instruments.remove(instrument)
-                self._context.record().note(f"{what} failed: {describe(error)}; {MORE}")
-                with suppress(Exception):
-                    instrument.drop()
+                except Exception as error:
+                    what = f"{type(instrument).__name__}.{method}"
+                    debug.error(what)
+                    self._instruments.remove(instrument)
+                    self._context.record().note(f"{what} failed: {describe(error)}; {MORE}")
+                    with suppress(Exception):
+                        instrument.drop()
         return fields
 
 
