@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -118,18 +119,29 @@ def forks(number):
         print("child ended", os.waitstatus_to_exitcode(ended[1]))
 
 
-def times():
-    """Step times outside of the window; the numbers go to a file."""
-    for _ in range(60):
-        step()
+def timed():
+    """Return the median time of 200 steps in milliseconds."""
     found = []
-    for _ in range(400):
+    for _ in range(200):
         torch.cuda.synchronize()
         began = time.perf_counter()
         step()
         torch.cuda.synchronize()
         found.append((time.perf_counter() - began) * 1e3)
-    Path("times.log").write_text(str(sorted(found)[len(found) // 2]))
+    return sorted(found)[len(found) // 2]
+
+
+def times():
+    """Step times before and after steps 261-262, which torch's profiler may record; to a file."""
+    for _ in range(60):
+        step()
+    before = timed()
+    with torch.profiler.profile() if "HARM_PROFILE" in os.environ else nullcontext():
+        step()
+        step()
+    for _ in range(40):
+        step()
+    Path("times.log").write_text(f"{before} {timed()}")
 
 
 def group():
