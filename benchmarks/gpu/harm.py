@@ -1,6 +1,6 @@
 """On a GPU, runs that look at themselves run attached as plain: prints a table.
 
-    python benchmarks/gpu/harm.py [times]      # exit code 1 if a case differs; about five minutes
+    python benchmarks/gpu/harm.py [times]      # exit code 1 if a case differs; about seven minutes
 
 Each case of `harm_loops.py` runs plain, by default, and with `--layers --numerics`. Compared are
 exit status, output, errors and files. With two GPUs, torchrun gets a SIGTERM to its process
