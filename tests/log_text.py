@@ -21,9 +21,9 @@ def read_text(text: str) -> LogReading:
 def labelled_lines(*labels: str) -> list[tuple[str, str, str]]:
     """Return what lines of log_lines.csv say, of which framework they are or what kind, and them.
 
-    Of each row of the table of wordings there is one at least.
+    Of each row of the table of wordings there is one at least. Without labels these are all.
     """
     file = Path(__file__).parent / "unit" / "log_lines.csv"
     with file.open(encoding="utf-8", newline="") as table:
         rows = [(row["says"], row["of"], row["line"]) for row in csv.DictReader(table)]
-    return [row for row in rows if row[0] in labels]
+    return [row for row in rows if not labels or row[0] in labels]

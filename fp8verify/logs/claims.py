@@ -17,7 +17,7 @@ from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs import wording
 from fp8verify.logs.lines import Line, read_between, read_lines, uncolored
 from fp8verify.logs.messages import ALIKE, Message, indent_of, messages_of
-from fp8verify.logs.settings import Request, headings, may_set, requests_in
+from fp8verify.logs.settings import Request, headings, may_set, own_lines, requests_in
 from fp8verify.logs.statements import (
     CONFIGURATION,
     HIGH_PRECISION,
@@ -345,7 +345,7 @@ def _layer_of(line: Line, prefix: str) -> LayerClaim | None:
     text = line.text[:_MAX_LAYER_LINE]
     if "filter_fqns" in text and text.rstrip().endswith(("[", "(")):
         # A list that a dump spreads over lines is read as one.
-        for below in islice(line.below(), _MAX_LIST):
+        for below in islice(own_lines(line.below(), prefix), _MAX_LIST):
             text += below
             if "]" in below or ")" in below:
                 break

@@ -44,7 +44,7 @@ class Cause(NamedTuple):
     line: int
     text: str
     failure: Failure
-    is_certain: bool = True
+    is_certain: bool
 
 
 @cache

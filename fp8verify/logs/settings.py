@@ -177,7 +177,7 @@ def _switch(text: str, found: re.Match[str], message: Message, line: Line) -> tu
     if inside.strip():
         pairs = ((pair[0], pair) for pair in _PAIR.finditer(inside))
     else:
-        indent, below = indent_of(text), _own(line.below(), message.prefix)
+        indent, below = indent_of(text), own_lines(line.below(), message.prefix)
         deeper = takewhile(lambda one: not one.strip() or indent_of(one) > indent, below)
         pairs = ((one.strip(), pair) for one in deeper if (pair := _PAIR.search(one)))
     switches = ((said, *_setting(pair)) for said, pair in pairs)
@@ -219,7 +219,7 @@ def _sections(before: str) -> Iterator[str]:
     yield from (name[0] for name in names if name)
 
 
-def _own(lines: Iterable[str], prefix: str) -> Iterator[str]:
+def own_lines(lines: Iterable[str], prefix: str) -> Iterator[str]:
     """Yield the lines with the same prefix, apart from its digits, without it."""
     width, shape = len(prefix), prefix.translate(ALIKE)
     for line in lines:
@@ -230,7 +230,7 @@ def _own(lines: Iterable[str], prefix: str) -> Iterator[str]:
 def headings(line: Line, prefix: str, indent: int) -> Iterator[str]:
     """Yield what a setting is under: lines with less indentation, and a banner."""
     strangers = 0
-    for text in _own(line.above(), prefix):
+    for text in own_lines(line.above(), prefix):
         if not text.strip():
             continue
         depth = indent_of(text)
@@ -253,7 +253,7 @@ def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
     # A record is whole in its line; another dump may come before.
     for lines in () if text.lstrip().startswith("{") else (line.below(), line.above()):
         strangers, ended = 0, False
-        for other in _own(lines, prefix):
+        for other in own_lines(lines, prefix):
             depth, pair = indent_of(other), _PAIR.search(other)
             strangers = 0 if pair else strangers + 1
             name, value = _setting(pair) if pair else ("", "")

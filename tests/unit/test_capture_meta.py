@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.capture.files import census_remarks, read_meta
+from fp8verify.capture.files import (
+    UNOBSERVED,
+    census_remarks,
+    declared_traces,
+    notes_on_attachment,
+    read_meta,
+    read_ranks,
+)
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.errors import InputError
+from tests.hand_built import present
 
 WINDOW = {"first": 10, "last": 12, "state": "complete"}
 MINIMAL = {"schema": 1, "rank": 3, "steps_seen": 12, "window": [WINDOW]}
@@ -67,3 +75,38 @@ def test_a_rank_that_was_not_profiled_is_named_by_its_census() -> None:
     (remark,) = census_remarks(metas, {0})
     assert remark.startswith("rank 5: not profiled, and by its module list 1 of 3 modules")
     assert census_remarks(metas, {0, 5}) == []  # its own trace says more
+
+
+def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:
+    module = {"fqn": "up", "class": "Linear", "kind": "linear", "state": "fp8"}
+    first = {**MINIMAL, "notes": ["a"], "modules": [module], "versions": {"torch": "2.13"}}
+    later = {"first": 3, "last": 4, "state": "complete", "trace": "rank3.w2.json"}
+    outside = {"count": 2, "total_ns": 10, "median_ns": 5, "samples_ns": [5, 5]}
+    second = {
+        **MINIMAL, "steps_seen": 40, "steps_outside": outside,
+        "window": [WINDOW, later], "notes": ["a", "b"],
+        "modules": [module, {**module, "fqn": "down"}], "api_calls": ["te.fp8_autocast"],
+        "versions": {"torch": "2.9", "torchao": "0.14"},
+    }  # fmt: skip
+    write(tmp_path, second).rename(tmp_path / "rank3.p2.meta.json")
+    write(tmp_path, first)
+    (joined,) = read_ranks(tmp_path).values()
+    told = "2 processes of this rank were recorded; their windows are together"
+    assert (joined.steps_seen, joined.notes) == (40, (told, "a", "b"))
+    assert [window.last for window in joined.windows] == [12, 4]
+    assert [one.fqn for one in joined.modules] == ["up", "down"]
+    assert (joined.api_calls, joined.versions["torch"]) == (("te.fp8_autocast",), "2.13")
+    assert present(joined.steps_outside).count == 2
+    assert declared_traces({3: joined}) == {"rank3.w2.json": 3}
+
+
+def test_why_nothing_was_observed_is_told_of_exports_alone(tmp_path: Path) -> None:
+    assert notes_on_attachment(tmp_path, observed=False) == ()
+    boot = tmp_path / ".boot-abc"
+    boot.mkdir()
+    assert notes_on_attachment(tmp_path, observed=False) == (UNOBSERVED,)
+    assert notes_on_attachment(tmp_path, observed=True) == ()
+    frame = f'File "{boot}/_fp8verify_boot.py", line 12, in start'
+    (boot / "errors.txt").write_text(f"Traceback\n  {frame}\nImportError: no agent")
+    (note,) = notes_on_attachment(tmp_path, observed=True)
+    assert "could not start: ImportError: no agent (_fp8verify_boot.py:12)" in note

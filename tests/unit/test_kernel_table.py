@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -94,12 +93,6 @@ def test_a_table_that_lacks_kernels_proves_no_absence(total: str | None, tmp_pat
     assert "row_limit=-1" in str(found.ranks[0].health.notes)
 
 
-def test_times_are_read_in_their_units(tmp_path: Path) -> None:
-    rows = ((FP8, "0.000us", "0.250s", 5), (BF16_KERNEL, "0.000us", "1.500ms", 3))
-    found = times(read(tmp_path, printed(rows, "251.500ms")))
-    assert found == {FP8: (5, 250_000_000), BF16_KERNEL: (3, 1_500_000)}
-
-
 def test_of_several_tables_the_last_counts(tmp_path: Path) -> None:
     first = printed(((BF16_KERNEL, "0.000us", "285.000us", 9),))
     assert FP8 in times(read(tmp_path, f"{first}step 2\n{printed()}"))
@@ -120,69 +113,14 @@ def test_text_without_a_table_is_refused(text: str, tmp_path: Path) -> None:
 
 # ---- other tools and layouts
 
-EIGHT, SIXTEEN = FP8, BF16_KERNEL
 NSYS = ("Time (%)", "Total Time (ns)", "Instances", "Name")
-NSYS_ROWS = (("75.0", "60000", "3", EIGHT), ("25.0", "20000", "1", SIXTEEN))
-NCU = ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
 LONG = "gpu__time_duration.sum"
-NSYS_JSON = [dict(zip(NSYS, row, strict=True)) for row in NSYS_ROWS]
-DISPATCHES = {
-    "kernel_symbols": [{"kernel_id": 7, "formatted_kernel_name": EIGHT}],
-    "buffer_records": {
-        "kernel_dispatch": [
-            {"start_timestamp": 5, "end_timestamp": 60005, "dispatch_info": {"kernel_id": 7}}
-        ]
-    },
-}
-
-
-def aligned(*lines: tuple[str, ...], rule: bool) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = ["  ".join(map(str.ljust, line, widths)) for line in lines]
-    return "\n".join(
-        [texts[0], *(["  ".join("-" * w for w in widths)] if rule else []), *texts[1:]]
-    )
 
 
 def delimited(sign: str, *lines: tuple[str, ...], ends: bool = False) -> str:
     return "".join(
         f"{sign if ends else ''}{sign.join(line)}{sign if ends else ''}\n" for line in lines
     )
-
-
-FORMS = {
-    "ruled": "Processing [run.sqlite]...\n\n" + aligned(NSYS, *NSYS_ROWS, rule=True),
-    "spaces": aligned(NSYS, *NSYS_ROWS, rule=False),
-    "csv": delimited(",", NSYS, *NSYS_ROWS),
-    "tsv": delimited("\t", NSYS, *NSYS_ROWS),
-    "box": delimited("│", NSYS, *NSYS_ROWS, ends=True).replace("\n", "\n├─┼─┤\n"),
-    "markdown": delimited("|", NSYS, ("---",) * 4, *NSYS_ROWS, ends=True),
-    "json": json.dumps(NSYS_JSON, indent=1),
-    "trace": delimited(",", ("Start (ns)", "Duration (ns)", "CorrId", "Name"),
-                       *[("1", "20000", "7", EIGHT)] * 3, ("9", "20000", "8", SIXTEEN)),
-    "ncu": delimited(",", NCU, *[("0", EIGHT, LONG, "us", "20")] * 3,
-                     ("1", SIXTEEN, LONG, "us", "20"), ("1", SIXTEEN, "sm__cycles.sum", "", "5")),
-    "ncu wide": delimited(",", ("ID", "Kernel Name", LONG), ("", "", "us"),
-                          *[("0", EIGHT, "20.0")] * 3, ("1", SIXTEEN, "20.0")),
-    "hta": aligned(("name", "sum (us)", "mean (us)"), (EIGHT, "60.0", "1"), (SIXTEEN, "20.0", "1"),
-                   rule=False).replace("\n", "\n0  "),
-    "trimmed": aligned(("Name", "Overload Name", "Self CUDA", "# of Calls"),
-                       ("aten::_scaled_mm", "", "60.000us", "3"), (EIGHT, "", "60.000us", "3"),
-                       (SIXTEEN, "", "20.000us", "1"), rule=True),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_forms(form: str, tmp_path: Path) -> None:
-    """Beside calls of the CPU and copies, which have tables of their own in the same file."""
-    more = aligned(NSYS, ("100.0", "9", "9", "[CUDA memcpy Host-to-Device]"), rule=True)
-    found = times(read(tmp_path, FORMS[form] + (f"\n{more}\n" if "json" not in form else "")))
-    assert {name: ns for name, (_, ns) in found.items()} == {EIGHT: 60_000, SIXTEEN: 20_000}
-
-
-def test_dispatches_of_rocprofv3(tmp_path: Path) -> None:
-    text = json.dumps({"rocprofiler-sdk-tool": [DISPATCHES]})
-    assert times(read(tmp_path, text)) == {EIGHT: (1, 60_000)}
 
 
 def test_counters_of_tensor_cores_decide(tmp_path: Path) -> None:
@@ -245,11 +183,3 @@ def test_encodings_of_windows(encoding: str, tmp_path: Path) -> None:
     text = f"Kernel name,Kernel duration (\N{MICRO SIGN}s)_sum,UID\r\n{FP8},600,1\r\n"
     path.write_bytes(text.encode(encoding))
     assert list(read_trace(path).kernels.duration_ns) == [600_000]
-
-
-@pytest.mark.parametrize("sign", [",", "  "])
-def test_rows_of_another_table_are_no_kernels(sign: str, tmp_path: Path) -> None:
-    kernels = ["Total Time (ns)", "Instances", "Name"], ["600", "6", FP8]
-    calls = ["Total Time (ns)", "Num Calls", "Name"], ["9000", "6", "poll"]
-    text = "\n\n".join("\n".join(map(sign.join, table)) for table in (kernels, calls))
-    assert read(tmp_path, f"{text}\n").names == [FP8]

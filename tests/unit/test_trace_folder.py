@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from fp8verify.errors import InputError
 from fp8verify.trace import find_traces
 from fp8verify.trace.places import expand, is_shared, place, reading
-from tests.unit.trace_events import HEAD, as_document, sample
+from tests.unit.trace_events import as_document, sample
 
 
 def write(path: Path, rank: int | None = None) -> Path:
@@ -22,84 +21,10 @@ def write(path: Path, rank: int | None = None) -> Path:
     return path
 
 
-def found(folder: Path) -> list[tuple[int, str]]:
-    return [(file.rank, file.path.name) for file in find_traces(folder)]
-
-
 def test_file_stands_for_itself(tmp_path: Path) -> None:
     path = write(tmp_path / "anything.txt")
     [file] = find_traces(path)
     assert (file.path, file.rank, file.guessed) == (path, 0, False)
-
-
-def test_rank_comes_from_the_metadata_before_the_name(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json.gz", rank=1)
-    write(tmp_path / "rank1.json", rank=0)
-    assert found(tmp_path) == [(0, "rank1.json"), (1, "rank0.json.gz")]
-
-
-@pytest.mark.parametrize("pattern", ["rank{}", "rank-{}", "rank_{}", "rank{}_trace", "job.Rank{}"])
-def test_rank_comes_from_the_name(pattern: str, tmp_path: Path) -> None:
-    for rank in (2, 10):
-        write(tmp_path / f"{pattern.format(rank)}.pt.trace.json")
-    assert [rank for rank, _ in found(tmp_path)] == [2, 10]
-
-
-def test_rank_is_else_the_place(tmp_path: Path) -> None:
-    for name in ("b.json", "a.json", "rank1.json"):
-        write(tmp_path / name)
-    assert found(tmp_path) == [(0, "a.json"), (1, "rank1.json"), (2, "b.json")]
-    assert [file.guessed for file in find_traces(tmp_path)] == [True, False, True]
-
-
-def test_places_are_by_number(tmp_path: Path) -> None:
-    for number in (10, 2, 0):
-        write(tmp_path / f"trace_{number}.json")
-    assert found(tmp_path) == [(0, "trace_0.json"), (1, "trace_2.json"), (2, "trace_10.json")]
-
-
-def test_two_files_of_one_rank_are_both_found(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", rank=3)
-    write(tmp_path / "b.json", rank=3)
-    assert [(file.rank, file.guessed) for file in find_traces(tmp_path)] == [(3, False)] * 2
-
-
-def test_our_own_files_are_no_traces(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json.gz")
-    for name in ("rank0.meta.json", "expected.json", "x.schema.json", "report-1.json", "log.txt"):
-        write(tmp_path / name)
-    files = find_traces(tmp_path)
-    assert found(tmp_path) == [(0, "rank0.json.gz")]
-    assert files.skipped == []
-
-
-def test_unrelated_json_beside_a_trace_is_skipped_and_named(tmp_path: Path) -> None:
-    write(tmp_path / "rank0.json")
-    (tmp_path / "config.json").write_text(json.dumps(HEAD))
-    (tmp_path / "broken.json").write_text("{")
-    files = find_traces(tmp_path)
-    assert len(files) == 1
-    assert [path.name for path in files.skipped] == ["broken.json", "config.json"]
-
-
-def test_rank_folders_are_searched_one_level_down(tmp_path: Path) -> None:
-    write(tmp_path / "node0" / "trace.json", rank=0)
-    write(tmp_path / "node1" / "trace.json", rank=1)
-    write(tmp_path / "node1" / "deeper" / "trace.json", rank=2)
-    assert [file.rank for file in find_traces(tmp_path)] == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("content", "fact"),
-    [({}, "has no trace"), ({"config.json": "{}"}, r"files, but no trace: config\.json")],
-)
-def test_folder_without_traces_is_refused(
-    content: dict[str, str], fact: str, tmp_path: Path
-) -> None:
-    for name, text in content.items():
-        (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=fact):
-        find_traces(tmp_path)
 
 
 def test_a_name_with_brackets_is_no_pattern_where_the_file_is_there(tmp_path: Path) -> None:

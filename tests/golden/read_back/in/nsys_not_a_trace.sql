@@ -1,0 +1,2 @@
+CREATE TABLE photos (id);
+INSERT INTO photos VALUES (1);
