@@ -51,7 +51,7 @@ def figures(value: Any) -> Any:
         series = len(value) > 100 and isinstance(value[0], float)
         return _sums(value) if series else [figures(one) for one in value]
     if isinstance(value, str) and " " in value:
-        return " ".join(re.findall(r"\d[\d.,]*", value.replace(str(ROOT), "")))
+        return " ".join(re.findall(r"(?:(?<=[ (])-)?\d[\d.,]*", value.replace(str(ROOT), "")))
     return value
 
 

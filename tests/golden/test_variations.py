@@ -19,18 +19,25 @@ import pytest
 from fp8verify import Comparison, Policy, Report, compare, inspect
 from fp8verify.errors import InputError
 from tests.captures import ROOT
-from tests.golden.edits import LAUNCHES, Capture, Event
+from tests.golden.edits import FP8_NAMES, LAUNCHES, Capture, Event
 from tests.golden.test_figures import NUMERICS, _summed, assert_golden, figures
 from tests.hand_built import BF16, FP8
 from tests.other_tools import WRITERS, record
+from tests.unit.test_blas_log import BF16 as BF16_OF_BLAS
+from tests.unit.test_blas_log import E4M3, line
 from tests.unit.test_claims import LINES
 
 # What is held of a variation's report: the whole of it would be too long to read.
-STATED = ("verdict", "outcome", "exit_code", "reason", "speedup", "gemm_speedup", "loss")
+STATED = ("verdict", "exit_code", "reason", "cause", "breakdown", "notes")
+# Names, and what has lines of its own.
+NOT_STATED = {"names", "schema_version", "fp8verify_version", "findings"}
 OF_A_RANK = (
     "verdict", "cause", "shortfall", "rest", "opaque_us", "unplaced_us", "gpu_time_us", "expected",
-    "payoff", "communication", "recipe", "library_log",
+    "payoff", "communication", "recipe", "library_log", "health", "memory", "settled",
+    "copy_time_us", "judged", "steps_outside", "timelines",
 )  # fmt: skip
+OF_A_STEP = ("gpu_us", "duration_us", "whole", "trains")
+OF_A_LAYER = ("modules", "observed", "in_fp8", "expected", "passes_per_step", "share_of_flops")
 OTHER_GEMMS = ("attention_gemm", "untrained_gemm", "optimizer_gemm")
 SEEDS = 6
 SMALL = sorted(
@@ -193,6 +200,19 @@ def vary_log(folder: Path, to: Path, rng: Choice) -> None:
     (to / "log.txt").write_text("\n".join(lines))
 
 
+def logged_products(trace: Capture, rng: Choice) -> str:
+    """Return what cuBLASLt would have logged of the GEMMs, perhaps in part or of other types."""
+    operators = {event["args"].get("External id"): event for event in trace.of("cpu_op")}
+    lines, other = [], rng.choice((0.0, 0.0, 0.1))
+    for kernel in trace.gemms:
+        operator = operators.get(kernel["args"].get("External id"), {"tid": 1, "args": {}})
+        dims = [d for d in operator["args"].get("Input Dims", []) if len(d) == 2]
+        (m, k), (_, n) = dims[:2] if len(dims) > 1 else ((8, 8), (8, 8))
+        is_fp8 = kernel["name"].startswith(FP8_NAMES) != (rng.random() < other)
+        lines.append(line(*[E4M3 if is_fp8 else BF16_OF_BLAS] * 2, m, n, k, thread=operator["tid"]))
+    return "".join(lines[: rng.choice((None, None, None, -1))]).replace("tile=MATMUL_TILE_128x128 ", "")
+
+
 def vary(folder: Path, to: Path, rng: Choice) -> None:
     """Write an edited copy of a capture."""
     to.mkdir()
@@ -205,6 +225,8 @@ def vary(folder: Path, to: Path, rng: Choice) -> None:
         for edit in rng.sample(TRACE_EDITS, rng.choice((0, 1, 1, 2))):
             edit(trace, rng)
         path = trace.write(to / f"rank{rank}.json")
+        if rng.random() < 0.2:
+            (to / f"rank{rank}.blas.json").write_text(logged_products(trace, rng))
         if rng.random() < 0.1:  # a recording that was cut
             path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size)])
         elif rank == 0 and rng.random() < 0.3:  # another profiler's
@@ -231,21 +253,31 @@ def found_of(folder: Path, seed: int, to: Path) -> dict[str, Any]:
 
 
 def stated(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what decides, and how much ran in which precision, of a report or a comparison."""
+    """Return what decides and ran in which precision, of a comparison all figures."""
     found = figures({key: document[key] for key in STATED if key in document})
-    found.get("loss", {}).pop("curve", None)
-    found |= {f"{one['code']}": figures(one["message"]) for one in document["findings"]}
-    for rank in figures(document.get("ranks", [])):
+    if "names" in document:  # a comparison
+        found = figures({key: document[key] for key in document.keys() - NOT_STATED})
+        found.get("loss", {}).pop("curve", None)
+    for one in document["findings"]:
+        code = f"{one['code']} {one['severity']}"
+        found[code] = [*found.get(code, []), figures(one["message"])]
+    for rank in () if "names" in document else figures(document["ranks"]):
         said = {key: rank[key] for key in OF_A_RANK if key in rank}
-        said |= {leg["leg"]: leg["kernels"] for leg in rank.get("legs", [])}
-        said |= {kind: rank[kind]["kernels"] for kind in OTHER_GEMMS if rank.get(kind)}
-        said["steps"] = [step.get("gemm", {}).get("kernels") for step in rank.get("steps", [])[:2]]
+        said |= {leg["leg"]: [leg["kernels"], leg.get("time_us")] for leg in rank.get("legs", [])}
+        said |= {kind: rank[kind].get("kernels") for kind in OTHER_GEMMS if rank.get(kind)}
+        said |= {key: rank.get("gemm", {}).get(key) for key in ("time_us", "flops")}
+        said["modules"] = rank.get("modules", {}).get("counts")
+        for row in rank.get("layers", {}).get("rows", []):
+            said[f"{row.get('n')} x {row.get('k')}"] = [row.get(key) for key in OF_A_LAYER]
+        for step in rank.get("steps", [])[:2]:
+            kernels = step.get("gemm", {}).get("kernels")
+            said[f"step {step.get('step')}"] = [kernels, *map(step.get, OF_A_STEP)]
         said |= _summed(
             "overhead",
             [one for one in (rank.get("tax") or {}).get("rows", []) if "time_us" in one],
             "purpose",
         )
-        found[f"rank {rank.get('rank', 0)}"] = said | rank.get("gemm", {}).get("time_us", {})
+        found[f"rank {rank.get('rank', 0)}"] = {key: one for key, one in said.items() if one}
     return dict(found)
 
 
