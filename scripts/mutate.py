@@ -4,9 +4,10 @@
 
 cosmic-ray makes the mutations, of the kinds that all such tools have; a fixed seed picks COUNT of
 them, spread over the files by their size. coverage tells which tests run a mutated line. These run,
-the most specific ones first, in a process forked before it imported the package. For a line that
-runs at import, such as a constant, the tests that run the most of its file are taken. A run that
-was ended goes on in the same FOLDER. The result goes to
+the most specific ones first, in a process forked before it imported the package. A line that runs
+at import, such as a constant, or whose function has a cache, runs in few tests or none: the tests
+that run the most of its file are taken, too. A run that was ended goes on in the same FOLDER. The
+result goes to
 `benchmarks/results/mutation.md`: a row a folder, then each survivor with its difference.
 The exit status is 1 below 85%.
 """
@@ -51,7 +52,7 @@ def pytest_runtest_protocol(item):
     coverage.Coverage.current().switch_context(item.nodeid)
 """
 GOAL = 0.85
-MOST_AT_IMPORT = 40
+FEW = 40
 LONGEST_S = 300
 SLOW_IMPORTS = ("numpy", "torch", "hypothesis")
 # Lines whose mutation changes nothing that happens: types, `*` among parameters, `strict=` of zip.
@@ -135,10 +136,10 @@ def choose(
         if POINTLESS.search((tree / path).read_text().splitlines()[number - 1]):
             continue
         seen.add((path, number))
-        tests = covered.get((path, number)) or [
-            test for test, _ in of_file.get(path, Counter()).most_common(MOST_AT_IMPORT)
-        ]
-        jobs.append((mutation, tuple(tests)))
+        tests = [*covered.get((path, number), ())]
+        if len(tests) < FEW:
+            tests += [test for test, _ in of_file.get(path, Counter()).most_common(FEW)]
+        jobs.append((mutation, tuple(dict.fromkeys(tests))))
     return jobs
 
 
