@@ -210,7 +210,8 @@ def logged_products(trace: Capture, rng: Choice) -> str:
         (m, k), (_, n) = dims[:2] if len(dims) > 1 else ((8, 8), (8, 8))
         is_fp8 = kernel["name"].startswith(FP8_NAMES) != (rng.random() < other)
         lines.append(line(*[E4M3 if is_fp8 else BF16_OF_BLAS] * 2, m, n, k, thread=operator["tid"]))
-    return "".join(lines[: rng.choice((None, None, None, -1))]).replace("tile=MATMUL_TILE_128x128 ", "")
+    told = lines[: rng.choice((None, None, None, -1))]
+    return "".join(told).replace("tile=MATMUL_TILE_128x128 ", "")
 
 
 def vary(folder: Path, to: Path, rng: Choice) -> None:
