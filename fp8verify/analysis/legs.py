@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from math import prod
 from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, Node, gemm_shape
@@ -37,6 +38,7 @@ _COMPILED = "CompiledFunction"
 _LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 _Size: TypeAlias = "tuple[int, int, int]"
+_Sides: TypeAlias = "frozenset[int]"  # outputs and inputs
 
 
 def place_gemms(gemms: Sequence[Gemm]) -> None:
@@ -158,55 +160,53 @@ def settle_by_shape(
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
     shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
     sure = Counter(shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward)
-    unsure = (shape for gemm, shape in shaped if gemm.kind_id not in surely_forward)
-    outside = Counter(_wgrad_of(shape, sure) for shape in unsure)
-    tokens = {m for m, _, _ in sure}
+    delayed = _delayed((shape, gemm.kind_id in surely_forward) for gemm, shape in shaped)
+    layers = {frozenset(size[1:]) for size in sure}
     # Where autograd numbers calls, one without a node has no gradient: an optimizer's product. One
     # that is no node's last call only has the number of the next node; a joint graph has no nodes.
     trains = {node.forward[0].call for node in nodes.values() if node.gradients}
     numbered = {gemm.call for gemm in gemms if gemm.makes >= 0}
     makers = {node.forward[0].call for node in nodes.values()} if trains else numbered
     dgrad: dict[_Size, float] = defaultdict(float)
-    wgrad: dict[_Size, float] = defaultdict(float)
+    wgrad: dict[_Sides, float] = defaultdict(float)  # work: it may run in parts
     turned: set[int] = set()
     after_gradient = False
     for gemm, following in zip_longest(gemms, gemms[1:]):
         leg, shape = gemm.leg, gemm.shape
         if shape is None or shape.batch != 1:
             continue
-        of_dgrad = (shape.m, shape.k, shape.n)
+        of_dgrad, of_wgrad = (shape.m, shape.k, shape.n), frozenset((shape.m, shape.n))
         if leg is Leg.FPROP and gemm.kind_id not in surely_forward and gemm.call not in trains:
             is_dgrad = dgrad[of_dgrad] > 0
             in_backward = after_gradient and gemm.step in turned
             # As many outputs as tokens make wgrad and a forward GEMM alike.
-            is_alike = shape.k in (shape.m, shape.n) and shape.m in tokens
-            if wgrad[_wgrad_of(shape, wgrad)] > 0 and (
-                not is_alike or (in_backward and not is_dgrad)
-            ):
+            is_alike = frozenset(shape[2:]) in layers
+            if wgrad[of_wgrad] > 0 and (not is_alike or (in_backward and not is_dgrad)):
                 leg = Leg.WGRAD
             elif is_dgrad and (in_backward or _is_wgrad_of(following, shape, surely_forward)):
                 leg = Leg.DGRAD
-        elif leg is Leg.BACKWARD and sure[of_dgrad] and outside[of_dgrad] >= sure[of_dgrad]:
-            leg = Leg.DGRAD  # wgrad of these layers runs outside
+        elif leg is Leg.BACKWARD and sure[of_dgrad] and frozenset(of_dgrad[1:]) in delayed:
+            leg = Leg.DGRAD
         if leg is Leg.FPROP and (gemm.call in makers or not makers):
             dgrad[shape[1:]] += 1
-            wgrad[shape[1:]] += 1
-            tokens.add(shape.m)
-        of_wgrad = _wgrad_of(shape, wgrad)
+            wgrad[frozenset(shape[2:])] += prod(shape)
+            layers.add(frozenset(shape[2:]))
         fits = dgrad[of_dgrad] > 0, wgrad[of_wgrad] > 0
         parts = fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
         dgrad[of_dgrad] -= parts[0]
-        wgrad[of_wgrad] -= parts[1]
+        wgrad[of_wgrad] -= parts[1] * prod(shape)
         after_gradient = leg is not Leg.FPROP
         if after_gradient:
             turned.add(gemm.step)
         gemm.leg = leg
 
 
-def _wgrad_of(shape: GemmShape, open_: Mapping[_Size, float]) -> _Size:
-    """Return (m, n, k) of the forward GEMM whose weight's gradient has this shape."""
-    size = shape.k, shape.m, shape.n
-    return size if open_[size] > 0 else (shape.k, shape.n, shape.m)
+def _delayed(shaped: Iterable[tuple[GemmShape, bool]]) -> set[_Sides]:
+    """Return the sides of layers as much of whose wgrad may run outside of nodes as is expected."""
+    work: defaultdict[_Sides, list[int]] = defaultdict(lambda: [0, 0])
+    for shape, is_forward in shaped:
+        work[frozenset(shape[2:] if is_forward else shape[1:3])][is_forward] += prod(shape)
+    return {sides for sides, (outside, forward) in work.items() if outside >= forward}
 
 
 def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:

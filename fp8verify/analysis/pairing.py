@@ -23,7 +23,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from math import ceil, gcd, inf
+from math import ceil, gcd, inf, prod
 from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, layer_shapes
@@ -194,39 +194,40 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
 def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     """Let products that may be delayed gradients be gradients, whoever launched them.
 
-    Zero-bubble schedules compute wgrad when its node is over, others in a hook of the optimizer's.
-    Where shapes do not tell, it is told by number: as many products outside of nodes, behind the
-    first gradient, as gradients inside are missing. They are taken in the order of the nodes.
+    Zero-bubble schedules compute wgrad when its node is over, others in a hook of the optimizer's,
+    a part of the tokens at a time or those of all micro-batches at once. So the work tells: as much
+    outside of nodes, behind the first gradient, as wgrad inside is missing; without shapes,
+    as many products. They are taken in the order of the nodes.
     """
-    missing: dict[int, list[int]] = defaultdict(list)
+    missing: dict[int, list[Gemm]] = defaultdict(list)  # forward GEMMs
     outside: dict[int, list[Gemm]] = defaultdict(list)
     for gemm in gemms:
         forward, gradients = nodes.get(gemm.node, _NO_NODE)
         if gradients and gradients[0] is gemm:
-            missing[gemm.step] += [gemm.node] * (2 * len(forward) - len(gradients))
+            if Leg.WGRAD not in {gradient.leg for gradient in gradients}:
+                missing[gemm.step] += (forward * 2)[len(gradients) :]
         elif max(gemm.node, gemm.makes) < 0 and gemm.step in missing and gemm.kind.multiplies:
             outside[gemm.step].append(gemm)
     for step, products in outside.items():
-        numbers = missing[step]
-        sizes = {gemm.size for number in numbers for gemm in nodes[number].forward}
-        delayed = [gemm for gemm in products if _may_be_delayed(gemm, sizes)]
-        if not HALF * len(numbers) <= len(delayed) <= len(numbers):
-            continue
-        if len(delayed) == len(numbers):
-            for forward, gradients in map(nodes.__getitem__, set(numbers)):
-                if len(forward) == len(gradients) == 1 and gradients[0].leg is Leg.BACKWARD:
-                    gradients[0].leg = Leg.DGRAD
-        for gemm, number in zip(delayed, numbers, strict=False):
-            gemm.leg, gemm.node, gemm.forward = Leg.WGRAD, number, nodes[number].forward[0]
+        layers = missing[step]
+        sides = {frozenset(gemm.size[1:]) for gemm in layers}
+        delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
+        shaped = all(gemm.shape for gemm in (*delayed, *layers))
+        work, lacks = (sum(prod(g.size) if shaped else 1 for g in of) for of in (delayed, layers))
+        if HALF * lacks <= work <= lacks:
+            for place, gemm in enumerate(delayed):
+                gemm.forward = layers[place * len(layers) // max(len(delayed), len(layers))]
+                gemm.leg, gemm.node = Leg.WGRAD, gemm.forward.makes
+                single = nodes[gemm.node].gradients
+                if work == lacks and len(single) == len(nodes[gemm.node].forward) == 1:
+                    single[0].leg = Leg.DGRAD
 
 
-def _may_be_delayed(gemm: Gemm, sizes: Container[_Size]) -> bool:
-    """Whether a product outside of nodes may be wgrad of a layer of one of some sizes."""
-    if gemm.leg is Leg.OPTIMIZER and gemm.shape is not None:
-        _, m, n, k = gemm.shape
-        return (k, m, n) in sizes or (k, n, m) in sizes
-    vague = gemm.leg in (*VAGUE_LEGS, Leg.OPTIMIZER)
-    return vague or (gemm.leg is Leg.FPROP and gemm.shape is None)
+def _may_be_delayed(gemm: Gemm, sides: Container[frozenset[int]]) -> bool:
+    """Whether a product outside of nodes may be wgrad of a layer of some (outputs, inputs)."""
+    if gemm.leg in (Leg.FPROP, Leg.OPTIMIZER) and gemm.shape is not None:
+        return frozenset((gemm.shape.m, gemm.shape.n)) in sides
+    return gemm.leg in (*VAGUE_LEGS, Leg.FPROP, Leg.OPTIMIZER)
 
 
 def settle_outside(trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:

@@ -11,11 +11,14 @@ WGRAD = BF16_KERNEL.replace("TNT", "NTT")
 HOOK = ("Optimizer.step#AdamW.step",)
 
 
-def trained(build: TraceBuilder, layers: int = 4, *, fp8: bool = True, wgrad: bool = True) -> None:
+def trained(
+    build: TraceBuilder, *, fp8: bool = True, wgrad: bool = True, numbered: bool = True
+) -> None:
     legs = ("dgrad", "wgrad") if wgrad else ("dgrad",)
-    for number in range(layers):
+    layers = range(4) if numbered else [None] * 4
+    for number in layers:
         build.gemm("fprop", 512, 256, 1024, fp8=fp8, sequence=number)
-    for number in reversed(range(layers)):
+    for number in reversed(layers):
         for leg in legs:
             build.gemm(leg, 512, 256, 1024, fp8=fp8, sequence=number)
 
@@ -30,14 +33,18 @@ def replay(build: TraceBuilder, kernel: str, count: int) -> None:
             event["args"]["correlation"] = alike
 
 
-@pytest.mark.parametrize("op", [None, "aten::mm"])
+@pytest.mark.parametrize(  # tokens of each, where four layers have 512
+    ("tokens", "numbered"),
+    [(None, True), *((n, numbered) for n in (512, 256, 480, 2048) for numbered in (True, False))],
+)
 def test_products_that_the_nodes_lack_are_their_gradients(
-    build: TraceBuilder, op: str | None
+    build: TraceBuilder, tokens: int | None, numbered: bool
 ) -> None:
-    trained(build, wgrad=False)
-    shape = {"types": (BF16, BF16), "dims": ((256, 512), (512, 1024)), "parents": HOOK}
-    for _ in range(4):
-        build.launch(WGRAD, op, **(shape if op else {}))  # type: ignore[arg-type]
+    trained(build, wgrad=False, numbered=numbered)
+    dims = ((256, tokens or 0), (tokens or 0, 1024))
+    shape = {"types": (BF16, BF16), "dims": dims, "parents": HOOK if numbered else ()}
+    for _ in range(4 * 512 // (tokens or 512)):
+        build.launch(WGRAD, "aten::mm" if tokens else None, **(shape if tokens else {}))  # type: ignore[arg-type]
     report = build.report()
     assert report.verdict is Verdict.PARTIAL
     assert "every wgrad GEMM ran in BF16" in report.reason
