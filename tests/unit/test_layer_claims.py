@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from fp8verify.logs.claims import read_claims
 from fp8verify.logs.statements import LogReading, PhaseClaim
 from tests.log_text import read_text
 
@@ -67,26 +64,6 @@ def test_lines_that_name_no_format_claim_nothing_of_layers(line: str) -> None:
     assert read(line).layers == ()
 
 
-def dump(**values: str) -> list[str]:
-    return [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in values.items()]
-
-
-def test_megatrons_first_and_last_layers_are_pins() -> None:
-    arguments = {
-        "first_last_layers_bf16": "True",
-        "fp8": "hybrid",
-        "num_layers": "32",
-        "num_layers_at_end_in_bf16": "2",
-        "num_layers_at_start_in_bf16": "1",
-    }
-    (pin,) = read(*dump(**arguments)).layers
-    assert pin.names == ("0", "30", "31")
-    assert pin.covers("module.decoder.layers.31.mlp.linear_fc2")
-    assert not pin.covers("module.decoder.layers.3.mlp.linear_fc2")
-    assert read(*dump(**{**arguments, "first_last_layers_bf16": "False"})).layers == ()
-    assert read(*dump(**{**arguments, "fp8": "None"})).layers == ()
-
-
 @pytest.mark.parametrize(
     ("line", "phases"),
     [
@@ -119,46 +96,3 @@ def test_a_claim_may_hold_for_some_steps_only(
     for phase, (_, first, last) in zip(phases_of(found), phases, strict=True):
         assert phase.covers(first or last or 0)
         assert not phase.covers((first or 1) - 1 if first else (last or 0) + 1)
-
-
-def test_a_recipe_that_heals_has_two_phases_of_low_precision() -> None:
-    found = read("fp4: e2m1", "fp4_recipe: nvfp4", "healing_iter: 350", "healing_precision: FP8_DS")
-    assert [(p.format, p.first_step, p.last_step) for p in phases_of(found)] == [
-        ("nvfp4", None, 350),
-        ("fp8", 351, None),
-    ]
-
-
-def test_a_list_of_filters_may_be_spread_over_lines(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    dump = (
-        '{\n  "model": {\n    "filter_fqns": [\n      "output",\n      "router.gate"\n    ]\n  }\n}'
-    )
-    log.write_text(f"step 1\n{dump}\nFloat8 training active with recipe rowwise\n")
-    read = read_claims(log)
-    (pin,) = read.layers
-    assert (pin.select, pin.names, pin.line) == ("part", ("output", "router.gate"), 4)
-    assert [claim.line for claim in read.claims_at()] == [10]
-
-
-@pytest.mark.parametrize(
-    ("recipe", "pins"), [("rowwise", ["output"]), ("mxfp8_cublas", ["router"])]
-)
-def test_a_list_of_filters_counts_with_its_converter_only(recipe: str, pins: list[str]) -> None:
-    sections = [
-        '    "float8": {\n      "emulate": false,\n      "filter_fqns": ["output"]\n    },',
-        '    "mx": {\n      "filter_fqns": ["router"]\n    }',
-    ]
-    found = read("{", '  "quantize": {', *sections, f"MX training active with recipe {recipe}"
-                 if "mx" in recipe else f"Float8 training active with recipe {recipe}")  # fmt: skip
-    assert [pin.names for pin in found.layers_for(found.claims_at())] == [(name,) for name in pins]
-
-
-def test_a_table_of_resolved_precision_claims_and_pins() -> None:
-    row = "    {} (TELinear) --> weight shape: (64, 64), quantization_type: {}, param_type: x"
-    found = read(row.format("layers.1.fc1", "mxfp8"), row.format("mtp.0.fc1", "none"))
-    assert [(claim.says, claim.format) for claim in found.claims_at()] == [("fp8", "mxfp8")]
-    assert [(pin.names, pin.is_pin) for pin in found.layers] == [
-        (("layers.1.fc1",), False),
-        (("mtp.0.fc1",), True),
-    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import pytest
@@ -80,56 +79,6 @@ def test_plain_loops_write_it_in_many_ways(line: str) -> None:
 )  # fmt: skip
 def test_other_losses_are_none(line: str) -> None:
     assert scan_losses([line]) is None
-
-
-def test_lines_without_steps_keep_their_epochs() -> None:
-    lines = ["{'loss': 3.0, 'grad_norm': 1.0, 'epoch': 0.25}", "{'loss': '2', 'learning_rate': 1}"]
-    found = read(lines)
-    assert found.epochs == {1: 0.25}
-
-
-def test_the_first_pattern_reads_the_whole_log() -> None:
-    found = read(["iter 1: loss 3.0, time 1ms", "step 1 | loss 9.0"])
-    assert found.points == {1: 3.0}
-
-
-def test_an_evaluation_before_the_first_step_is_no_plain_loop() -> None:
-    lines = ["step 0: train loss 10.9, val loss 10.9", "iter 0: loss 10.8, time 1ms"]
-    found = read([*lines, "iter 10: loss 9.9, time 1ms"])
-    assert (found.framework, found.points) == ("nanoGPT", {0: 10.8, 10: 9.9})
-
-
-def test_one_foreign_line_does_not_take_a_plain_loops_log_over() -> None:
-    found = read(["step 1 | loss 3.0", "step 2 | loss 2.0", "iter 1: loss 9.0, time 1ms"])
-    assert (found.framework, found.points) == ("a plain loop", {1: 3.0, 2: 2.0})
-
-
-def test_another_ranks_number_does_not_hide_a_nan() -> None:
-    lines = ["step 1 | loss 2.0", "step 2 | loss nan", "step 2 | loss 2.1", "step 1 | loss 1.9"]
-    found = read([*lines, "step 3 | loss inf"])
-    assert found.points[1] == 1.9
-    assert math.isnan(found.points[2])
-    assert math.isinf(found.points[3])
-
-
-def test_lines_that_ranks_wrote_into_each_other_are_read() -> None:
-    found = read(["step 7 | loss nanstep 7 | loss 2.5", "step 8 | loss info"])
-    assert list(found.points) == [7]
-    assert math.isnan(found.points[7])
-
-
-@pytest.mark.parametrize(
-    ("line", "us"),
-    [
-        (MEGATRON, 123_400.0),
-        ("iter 20: loss 2.3456, time 123.45ms, mfu 12.30%", 123_450.0),
-        ("step 20 | loss 2.3 | dt: 2 s", 2e6),
-        ("step 20 | loss 2.3 | lr 1", None),
-    ],
-)
-def test_step_times_that_a_line_gives_are_kept(line: str, us: float | None) -> None:
-    found = read([line])
-    assert found.times_us.get(20) == us
 
 
 def test_a_hostile_line_takes_no_longer_than_another() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,27 +12,6 @@ import pytest
 
 from fp8verify import inspect
 from fp8verify.errors import InputError
-from fp8verify.trace import read_trace
-from tests.hand_built import FP8_KERNEL
-
-
-def test_the_streams_of_a_jax_trace_are_kernels(tmp_path: Path) -> None:
-    names = [("process_name", 0, "/device:GPU:0"), ("thread_name", 21, "Stream #21(Compute)"),
-             ("thread_name", 22, "XLA Modules")]  # fmt: skip
-    events = [
-        {"ph": "M", "pid": 1, "tid": tid, "name": what, "args": {"name": name}}
-        for what, tid, name in names
-    ]
-    run = {"ph": "X", "pid": 1, "ts": 10.0, "dur": 40.0, "name": FP8_KERNEL}
-    ran = [{**run, "tid": tid, "args": {"correlation_id": "1"}} for tid in (21, 22)]
-    ran.append({"ph": "X", "pid": 1, "tid": 21, "dur": 40.0, "name": "when it ran is not known"})
-    path = tmp_path / "host.trace.json.gz"
-    document = {"displayTimeUnit": "ns", "traceEvents": [*events, *ran]}
-    path.write_bytes(gzip.compress(json.dumps(document).encode()))
-    trace = read_trace(path)
-    assert (trace.names, list(trace.kernels.duration_ns)) == ([FP8_KERNEL], [40_000])
-    assert (list(trace.kernels.start_ns), list(trace.kernels.launch)) == ([10_000], [0])
-    assert trace.health.complete
 
 
 def archive(kind: str) -> bytes:

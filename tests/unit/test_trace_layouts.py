@@ -143,13 +143,6 @@ def test_unknown_categories_are_counted_and_ignored() -> None:
     assert len(trace.kernels) == 3
 
 
-def test_copies_are_added_up() -> None:
-    copy = {"ph": "X", "name": "Memcpy", "ts": 1, "dur": 2.5, "args": {"bytes": 64}}
-    events = [{**copy, "cat": cat} for cat in ("gpu_memcpy", "gpu_memcpy", "gpu_memset")]
-    trace = read_bytes(as_document(events))
-    assert trace.copies == {"memcpy": (2, 5000, 128), "memset": (1, 2500, 64)}
-
-
 @pytest.mark.parametrize(("us", "ns"), [(-1, 0), (0, 0), (3.6e9, 3.6e12), (3.7e9, 0)])
 def test_a_copy_of_an_absurd_time_counts_but_takes_none(us: float, ns: float) -> None:
     copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy", "ts": 1, "dur": us}
@@ -179,15 +172,6 @@ def test_gpu_is_the_one_that_ran_the_kernels() -> None:
     events = [kernel("k", 1, 1, 1, device=9)]
     trace = read_bytes(as_document(events, deviceProperties=devices))
     assert (trace.gpu, trace.compute_capability) == ("GPU 9", "9.0")
-
-
-def test_collectives_are_read_from_their_kernels() -> None:
-    args = {"Collective name": "_allgather_base", "dtype": "Byte", "Group size": 2}
-    args |= {"In msg nelems": 8, "Out msg nelems": 16}
-    trace = read_bytes(as_document([kernel("nccl", 1, 1, 1, **args), *sample()]))
-    assert view(trace).kernels[0].collective == trace.collectives[0]
-    assert trace.collectives[0].out_elements == 16
-    assert list(trace.kernels.collective) == [0, -1, -1, -1]
 
 
 def test_name_stands_for_the_file_in_reports(tmp_path: Path) -> None:
