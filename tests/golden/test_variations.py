@@ -28,7 +28,7 @@ from tests.unit.test_blas_log import E4M3, line
 from tests.unit.test_claims import LINES
 
 # What is held of a variation's report: the whole of it would be too long to read.
-STATED = ("verdict", "exit_code", "reason", "cause", "breakdown", "notes")
+STATED = ("verdict", "exit_code", "reason", "cause", "breakdown", "proof", "notes")
 # Names, and what has lines of its own.
 NOT_STATED = {"names", "schema_version", "fp8verify_version", "findings"}
 OF_A_RANK = (
@@ -210,6 +210,8 @@ def logged_products(trace: Capture, rng: Choice) -> str:
         (m, k), (_, n) = dims[:2] if len(dims) > 1 else ((8, 8), (8, 8))
         is_fp8 = kernel["name"].startswith(FP8_NAMES) != (rng.random() < other)
         lines.append(line(*[E4M3 if is_fp8 else BF16_OF_BLAS] * 2, m, n, k, thread=operator["tid"]))
+    if rng.random() < 0.3:  # a file for each thread, joined
+        lines.sort(key=lambda one: one.partition("[cublasLt]")[2][:8])
     told = lines[: rng.choice((None, None, None, -1))]
     return "".join(told).replace("tile=MATMUL_TILE_128x128 ", "")
 
@@ -261,7 +263,8 @@ def stated(document: dict[str, Any]) -> dict[str, Any]:
         found.get("loss", {}).pop("curve", None)
     for one in document["findings"]:
         code = f"{one['code']} {one['severity']}"
-        found[code] = [*found.get(code, []), figures(one["message"])]
+        cause = one["message"].partition(":")[0] if "names" in document else ""
+        found[code] = [*found.get(code, []), *filter(None, [cause]), figures(one["message"])]
     for rank in () if "names" in document else figures(document["ranks"]):
         said = {key: rank[key] for key in OF_A_RANK if key in rank}
         said |= {leg["leg"]: [leg["kernels"], leg.get("time_us")] for leg in rank.get("legs", [])}

@@ -41,7 +41,7 @@ def held(
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inspection, "assemble", telling(inspection.assemble))
+        patch.setattr(inspection, "judge", telling(inspection.judge))
         patch.setattr(comparison, "Comparison", telling(comparison.Comparison))
         yield
     if told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,13 @@ class BusyBuilder(TraceBuilder):
 def run(
     folder: Path, *, fp8: bool, us: float, steps: int = 5, casts: str | None = None,
     cast_us: float = 0.0, n: int = 2048, m: int = 4096, filler: float = 0.0,
-    gpu: str = "NVIDIA H200",
+    gpu: str = "NVIDIA H200", marked: bool = True,
 ) -> Report:  # fmt: skip
     """A run of one layer a step; `casts` are eager or fused, `filler` is another kernel."""
     build = BusyBuilder(gpu=gpu)
     for step in range(steps):
-        build.step(10 + step)
+        if marked:
+            build.step(10 + step)
         if casts == "eager":
             build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=cast_us)
         elif casts == "fused":
@@ -364,3 +366,19 @@ def test_a_window_that_ends_within_a_step_does_the_same_work(tmp_path: Path) -> 
     found = compare(whole, cut)
     assert found.work_ratio == 1.0
     assert found.outcome not in (Outcome.FASTER, Outcome.SLOWER)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_said_of_two_runs_is_what_was_said(seed: int, tmp_path: Path) -> None:
+    """Runs whose parts take other times; what is said of them is held in golden/hand_built."""
+    rng = random.Random(seed)
+    sizes = {"n": rng.choice((512, 2048)), "marked": rng.random() < 0.8}
+
+    def some(*, fp8: bool) -> Report:
+        return run(
+            tmp_path, fp8=fp8, us=rng.choice((20, 90, 100, 200)), steps=rng.choice((1, 2, 5, 9)),
+            casts=rng.choice((None, "eager", "fused")), cast_us=rng.choice((5, 50, 150)),
+            m=rng.choice((4096, 4096, 4096, 8192)), filler=rng.choice((0, 0, 30, 90)), **sizes,
+        )  # fmt: skip
+
+    compare(some(fp8=rng.random() < 0.2), some(fp8=rng.random() < 0.8))
