@@ -108,7 +108,6 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
         legs.doubt(of_layers)
     pairing.pair(of_layers, nodes, whole=bool(trace.steps))
     pairing.settle_outside(trace, of_layers, nodes)
-    pairing.settle_optimizer(of_layers, forward)
     pairing.number_micro_batches(trace, kinds, of_layers)
     return gemms
 

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, layer_shapes
 from fp8verify.analysis.legs import layout_leg
-from fp8verify.analysis.purpose import is_of_backward, is_update, multiplies_square
+from fp8verify.analysis.purpose import is_of_backward, is_update
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
 from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
@@ -244,32 +244,6 @@ def settle_outside(trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node
         for gemm in outside:
             if trace.kernels.launch[gemm.place] == Launch.OUTSIDE:
                 gemm.leg = Leg.FPROP
-
-
-def _after_gradients(gemms: Iterable[Gemm]) -> Iterator[tuple[int, Gemm]]:
-    """Yield, with their places, forward GEMMs that train nothing, behind a gradient of the step."""
-    turned: set[int] = set()
-    for place, gemm in enumerate(gemms):
-        if gemm.leg in BACKWARD_LEGS:
-            turned.add(gemm.step)
-        elif gemm.step in turned and gemm.leg is Leg.FPROP and not gemm.trained:
-            yield place, gemm
-
-
-def settle_optimizer(gemms: Sequence[Gemm], surely_forward: frozenset[int]) -> None:
-    """Give an optimizer its products outside of its range: chains of X·Xᵀ after the gradients."""
-    sizes = {gemm.size for gemm in gemms if gemm.trained}
-    chain = {
-        place
-        for place, gemm in _after_gradients(gemms)
-        if gemm.kind_id not in surely_forward
-        and gemm.size not in sizes
-        and not gemm.kind.classification.precision.is_low
-        and multiplies_square(gemm.kind.op)
-    }
-    for place in chain:
-        if not chain.isdisjoint((place - 1, place + 1)):
-            gemms[place].leg = Leg.OPTIMIZER
 
 
 # ---- micro-batches

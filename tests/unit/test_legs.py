@@ -6,7 +6,7 @@ import pytest
 
 from fp8verify.analysis.kinds import Gemm, Kind, gemm_shape
 from fp8verify.analysis.legs import place_gemms
-from fp8verify.analysis.pairing import nodes_of, pair, settle_by_node, settle_optimizer
+from fp8verify.analysis.pairing import nodes_of, settle_by_node
 from fp8verify.analysis.purpose import multiplies_square
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import NO_OP, OpContext, Role
@@ -217,29 +217,6 @@ def test_a_gradient_without_context_is_of_the_backward_pass() -> None:
         for kernel in (FP8_GRADIENT_KERNEL, FP8_KERNEL)
     )
     assert legs(gradient, forward) == [["backward"], ["unknown"]]
-
-
-HIGH = {"types": (BF16, BF16), "kernel": BF16_KERNEL}
-SQUARE = (mm(24, 8, 24, **HIGH), mm(24, 24, 8, **HIGH))  # X·Xᵀ, and that times X
-
-
-@pytest.mark.parametrize(
-    ("sites", "legs"),
-    [
-        (SQUARE, ["optimizer", "optimizer"]),
-        (SQUARE[:1], ["fprop"]),  # one alone is no chain
-        ((mm(24, 8, 24), mm(24, 24, 8)), ["fprop", "fprop"]),  # in FP8
-        ((mm(24, 8, 40, **HIGH), mm(24, 40, 8, **HIGH)), ["fprop", "fprop"]),
-    ],
-)
-def test_a_chain_of_square_products_after_the_gradients_is_the_optimizers(
-    sites: tuple[Site, ...], legs: list[str]
-) -> None:
-    found = placed(None, mm(64, 16, 32), mm(64, 32, 16, backward=True), *sites)
-    gemms = [gemm for of_kind in found for gemm in of_kind]
-    pair(gemms, {}, whole=True)
-    settle_optimizer(gemms, frozenset())
-    assert [gemm.leg.value for gemm in gemms[2:]] == legs
 
 
 @pytest.mark.parametrize(
