@@ -44,14 +44,12 @@ class LayerClass(NamedTuple):
     """All linears of one size, and the GEMMs of that size.
 
     Attributes:
-        size: theirs.
         row: what the report says of them.
         modules: modules of the module list, if there is one.
         converted: those that compute fprop in low precision, by the list.
         flops: of all GEMMs of this size.
     """
 
-    size: Size
     row: LayerRow
     modules: tuple[ModuleRecord, ...]
     converted: tuple[ModuleRecord, ...]
@@ -103,7 +101,7 @@ def join_by_size(
     classes = [_class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size]
     of_modules = [(module, sizes_of(module)) for module in modules or ()]
     return Layers(
-        classes=tuple(sorted(classes, key=lambda layer: (-layer.flops, *layer.size))),
+        classes=tuple(sorted(classes, key=lambda layer: (-layer.flops, layer.row.n, layer.row.k))),
         flops=whole,
         apart=tuple(m for m, own in of_modules if own and of_size.keys().isdisjoint(own)),
     )
@@ -137,7 +135,7 @@ def _class_of(
         expected={leg: passes * count for leg, count in needed.items()} if passes else {},
         share_of_flops=round(flops / whole, 6) if whole else None,
     )
-    return LayerClass(size, row_of_report, tuple(modules), converted, flops)
+    return LayerClass(row_of_report, tuple(modules), converted, flops)
 
 
 def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:

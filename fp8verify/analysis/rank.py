@@ -172,10 +172,3 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         """The precision class with the most time in GEMMs of layers, or else the most launches."""
         time_us, kernels = self.linear.time_us, self.linear.kernels
         return max(Precision, key=lambda one: (time_us[one.value], kernels[one.value]))
-
-    @cached_property
-    def main_high(self) -> Precision:
-        """The class of high precision with the most time in GEMMs of layers."""
-        high = [p for p in Precision if not p.is_low and p is not Precision.UNKNOWN]
-        time_us = self.linear.time_us
-        return max(high, key=lambda one: time_us[one.value])

@@ -61,7 +61,12 @@ def measure(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Timeline:
     talking, _ = _covered(columns, kinds.started(_communicates))
     if talking:
         computing, _ = _covered(columns, kinds.started(lambda kind: not _communicates(kind)))
-    return Timeline(end - begin, busy, talking, busy - computing, step_times(bounds))
+    # Kernels of two steps may overlap on two streams; no step takes less than nothing.
+    steps = tuple(
+        None if own is None else max(0, own[1] - (own[0] if before is None else before[1]))
+        for before, own in pairwise([None, *bounds])
+    )
+    return Timeline(end - begin, busy, talking, busy - computing, steps)
 
 
 def _communicates(kind: Kind) -> bool:
@@ -102,15 +107,6 @@ def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
             covered += end - (max(reached, start))
             reached = end
     return covered, reached
-
-
-def step_times(bounds: StepBounds) -> tuple[int | None, ...]:
-    """Return `Timeline.steps`."""
-    # Kernels of two steps may overlap on two streams; no step takes less than nothing.
-    return tuple(
-        None if own is None else max(0, own[1] - (own[0] if before is None else before[1]))
-        for before, own in pairwise([None, *bounds])
-    )
 
 
 _NEVER = 1 << 62

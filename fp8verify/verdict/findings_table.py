@@ -121,12 +121,6 @@ def finding_page(code: str) -> str:
     return "\n\n".join([f"*{severities}{makes}*", *shown])
 
 
-def first_sentence(code: str) -> str:
-    """Return in one sentence what a code means."""
-    means = " ".join(_explanations()[code][0].split())
-    return re.split(r"(?<=[.])\s", means)[0]
-
-
 def _remedy(case: Case) -> str:
     """Return what a hint says of every run: no sentence that facts of a run complete."""
     general = re.sub(r", such as [^.]*\{[^.]*|(?<=\))\{\w+\}", "", case.hint)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fp8verify.analysis.gemms import GemmRow
+from collections.abc import Iterable
+
+from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import missed_window
 from fp8verify.capture.schema import StorageRecord
@@ -99,6 +101,12 @@ def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
 
 # The autograd functions of Transformer Engine's layers, in the forward pass.
 _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})
+
+
+def main_high(rows: Iterable[GemmRow]) -> str:
+    """Name the class of high precision in which most of the time of some GEMMs went."""
+    high = gemm_totals(row for row in rows if not row.precision.is_low).rows
+    return high[0].precision.upper() if high else "high precision"
 
 
 def ran_high(rank: RankEvidence) -> str:

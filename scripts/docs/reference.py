@@ -19,7 +19,7 @@ from fp8verify.cli.explain_command import glossary
 from fp8verify.cli.group import COMMANDS
 from fp8verify.files import parse_toml
 from fp8verify.terms import Severity, Verdict
-from fp8verify.verdict.findings_table import finding_page, findings_table, first_sentence
+from fp8verify.verdict.findings_table import finding_page, findings_table
 from fp8verify.verdict.judge import EXIT_CODES
 from scripts.docs import support
 from scripts.docs.blocks import console_blocks, pages
@@ -101,9 +101,11 @@ def finding_pages() -> dict[Path, str]:
         gravest = min(map(severities.index, kinds))
         verdicts = ", ".join(dict.fromkeys(c.verdict for c in cases.values() if c.verdict)) or "-"
         shown = ", ".join(kind for kind in severities if kind in kinds)
-        means = first_sentence(code)
-        rows.append((gravest, f"| [`{code}`]({code}.md) | {shown} | {verdicts} | {means} |"))
-        pages[FINDINGS / f"{code}.md"] = f"# `{code}`\n\n{finding_page(code)}\n"
+        page = finding_page(code)
+        means = " ".join(page.split("\n\n")[2].split())
+        first = re.split(r"(?<=[.])\s", means)[0]
+        rows.append((gravest, f"| [`{code}`]({code}.md) | {shown} | {verdicts} | {first} |"))
+        pages[FINDINGS / f"{code}.md"] = f"# `{code}`\n\n{page}\n"
     table = "\n".join(row for _, row in sorted(rows, key=itemgetter(0)))
     head = "| code | severity | verdict | what it means |\n|---|---|---|---|"
     return {FINDINGS / "index.md": f"{_FINDINGS}\n{head}\n{table}\n", **pages}

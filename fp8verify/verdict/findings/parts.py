@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.gemms import GemmRow, gemm_totals
+from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
@@ -21,6 +21,7 @@ from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, pa
 from fp8verify.verdict.expected import CONVERTED, Promises, Stated
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, by_value
+from fp8verify.verdict.reasons import main_high
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
@@ -147,7 +148,7 @@ class Parts:
             "share": f"{self._seen}{of_flops(self.grid.total(short.cells).total / len(places))}",
             "most": short.ran.share or 0.0,
             "usual": short.usual,
-            "precision": _main(self._rows(short.cells)),
+            "precision": main_high(self._rows(short.cells)),
         }
 
     def _named(self, short: Shortfall, name: str) -> str:
@@ -193,7 +194,7 @@ class Parts:
         vague = any(c.leg is Leg.BACKWARD and c in self.grid.rows for c in gradients)
         rows = self._rows(dict.fromkeys([*cells, *gradients]) if vague else cells)
         high, legs = [row for row in rows if not row.precision.is_low], {row.leg for row in rows}
-        main, high_ns = _main(high), sum(row.time_ns for row in high)
+        main, high_ns = main_high(high), sum(row.time_ns for row in high)
         name = listed([leg.value for leg in Leg if leg in legs], len(Leg))
         name = "recomputed forward" if legs == {Leg.RECOMPUTE} else name
         name = "gradient" if vague and legs <= {*BACKWARD_LEGS} else name
@@ -212,7 +213,7 @@ class Parts:
         high, total = sum(row.time_ns for row in outside), rank.linear.total_ns
         if high > limits.NEGLIGIBLE * (high + total):
             took = rank.measure.amount(high, high + total)
-            yield finding("leg-unknown", "outside", took=took, precision=_main(outside))
+            yield finding("leg-unknown", "outside", took=took, precision=main_high(outside))
             return
         expected = self.stated.report(grid, place)
         named = self._by_names(rank)
@@ -224,7 +225,7 @@ class Parts:
         missing = {cell: grid.open[cell] for cell in cells if cell in grid.open}
         missing |= {cell: grid.lacks[cell] for cell in self._doubts if cell.rank == place}
         short = sum(grid.lacks.get(cell, 0) for cell in cells)
-        precision = rank.main_high.value.upper()
+        precision = main_high(rank.trace.trained)
         unseen = next((leg for leg in LEGS if self._is_unseen(place, leg)), None)
         if unseen is not None:
             yield finding("leg-unknown", "unseen", leg=unseen.value)
@@ -324,11 +325,6 @@ def _in_micro_batches(rank: RankEvidence, rows: Sequence[GemmRow]) -> Sequence[G
 def _is_doubt(short: Shortfall) -> bool:
     """Whether micro-batches may be of other layers: chunks of another tower."""
     return "micro-batch" in short.coordinates and any(cell.layer is None for cell in short.cells)
-
-
-def _main(rows: Iterable[GemmRow]) -> str:
-    high = gemm_totals(row for row in rows if not row.precision.is_low).rows
-    return high[0].precision.upper() if high else "high precision"
 
 
 def _places(short: Shortfall) -> frozenset[int]:

@@ -14,7 +14,7 @@ from fp8verify.text import counted, listed
 from fp8verify.thresholds import ANOTHER_RUN_NS, HALF, NEGLIGIBLE, SHOWN_NUMBERS, USUAL_SHARE
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.reasons import without_kernels
+from fp8verify.verdict.reasons import main_high, without_kernels
 
 _WINDOW_STATES = {
     "never": "never began",
@@ -181,7 +181,7 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     """A trace without operators, whose kernels do not prove which leg or layer they are of."""
     if not rank.trace.trained or not lacks_operators(rank):
         return
-    formats, high = low_precision_name(rank.linear.kernels), rank.main_high.value.upper()
+    formats, high = low_precision_name(rank.linear.kernels), main_high(rank.trace.trained)
     took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}"
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     # All layers were to run in FP8: then GEMMs of unknown owner may also be theirs.
