@@ -106,7 +106,8 @@ _TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_Gro
 def main_high(rows: Iterable[GemmRow]) -> str:
     """Name the class of high precision in which most of the time of some GEMMs went."""
     high = gemm_totals(row for row in rows if not row.precision.is_low).rows
-    return high[0].precision.upper() if high else "high precision"
+    names = [row.precision.upper() for row in high if row.precision != Precision.UNKNOWN.value]
+    return names[0] if names else "high precision"
 
 
 def ran_high(rank: RankEvidence) -> str:
