@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import Kinds
@@ -29,15 +29,9 @@ _RECIPES = (
 FP8_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
 
 
-class Size(NamedTuple):
-    """N outputs by K inputs of a linear layer.
-
-    Transformer Engine's layers (`engine`) and others of the same size are two classes.
-    """
-
-    n: int
-    k: int
-    engine: bool = False
+# N outputs by K inputs, and whether it is one of Transformer Engine's, which launch their GEMMs
+# another way than layers of the same size.
+_Size: TypeAlias = "tuple[int, int, bool]"
 
 
 class LayerClass(NamedTuple):
@@ -69,10 +63,10 @@ class Layers(NamedTuple):
     flops: float | None = None
     apart: tuple[ModuleRecord, ...] = ()
 
-    def flops_of(self, names: Collection[str]) -> float:
-        """FLOPs of some modules; modules of a size share evenly."""
-        known = ((layer.flops, [m.fqn in names for m in layer.modules]) for layer in self.classes)
-        return sum(flops * sum(named) / len(named) for flops, named in known if named)
+    def share_of(self, names: Collection[str]) -> float:
+        """Share of GEMM FLOPs of some modules, 0 if not known; modules of a size share evenly."""
+        named = ((x.row.share_of_flops, [m.fqn in names for m in x.modules]) for x in self.classes)
+        return sum((share or 0) * sum(which) / len(which) for share, which in named if which)
 
 
 def join_by_size(
@@ -85,10 +79,11 @@ def join_by_size(
         modules: its module list; None if there is none: then the forward GEMMs give the sizes.
         steps: of its windows.
     """
-    by_size: dict[Size, list[ModuleRecord]] = defaultdict(list)
-    of_size: dict[Size, list[GemmRow]] = defaultdict(list)
-    for module in modules or ():
-        for size in sizes_of(module):
+    by_size: dict[_Size, list[ModuleRecord]] = defaultdict(list)
+    of_size: dict[_Size, list[GemmRow]] = defaultdict(list)
+    of_modules = [(module, _sizes_of(module)) for module in modules or ()]
+    for module, own in of_modules:
+        for size in own:
             by_size[size].append(module)
     rows = [row for row in gemms if row.flops and _is_linear(row)]
     forward = (row for row in rows if row.leg is Leg.FPROP)
@@ -99,7 +94,6 @@ def join_by_size(
             of_size[fitting].append(row)
     whole = known_flops(gemm_totals(gemms))
     classes = [_class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size]
-    of_modules = [(module, sizes_of(module)) for module in modules or ()]
     return Layers(
         classes=tuple(sorted(classes, key=lambda layer: (-layer.flops, layer.row.n, layer.row.k))),
         flops=whole,
@@ -108,7 +102,7 @@ def join_by_size(
 
 
 def _class_of(
-    size: Size, modules: list[ModuleRecord], rows: list[GemmRow], whole: float | None, steps: int
+    size: _Size, modules: list[ModuleRecord], rows: list[GemmRow], whole: float | None, steps: int
 ) -> LayerClass:
     """Return the linears of a size; how often each ran is known if all ran equally often."""
     low = [module for module in modules if module.state in ("fp8", "fp4")]
@@ -123,8 +117,8 @@ def _class_of(
     needed = {"fprop": len(modules), "dgrad": len(modules), "wgrad": trained}
     flops = sum(row.flops or 0 for row in rows)
     row_of_report = LayerRow(
-        n=size.n,
-        k=size.k,
+        n=size[0],
+        k=size[1],
         modules=len(modules),
         converted=len(converted),
         names=tuple(patterns(module.fqn for module in modules)),
@@ -138,13 +132,15 @@ def _class_of(
     return LayerClass(row_of_report, tuple(modules), converted, flops)
 
 
-def sizes_of(module: ModuleRecord) -> tuple[Size, ...]:
-    """Return the sizes of the linear layers of a module, nothing if not known."""
-    if module.kind != "linear":
-        return ()
-    engine = module.state == "fp8_module_off" or is_transformer_engine(module)
+def sizes_of(module: ModuleRecord) -> list[tuple[int, int]]:
+    """Return (outputs, inputs) of the linear layers of a module, nothing if not known."""
     sizes = module.sizes or ((module.out_features, module.in_features),)
-    return tuple(Size(n, k, engine) for n, k in sizes if n and k)
+    return [(n, k) for n, k in sizes if n and k] if module.kind == "linear" else []
+
+
+def _sizes_of(module: ModuleRecord) -> list[_Size]:
+    engine = module.state == "fp8_module_off" or is_transformer_engine(module)
+    return [(n, k, engine) for n, k in sizes_of(module)]
 
 
 def is_transformer_engine(module: ModuleRecord) -> bool:
@@ -164,10 +160,10 @@ def _is_linear(row: GemmRow) -> bool:
     return single and row.precision is not Precision.UNKNOWN and row.leg in CERTAIN_LEGS
 
 
-def _fitting(row: GemmRow) -> Iterator[Size]:
+def _fitting(row: GemmRow) -> Iterator[_Size]:
     """Yield the sizes that the layer of a GEMM may have."""
     engine = row.kind.layer_inputs is not None
-    return (Size(n, k, engine) for n, k in row.layer_sizes)
+    return ((n, k, engine) for n, k in row.layer_sizes)
 
 
 class NamedLayers(NamedTuple):

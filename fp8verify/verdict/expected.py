@@ -200,7 +200,7 @@ class Stated:
         self.alike = not transfers
         if self.alike:
             by_rank = _with_conversions_of_any(by_rank)
-        self._modules_of = list(map(_by_layer, by_rank))
+        self._by_layer = list(map(_by_layer, by_rank))
         pins = (pin for pin in promises.layers if pin.is_pin and pin.select == "blocks")
         blocks = sorted({int(name) for pin in pins for name in pin.names})
         gaps = [place for place, (a, b) in enumerate(pairwise(blocks), 1) if b - a > 1]
@@ -221,7 +221,7 @@ class Stated:
             return 0.0
         if any(map(promises.leaves_high, _LEGS_OF.get(cell.leg, (cell.leg,)))):
             return 0.0
-        modules = self._modules_of[cell.rank].get(cell.layer)
+        modules = self.modules_of(cell.rank, cell.layer)
         if not modules:
             return None
         # What a module that the log pins is to do is known, whatever its state was.
@@ -234,10 +234,14 @@ class Stated:
             return None if is_open else low / len(modules)
         return _share(ran, low, len(modules))
 
+    def modules_of(self, rank: int, layer: Layer) -> Sequence[ModuleRecord]:
+        """Return the modules that a layer of a cell may be."""
+        return self._by_layer[rank].get(layer, ())
+
     def of_models(self, cell: Cell) -> bool:
         """Whether a cell is of modules of several models, some in low precision and some not."""
         by_model: dict[str, set[bool]] = defaultdict(set)
-        for module in self._modules_of[cell.rank].get(cell.layer, []):
+        for module in self.modules_of(cell.rank, cell.layer):
             model, _, below = module.fqn.partition(".")
             if not below or model.isdecimal():
                 return False  # a layer of the outermost module, as of an nn.Sequential
@@ -292,7 +296,7 @@ def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]
         if module.kind == "experts":
             by_layer[EXPERTS].append(module)
         for size in sizes_of(module):
-            by_layer[size.n, size.k].append(module)
+            by_layer[size].append(module)
     return by_layer
 
 

@@ -17,7 +17,7 @@ from fp8verify.analysis.recorded import recipes_of, recomputed_high
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.report.model.parts import Finding, PrecisionRow
-from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, Precision, Role
+from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
 from fp8verify.verdict.expected import TRAVELS_IN_FP8, Promises, format_name
@@ -40,7 +40,6 @@ def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Findi
     rows = [row for row in rank.trace.trained if row.kind.classification.role is Role.GEMM]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
     low = sum(row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low)
-    high = [row for row in rows if row.leg in BACKWARD_LEGS and not row.precision.is_low]
     known = all(x.precision is not Precision.UNKNOWN and x.leg is not Leg.UNKNOWN for x in rows)
     steps = len({row.step for row in rank.trace.gemms if row.step >= 0})
     for claim in promises.said if known and rank.ran_low and not rank.modules else ():
@@ -48,9 +47,7 @@ def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Findi
         if not (converted and total and steps) or calls % (total * steps):
             continue
         wanted = calls // total * converted
-        # The layers that were left out run two GEMMs of the backward pass each.
-        explained = sum(row.calls for row in high) <= 2 * (calls - wanted)
-        if not explained and wanted - low > NEGLIGIBLE * wanted:
+        if wanted - low > NEGLIGIBLE * wanted:
             count = f"{wanted - low} of {wanted}"
             which = f"log {claim.place} says that {converted} of {total} layers were converted"
             yield finding(
@@ -87,9 +84,9 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     if 0 < len(left) < len(rank.linears) and (promises.converted or rank.ran_low):
         reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
-        layers, flops = [module.fqn for module in left], rank.layers.flops
+        layers = [module.fqn for module in left]
         count, names = counted(left, "linear module"), f"{_named(layers)}{because}"
-        share = of_flops(rank.layers.flops_of(layers) / flops if flops else None)
+        share = of_flops(rank.layers.share_of(layers))
         yield finding(
             "layer-not-fp8", "left-out", count=count, share=share, names=names, layers=layers
         )
@@ -99,10 +96,9 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     rows = [row for row in rank.trace.trained if row.precision.is_low]
     low = {size for row in rows for size in row.layer_sizes}  # of any library
-    flops = rank.layers.flops
     high = (layer for layer in rank.layers.classes if not (layer.row.in_fp8 or layer.modules))
     left = [layer for layer in high if (layer.row.n, layer.row.k) not in low]
-    share = sum(layer.flops for layer in left) / flops if flops else 0
+    share = sum(layer.row.share_of_flops or 0 for layer in left)
     if rows and share >= LAYER_FLOPS and not promises.converted:
         sizes = abridged([f"{layer.row.n}x{layer.row.k}" for layer in left], SHOWN)
         yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))

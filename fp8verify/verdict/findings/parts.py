@@ -166,21 +166,13 @@ class Parts:
 
     def _names_of(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the converted modules that layers of a shortfall are."""
-        layers = {(cell.rank, cell.layer) for cell in short.cells}
-        if "layer" not in short.coordinates and not all(isinstance(x, str) for _, x in layers):
+        layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
+        names = [layer for _, layer in layers if isinstance(layer, str)]
+        if "layer" not in short.coordinates and len(names) < len(layers):
             return ()
-        names = [
-            module.fqn
-            for place in sorted(_places(short))
-            for module in self._ranks[place].modules
-            if (place, module.fqn) in layers
-            or (
-                module.state in CONVERTED
-                and any((place, (size.n, size.k)) in layers for size in sizes_of(module))
-            )
-        ]
-        names = names or [x for _, x in sorted(layers, key=str) if isinstance(x, str)]
-        return tuple(dict.fromkeys(names))
+        modules = (module for layer in layers for module in self.stated.modules_of(*layer))
+        converted = [m.fqn for m in modules if m.state in CONVERTED or m.fqn in names]
+        return tuple(dict.fromkeys(converted or names))
 
     def _rows(self, cells: Iterable[Cell]) -> list[GemmRow]:
         return [row for cell in cells for row in self.grid.rows.get(cell, ())]
@@ -242,11 +234,12 @@ class Parts:
 
     def _counted(self, place: int) -> Finding:
         """Return that fewer layers of a size ran in FP8 than the module list has converted."""
-        grid, modules = self.grid, self._ranks[place].modules
+        grid = self.grid
         cells = [cell for cell in grid.of_rank(place, Leg.FPROP) if cell in grid.stated]
-        layers = {c.layer for c in cells if grid.stated[c] > (grid.cells[c].share or 0)}
+        short = (cell for cell in cells if grid.stated[cell] > (grid.cells[cell].share or 0))
+        layers = dict.fromkeys(cell.layer for cell in short)
         wanted = round(sum(grid.stated[cell] * grid.cells[cell].calls for cell in cells))
-        names = [m.fqn for m in modules for s in sizes_of(m) if (s.n, s.k) in layers]
+        names = [m.fqn for layer in layers for m in self.stated.modules_of(place, layer)]
         count = f"{wanted - round(grid.total(cells).low_calls)} of {wanted}"
         which = f"some of {abridged(patterns(names), limits.SHOWN_NUMBERS)}"
         return finding(
@@ -362,6 +355,6 @@ def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
         tokens = max(tokens, layer.flops / (2 * row.n * row.k * calls))
         gemms, flops = gemms + lacking, flops + lacking * layer.flops / (ran or 1)
     apart = [size for m in layers.apart if m.state in CONVERTED for size in sizes_of(m)]
-    sizes = [size for size in apart if 0 < size.n * size.k < _NO_WEIGHT]
-    work = sum(2 * size.n * size.k * tokens for size in sizes)
-    return gemms + steps * len(sizes), flops + len(LEGS) * steps * work
+    weights = [n * k for n, k in apart if 0 < n * k < _NO_WEIGHT]
+    work = sum(2 * weight * tokens for weight in weights)
+    return gemms + steps * len(weights), flops + len(LEGS) * steps * work
