@@ -133,7 +133,8 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
     if bounds is not None and not trace.in_flops:
         buckets = (timeline.bucket_times(trace, kinds, steps, measured.span),)
     any_low = any(row.precision.is_low for row in rows)
-    trains = any(map(purpose.proves_training, kinds.rows))
+    updates = any(map(purpose.is_update, kinds.rows))
+    backward = any(kind.op.backward or purpose.is_of_backward(kind) for kind in kinds.rows)
     return TraceEvidence(
         **{name: getattr(trace, name) for name in TraceHead.__struct_fields__},
         copies=Counter({name: time_ns for name, (_, time_ns, _) in trace.copies.items()}),
@@ -149,9 +150,8 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         casts=name_casts(trace, kinds),
         fed=0 if any_low else purpose.fed_gemms(trace, kinds, gemms),
         backward=purpose.runs_backward(kinds.rows, gemms),
-        updates=any(map(purpose.is_update, kinds.rows))
-        or any(map(purpose.is_of_optimizer, trace.seen)),
-        trains=trains or any(map(BACKWARD.search, trace.seen)),
+        updates=updates or any(map(purpose.is_of_optimizer, trace.seen)),
+        trains=updates or backward or any(map(BACKWARD.search, trace.seen)),
         seen_nodes=sum(trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)),
         remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
         library_log=library_log,

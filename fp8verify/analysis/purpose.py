@@ -211,11 +211,6 @@ def is_of_optimizer(name: str) -> bool:
     return bool(is_range or re.match(_UPDATES, name[:_MAX_NAME], re.IGNORECASE))
 
 
-def proves_training(kind: Kind) -> bool:
-    """Whether a kernel is of a backward pass, or of the optimizer's step that follows one."""
-    return kind.op.backward or is_of_backward(kind) or is_update(kind)
-
-
 def has_gradient(kind: Kind) -> bool:
     """Whether a GEMM multiplies gradients: only they are E5M2."""
     return "e5m2" in (kind.classification.a, kind.classification.b)

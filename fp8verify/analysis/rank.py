@@ -167,8 +167,3 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     def has_fp8_units(self) -> bool:
         """Whether the GPU may multiply in FP8; True if not known."""
         return multiplies(self.trace.gpu, self.trace.compute_capability, Precision.FP8) is not False
-
-    def main_precision(self) -> Precision:
-        """The precision class with the most time in GEMMs of layers, or else the most launches."""
-        time_us, kernels = self.linear.time_us, self.linear.kernels
-        return max(Precision, key=lambda one: (time_us[one.value], kernels[one.value]))

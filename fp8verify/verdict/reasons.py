@@ -112,15 +112,14 @@ def main_high(rows: Iterable[GemmRow]) -> str:
 
 def ran_high(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
-    linear, main = rank.linear, rank.main_precision()
-    total, same = linear.launches, linear.kernels[main.value]
+    main, total = rank.linear.rows[0], rank.linear.launches
     apart = rank.trace.attention or rank.trace.untrained
     kernels = f"{total} {'linear-layer ' if apart else ''}GEMMs"
-    if main is Precision.UNKNOWN:
+    if main.precision == Precision.UNKNOWN.value:
         return f"none of the {kernels} is known to have run in FP8"
-    if same == total:
-        return f"all {kernels} ran in {main.value.upper()}"
-    return f"none of the {kernels} ran in FP8 ({same} in {main.value.upper()})"
+    if main.kernels == total:
+        return f"all {kernels} ran in {main.precision.upper()}"
+    return f"none of the {kernels} ran in FP8 ({main.kernels} in {main.precision.upper()})"
 
 
 def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
