@@ -16,7 +16,6 @@ from fp8verify.analysis.kinds import (
     Kinds,
     KindTotal,
     gemm_shape,
-    layer_sizes,
 )
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
@@ -62,7 +61,7 @@ class GemmRow(NamedTuple):
     @property
     def layer_sizes(self) -> tuple[tuple[int, int], ...]:
         """(outputs, inputs) that its layer may have."""
-        return () if self.shape is None else layer_sizes(self.leg, self.shape)
+        return () if self.shape is None else self.shape.layer_sizes(self.leg)
 
 
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from math import prod
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +33,10 @@ def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> defaultdict[_K
     return groups
 
 
+# (m, n, k) of a product; the batch is none of the layer's.
+Size: TypeAlias = "tuple[int, int, int]"
+
+
 class GemmShape(NamedTuple):
     """A (batched) product of (m, k) by (k, n): `flops` counts a multiply-add as two."""
 
@@ -50,6 +54,23 @@ class GemmShape(NamedTuple):
         """Return dgrad's product, (m, n) by (n, k), or wgrad's, (n, m) by (m, k)."""
         batch, m, n, k = self
         return GemmShape(batch, m, k, n) if leg is Leg.DGRAD else GemmShape(batch, n, k, m)
+
+    def forward_sizes(self, leg: Leg) -> tuple[Size, ...]:
+        """Return (m, n, k) that the forward product of a leg's product may have.
+
+        wgrad gives the weight's size or its transpose.
+        """
+        _, m, n, k = self
+        if leg in (Leg.FPROP, Leg.RECOMPUTE):
+            return ((m, n, k),)
+        of_dgrad, of_wgrad = ((m, k, n),), ((k, m, n), (k, n, m))
+        either = {Leg.DGRAD: of_dgrad, Leg.WGRAD: of_wgrad}
+        return either.get(leg, of_dgrad + of_wgrad)
+
+    def layer_sizes(self, leg: Leg) -> tuple[tuple[int, int], ...]:
+        """Return (outputs, inputs) that the layer of a leg's product may have."""
+        sizes = self.forward_sizes(leg) if self.batch == 1 else ()
+        return tuple((n, k) for _, n, k in sizes)
 
 
 def gemm_shape(op: OpContext) -> GemmShape | None:
@@ -109,20 +130,6 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
         width = weight[0]
         shapes += [GemmShape(1, prod(rows) // each, *weight)] * each
     return shapes
-
-
-def layer_sizes(leg: Leg, shape: Shape) -> tuple[tuple[int, int], ...]:
-    """Return (outputs, inputs) that the layer of a GEMM of a leg may have.
-
-    wgrad gives the weight's size or its transpose. `shape` is (batch, m, n, k).
-    """
-    batch, m, n, k = shape
-    if batch != 1:
-        return ()
-    if leg in (Leg.FPROP, Leg.RECOMPUTE):
-        return ((n, k),)
-    of_dgrad, of_wgrad = ((k, n),), ((m, n), (n, m))
-    return of_dgrad if leg is Leg.DGRAD else of_wgrad if leg is Leg.WGRAD else of_dgrad + of_wgrad
 
 
 class Kind(NamedTuple):
@@ -207,7 +214,7 @@ class Gemm(Struct):
         return self.leg is Leg.FPROP and self.trained and self.kind.multiplies
 
     @property
-    def size(self) -> tuple[int, int, int]:
+    def size(self) -> Size:
         """Key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
         if self.kind.classification.role is Role.GROUPED_GEMM:
             return EXPERTS

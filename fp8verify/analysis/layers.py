@@ -29,8 +29,8 @@ _RECIPES = (
 FP8_PARAMETERS = ("Float8Tensor", "Float8BlockwiseQTensor", "MXFP8Tensor")
 
 
-# N outputs by K inputs, and whether it is one of Transformer Engine's, which launch their GEMMs
-# another way than layers of the same size.
+# N outputs by K inputs, and whether it is Transformer Engine's: its layers and others of the same
+# size are two classes.
 _Size: TypeAlias = "tuple[int, int, bool]"
 
 

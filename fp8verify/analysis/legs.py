@@ -26,7 +26,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, Node, gemm_shape
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, Node, Size, gemm_shape
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.kernels.operators import OPERATORS, find, function_of
 from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
@@ -37,7 +37,6 @@ _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
 _COMPILED = "CompiledFunction"
 _LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
-_Size: TypeAlias = "tuple[int, int, int]"
 _Sides: TypeAlias = "frozenset[int]"  # outputs and inputs
 
 
@@ -63,13 +62,6 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
         gemm.leg = leg or Leg.BACKWARD
 
 
-def _expected(forward: Counter[_Size], shape: GemmShape, leg: Leg) -> int:
-    """Return how many GEMMs of this shape the forward pass makes us expect for a pass."""
-    _, m, n, k = shape
-    sizes = {Leg.DGRAD: (m, k, n), Leg.WGRAD: (k, m, n)}
-    return forward[sizes.get(leg, (m, n, k))]
-
-
 def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
     """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
@@ -86,7 +78,7 @@ def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
     return None
 
 
-def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) -> Leg | None:
+def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[Size]) -> Leg | None:
     """Decide by the shapes of the forward pass, else by the layout of the operands.
 
     wgrad is transposed only if nothing else fits. Only a compiled backward pass recomputes
@@ -96,7 +88,7 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[_Size]) ->
     if shape is not None:
         recomputes = _COMPILED in map(function_of, kind.op.around) and not has_gradient(kind)
         possible = (*GRADIENT_LEGS, Leg.RECOMPUTE) if recomputes else GRADIENT_LEGS
-        legs = [leg for leg in possible if _expected(forward, shape, leg)]
+        legs = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
         if len(legs) == 1:
             return legs[0]
         if not legs and forward[shape.k, shape.n, shape.m]:
@@ -111,7 +103,7 @@ def layout_leg(kernel: str) -> Leg | None:
 
 
 def _lacking(
-    gemms: Sequence[Gemm], settled: Mapping[int, Leg | None], forward: Counter[_Size]
+    gemms: Sequence[Gemm], settled: Mapping[int, Leg | None], forward: Counter[Size]
 ) -> dict[GemmShape, tuple[Leg, ...]]:
     """Return the shapes that lack only one leg, and those that lack two equally, in turn."""
     taken: Counter[tuple[GemmShape, Leg | None]] = Counter()
@@ -121,7 +113,8 @@ def _lacking(
     lacking: dict[GemmShape, tuple[Leg, ...]] = {}
     for shape in [shape for shape, leg in taken if leg is None]:
         total = taken[shape, None]
-        dgrad, wgrad = (_expected(forward, shape, leg) - taken[shape, leg] for leg in GRADIENT_LEGS)
+        expected = {leg: forward[shape.forward_sizes(leg)[0]] for leg in GRADIENT_LEGS}
+        dgrad, wgrad = (count - taken[shape, leg] for leg, count in expected.items())
         if dgrad == wgrad and total == dgrad + wgrad:
             lacking[shape] = GRADIENT_LEGS
         elif min(dgrad, wgrad) <= 0 < total <= max(dgrad, wgrad):
@@ -167,7 +160,7 @@ def settle_by_shape(
     trains = {node.forward[0].call for node in nodes.values() if node.gradients}
     numbered = {gemm.call for gemm in gemms if gemm.makes >= 0}
     makers = {node.forward[0].call for node in nodes.values()} if trains else numbered
-    dgrad: dict[_Size, float] = defaultdict(float)
+    dgrad: dict[Size, float] = defaultdict(float)
     wgrad: dict[_Sides, float] = defaultdict(float)  # work: it may run in parts
     turned: set[int] = set()
     after_gradient = False

@@ -24,9 +24,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf, prod
-from typing import Final, TypeAlias
+from typing import Final
 
-from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, layer_shapes
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, Size, layer_shapes
 from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.purpose import is_of_backward, is_update
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
@@ -36,16 +36,15 @@ from fp8verify.trace.tables import Launch
 
 # The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
 _GRAPH: Final = "CompiledFunction"
-_Size: TypeAlias = "tuple[int, int, int]"
 
 
 class _Waiting:
     """Forward GEMMs by size that no gradient took yet, of one call or of all."""
 
     def __init__(self, gemms: Iterable[Gemm] = ()) -> None:
-        self._open: dict[_Size, list[Gemm]] = defaultdict(list)
-        self._taken: dict[_Size, dict[Leg, float]] = defaultdict(lambda: defaultdict(float))
-        self._last: dict[_Size, Gemm] = {}
+        self._open: dict[Size, list[Gemm]] = defaultdict(list)
+        self._taken: dict[Size, dict[Leg, float]] = defaultdict(lambda: defaultdict(float))
+        self._last: dict[Size, Gemm] = {}
         for gemm in gemms:
             self.add(gemm)
 
@@ -74,7 +73,7 @@ class _Waiting:
         elif of_call:  # Transformer Engine runs it outside of any operator that has shapes
             self._mark(ANY_SIZE)
 
-    def _mark(self, size: _Size) -> None:
+    def _mark(self, size: Size) -> None:
         open_ = self._open[size]
         while open_ and open_[-1].trained:
             open_.pop()
@@ -82,14 +81,11 @@ class _Waiting:
             self._last[size] = open_.pop()
             self._last[size].trained = True
 
-    def _forward_size(self, gemm: Gemm) -> _Size:
+    def _forward_size(self, gemm: Gemm) -> Size:
         size, shape = gemm.size, gemm.shape
         if size in (EXPERTS, ANY_SIZE) or shape is None:
             return size if self._open[size] else ANY_SIZE
-        _, m, n, k = shape
-        of_wgrad = [(k, m, n), (k, n, m)] if gemm.leg is not Leg.DGRAD else []
-        of_dgrad = [(m, k, n)] if gemm.leg is not Leg.WGRAD else []
-        return next((size for size in of_wgrad + of_dgrad if size in self._open), ANY_SIZE)
+        return next((s for s in shape.forward_sizes(gemm.leg) if s in self._open), ANY_SIZE)
 
 
 _NO_NODE: Final = Node([], [])

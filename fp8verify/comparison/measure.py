@@ -10,7 +10,7 @@ from math import prod
 from statistics import fmean, median
 from typing import NamedTuple
 
-from fp8verify.analysis.kinds import layer_sizes
+from fp8verify.analysis.kinds import GemmShape
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.report.model.comparison import (
     BudgetRow,
@@ -301,7 +301,7 @@ def _layer(row: KernelRow, known: set[tuple[int, int]]) -> _Key | None:
     """Return leg, outputs and inputs of the layer that a GEMM belongs to."""
     if not row.role.is_gemm or row.leg not in CERTAIN_LEGS or row.shape is None:
         return None
-    ours = (size for size in layer_sizes(row.leg, row.shape) if size in known)
+    ours = (size for size in GemmShape(*row.shape).layer_sizes(row.leg) if size in known)
     return next(((row.leg, *size) for size in ours), None)
 
 
