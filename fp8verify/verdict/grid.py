@@ -223,15 +223,13 @@ class Grid:
             high = max(t.calls / n for t, n in ran) - max(t.low_calls / n for t, n in ran)
             key = cells[0].rank, cells[0].layer
             needed[key] = max(needed[key], min(high, stated.spared[cells[0].rank]))
-        of_layers: dict[Layer, list[tuple[float, int, int]]] = defaultdict(list)
-        for (rank, layer), high in needed.items():
-            of_layers[layer].append((high, min(rank, len(stated.spared) - 1 - rank), rank))
         pinned: dict[_Value, float] = {}
-        for layer, needs in of_layers.items():
-            left: float = stated.spared_in_all
-            for high, _, rank in sorted(needs):
-                pinned[rank, layer] = high if high <= left else 0
-                left -= pinned[rank, layer]
+        left: dict[Layer, float] = defaultdict(lambda: stated.spared_in_all)
+        last = len(stated.spared) - 1
+        for key in sorted(needed, key=lambda key: (needed[key], min(key[0], last - key[0]))):
+            _, layer = key
+            pinned[key] = needed[key] if needed[key] <= left[layer] else 0
+            left[layer] -= pinned[key]
         return pinned
 
     def _unpinned(self, cell: Cell) -> float:

@@ -97,7 +97,7 @@ class Parts:
 
     def _by_recipe(self, place: int) -> Iterator[Finding]:
         """Yield the legs that the recipe keeps in high precision, and that ran there."""
-        for leg in LEGS if self._promises.formats or self._promises.recipes else ():
+        for leg in LEGS:
             cells = self.grid.of_rank(place, leg)
             share = self.grid.total(cells).share
             if self._promises.leaves_high(leg) and share is not None and share < limits.HALF:
