@@ -15,17 +15,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from fp8verify.analysis.gemms import known_flops
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim, LogReading, Statement, phase_at
-from fp8verify.report.model.parts import Claim, ExpectedReport, Mention
+from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.terms import LEGS, Leg, Role
-from fp8verify.text import patterns
-from fp8verify.thresholds import NEGLIGIBLE
-from fp8verify.verdict.grid import Cell, Grid, Layer, Tally
+from fp8verify.verdict.cells import Cell, Layer, Tally
 
 # torch prints it when an API is called, whatever comes of the call.
 API_USAGE = "PYTORCH_API_USAGE"
@@ -188,7 +185,9 @@ class Stated:
 
     Attributes:
         alike: whether all ranks may run the same layers: none is a stage of a pipeline.
-        spared: by rank, how many blocks the log keeps in high precision that no module list names.
+        spared: by rank, how many blocks the log keeps in high precision that no module list names:
+            as many launches of a cell may be of these.
+        spared_in_all: the same of the ranks together.
     """
 
     def __init__(self, ranks: Sequence[RankEvidence], promises: Promises) -> None:
@@ -256,25 +255,6 @@ class Stated:
         legs = _LEGS_OF.get(leg, (leg,))
         formats = {module.format_of(each.value) for each in legs}
         return HIGH_PRECISION not in formats and not any(map(promises.leaves_high, legs))
-
-    def report(self, grid: Grid, place: int) -> ExpectedReport | None:
-        """Return what was to run in low precision on a rank; None if the cells do not show it."""
-        rank, promises = self._ranks[place], self._promises
-        cells = grid.of_rank(place)
-        known = [cell for cell in cells if cell in grid.stated]
-        modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
-        if not modules or not promises.any or any(m.state == "unknown" for m in modules):
-            return None
-        if known_flops(rank.linear) is None or grid.total(known).total < 1 - NEGLIGIBLE:
-            return None
-        left = [m for m in modules if not any(self.is_low(m, leg) for leg in LEGS)]
-        high = any(promises.is_high(rank, step) for step in range(len(rank.trace.steps)))
-        return ExpectedReport(
-            share_of_flops=round(sum(grid.stated[c] * grid.cells[c].total for c in known), 6),
-            measured_share_of_flops=round(grid.total(cells).low, 6),
-            left_out=tuple(patterns(module.fqn for module in left)),
-            stated=high or (bool(left) and all(promises.pin(module.fqn) for module in left)),
-        )
 
 
 def _with_conversions_of_any(

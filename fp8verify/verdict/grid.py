@@ -17,26 +17,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import itemgetter, sub
 from statistics import mode
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS, grouped
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg, Precision, Role
 from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
-
-# A layer: its name, (outputs, inputs), the experts of all layers, or None if it cannot be told.
-Layer: TypeAlias = "str | tuple[int, ...] | None"
-
-
-class Cell(NamedTuple):
-    """The five coordinates; `rank` and `step` are places among those of the run and the rank."""
-
-    rank: int
-    step: int
-    micro_batch: int
-    layer: Layer
-    leg: Leg
-
+from fp8verify.verdict.cells import Cell, Layer, Tally, add_up
+from fp8verify.verdict.expected import Stated
 
 COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
 VALUE_OF: Final = {
@@ -51,56 +39,7 @@ def by_value(cells: Iterable[Cell], names: Sequence[str]) -> defaultdict[_Value,
     return grouped(cells, lambda cell: tuple(VALUE_OF[name](cell) for name in names))
 
 
-class Tally(NamedTuple):
-    """What ran in cells: fractions of all work of the rank, and launches, some shared by cells."""
-
-    low: float = 0.0
-    high: float = 0.0
-    unknown: float = 0.0
-    calls: float = 0.0
-    low_calls: float = 0.0
-    unknown_calls: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All work."""
-        return self.low + self.high + self.unknown
-
-    @property
-    def share(self) -> float | None:
-        """The share of low precision in what is known, None of nothing."""
-        known = self.low + self.high
-        return self.low / known if known else None
-
-
-def add_up(tallies: Iterable[Tally]) -> Tally:
-    """Add up cells."""
-    columns = list(zip(*tallies, strict=True))
-    return Tally(*map(sum, columns)) if columns else Tally()
-
-
 _ROUNDING: Final = 1e-9
-
-
-class Stated(Protocol):
-    """What is stated of each cell: the share that is to run in low precision, None if nothing is.
-
-    Attributes:
-        alike: whether all ranks may run the same layers, as none is a stage of a pipeline.
-        spared: by rank, how many launches of a cell may be of blocks that are to run in high
-            precision, of which nothing says where they are.
-        spared_in_all: the same of the ranks together.
-    """
-
-    alike: bool
-    spared: list[int]
-    spared_in_all: int
-
-    def __call__(self, cell: Cell, ran: Tally, /) -> float | None:
-        """Return it of a cell, and of what ran in it."""
-
-    def of_models(self, cell: Cell, /) -> bool:
-        """Return whether a cell is of modules of several models, some in low precision."""
 
 
 class Shortfall(NamedTuple):

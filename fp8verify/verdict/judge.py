@@ -94,7 +94,7 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
             shortfall=short.message if short else None,
             rest=_rest(found, promises) if rank.ran_low else None,
             judged=rank.ran_low or place in accused or reason is not None,
-            expected=parts.stated.report(parts.grid, place),
+            expected=parts.expected(place),
         )
         assessed.append(assessment)
         decided.append(_decided(found, assessment, alone=place in parts.alone))

@@ -14,8 +14,8 @@ from fp8verify import inspect
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.terms import Leg
 from fp8verify.trace import Step
+from fp8verify.verdict.cells import Cell, Layer
 from fp8verify.verdict.findings.parts import name_value
-from fp8verify.verdict.grid import Cell, Layer
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,

@@ -10,17 +10,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.gemms import GemmRow, known_flops
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.parts import ExpectedReport, Finding
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, VAGUE_LEGS, Leg, low_precision_name
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
+from fp8verify.verdict.cells import Cell, Layer
 from fp8verify.verdict.expected import CONVERTED, Promises, Stated
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.grid import VALUE_OF, Cell, Grid, Layer, Shortfall, by_value
+from fp8verify.verdict.grid import VALUE_OF, Grid, Shortfall, by_value
 from fp8verify.verdict.reasons import main_high
 
 # No weight has as many values; a module list may say anything.
@@ -102,6 +103,25 @@ class Parts:
             share = self.grid.total(cells).share
             if self._promises.leaves_high(leg) and share is not None and share < limits.HALF:
                 yield finding("leg-not-fp8", "by-recipe", ran=self._ran(cells))
+
+    def expected(self, place: int) -> ExpectedReport | None:
+        """Return what was to run in low precision on a rank; None if the cells do not show it."""
+        rank, promises, grid = self._ranks[place], self._promises, self.grid
+        cells = grid.of_rank(place)
+        known = [cell for cell in cells if cell in grid.stated]
+        modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
+        if not modules or not promises.any or any(m.state == "unknown" for m in modules):
+            return None
+        if known_flops(rank.linear) is None or grid.total(known).total < 1 - limits.NEGLIGIBLE:
+            return None
+        left = [m for m in modules if not any(self.stated.is_low(m, leg) for leg in LEGS)]
+        high = any(promises.is_high(rank, step) for step in range(len(rank.trace.steps)))
+        return ExpectedReport(
+            share_of_flops=round(sum(grid.stated[c] * grid.cells[c].total for c in known), 6),
+            measured_share_of_flops=round(grid.total(cells).low, 6),
+            left_out=tuple(patterns(module.fqn for module in left)),
+            stated=high or (bool(left) and all(promises.pin(module.fqn) for module in left)),
+        )
 
     # ---- what is short
 
@@ -207,7 +227,7 @@ class Parts:
             took = rank.measure.amount(high, high + total)
             yield finding("leg-unknown", "outside", took=took, precision=main_high(outside))
             return
-        expected = self.stated.report(grid, place)
+        expected = self.expected(place)
         named = self._by_names(rank)
         yield from named
         if expected is not None and not expected.is_met and not named:
