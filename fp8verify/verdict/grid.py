@@ -76,6 +76,7 @@ class Grid:
         """Sort the rows of all ranks into cells and judge these."""
         self.cells: dict[Cell, Tally] = {}
         self.rows: dict[Cell, list[GemmRow]] = defaultdict(list)
+        self._in_flops: set[int] = set()
         for place, rows in enumerate(ranks):
             self._add(place, [row for row in rows if row.kind.multiplies])
         shares = ((cell, stated(cell, ran)) for cell, ran in self.cells.items())
@@ -91,8 +92,9 @@ class Grid:
         self._usual_calls = self._counts()
         self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
         self._high: defaultdict[Hashable, float] = defaultdict(float)
-        for cell, ran in self.cells.items():
-            self._high[cell.rank, cell.step, cell.layer, cell.leg] += ran.calls - ran.low_calls
+        for cell in self.cells:
+            total, low = self._work(cell)
+            self._high[cell.rank, cell.step, cell.layer, cell.leg] += total - low
         self._twins = self._most_low()
         self._wholly = self._find_wholly(alike=stated.alike)
         self.expected: dict[Cell, float] = {}
@@ -104,6 +106,7 @@ class Grid:
     def _add(self, rank: int, rows: Sequence[GemmRow]) -> None:
         by_flops = known_flops(gemm_totals(rows)) is not None
         weights = [float(row.flops or 0) if by_flops else float(row.time_ns) for row in rows]
+        self._in_flops |= {rank} if by_flops else set()
         whole = sum(weights) or 1.0
         sums: dict[Cell, list[float]] = defaultdict(lambda: [0.0] * len(Tally()))
         for row, layer, weight in zip(rows, _layers_of(rows, weights), weights, strict=True):
@@ -204,24 +207,31 @@ class Grid:
         rank = -1 if (cell.layer, cell.leg) in self._alike else cell.rank
         return rank, cell.layer, self.cells[cell].calls, self.stated.get(cell)
 
+    def _work(self, cell: Cell) -> tuple[float, float]:
+        """Return all that ran in a cell, and what in low precision: FLOPs, else launches."""
+        ran = self.cells[cell]
+        return (ran.total, ran.low) if cell.rank in self._in_flops else (ran.calls, ran.low_calls)
+
     def _as_forward(self, cell: Cell, ran: Tally) -> float:
         """Return how many launches belong to forward GEMMs that ran in low precision.
 
-        Without layers this is known only where as many weights have a gradient. A step has to lack
-        them as a whole: which micro-batch a gradient belongs to may be known by its size alone.
+        Of parts of the tokens there are more, and a first layer has no dgrad. Without layers this
+        is known only where all weights have a gradient. A step has to lack them as a whole: which
+        micro-batch a gradient belongs to may be known by its size alone.
         """
-        if cell.leg not in (*BACKWARD_LEGS, Leg.RECOMPUTE):
-            return 0
         beside, wgrad = (cell._replace(leg=leg) for leg in (Leg.FPROP, Leg.WGRAD))
-        forward, most = self.cells.get(beside, Tally()), _per_forward(cell)
-        whole = cell.layer is not None or self.cells.get(wgrad, ran).calls == forward.calls
-        if not whole or ran.calls > most * forward.calls:
+        if cell.leg not in (*BACKWARD_LEGS, Leg.RECOMPUTE) or beside not in self.cells:
             return 0
+        whole, forward = (self.cells.get(c, ran).calls for c in (wgrad, beside))
+        if cell.layer is None and whole < forward:
+            return 0
+        most, one = _per_forward(cell), self._work(cell)[0] / ran.calls or 1.0
         high, allowed = (self._high[c.rank, c.step, c.layer, c.leg] for c in (cell, beside))
-        alike = self.stated.get(cell) == self.stated.get(beside)
-        if not alike or high <= most * allowed:
+        if self.stated.get(cell) != self.stated.get(beside) or high - most * allowed < HALF * one:
             return 0
-        return ran.calls - most * (forward.calls - forward.low_calls)
+        (total, low), (of_forward, low_forward) = self._work(cell), self._work(beside)
+        wanted = min(total - most * (of_forward - low_forward), most * low_forward)
+        return ran.low_calls + (wanted - low) / one
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
         share = self.stated.get(cell)
@@ -338,6 +348,10 @@ def _settled(cells: dict[Cell, Tally]) -> dict[Cell, Tally]:
         any_leg = cell._replace(leg=Leg.UNKNOWN)
         forward, *both = (cells.get(cell._replace(leg=leg), Tally()) for leg in LEGS)
         lacking = [max(0, forward.calls - ran.calls) for ran in both]
+        if cells[cell].low_calls == cells[cell].calls:
+            of_low = [max(0, forward.low_calls - ran.low_calls) for ran in both]
+            fewer = list(map(min, lacking, of_low))
+            lacking = of_low if sum(fewer) < cells[cell].calls <= sum(of_low) else fewer
         if any_leg in cells:
             settled[any_leg] = add_up([cells[any_leg], cells[cell]])
         elif not any(ran.calls for ran in both):

@@ -21,13 +21,16 @@ def given(share: float | None = None, *, models: bool = False, **more: Any) -> M
     return Mock(return_value=share, of_models=Mock(return_value=models), **{**usual, **more})
 
 
-def rows(leg: Leg, low: int, high: int, *, step: int = 0, mb: int = 0, layer: Any = "up") -> list:  # type: ignore[type-arg]
-    """Return the launches of a cell, each of one unit of work."""
+def rows(  # type: ignore[no-untyped-def]
+    leg: Leg, low: int, high: int, *, step=0, mb=0, layer: Any = "up", flops=None
+) -> list[GemmRow]:
+    """Return the launches of a cell, each of one unit of time and of some FLOPs, if any."""
     found = []
     for precision, calls in ((Precision.FP8, low), (Precision.BF16, high)):
         made = SimpleNamespace(precision=precision, role=Role.GEMM, hidden=False)
         kind: Any = SimpleNamespace(multiplies=True, classification=made)
-        row = GemmRow(kind, step, leg, calls, calls, calls, micro_batch=mb, layer=layer)
+        work = flops and flops * calls
+        row = GemmRow(kind, step, leg, calls, calls, work, micro_batch=mb, layer=layer)
         found += [row] if calls else []
     return found
 
@@ -48,7 +51,10 @@ def short(stated: Mock, *ranks: list[list[GemmRow]]) -> set[tuple[Any, ...]]:
         ([rows(F, 3, 1), rows(D, 3, 1), rows(W, 2, 2)], {W}),
         ([rows(F, 4, 0), rows(R, 2, 1), rows(D, 4, 0), rows(W, 4, 0)], {R}),
         ([rows(F, 4, 0), rows(B, 7, 1)], {B}),
-        ([rows(F, 4, 0), rows(D, 4, 2), rows(W, 4, 0)], set()),  # more than forward: split ones
+        ([rows(F, 4, 0), rows(D, 4, 2), rows(W, 4, 0)], set()),  # more than forward: other ones
+        ([rows(F, 4, 0), rows(D, 4, 0), rows(W, 3, 2)], {W}),  # of half the tokens each
+        ([rows(F, 4, 0, flops=8), rows(W, 4, 2, flops=4)], {W}),  # the low ones are halves
+        ([rows(F, 8, 0, flops=4), rows(W, 4, 0, flops=8)], set()),  # the forward ones are
     ],
 )
 def test_what_a_low_forward_gemm_needs_again_is_expected_low(
@@ -68,6 +74,13 @@ def test_without_layers_a_gradient_is_doubted_where_all_weights_have_one(
 ) -> None:
     cells = [rows(F, 4, 0, layer=None), rows(D, 2, 1, layer=None), rows(W, wgrad, 0, layer=None)]
     assert short(given(), cells) == expected
+
+
+def test_fp8_gradients_of_no_known_leg_belong_to_forward_gemms_in_fp8() -> None:
+    """Neither to a product that has no dgrad, nor to another one's dgrad."""
+    ran = ((F, 12, 4), (D, 0, 1), (W, 0, 7), (B, 21, 0))
+    cells = [rows(*counts, layer=None) for counts in ran]
+    assert short(given(), cells) == {(0, 0, 0, W)}
 
 
 @pytest.mark.parametrize(("alike", "expected"), [(True, {(1, 0, 0, F)}), (False, set())])
