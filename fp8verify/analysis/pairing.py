@@ -13,7 +13,7 @@ The micro-batches are the forward launches of a step, cut into repetitions. One 
 ran in between, and where gradients took the later launch after the earlier one: one backward pass
 takes what the forward pass saved in the opposite order, so these are of two. What one backward pass
 takes whole, as of three views, is cut at its embeddings, losses or pipeline transfers, if these
-divide the sequence of layers evenly. A gradient belongs to the repetition of its forward GEMM. In
+repeat with the layers. A gradient belongs to the repetition of its forward GEMM. In
 a trace without steps and legs, optimizer steps are the cuts.
 """
 
@@ -23,7 +23,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from math import ceil, gcd, inf, prod
+from math import ceil, inf, prod
 from typing import Final
 
 from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, Size, layer_shapes
@@ -295,11 +295,13 @@ def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Ge
 
 
 def _repetition(piece: Sequence[Gemm], starts: Sequence[int], ends: Sequence[int]) -> int:
-    """Return how many GEMMs a repetition has: all, if no end of a model divides them evenly."""
+    """Return how many GEMMs a repetition has: all, if layers and ends of a model do not repeat."""
     first, last = bisect_left(ends, starts[0]), bisect_left(ends, starts[-1])
-    length = gcd(len(piece), *(bisect_left(starts, end) for end in ends[first:last]))
-    sizes = [gemm.size for gemm in piece]
-    return length if sizes == sizes[:length] * (len(piece) // length) else len(piece)
+    cuts = {0, *(bisect_left(starts, end) for end in ends[first:last])}
+    marks = [(gemm.size, place in cuts) for place, gemm in enumerate(piece)]
+    times = ((length, *divmod(len(piece), length)) for length in sorted(cuts - {0}))
+    fitting = (length for length, n, rest in times if not rest and marks == marks[:length] * n)
+    return next(fitting, len(piece))
 
 
 def _is_end(kind: Kind) -> bool:

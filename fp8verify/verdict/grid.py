@@ -16,13 +16,13 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import itemgetter, sub
-from statistics import mode
+from statistics import median, mode
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import EXPERTS, grouped
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg, Precision, Role
-from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE
+from fp8verify.thresholds import HALF, NEARLY_ALL, NEGLIGIBLE, OTHER_LAYERS
 from fp8verify.verdict.cells import Cell, Layer, Tally, add_up
 from fp8verify.verdict.expected import Stated
 
@@ -89,7 +89,7 @@ class Grid:
         self._of_ranks = by_value(self.cells, ["rank"])
         open_ones = by_value((cell for cell in self.cells if cell not in self.stated), ["layer"])
         self._layers = {layer: self.total(cells) for (layer,), cells in open_ones.items()}
-        self._usual_calls = self._counts()
+        self._usual = self._find_usual(stated)
         self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
         self._high: defaultdict[Hashable, float] = defaultdict(float)
         for cell in self.cells:
@@ -120,15 +120,22 @@ class Grid:
             amounts[5] += row.calls * is_unknown
         self.cells |= _settled({cell: Tally(*amounts) for cell, amounts in sums.items()})
 
-    def _counts(self) -> dict[Hashable, float]:
-        """Return by leg how many launches most cells have whose layers cannot be told.
+    def _find_usual(self, stated: Stated) -> dict[Hashable, tuple[float, float, float]]:
+        """Return by leg the usual launches of cells whose layers cannot be told: all, low and high.
 
-        A leg with far fewer than the others is of some of the layers only.
+        A leg with far fewer than the others is of some of the layers only. Of stages of a pipeline
+        none in low precision are usual.
         """
-        by_leg = by_value((cell for cell in self.cells if cell.layer is None), ["leg"]).items()
-        usual = {leg: mode(self.cells[cell].calls for cell in cells) for (leg,), cells in by_leg}
-        most = max(usual.values(), default=0)
-        return {leg: count for leg, count in usual.items() if count > HALF * most}
+        usual: dict[Hashable, tuple[float, float, float]] = {}
+        for (leg,), cells in by_value((c for c in self.cells if c.layer is None), ["leg"]).items():
+            calls, low, _ = zip(*(self.cells[cell][3:] for cell in cells), strict=True)
+            usual[leg] = mode(calls), median(low) * stated.alike, median(map(sub, calls, low))
+        most = max((calls for calls, *_ in usual.values()), default=0)
+        return {leg: counts for leg, counts in usual.items() if counts[0] > HALF * most}
+
+    def _usual_of(self, cell: Cell) -> tuple[float, float, float]:
+        usual = self._usual.get(cell.leg)
+        return (0.0, 0.0, 0.0) if usual is None or cell.layer is not None else usual
 
     def _run_alike(self, ranks: int) -> frozenset[Hashable]:
         """Return the layers and legs of which all ranks launched as many GEMMs."""
@@ -233,6 +240,18 @@ class Grid:
         wanted = min(total - most * (of_forward - low_forward), most * low_forward)
         return ran.low_calls + (wanted - low) / one
 
+    def _likely(self, cell: Cell, ran: Tally) -> float:
+        """Return how many launches may be of layers that ran in low precision elsewhere.
+
+        Without layers these are also those that a cell has more in high precision than others.
+        """
+        calls, low, high = self._usual_of(cell)
+        more = ran.calls - ran.low_calls - high
+        unlike = ran.calls != calls and more >= OTHER_LAYERS * low > 0
+        wholly = self._unpinned(cell) if cell in self._wholly else 0
+        likely = max(self._as_forward(cell, ran), wholly)
+        return max(likely, ran.low_calls + more) if unlike else likely
+
     def _judge(self, cell: Cell, ran: Tally) -> None:
         share = self.stated.get(cell)
         if share is None:
@@ -241,7 +260,7 @@ class Grid:
             return
         unpinned = self._unpinned(cell)
         wanted = min(self._twins.get(self._same(cell), 0.0), unpinned)
-        likely = max(self._as_forward(cell, ran), unpinned if cell in self._wholly else 0)
+        likely = self._likely(cell, ran)
         if cell.layer is not None:
             wanted = max(wanted, likely)
         self.expected[cell] = max(share, wanted / ran.calls)
@@ -252,7 +271,7 @@ class Grid:
             return
         enough, lacks = HALF * share * ran.total, share * ran.total - ran.low
         # Without layers, cells of as many launches ran the same ones.
-        is_alike = cell.layer is not None or ran.calls == self._usual_calls.get(cell.leg)
+        is_alike = cell.layer is not None or ran.calls == self._usual_of(cell)[0]
         if ran.low + ran.unknown < enough and is_alike:
             self.lacks[cell] = lacks
         elif ran.low < enough:

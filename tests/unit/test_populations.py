@@ -127,6 +127,25 @@ def test_cells_of_as_many_launches_ran_the_same_layers(
     assert told == ({code} if code else set())
 
 
+@pytest.mark.parametrize(("low", "verdict"), [(8, "ACTIVE"), (6, "INCONCLUSIVE")])
+def test_without_shapes_a_loss_in_chunks_ends_no_micro_batch(
+    low: int, verdict: str, build: TraceBuilder
+) -> None:
+    for step in (1, 2, 3):
+        blocks, chunks = (low, 3) if step == 3 else (8, 2)
+        gemms = list(enumerate([place < blocks for place in range(8 + chunks)], 100 * step))
+        build.step(step).launch("embed", "aten::embedding")
+        for number, fp8 in gemms:
+            build.gemm("fprop", TOKENS, *SIZES[0], fp8=fp8, sequence=number)
+            build.launch("nll", "aten::nll_loss_forward" if number % 100 >= 8 else "aten::add")
+        for number, fp8 in reversed(gemms):
+            for leg in ("dgrad", "wgrad"):
+                build.gemm(leg, TOKENS, *SIZES[0], fp8=fp8, sequence=number)
+    for event in build.events:
+        event["args"].pop("Input Dims", None)
+    assert build.report().verdict == verdict
+
+
 @pytest.mark.parametrize("stages", [False, True])
 def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
     stages: bool, tmp_path: Path
