@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product, starmap
 from typing import NamedTuple
 
-from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
@@ -220,12 +220,8 @@ class Stated:
             return 0.0
         if any(map(promises.leaves_high, _LEGS_OF.get(cell.leg, (cell.leg,)))):
             return 0.0
-        modules = self.modules_of(cell.rank, cell.layer)
+        modules = self._listed(cell)
         if not modules:
-            return None
-        # What a module that the log pins is to do is known, whatever its state was.
-        open_ones = (m for m in modules if m.state in _OPEN_STATES)
-        if any(promises.pin(module.fqn) is None for module in open_ones):
             return None
         low = sum(self.is_low(module, cell.leg) for module in modules)
         if cell.layer == EXPERTS:
@@ -236,6 +232,24 @@ class Stated:
     def modules_of(self, rank: int, layer: Layer) -> Sequence[ModuleRecord]:
         """Return the modules that a layer of a cell may be."""
         return self._by_layer[rank].get(layer, ())
+
+    def launches(self, cell: Cell, ran: Tally) -> float:
+        """Return how many launches without a size are to run in low precision, by the module list.
+
+        Each module ran once at least, if there are as many launches, and all of them equally often,
+        if their number divides these.
+        """
+        legs = LEGS if cell.leg is Leg.UNKNOWN else _LEGS_OF.get(cell.leg, (cell.leg,))
+        listed = list(product(self._listed(cell._replace(layer=ANY_SIZE)), legs))
+        passes, rest = divmod(ran.calls, len(listed) or 1)
+        return sum(starmap(self.is_low, listed)) * (min(1, passes) if rest else passes)
+
+    def _listed(self, cell: Cell) -> Sequence[ModuleRecord]:
+        """Return the modules of a layer, none if what one of them is to do is not known."""
+        modules = self.modules_of(cell.rank, cell.layer)
+        # What a module that the log pins is to do is known, whatever its state was.
+        open_ones = (m for m in modules if m.state in _OPEN_STATES)
+        return [] if any(self._promises.pin(m.fqn) is None for m in open_ones) else modules
 
     def of_models(self, cell: Cell) -> bool:
         """Whether a cell is of modules of several models, some in low precision and some not."""
@@ -269,7 +283,10 @@ def _with_conversions_of_any(
 
 
 def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]]:
-    """Return the modules that each layer of a cell may be: those of its name, size or kind."""
+    """Return the modules that each layer of a cell may be: those of its name, size or kind.
+
+    What cannot be told may be any of them.
+    """
     by_layer: dict[Layer, list[ModuleRecord]] = defaultdict(list)
     for module in modules:
         by_layer[module.fqn] = [module]
@@ -277,6 +294,7 @@ def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]
             by_layer[EXPERTS].append(module)
         for size in sizes_of(module):
             by_layer[size].append(module)
+            by_layer[ANY_SIZE].append(module)
     return by_layer
 
 

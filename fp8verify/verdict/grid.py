@@ -87,8 +87,10 @@ class Grid:
             if cell not in self.stated and not self._unpinned(cell):
                 self.stated[cell] = 0.0
         self._of_ranks = by_value(self.cells, ["rank"])
-        open_ones = by_value((cell for cell in self.cells if cell not in self.stated), ["layer"])
-        self._layers = {layer: self.total(cells) for (layer,), cells in open_ones.items()}
+        rest = {cell: ran for cell, ran in self.cells.items() if cell not in self.stated}
+        of_layers = by_value(rest, ["layer"]).items()
+        self._layers = {layer: self.total(cells) for (layer,), cells in of_layers}
+        self._listed = {c: stated.launches(c, ran) for c, ran in rest.items() if c.layer is None}
         self._usual = self._find_usual(stated)
         self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
         self._high: defaultdict[Hashable, float] = defaultdict(float)
@@ -243,13 +245,14 @@ class Grid:
     def _likely(self, cell: Cell, ran: Tally) -> float:
         """Return how many launches may be of layers that ran in low precision elsewhere.
 
-        Without layers these are also those that a cell has more in high precision than others.
+        Without layers these are also those that a cell has more in high precision than others, and
+        those of converted modules.
         """
         calls, low, high = self._usual_of(cell)
         more = ran.calls - ran.low_calls - high
         unlike = ran.calls != calls and more >= OTHER_LAYERS * low > 0
         wholly = self._unpinned(cell) if cell in self._wholly else 0
-        likely = max(self._as_forward(cell, ran), wholly)
+        likely = max(self._as_forward(cell, ran), wholly, self._listed.get(cell, 0))
         return max(likely, ran.low_calls + more) if unlike else likely
 
     def _judge(self, cell: Cell, ran: Tally) -> None:

@@ -60,6 +60,20 @@ def test_nothing_is_expected_where_a_class_is_not_known(tmp_path: Path) -> None:
     assert capture(tmp_path, states, {"up", "own"}).ranks[0].expected is None
 
 
+@pytest.mark.parametrize(("low", "verdict"), [("abc", "ACTIVE"), ("ab", "INCONCLUSIVE")])
+def test_without_shapes_the_list_says_how_many_gemms_are_fp8(
+    low: str, verdict: str, tmp_path: Path
+) -> None:
+    build = TraceBuilder(tmp_path, rank=0)
+    for name in "abcd":
+        build.linear(M, N, K, fp8=name in low, us=5 if name == "c" else 10)
+    for event in build.events:
+        event["args"].pop("Input Dims", None)
+    states = {name: "high_precision" if name == "d" else "fp8" for name in "abcd"}
+    listed = [module(name, N, K, state) for name, state in states.items()]
+    assert build.capture(*listed).verdict == verdict
+
+
 @pytest.mark.parametrize("low", [{"up", "down"}, {"up"}])
 def test_a_pinned_layer_that_ran_lower_is_an_error(low: set[str], tmp_path: Path) -> None:
     states = {"up": ("fp8", N), "down": ("fp8", 2 * N)}

@@ -17,7 +17,7 @@ F, D, W, R, B = Leg.FPROP, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE, Leg.BACKWARD
 
 def given(share: float | None = None, *, models: bool = False, **more: Any) -> Mock:
     """State a share of all cells, and whether these are of models that run unequally often."""
-    usual = {"alike": True, "spared": [0], "spared_in_all": 0}
+    usual = {"alike": True, "spared": [0], "spared_in_all": 0, "launches": Mock(return_value=0)}
     return Mock(return_value=share, of_models=Mock(return_value=models), **{**usual, **more})
 
 
