@@ -93,9 +93,13 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return each launch of a GEMM and what it computes, in the order in which they started."""
     gemms = _launches(trace, kinds)
     owners = legs.owners_of(trace, kinds)
-    of_layers = [gemm for gemm in gemms if gemm.kind_id not in owners]
+    calls, ran = {gemm.makes: gemm.call for gemm in gemms}, {gemm.node for gemm in gemms} - {-1}
     for gemm in gemms:
-        gemm.leg = owners.get(gemm.kind_id, gemm.leg)
+        # A product whose call made a node that has gradients is a layer's, as inside a closure.
+        has_gradients = gemm.makes in ran and gemm.call == calls[gemm.makes]
+        owner = owners.get(gemm.kind_id, gemm.leg)
+        gemm.leg = gemm.leg if owner is Leg.OPTIMIZER and has_gradients else owner
+    of_layers = [gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)]
     legs.place_gemms(of_layers)
     nodes = pairing.nodes_of(of_layers)
     pairing.settle_delayed(gemms, nodes)

@@ -377,6 +377,14 @@ def test_in_a_closure_a_square_fp8_product_is_the_models(build: TraceBuilder) ->
     assert sum(build.report().optimizer_gemm.kernels.values()) == 0
 
 
+def test_in_a_closure_a_square_product_with_gradients_is_the_models(build: TraceBuilder) -> None:
+    inside = ("Optimizer.step#AdamW.step",)
+    build.launch("embed", "aten::embedding", parents=inside)
+    square = {"dims": ((M, K), (K, K)), "parents": ("OwnLinear", *inside), **BLAS}
+    build.launch(BF16_KERNEL, sequence=7, **square).gemm("dgrad", M, K, K, fp8=False, sequence=7)
+    assert build.launch(BF16_KERNEL, **square).report().optimizer_gemm.kernels["bf16"] == 1
+
+
 def test_a_users_range_is_no_optimizer(build: TraceBuilder) -> None:
     parents = ("forward, backward, optimizer",)
     build.launch(BF16_KERNEL, dims=((M, K), (K, K)), parents=parents, **BLAS)
