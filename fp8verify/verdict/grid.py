@@ -70,6 +70,7 @@ class Grid:
         stated: the low-precision share that log, configuration and module list state of cells.
         lacks: of the short cells, the work that is missing in low precision.
         open: of cells that are short by one reading only, the same.
+        may_be_stages: whether ranks did not run all layers equally often, and nothing says why.
     """
 
     def __init__(self, ranks: Sequence[Sequence[GemmRow]], stated: Stated) -> None:
@@ -93,6 +94,8 @@ class Grid:
         self._listed = {c: stated.launches(c, ran) for c, ran in rest.items() if c.layer is None}
         self._usual = self._find_usual(stated)
         self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
+        alike = ((cell.layer, cell.leg) in self._alike for cell in self.cells)
+        self.may_be_stages = stated.alike and not all(alike)
         self._high: defaultdict[Hashable, float] = defaultdict(float)
         for cell in self.cells:
             total, low = self._work(cell)

@@ -146,18 +146,27 @@ def test_without_shapes_a_loss_in_chunks_ends_no_micro_batch(
     assert build.report().verdict == verdict
 
 
-@pytest.mark.parametrize("stages", [False, True])
+@pytest.mark.parametrize(
+    ("transfer", "head", "verdict"),
+    [
+        ("AllReduce_Sum_bf16_RING_LL", False, "PARTIAL"),
+        ("SendRecv", False, "ACTIVE"),
+        ("Broadcast_RING_LL", True, "INCONCLUSIVE"),
+    ],
+)
 def test_ranks_run_the_same_layers_unless_they_are_stages_of_a_pipeline(
-    stages: bool, tmp_path: Path
+    transfer: str, head: bool, verdict: str, tmp_path: Path
 ) -> None:
     for rank in (0, 1):
         build = TraceBuilder(rank=rank, world=2)
         _blocks(build, {(0, leg) for leg in LEGS} if rank else ())
-        name = f"ncclDevKernel_{'SendRecv' if stages else 'AllReduce_Sum_bf16_RING_LL'}(4u)"
+        if rank and head:
+            build.linear(TOKENS, *SIZES[1], fp8=True, us=100)
+        name = f"ncclDevKernel_{transfer}(4u)"
         build.launch(name, "nccl:op", us=50).write(tmp_path / f"rank{rank}.json")
     report = inspect(tmp_path)
-    assert report.verdict == ("ACTIVE" if stages else "PARTIAL")
-    assert ("rank-without-fp8" in codes(report)) is not stages
+    assert report.verdict == verdict
+    assert ("rank-without-fp8" in codes(report)) is (verdict == "PARTIAL")
 
 
 PINNED = """\

@@ -57,8 +57,8 @@ class Parts:
         self.stated = Stated(ranks, promises)
         self.grid = grid = Grid(list(map(_in_micro_batches, ranks, rows)), self.stated)
         found = grid.explain(self._counting())
-        self.shortfalls = [short for short in found if not _is_doubt(short)]
-        self._doubts = [cell for short in found if _is_doubt(short) for cell in short.cells]
+        self.shortfalls = [short for short in found if not self._is_doubt(short)]
+        self._doubts = [cell for short in found if self._is_doubt(short) for cell in short.cells]
         self._findings = [(self._said(short), _places(short)) for short in self.shortfalls]
         self.accused = frozenset[int]().union(*map(_places, self.shortfalls))
         of_ranks = (x for x in self.shortfalls if x.coordinates in (("rank",), ("rank", "layer")))
@@ -78,6 +78,16 @@ class Parts:
                 if sum(map(lacks.__getitem__, cells)) > least:
                     counting.update(cells)
         return {cell: lack for cell, lack in lacks.items() if cell in counting}
+
+    def _is_doubt(self, short: Shortfall) -> bool:
+        """Whether parts may be of other layers: chunks of another tower, or stages of a pipeline.
+
+        Transfers that are no sends do not show that ranks are stages. Replicas run all layers
+        equally often.
+        """
+        if short.coordinates[0] == "rank" and all(self._ranks[x].ran_low for x in _places(short)):
+            return self.grid.may_be_stages
+        return "micro-batch" in short.coordinates and any(x.layer is None for x in short.cells)
 
     def findings(self, place: int) -> Iterator[Finding]:
         """Yield what is short of a rank, then what is open."""
@@ -333,11 +343,6 @@ def _in_micro_batches(rank: RankEvidence, rows: Sequence[GemmRow]) -> Sequence[G
     if not modules or parts <= sum(-(-calls // modules) for calls in steps.values()):
         return rows
     return [row._replace(micro_batch=0) for row in rows]
-
-
-def _is_doubt(short: Shortfall) -> bool:
-    """Whether micro-batches may be of other layers: chunks of another tower."""
-    return "micro-batch" in short.coordinates and any(cell.layer is None for cell in short.cells)
 
 
 def _places(short: Shortfall) -> frozenset[int]:
