@@ -15,6 +15,7 @@ from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Precision, Severity, Verd
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_ROWS, TOLERANCE
 from fp8verify.verdict import headline
+from fp8verify.verdict.cells import Cell
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.parts import Parts, name_value
@@ -43,6 +44,9 @@ class Opinion(NamedTuple):
     cause: str | None = None
 
 
+# Legs that a rank which only runs forward does not have.
+_TRAINING = frozenset({*BACKWARD_LEGS, *VAGUE_LEGS})
+_APART = "other ranks ran other layers, or the traces do not show which"
 _FOREIGN = "its file belongs to another run than those of the other ranks"
 
 
@@ -83,7 +87,9 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     parts = Parts(ranks, promises, comparable)
     accused = parts.accused if any(rank.ran_low for rank in ranks) else range(len(ranks))
     assessed, decided = [], []
-    for place, (rank, reason) in enumerate(zip(ranks, reasons, strict=True)):
+    for place, (rank, open_why) in enumerate(zip(ranks, reasons, strict=True)):
+        is_due = place not in accused and _is_due(rank, parts, place)
+        reason = open_why or (f"{ran_high(rank)}, and {_APART}" if is_due else None)
         found = sorted([*rank_findings(rank, promises), *parts.findings(place)], key=place_of)
         short = _decider(found, Verdict.PARTIAL)
         undecided = Opinion(Verdict.INCONCLUSIVE, reason) if reason else None
@@ -99,6 +105,24 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         assessed.append(assessment)
         decided.append(_decided(found, assessment, alone=place in parts.alone))
     return Judgement(assessed, join_findings(ranks, decided, promises), prove(parts, ranks))
+
+
+def _is_due(rank: RankEvidence, parts: Parts, place: int) -> bool:
+    """Whether no log, module list, stage or other model excuses a rank that trains without FP8."""
+    if rank.ran_low or _TRAINING.isdisjoint(row.leg for row in rank.trace.trained):
+        return False
+    grid, cells = parts.grid, parts.grid.of_rank(place)
+    widths, others = _widths(cells), _widths(grid.cells.keys() - set(cells))
+    is_another = widths and others and widths.isdisjoint(others)
+    is_stated = cells and not any(grid.stated.get(cell, 1) for cell in cells)
+    return parts.stated.alike and not (is_another or is_stated)
+
+
+def _widths(cells: Iterable[Cell]) -> set[int]:
+    """Return how many inputs and outputs layers have, nothing if some of these are not known."""
+    layers = {cell.layer for cell in cells}
+    sizes = [layer for layer in layers if isinstance(layer, tuple)]
+    return {side for size in sizes for side in size} if len(sizes) == len(layers) else set()
 
 
 def _decided(findings: Sequence[Finding], rank: Assessment, *, alone: bool) -> list[Finding]:
@@ -304,9 +328,8 @@ def judge_run(
         is_one = len({opinion.reason for _, opinion in ranks}) == 1
         where = f"on each of the {len(ranks)} ranks, " if is_one else f"{rank.rank.label}: "
         return opinion._replace(reason=f"{where}{opinion.reason}")
-    # Ranks without FP8 that train count, though no other rank runs layers of their sizes.
-    legs = {*BACKWARD_LEGS, *VAGUE_LEGS}
-    training = [x for x in summaries if x.rank.judged or legs & {row.leg for row in x.rank.legs}]
+    # Ranks without FP8 that train count, though something excuses them.
+    training = [x for x in summaries if x.rank.judged or _TRAINING & {y.leg for y in x.rank.legs}]
     whole = sum(summary.total for summary in training) or 1
     share = sum(summary.share * summary.total for summary in training) / whole
     said = headline.active_ranks(low, training, share)

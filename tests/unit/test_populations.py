@@ -371,6 +371,7 @@ def test_a_rank_without_layers_of_fp8_cannot_lack_it(head: bool, tmp_path: Path)
     last = TraceBuilder(rank=1, world=2)
     if head:
         last.linear(TOKENS, 32000, 2048, fp8=False)
+        last.launch("ncclDevKernel_SendRecv(4u)", "nccl:recv 1<-0", us=50)
     else:
         Model(last).forward(fp8=False).backward(fp8=False)
     last.write(tmp_path / "rank1.json")

@@ -118,18 +118,25 @@ def test_a_function_that_may_be_a_layer_in_bf16_counts_as_one(
     assert build.report().verdict == expected
 
 
-@pytest.mark.parametrize(("tokens", "verdict"), [(M, "ACTIVE"), (3 * M, "PARTIAL")])
+@pytest.mark.parametrize(
+    ("tokens", "inputs", "verdict", "said"),
+    [
+        (M, 8, "ACTIVE", "ran on 1 of 2 ranks"),
+        (3 * M, 8, "PARTIAL", "ran on 1 of 2 ranks"),
+        (M, K, "INCONCLUSIVE", "in BF16, and other ranks ran other layers"),  # of one model
+    ],
+)
 def test_ranks_that_train_other_layers_in_bf16_count_for_the_share(
-    tokens: int, verdict: str, tmp_path: Path
+    tokens: int, inputs: int, verdict: str, said: str, tmp_path: Path
 ) -> None:
     TraceBuilder(rank=0, world=2).linear(M, N, K, fp8=True).write(tmp_path / "rank0.json")
     other = TraceBuilder(rank=1, world=2)
     for _ in range(tokens // M):
-        other.linear(M, 8, 8, fp8=False)
+        other.linear(M, 8, inputs, fp8=False)
     other.write(tmp_path / "rank1.json")
     report = inspect(tmp_path)
     assert (report.verdict, "rank-without-fp8" in codes(report)) == (verdict, False)
-    assert "ran on 1 of 2 ranks" in report.reason
+    assert said in report.reason
 
 
 @pytest.mark.parametrize("side", [10**400, 0, -8])
