@@ -38,7 +38,7 @@ from typing import Final, TypeAlias
 from fp8verify import thresholds as limits
 from fp8verify.analysis import purpose
 from fp8verify.analysis.gpus import PEAKS, multiplies, peak_of, reads_fnuz, runs_elsewhere
-from fp8verify.analysis.kinds import Kind, Kinds
+from fp8verify.analysis.kinds import Kind, Kinds, grouped
 from fp8verify.kernels.operators import UNKNOWN, find, function_of, multiplies_fp8, node_of
 from fp8verify.terms import OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
@@ -65,11 +65,8 @@ _LARGEST, _DIMS, _INPUTS = 1 << 32, 5, 16
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
-    by_op: dict[OpContext, list[int]] = defaultdict(list)
-    for number, kind in enumerate(kinds.rows):
-        if purpose.takes_fp8(kind.op):
-            by_op[kind.op].append(number)
-    for op, members in by_op.items():
+    taking = (number for number, kind in enumerate(kinds.rows) if purpose.takes_fp8(kind.op))
+    for op, members in grouped(taking, lambda number: kinds.rows[number].op).items():
         if multiplies_fp8(op):
             _settle_longest(kinds, op, members)
     casting = {name for kind in kinds.rows if _casts(kind) for name in (kind.name, *kind.op.around)}

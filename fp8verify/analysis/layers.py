@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
-from fp8verify.analysis.kinds import Kinds
+from fp8verify.analysis.kinds import Kinds, grouped
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import LayerRow
@@ -186,11 +186,7 @@ class NamedLayers(NamedTuple):
 
     def by_layer(self) -> dict[str, list[GemmRow]]:
         """Return the GEMMs of each layer, in the order in which the layers ran first."""
-        rows_of: dict[str, list[GemmRow]] = defaultdict(list)
-        for row in self.rows:
-            if row.layer:
-                rows_of[row.layer].append(row)
-        return rows_of
+        return grouped((row for row in self.rows if row.layer), lambda row: row.layer or "")
 
 
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:

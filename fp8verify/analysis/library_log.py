@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape, grouped
 from fp8verify.kernels import alike, decode
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.parts import LibraryLogReport
@@ -75,16 +75,13 @@ def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> 
     columns = trace.kernels
     when = columns.launch_ns or columns.start_ns
     one_sequence = not {thread for thread, _ in logged} <= set(columns.thread)
-    of_thread: dict[int, list[Product]] = defaultdict(list)
-    for thread, product in logged:
-        of_thread[-1 if one_sequence else thread].append(product)
+    of_thread = grouped(logged, lambda pair: -1 if one_sequence else pair[0])
     for is_candidate in (_is_blas_gemm, _may_be_blas):
-        launched: dict[int, list[int]] = defaultdict(list)
-        for place in sorted(kinds.started(is_candidate), key=when.__getitem__):
-            # A graph's kernels have no launch of their own; without any, the GPU's order counts.
-            if not columns.launch_ns or columns.launch_ns[place] >= 0:
-                launched[-1 if one_sequence else columns.thread[place]].append(place)
-        both = [(launched[thread], products) for thread, products in of_thread.items()]
+        places = sorted(kinds.started(is_candidate), key=when.__getitem__)
+        # A graph's kernels have no launch of their own; without any, the GPU's order counts.
+        own = (x for x in places if not columns.launch_ns or columns.launch_ns[x] >= 0)
+        launched = grouped(own, lambda place: -1 if one_sequence else columns.thread[place])
+        both = [(launched[thread], [p for _, p in pairs]) for thread, pairs in of_thread.items()]
         if not any(_is_another_run(kinds, *of_one) for of_one in both):
             return [pair for of_one in both for pair in zip(*of_one, strict=True)]
     return None

@@ -145,8 +145,7 @@ def purpose_of(kind: Kind) -> str | None:
     """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
     op, role, around = kind.op, kind.classification.role, set(kind.op.around)
     inside = not FP8_FUNCTIONS.isdisjoint(around)
-    counts = role not in _ASIDE if inside else of_the_model(op)
-    if not counts:
+    if role in _ASIDE if inside else not of_the_model(op):
         return None
     if inside or _gathers(op):
         if around & _AMAX_OPS or (inside and role is Role.AMAX_REDUCE):

@@ -166,11 +166,6 @@ class Kept(NamedTuple):
         return 0 < self.scale < math.inf
 
     @property
-    def used(self) -> bool:
-        """Whether any amax was recorded for it: layers do not use all of their slots."""
-        return bool(self.slot.largest_amax) or any(self.slot.amax) or bool(self.slot.staged)
-
-    @property
     def frozen(self) -> bool:
         """Whether the scale was the same before the window and after it."""
         return self.slot.scale_before is not None and self.slot.scale_before == self.slot.scale
@@ -210,13 +205,14 @@ class Kept(NamedTuple):
 
 def kept_scales(rank: RankEvidence) -> list[Kept]:
     """Return the scales that delayed scaling keeps and uses, as the last window saw them."""
-    kept = [
+    return [
         Kept(slot, window.recipes[slot.recipe], window)
         for window in rank.recorded.numerics.record.windows[-1:]
         for slot in window.slots
+        # Layers do not use all of their slots: of others no amax was recorded.
         if 0 <= slot.recipe < len(window.recipes)
+        and (slot.largest_amax or any(slot.amax) or slot.staged)
     ]
-    return [scale for scale in kept if scale.used]
 
 
 def recipes_of(rank: RankEvidence) -> tuple[schema.RecipeRecord, ...]:

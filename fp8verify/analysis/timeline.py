@@ -253,11 +253,6 @@ class CollectiveTotal(Collective, frozen=True, kw_only=True):
     calls: int
     time_ns: int
 
-    @property
-    def is_scalar(self) -> bool:
-        """Whether it moved one element, as the amax of a tensor or a loss."""
-        return self.in_elements == self.out_elements == 1
-
     def bytes_of(self, elements: int) -> int:
         """Bytes of this number of elements in all calls; 0 if the type is not known."""
         return elements * self.calls * ELEMENT_BYTES.get(self.dtype, 0)

@@ -29,12 +29,6 @@ API_USAGE = "PYTORCH_API_USAGE"
 # States of modules that are to compute in low precision, and of those that only imitate it.
 CONVERTED = frozenset({"fp8", "fp4"})
 EMULATED = frozenset({"fp8_emulated", "fp4_emulated"})
-# What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
-TRAVELS_IN_FP8 = {
-    "WeightWithDynamicFloat8CastTensor",
-    "WeightWithDelayedFloat8CastTensor",
-    "WeightWithStaticFloat8CastTensor",
-}
 
 
 class Promises(NamedTuple):
@@ -104,16 +98,6 @@ class Promises(NamedTuple):
         return tuple(claim.recipe.lower() for claim in self.said if claim.recipe)
 
     @property
-    def all_gather(self) -> Claim | None:
-        """The claim that FSDP gathers FP8 weights."""
-        return next((claim for claim in self.said if claim.all_gather), None)
-
-    @property
-    def logged(self) -> dict[Leg, frozenset[str]]:
-        """The formats that log lines name, for single legs or else for all; empty for none."""
-        return _of_claims(self.claims)
-
-    @property
     def name(self) -> str:
         """How a sentence names what was promised: "NVFP4", or "FP8" if no format is known."""
         low = set().union(*self.formats.values()) - {HIGH_PRECISION}
@@ -140,7 +124,7 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     counted = steps if _counts_alike(ranks, steps) else []
     first = min(steps, default=None)
     claims = said.claims_at(first, counted)
-    formats = _of_modules(converted or emulated) or _of_claims(claims)
+    formats = _of_modules(converted or emulated) or formats_of_claims(claims)
     phases = tuple(one for one in said.held_at(first) if one.phase and counted)
     layers = said.layers_for(claims)
     return Promises(tuple(claims), converted, emulated, formats, layers, phases, said.mention)
@@ -162,8 +146,8 @@ def _of_modules(modules: Sequence[ModuleRecord]) -> dict[Leg, frozenset[str]]:
     return {leg: frozenset(m.format_of(leg.value) or "" for m in modules) for leg in closed}
 
 
-def _of_claims(claims: Sequence[Claim]) -> dict[Leg, frozenset[str]]:
-    """Return the formats that log lines name, for single legs or else for all."""
+def formats_of_claims(claims: Sequence[Claim]) -> dict[Leg, frozenset[str]]:
+    """Return the formats that log lines name, for single legs or else for all; empty for none."""
     said = [(claim.legs, claim.format) for claim in claims if claim.says == "fp8" and claim.format]
     return {
         leg: frozenset(legs.get(leg.value, name) for legs, name in said) for leg in LEGS if said

@@ -138,10 +138,6 @@ class Grid:
         most = max((calls for calls, *_ in usual.values()), default=0)
         return {leg: counts for leg, counts in usual.items() if counts[0] > HALF * most}
 
-    def _usual_of(self, cell: Cell) -> tuple[float, float, float]:
-        usual = self._usual.get(cell.leg)
-        return (0.0, 0.0, 0.0) if usual is None or cell.layer is not None else usual
-
     def _run_alike(self, ranks: int) -> frozenset[Hashable]:
         """Return the layers and legs of which all ranks launched as many GEMMs."""
         found: dict[Hashable, list[float]] = defaultdict(lambda: [0.0] * ranks)
@@ -251,12 +247,13 @@ class Grid:
         Without layers these are also those that a cell has more in high precision than others, and
         those of converted modules.
         """
-        calls, low, high = self._usual_of(cell)
-        more = ran.calls - ran.low_calls - high
-        unlike = ran.calls != calls and more >= OTHER_LAYERS * low > 0
         wholly = self._unpinned(cell) if cell in self._wholly else 0
         likely = max(self._as_forward(cell, ran), wholly, self._listed.get(cell, 0))
-        return max(likely, ran.low_calls + more) if unlike else likely
+        calls, low, high = self._usual.get(cell.leg, (ran.calls, 0, 0))
+        if cell.layer is not None or ran.calls == calls:
+            return likely
+        more = ran.calls - ran.low_calls - high
+        return max(likely, ran.calls - high) if more >= OTHER_LAYERS * low > 0 else likely
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
         share = self.stated.get(cell)
@@ -277,7 +274,7 @@ class Grid:
             return
         enough, lacks = HALF * share * ran.total, share * ran.total - ran.low
         # Without layers, cells of as many launches ran the same ones.
-        is_alike = cell.layer is not None or ran.calls == self._usual_of(cell)[0]
+        is_alike = cell.layer is not None or ran.calls == self._usual.get(cell.leg, (0,))[0]
         if ran.low + ran.unknown < enough and is_alike:
             self.lacks[cell] = lacks
         elif ran.low < enough:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fp8verify.report.model.parts import ExpectedReport, Proof, ProofRow
 from fp8verify.report.model.report import RankReport
@@ -151,7 +151,9 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     names = _legs_in_high_precision(summary) or left
     configured = "" if met is None else ", as configured"
     if names:
-        high = f"{enumerated(names, SHOWN_IN_REASON)} in {_name_of_others(summary.kernels)}"
+        others = [x.value.upper() for x in Precision if not x.is_low and summary.kernels[x.value]]
+        ran_in = enumerated(others).replace("UNKNOWN", "unknown precision")
+        high = f"{enumerated(names, SHOWN_IN_REASON)} in {ran_in}"
         return f"{configured} with {high}" if configured else f"; {high}"
     return f"{configured}{':' if configured else ';'} {rest}" if rest else configured
 
@@ -164,12 +166,6 @@ def _legs_in_high_precision(summary: RankSummary) -> list[str]:
     may_be_low = any(row.leg in VAGUE_LEGS and row not in high for row in summary.rank.legs)
     is_part = is_most and len(without) < len(LEGS) and not may_be_low
     return [row.leg.value for row in without] if is_part else []
-
-
-def _name_of_others(kernels: Mapping[str, int]) -> str:
-    """Return the precisions of what ran in no low one."""
-    names = [one.value.upper() for one in Precision if not one.is_low and kernels.get(one.value)]
-    return enumerated(names).replace("UNKNOWN", "unknown precision")
 
 
 def apart(summary: RankSummary) -> str:

@@ -200,16 +200,16 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
 
 
 def _row(value: str, rows: Sequence[GemmRow], *, short: bool) -> ProofRow:
+    flops = [row.flops for row in rows if row.flops is not None]
     low = sum(row.calls for row in rows if row.precision.is_low)
     unknown = sum(row.calls for row in rows if row.precision is Precision.UNKNOWN)
-    flops = None if any(row.flops is None for row in rows) else sum(row.flops or 0 for row in rows)
     return ProofRow(
         value=value,
         low=low,
         high=sum(row.calls for row in rows) - low - unknown,
         unknown=unknown,
         time_us=micros(sum(row.time_ns for row in rows)),
-        flops=None if flops is None else float(flops),
+        flops=float(sum(flops)) if len(flops) == len(rows) else None,
         short=short,
     )
 

@@ -148,7 +148,8 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
     if none is not None:
         return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    if rank.trace.trained and all(map(_runs_transformer_engine, rank.trace.trained)):
+    functions = ({x.removesuffix("Backward") for x in y.kind.op.around} for y in rank.trace.trained)
+    if rank.trace.trained and all(not _TE_FUNCTIONS.isdisjoint(around) for around in functions):
         return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
     return "", ""
 
@@ -157,11 +158,6 @@ def stored_weights(rank: RankEvidence) -> StorageRecord | None:
     """Return the weights of linear layers that the process keeps in FP8; None if there are none."""
     found = (one for one in rank.recorded.meta.storage if one.what == "weights" and one.count)
     return max(found, key=lambda one: one.elements, default=None)
-
-
-def _runs_transformer_engine(row: GemmRow) -> bool:
-    """Whether a GEMM was launched by one of Transformer Engine's functions."""
-    return any(name.removesuffix("Backward") in _TE_FUNCTIONS for name in row.kind.op.around)
 
 
 def logged_cause(promises: Promises) -> str | None:

@@ -20,10 +20,16 @@ from fp8verify.report.model.parts import Finding, PrecisionRow
 from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
-from fp8verify.verdict.expected import TRAVELS_IN_FP8, Promises, format_name
+from fp8verify.verdict.expected import Promises, format_name, formats_of_claims
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import cause_without_fp8
 
+# What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
+_TRAVELS_IN_FP8 = {
+    "WeightWithDynamicFloat8CastTensor",
+    "WeightWithDelayedFloat8CastTensor",
+    "WeightWithStaticFloat8CastTensor",
+}
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
 
@@ -156,7 +162,7 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
-    logged, formats = promises.logged, promises.formats
+    logged, formats = formats_of_claims(promises.claims), promises.formats
     ran_fp4 = any(row.precision.is_fp4 for row in rank.trace.gemms)
     if rank.ran_low and not ran_fp4 and logged and all(f <= _FOUR_BITS for f in logged.values()):
         # Modules, if there are any, show what the library fell back to.
@@ -225,11 +231,12 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
 
 def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """An FP8 all-gather that was promised, and that the bytes moved refute."""
-    collectives, logged = rank.trace.collectives, promises.all_gather
+    collectives = rank.trace.collectives
+    logged = next((claim for claim in promises.said if claim.all_gather), None)
     weight_classes = {module.weight_class for module in promises.converted}
     if logged is not None:
         who = f"log line {logged.line}"
-    elif weight_classes & TRAVELS_IN_FP8 and shards_gradients(collectives):
+    elif weight_classes & _TRAVELS_IN_FP8 and shards_gradients(collectives):
         who = "the class of the weights"
     else:
         return

@@ -13,9 +13,9 @@ from itertools import chain, pairwise
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis import recorded
+from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import Kept
-from fp8verify.capture.schema import TensorRecord
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed
 from fp8verify.verdict.expected import Promises
@@ -112,10 +112,8 @@ def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     # While a model begins to learn, every amax grows.
     late = [step for step in steps[(len(steps) + 1) // 2 :] if step.step >= limits.WARM_UP_STEPS]
     grown = []
-    histories: dict[tuple[str, str], list[TensorRecord]] = defaultdict(list)
-    for row in (row for step in late for row in step.rows):
-        histories[row.layer, row.tensor].append(row)
-    for rows in histories.values():
+    seen = (row for step in late for row in step.rows)
+    for rows in grouped(seen, lambda row: (row.layer, row.tensor)).values():
         values = [row.amax for row in rows if row.amax is not None]
         up = sum(after >= before for before, after in pairwise(values))
         rises = len(values) >= limits.LEAST_POINTS and up >= limits.RISING * (len(values) - 1)

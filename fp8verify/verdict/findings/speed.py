@@ -94,7 +94,8 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
-    reduces = [t for t in rank.trace.collectives if t.is_scalar and "reduce" in t.name.lower()]
+    scalars = (t for t in rank.trace.collectives if t.in_elements == t.out_elements == 1)
+    reduces = [total for total in scalars if "reduce" in total.name.lower()]
     calls = sum(total.calls for total in reduces)
     if rank.ran_low and calls >= limits.USUAL_SCALARS * max(1, len(rank.trace.steps)):
         time_ns = sum(total.time_ns for total in reduces)

@@ -7,7 +7,6 @@ suite; those called "ours" lie well outside what sound runs showed on an H200 (d
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import asdict
 
 from fp8verify import thresholds as limits
+from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import steps_of
 from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord
@@ -267,11 +267,8 @@ def _outliers(step: MeasuredRecord, tensor: str) -> Iterator[tuple[bool, Accused
     sound = [row for row in step.rows if row.finite]
     if tensor == "grad_output" and any(map(_loses_gradient, sound)):
         return  # those that flush the rest are another finding's
-    alike: dict[str, list[TensorRecord]] = defaultdict(list)  # layers of other numbers
-    for row in sound:
-        if row.tensor == tensor:
-            alike[pattern(row.layer)].append(row)
-    for peers in alike.values():
+    of_tensor = (row for row in sound if row.tensor == tensor)
+    for peers in grouped(of_tensor, lambda row: pattern(row.layer)).values():
         known = {row.layer: row.amax for row in peers if row.amax}
         least = min(known.values(), default=0.0)
         for row in peers:
