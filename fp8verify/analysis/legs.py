@@ -169,21 +169,21 @@ def settle_by_shape(
         if shape is None or shape.batch != 1:
             continue
         of_dgrad, of_wgrad = (shape.m, shape.k, shape.n), frozenset((shape.m, shape.n))
+        sides = frozenset((shape.n, shape.k))  # of its layer, if it is a forward GEMM or dgrad
         if leg is Leg.FPROP and gemm.kind_id not in surely_forward and gemm.call not in trains:
             is_dgrad = dgrad[of_dgrad] > 0
             in_backward = after_gradient and gemm.step in turned
             # As many outputs as tokens make wgrad and a forward GEMM alike.
-            is_alike = frozenset(shape[2:]) in layers
-            if wgrad[of_wgrad] > 0 and (not is_alike or (in_backward and not is_dgrad)):
+            if wgrad[of_wgrad] > 0 and (sides not in layers or (in_backward and not is_dgrad)):
                 leg = Leg.WGRAD
             elif is_dgrad and (in_backward or _is_wgrad_of(following, shape, surely_forward)):
                 leg = Leg.DGRAD
-        elif leg is Leg.BACKWARD and sure[of_dgrad] and frozenset(of_dgrad[1:]) in delayed:
+        elif leg is Leg.BACKWARD and sure[of_dgrad] and sides in delayed:
             leg = Leg.DGRAD
         if leg is Leg.FPROP and (gemm.call in makers or not makers):
             dgrad[shape[1:]] += 1
-            wgrad[frozenset(shape[2:])] += prod(shape)
-            layers.add(frozenset(shape[2:]))
+            wgrad[sides] += prod(shape)
+            layers.add(sides)
         fits = dgrad[of_dgrad] > 0, wgrad[of_wgrad] > 0
         parts = fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
         dgrad[of_dgrad] -= parts[0]
