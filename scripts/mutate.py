@@ -69,6 +69,7 @@ KINDS = re.compile(
 )
 PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
 FORK = multiprocessing.get_context("fork")
+LOG = FORK.Lock()
 Job = tuple[MutationSpec, tuple[str, ...]]
 
 
@@ -182,30 +183,42 @@ def outcome(job: Job, tree: Path) -> str:
 def failures(tree: Path, *arguments: str) -> list[str]:
     """Run tests in a fork of this process, which has not imported the package."""
     output = tree / "output.txt"
+    output.write_text("")
     child = FORK.Process(target=run_tests, args=(tree, arguments, output))
     child.start()
     child.join(LONGEST_S if "-x" in arguments else None)
     if child.is_alive():
         child.kill()
         return ["it takes too long"]
-    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output.read_text(), re.MULTILINE)
+    found = output.read_text().splitlines()
     # pytest's 4: it does not know the tests, so nothing noticed the mutation.
     return found or [f"exit code {child.exitcode}"] * (child.exitcode not in (0, 4))
 
 
+class Failed:
+    """Write the names of tests that fail: pytest's summary cuts those that have " - " in them."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write the name of a test that failed."""
+        if report.failed:
+            with self._file.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+
 def run_tests(tree: Path, arguments: tuple[str, ...], output: Path) -> None:
     """Run tests and end this process with pytest's status."""
-    with output.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    with Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), 1)
+        os.dup2(null.fileno(), 2)
     os.chdir(tree)
     os.setpgid(0, 0)
     sys.path.insert(0, f"{tree}")
     sys.dont_write_bytecode = True
     os.environ |= {"PYTHONPATH": f"{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
-    status = pytest.main([*PYTEST, "--timeout=120", *arguments])
-    sys.stdout.flush()
-    os._exit(status)
+    os._exit(pytest.main([*PYTEST, "--timeout=120", *arguments], [Failed(output)]))
 
 
 def work(jobs: list[Job], tree: Path, log: Path) -> None:
@@ -213,7 +226,7 @@ def work(jobs: list[Job], tree: Path, log: Path) -> None:
     for job in jobs:
         killer = outcome(job, tree)
         row = [key_of(job), difference(job, tree), killer]
-        with log.open("a") as file:
+        with LOG, log.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(*row, flush=True)
 

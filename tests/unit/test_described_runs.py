@@ -1,0 +1,64 @@
+"""Runs described in runs/*.jsonl, a line each: what happens, and what must be said of it.
+
+`does` lists calls of TraceBuilder: a name, its arguments, and a dict of those that have names;
+["times", 3, [...]] repeats calls. Several ranks are a list of such lists, `modules` lists arguments
+of hand_built.module, `meta` is what else the agent recorded, and `than` is a run to compare with.
+`codes` are findings among others, `words` stand in the report; golden/hand_built has all figures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fp8verify import Policy, compare, inspect
+from tests.hand_built import TraceBuilder, codes, module, write_meta
+
+RUNS = [json.loads(line) for file in sorted((Path(__file__).parent / "runs").glob("*.jsonl"))
+        for line in file.read_text().splitlines()]  # fmt: skip
+Call = list[Any]
+
+
+def flat(calls: list[Call]) -> Iterator[Call]:
+    for call in calls:
+        yield from flat(call[2] * call[1]) if call[0] == "times" else [call]
+
+
+def named(arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Split arguments into those without names and those with."""
+    has_names = bool(arguments) and isinstance(arguments[-1], dict)
+    return (arguments[:-1], arguments[-1]) if has_names else (arguments, {})
+
+
+def written(run: dict[str, Any], folder: Path) -> Path:
+    """Write the files of a run; without modules and other records a trace alone."""
+    folder.mkdir()
+    several = isinstance(run["does"][0][0], list)
+    for rank, calls in enumerate(run["does"] if several else [run["does"]]):
+        build = TraceBuilder(rank=rank if several else None, world=len(run["does"]))
+        for name, *arguments in flat(calls):
+            args, more = named(arguments)
+            getattr(build, name)(*args, **more)
+        build.write(folder / f"rank{rank}.json")
+        if "modules" in run or "meta" in run:
+            parts = [named(one) for one in run.get("modules", ())]
+            modules = [module(*args, **more) for args, more in parts]
+            write_meta(folder, *modules, rank=rank, **run.get("meta", {}))
+    (folder / "log.txt").write_text(run.get("log", ""))
+    return folder
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["it"])
+def test_what_must_be_said_of_a_run_is_said(run: dict[str, Any], tmp_path: Path) -> None:
+    first, policy = written(run, tmp_path / "first"), Policy(**run.get("policy", {}))
+    report = inspect(first, policy=policy)
+    assert report.verdict == run["verdict"], report.reason
+    assert codes(report).issuperset(run.get("codes", ()))
+    said = report.to_json()
+    if "than" in run:
+        said += compare(written(run["than"], tmp_path / "than"), first).to_json()
+    assert [words for words in run.get("words", ()) if words not in said] == []
