@@ -19,6 +19,7 @@ E5M2 = "c10::Float8_e5m2"
 FP8_KERNEL = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
 FP8_GRADIENT_KERNEL = "nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT"
 BF16_KERNEL = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
+BF16_WGRAD_KERNEL = BF16_KERNEL.replace("_TNT", "_NTT")
 FP32_KERNEL = (
     "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_execute_kernel__5x_cublas"
 )

@@ -1,9 +1,11 @@
 """Runs described in runs/*.jsonl, a line each: what happens, and what must be said of it.
 
 `does` lists calls of TraceBuilder: a name, its arguments, and a dict of those that have names;
-["times", 3, [...]] repeats calls. Several ranks are a list of such lists, `modules` lists arguments
-of hand_built.module, `meta` is what else the agent recorded, and `than` is a run to compare with.
-`codes` are findings among others, `words` stand in the report; golden/hand_built has all figures.
+["times", 3, [...]] repeats calls, ["steps", 3, [...]] does so in a step each, and names such as
+FP8_KERNEL are those of hand_built. Several ranks are a list of such lists. `modules` lists
+arguments of hand_built.module, `meta` is what else the agent recorded, `than` a run to compare
+with. `codes` are findings among others, `words` stand in the report; golden/hand_built has all
+figures.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Policy, compare, inspect
+from tests import hand_built
 from tests.hand_built import TraceBuilder, codes, module, write_meta
 
 RUNS = [json.loads(line) for file in sorted((Path(__file__).parent / "runs").glob("*.jsonl"))
@@ -24,8 +27,11 @@ Call = list[Any]
 
 
 def flat(calls: list[Call]) -> Iterator[Call]:
-    for call in calls:
-        yield from flat(call[2] * call[1]) if call[0] == "times" else [call]
+    for name, *more in calls:
+        if name == "steps":
+            yield from (one for at in range(more[0]) for one in (["step", at], *flat(more[1])))
+        else:
+            yield from flat(more[1] * more[0]) if name == "times" else [[name, *more]]
 
 
 def named(arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -41,7 +47,7 @@ def written(run: dict[str, Any], folder: Path) -> Path:
     for rank, calls in enumerate(run["does"] if several else [run["does"]]):
         build = TraceBuilder(rank=rank if several else None, world=len(run["does"]))
         for name, *arguments in flat(calls):
-            args, more = named(arguments)
+            args, more = named([getattr(hand_built, f"{one}", one) for one in arguments])
             getattr(build, name)(*args, **more)
         build.write(folder / f"rank{rank}.json")
         if "modules" in run or "meta" in run:

@@ -19,8 +19,8 @@ from fp8verify.verdict.findings.parts import name_value
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
+    BF16_WGRAD_KERNEL,
     FP8,
-    FP8_GRADIENT_KERNEL,
     FP8_KERNEL,
     LEGS,
     TraceBuilder,
@@ -31,7 +31,6 @@ from tests.hand_built import (
 
 TOKENS = 8192
 SIZES = ((3072, 2048), (2048, 1024), (5632, 2048), (2048, 5632))
-WGRAD_KERNEL = BF16_KERNEL.replace("_TNT", "_NTT")
 NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
 
 
@@ -220,67 +219,6 @@ def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
     assert report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"] == 24
 
 
-@pytest.mark.parametrize(("low", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
-def test_as_many_products_outside_of_nodes_as_gradients_are_missing_are_these(
-    low: bool, verdict: str, build: TraceBuilder
-) -> None:
-    # Zero-bubble schedules without shapes: wgrad runs when its node is over.
-    for step in (1, 2):
-        build.step(step)
-        for backward in (False, True):
-            for number in range(4):
-                where = {"sequence": 10 * step + number, "backward": backward}
-                parents = NODE if backward else ()
-                kernel = FP8_GRADIENT_KERNEL if backward else FP8_KERNEL
-                build.launch(kernel, "aten::_scaled_mm", us=90, parents=parents, **where)  # type: ignore[arg-type]
-        op = "aten::_scaled_mm" if low else "aten::mm"
-        for _ in range(4):
-            build.launch(FP8_GRADIENT_KERNEL if low else BF16_KERNEL, op, us=90)
-    report = build.report()
-    assert report.verdict == verdict, report.reason
-    assert not sum(report.untrained_gemm.kernels.values())
-
-
-def test_gradients_of_no_known_leg_count_beside_those_in_high_precision(
-    build: TraceBuilder,
-) -> None:
-    # Compiled code without shapes: of its gradients only the layout of the wgrad in BF16 is known.
-    for step in (1, 2):
-        build.step(step)
-        for _ in range(4):
-            build.launch(FP8_KERNEL, "aten::_scaled_mm", us=90)
-        inside = {"parents": ("CompiledFunctionBackward",), "backward": True}
-        for _ in range(7):
-            build.launch(FP8_GRADIENT_KERNEL, "aten::_scaled_mm", us=90, **inside)  # type: ignore[arg-type]
-        build.launch(WGRAD_KERNEL, "aten::mm", us=400, **inside)  # type: ignore[arg-type]
-    report = build.report()
-    assert "2 of 16 gradient GEMMs ran in BF16" in report.reason
-    assert report.proof is not None
-    assert [(row.value, row.low, row.high) for row in report.proof.rows] == [
-        ("fprop", 8, 0), ("backward", 14, 0), ("wgrad", 0, 2)
-    ]  # fmt: skip
-
-
-def test_one_gradient_of_many_frozen_weights_may_be_dgrad(build: TraceBuilder) -> None:
-    # LoRA without shapes: of each frozen layer in FP8 a dgrad, of its adapters in BF16 both.
-    for step in (1, 2):
-        build.step(step)
-        order = [(block, part) for block in range(4) for part in range(3)]
-        for backward in (False, True):
-            for block, part in reversed(order) if backward else order:
-                low, number = part == 0, 100 * step + 10 * block + part
-                where = {"backward": backward, "parents": NODE if backward else ()}
-                op, us = ("aten::_scaled_mm", 200) if low else ("aten::mm", 5)
-                kernel = FP8_GRADIENT_KERNEL if backward else FP8_KERNEL
-                for _ in range(2 if backward and not low else 1):
-                    name = kernel if low else BF16_KERNEL
-                    build.launch(name, op, us=us, sequence=number, **where)  # type: ignore[arg-type]
-    report = build.report()
-    assert report.verdict == "ACTIVE"
-    assert not codes(report) & {"leg-not-fp8", "leg-unknown"}
-    assert "in BF16" not in report.reason
-
-
 @pytest.mark.parametrize(("wgrad", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
 def test_shapes_tell_wgrad_outside_of_autograds_nodes(
     wgrad: bool, verdict: str, build: TraceBuilder
@@ -325,8 +263,8 @@ def test_frozen_layers_alone_have_no_wgrad(trains: int, verdict: str, build: Tra
 @pytest.mark.parametrize(
     ("kernel", "us", "verdict"),
     [
-        (WGRAD_KERNEL, 0.2, "ACTIVE"),
-        (WGRAD_KERNEL, 1, "INCONCLUSIVE"),
+        (BF16_WGRAD_KERNEL, 0.2, "ACTIVE"),
+        (BF16_WGRAD_KERNEL, 1, "INCONCLUSIVE"),
         (BF16_KERNEL, 1, "INCONCLUSIVE"),
     ],
 )
