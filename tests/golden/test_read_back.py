@@ -115,7 +115,10 @@ def assert_lines(golden: Path, found: Iterable[str], told: Path) -> None:
 
 
 def placed(name: str, folder: Path) -> Path:
-    """Copy a file, with what lies beside it in a recording; make a database of a script."""
+    """Copy a file, with what lies beside it in a recording; make a database of a script.
+
+    `.read ../nsys.sql` in a script stands for what most of them have alike.
+    """
     source = HERE / "in" / name
     if source.is_dir():
         shutil.copytree(source, folder, dirs_exist_ok=True)
@@ -123,8 +126,9 @@ def placed(name: str, folder: Path) -> Path:
     if source.suffix != ".sql":
         return Path(shutil.copy(source, folder))
     path = folder / f"{source.stem}.sqlite"
+    script = source.read_text().replace(".read ../nsys.sql", (HERE / "nsys.sql").read_text())
     database = sqlite3.connect(path)
-    database.executescript(f"BEGIN;{source.read_text()}COMMIT")  # one write, not one a row
+    database.executescript(f"BEGIN;{script}COMMIT")  # one write, not one a row
     database.close()
     return path
 
