@@ -217,7 +217,10 @@ def read(source: Source, how: Reading) -> Trace:
     fill(trace, columns)
     health = trace.health
     health.events, health.skipped_events = counts.total() + log.cut + log.untyped, log.untyped
-    health.truncated = bool(log.cut) or source.damage is not None
+    has_odd = len(kinds) > _MOST_KINDS
+    health.truncated = bool(log.cut) or has_odd or source.damage is not None
+    if has_odd:
+        health.notes.append(f"the sizes of only {_MOST_KINDS} kinds of products were read")
     if log.cut:
         health.notes.append(f"{log.cut} lines of products are cut")
     if log.untyped:

@@ -139,6 +139,19 @@ def test_all_that_a_file_says_is_read_back(name: str, tmp_path: Path) -> None:
     assert_lines(HERE / "out" / f"{name}.txt", of_file(path), tmp_path)
 
 
+LIMITS: dict[str, dict[str, int]] = json.loads((HERE / "limits.json").read_text())
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_what_is_beyond_a_limit_is_left_out(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, value in LIMITS[name].items():
+        monkeypatch.setattr(f"fp8verify.trace.{limit}", value)
+    path = placed(name, tmp_path)
+    assert_lines(HERE / "out" / f"{name}.limited.txt", of_file(path), tmp_path)
+
+
 def of_claims(read: LogReading) -> Iterator[str]:
     """Yield each statement, and what is said of layers."""
     for one in read.statements[1:]:  # the first stands for the beginning of the log
