@@ -70,11 +70,11 @@ def census(rank: int, *states: str, prefix: str = "layers") -> RankMeta:
 def test_a_rank_that_was_not_profiled_is_named_by_its_census() -> None:
     metas = {rank: census(rank, "fp8", "fp8", "high_precision") for rank in range(8)}
     assert census_remarks(metas, {0}) == []
-    metas[5] = census(5, "high_precision", "fp8", "high_precision")
+    metas[5] = metas[6] = census(5, "high_precision", "fp8", "high_precision")
     metas[7] = census(7, "high_precision", prefix="head")  # another stage of a pipeline
     (remark,) = census_remarks(metas, {0})
-    assert remark.startswith("rank 5: not profiled, and by its module list 1 of 3 modules")
-    assert census_remarks(metas, {0, 5}) == []  # its own trace says more
+    assert remark.startswith("rank 5 and 1 more: not profiled, and by its module list 1 of 3")
+    assert census_remarks(metas, {0, 5, 6}) == []  # its own trace says more
 
 
 def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 `does` lists calls of TraceBuilder: a name, its arguments, and a dict of those that have names;
 ["times", 3, [...]] repeats calls, ["steps", 3, [...]] does so in a step each, and names such as
 FP8_KERNEL are those of hand_built. Several ranks are a list of such lists. `modules` lists
-arguments of hand_built.module, `meta` is what else the agent recorded, `than` a run to compare
-with. `codes` are findings among others, `words` stand in the report; golden/hand_built has all
-figures.
+arguments of hand_built.module, `meta` is what else the agent recorded, `files` are the lines or
+records of other files of the capture by name, `than` is a run to compare with. `codes` are findings
+among others, `words` stand in the report; golden/hand_built has all figures.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def written(run: dict[str, Any], folder: Path) -> Path:
             parts = [named(one) for one in run.get("modules", ())]
             modules = [module(*args, **more) for args, more in parts]
             write_meta(folder, *modules, rank=rank, **run.get("meta", {}))
-    (folder / "log.txt").write_text(run.get("log", ""))
+    for name, lines in {"log.txt": [run.get("log", "")], **run.get("files", {})}.items():
+        texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+        (folder / name).write_text("\n".join(texts))
     return folder
 
 
