@@ -245,7 +245,7 @@ def _columns(rows: list[tuple[Product, int]]) -> Columns:
         end = begin + max(1, calls * product.flops // _FLOPS_PER_NS)
         operator = product.name.partition("_")[0]
         columns.add_operator(number, operator, _inputs(product), begin, end)
-        times.append((product.name, begin, end, -1, -1, -1))
+        times.append((product.name, begin, end, None, None, None))
         begin = end
     collector.kernels(times)
     columns.op_ids = array("q", range(len(rows)))
@@ -300,10 +300,10 @@ def _call_of(line: str) -> tuple[str, int, str, str] | None:
 
 
 def _part(line: str, key: str) -> str | None:
-    """Return what is in the brackets behind a key, None if it is not there or does not end."""
+    """Return a key and the brackets behind it, None if these are not there or do not end."""
     start = line.find(f"{key}[")  # four times as fast as an expression for all parts
     end = line.find("]", start)
-    return None if start < 0 or end < 0 else line[start + len(key) + 1 : end]
+    return None if start < 0 or end < 0 else line[start:end]
 
 
 def _described(line: str, library: str) -> Product | None:

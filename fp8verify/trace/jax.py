@@ -70,7 +70,7 @@ def read(source: Source, how: Reading) -> Trace:
         is_timed = 0 <= event.ts <= MAX_MICROS and 0 <= event.dur <= MAX_MICROS
         if event.ph == "X" and is_timed and device is not None and stream is not None:
             begin, length = round(1000 * event.ts), round(1000 * event.dur)
-            launches.append((event.name, begin, begin + length, device, stream, -1))
+            launches.append((event.name, begin, begin + length, device, stream, None))
     trace, rows = Trace(source=source.name), RowCollector()
     rows.launches(launches)
     rows.fill(trace, "JAX", layers=how.layers)

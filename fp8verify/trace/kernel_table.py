@@ -252,7 +252,7 @@ def read(source: Source, how: Reading) -> Trace:
     return trace
 
 
-def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, int]]:
+def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, None]]:
     """Yield the kernels one after another, each call with the mean time of its row."""
     calls = sum(row.calls for row in rows.values())
     begin = 0
@@ -260,7 +260,7 @@ def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, 
         count = max(1, row.calls if calls <= _MAX_CALLS else row.calls * _MAX_CALLS // calls)
         for number in range(min(count, _MAX_CALLS)):
             end = begin + row.ns * (number + 1) // count - row.ns * number // count
-            yield name, begin, end, 0, 0, -1
+            yield name, begin, end, 0, 0, None
             begin = end
 
 

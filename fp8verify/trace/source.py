@@ -170,7 +170,7 @@ class Source:
                 inflater = inflate.decompressobj(wbits=31)
                 members += 1
                 # Members that hold next to nothing, each of which takes time.
-                if members > MEMBERS_FREE and members * LEAST_MEMBER > self._written:
+                if (members - MEMBERS_FREE) * LEAST_MEMBER > self._written:
                     raise InputError(
                         f"{self.name} consists of {members} gzip members with hardly a byte in "
                         "each.",
@@ -201,7 +201,7 @@ class Source:
     def _counted(self, piece: bytes) -> bytes:
         """Return what was unpacked; stop a file whose expansion no trace reaches."""
         self._written += len(piece)
-        if self._written > RATIO_FREE and self._written > MAX_RATIO * self._file.total:
+        if self._written > max(RATIO_FREE, MAX_RATIO * self._file.total):
             raise InputError(
                 f"{self.name} expands more than {MAX_RATIO} times: a decompression bomb.",
                 "Unpack it yourself if you trust it, and give the .json.",

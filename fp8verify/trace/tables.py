@@ -62,9 +62,9 @@ class Site(NamedTuple):
         node: the node that it ran in.
     """
 
-    call: int = -1
-    makes: int = -1
-    node: int = -1
+    call: int
+    makes: int
+    node: int
 
 
 class Step(Struct, frozen=True):

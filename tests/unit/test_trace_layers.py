@@ -83,7 +83,7 @@ def test_sites_say_call_node_and_which_made_which() -> None:
     assert found == [
         *(site for call, node in zip(calls, nodes, strict=True)
           for site in (Site(call, node, -1), Site(call, node, -1), Site(-1, -1, node))),
-        Site(),
+        Site(-1, -1, -1),
     ]  # fmt: skip
 
 

@@ -24,13 +24,11 @@ class Buffer:
 
     Attributes:
         data: the window; everything before `pos` may go at the next `fill`.
-        ended: whether the stream has no more.
     """
 
     def __init__(self, pieces: Iterable[bytes], name: str) -> None:
         self.data = b""
         self.pos = 0
-        self.ended = False
         self._pieces: Iterator[bytes] = iter(pieces)
         self._name = name
 
@@ -41,19 +39,15 @@ class Buffer:
             InputError: `size` is beyond what a sound trace needs at once.
         """
         have = len(self.data) - self.pos
-        if self.ended or have >= size:
+        if have >= size:
             return
-        if have >= MAX_WINDOW:
-            raise InputError(
-                f"{self._name} has a single entry of more than {MAX_WINDOW >> 20} MB.",
-                "This is not how a profiler writes traces; record the trace again.",
-            )
         parts = [self.data[self.pos :]]
-        while have < size:
-            piece = next(self._pieces, None)
-            if piece is None:
-                self.ended = True
-                break
+        while have < size and (piece := next(self._pieces, None)) is not None:
+            if have >= MAX_WINDOW:
+                raise InputError(
+                    f"{self._name} has a single entry of more than {MAX_WINDOW >> 20} MB.",
+                    "This is not how a profiler writes traces; record the trace again.",
+                )
             parts.append(piece)
             have += len(piece)
         self.data, self.pos = b"".join(parts), 0
@@ -208,13 +202,15 @@ class Document:
             # Latin-1 keeps one character a byte, so positions agree.
             text = buffer.data[buffer.pos :].decode("latin-1")
             scanned = scan(text, 0)
-            if scanned is not None and (scanned[1] < len(text) or buffer.ended):
+            if scanned is not None and (scanned[1] < len(text) or not buffer.grow()):
                 value, end = scanned
                 raw = buffer.data[buffer.pos : buffer.pos + end]
                 buffer.pos += end
                 self._take(key.decode("latin-1"), value, raw)
                 return True
-            if _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow():
+            if scanned is None and (
+                _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow()
+            ):
                 return False
 
     def _resync(self) -> bool:
