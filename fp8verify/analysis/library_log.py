@@ -36,13 +36,9 @@ def hear_library(
     trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
 ) -> LibraryLogReport:
     """Give kernels the types that the library logged, and say how many it vouches for."""
-    gemms = len(kinds.started(lambda kind: kind.multiplies))
     pairs = _join(trace, kinds, logged)
-    if pairs is None:
-        note = f"its {len(logged)} products are not the kernels that this window launched"
-        return LibraryLogReport(products=len(logged), gemms=gemms, note=note)
     words: dict[int, Counter[str]] = defaultdict(Counter)
-    for place, product in pairs:
+    for place, product in pairs or ():
         words[kinds.ids[place]][product.name] += 1
     vouched = settled = disputed = 0
     for number, names in words.items():
@@ -56,7 +52,14 @@ def hear_library(
         settled += names.total() * (now and not was)
         disputed += names.total() * (was and not now)
     return LibraryLogReport(
-        products=len(logged), gemms=gemms, vouched=vouched, settled=settled, disputed=disputed
+        products=len(logged),
+        gemms=len(kinds.started(lambda kind: kind.multiplies)),
+        vouched=vouched,
+        settled=settled,
+        disputed=disputed,
+        note=f"its {len(logged)} products are not the kernels that this window launched"
+        if pairs is None
+        else None,
     )
 
 
