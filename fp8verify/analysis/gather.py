@@ -182,7 +182,7 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
         )
         numbered.append(replace(part, gemms=gemms, optimizer=optimizer))
         steps += len(part.steps)
-        micro_batches = 1 + max((row.micro_batch for row in gemms), default=-1)
+        micro_batches = max((row.micro_batch + 1 for row in gemms), default=micro_batches)
     others = grouped((total for part in parts for total in part.others), lambda total: total.kind)
     bounds = [part.bounds for part in parts if part.bounds is not None]
     return replace(

@@ -60,7 +60,7 @@ _HAND_WRITTEN: Final = ("Triton", "unknown")
 _SAYS_LOW: Final = re.compile(r"fp8|float[48]|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
 _LISTS: Final = frozenset({"TensorList", "GenericList"})
 _HIGH_TYPES: Final = {"BFloat16": 2, "Half": 2, "float": 4}  # with their bytes
-_LARGEST, _DIMS, _INPUTS = 1 << 32, 5, 16
+_SIDES, _DIMS, _INPUTS = range(1, 1 << 32), range(6), 16
 
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
@@ -108,7 +108,7 @@ def _tensors(op: OpContext) -> list[tuple[str, Shape]]:
     return [
         (text.rpartition("::")[2], dims)
         for text, dims in zip(op.types[:_INPUTS], op.dims, strict=False)
-        if len(dims) <= _DIMS and all(0 < side < _LARGEST for side in dims)
+        if len(dims) in _DIMS and all(side in _SIDES for side in dims)
     ]
 
 
@@ -154,12 +154,11 @@ def _why_name_alone(kind: Kind, casting: Set[str]) -> str | None:
     if not any(op.types):
         return None if casting else "only the name says so, and nothing is cast to FP8"
     types = [name for name, dims in _tensors(op) if len(dims) >= 2]
-    are_fp8 = [purpose.FP8_TYPE.search(name) is not None for name in types]
-    operands = are_fp8.count(True) + sum(_HIGH_TYPES.get(name) == 2 for name in types)
-    widened = are_fp8.count(True) == 1 < operands
-    if not widened or not casting.isdisjoint((op.name, f"{op.name}Backward")):
-        return None
-    return "one operand is FP8 and nothing casts the other: it may be widened"
+    in_fp8 = sum(purpose.FP8_TYPE.search(name) is not None for name in types)
+    widened = in_fp8 == 1 and any(_HIGH_TYPES.get(name) == 2 for name in types)
+    if widened and casting.isdisjoint((op.name, f"{op.name}Backward")):
+        return "one operand is FP8 and nothing casts the other: it may be widened"
+    return None
 
 
 def _as_high(kind: Kind, why: str) -> Kind:

@@ -265,18 +265,15 @@ class CollectiveTotal(Collective, frozen=True, kw_only=True):
 def collective_totals(trace: Trace, kinds: Kinds) -> tuple[CollectiveTotal, ...]:
     """Add up the communication kernels of a trace by what they moved."""
     columns, talks = trace.kernels, list(map(_communicates, kinds.rows))
-    calls, times = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    calls, times = Counter[Collective](), Counter[Collective]()
     for place, (number, collective) in enumerate(zip(kinds.ids, columns.collective, strict=True)):
         if collective >= 0 or talks[number]:
-            key = collective, -1 if collective >= 0 else columns.name[place]
-            calls[key] += 1
-            times[key] += columns.duration_ns[place]
-    found = []
-    for (number, name), time_ns in times.items():
-        known = trace.collectives[number] if number >= 0 else _unknown(trace.names[name])
-        count = calls[number, name]
-        found.append(CollectiveTotal(**asdict(known), calls=count, time_ns=time_ns))
-    return tuple(found)
+            name = trace.names[columns.name[place]]
+            known = trace.collectives[collective] if collective >= 0 else _unknown(name)
+            calls[known] += 1
+            times[known] += columns.duration_ns[place]
+    totals = ((known, calls[known], time_ns) for known, time_ns in times.items())
+    return tuple(CollectiveTotal(**asdict(known), calls=n, time_ns=ns) for known, n, ns in totals)
 
 
 def _unknown(kernel: str) -> Collective:
