@@ -34,7 +34,7 @@ NOT_STATED = {"names", "schema_version", "fp8verify_version", "findings"}
 OF_A_RANK = (
     "verdict", "cause", "shortfall", "rest", "opaque_us", "unplaced_us", "gpu_time_us", "expected",
     "payoff", "communication", "recipe", "library_log", "health", "memory", "settled",
-    "copy_time_us", "judged", "steps_outside", "timelines",
+    "copy_time_us", "judged", "steps_outside", "timelines", "numerics",
 )  # fmt: skip
 OF_A_STEP = ("gpu_us", "duration_us", "whole", "trains")
 OF_A_LAYER = ("modules", "observed", "in_fp8", "expected", "passes_per_step", "share_of_flops")

@@ -51,8 +51,7 @@ def written(run: dict[str, Any], folder: Path) -> Path:
             getattr(build, name)(*args, **more)
         build.write(folder / f"rank{rank}.json")
         if "modules" in run or "meta" in run:
-            parts = [named(one) for one in run.get("modules", ())]
-            modules = [module(*args, **more) for args, more in parts]
+            modules = [module(*args, **more) for args, more in map(named, run.get("modules", ()))]
             write_meta(folder, *modules, rank=rank, **run.get("meta", {}))
     for name, lines in {"log.txt": [run.get("log", "")], **run.get("files", {})}.items():
         texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
