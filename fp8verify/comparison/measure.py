@@ -154,7 +154,7 @@ def _logged(ranks: Sequence[RankReport], logged: Mapping[int, float]) -> StepSta
     known = [(step, time) for step, time in sorted(logged.items()) if 0 < time < math.inf]
     times = [time for step, time in known if step not in near]
     # What only grows is the time since the start.
-    if len(times) <= _LEAST or all(later > time for time, later in pairwise(times)):
+    if all(later > time for time, later in pairwise(times)):
         return None
     return step_statistics([times[1:]])
 

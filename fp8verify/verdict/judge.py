@@ -13,7 +13,7 @@ from fp8verify.report.model.parts import ExpectedReport, Finding, Proof, ProofRo
 from fp8verify.report.model.report import Report
 from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Precision, Severity, Verdict
 from fp8verify.text import enumerated, listed
-from fp8verify.thresholds import SHOWN_ROWS, TOLERANCE
+from fp8verify.thresholds import SHOWN_ROWS
 from fp8verify.verdict import headline
 from fp8verify.verdict.cells import Cell
 from fp8verify.verdict.expected import Promises
@@ -274,8 +274,6 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
         return Opinion(rank.verdict, rank.reason, rank.cause)
     expected = summary.expectation(policy)
     known = expected or rank.expected
-    if expected is not None and not expected.is_met and rank.shortfall is None:
-        return _missed(expected, summary)
     if expected is None:
         least, most = summary.bounds()
         short, doubts = summary.share < policy.share, summary.doubts()
@@ -292,16 +290,6 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
     if summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
     return Opinion(Verdict.ACTIVE, headline.active(summary, known))
-
-
-def _missed(expected: ExpectedReport, summary: RankSummary) -> Opinion:
-    """Judge a rank of which less ran in low precision than was to, and nothing says where."""
-    missing = expected.share_of_flops - TOLERANCE - expected.measured_share_of_flops
-    hidden = summary.time[Precision.UNKNOWN.value] + summary.opaque_us
-    said = headline.missed(expected, summary)
-    if hidden >= missing * summary.total or summary.is_cut:
-        return Opinion(Verdict.INCONCLUSIVE, f"{said}, but {enumerated(summary.doubts())}")
-    return Opinion(Verdict.PARTIAL, said)
 
 
 # ---- all ranks

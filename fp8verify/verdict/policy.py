@@ -13,10 +13,10 @@ EXPECTED = "expected"
 
 
 class _Asked(NamedTuple):
-    min_share: float | None = None
-    strict: bool = False
-    exit_zero: bool = False
-    expected: bool = False
+    min_share: float | None
+    strict: bool
+    exit_zero: bool
+    expected: bool
 
 
 class Policy(_Asked):
