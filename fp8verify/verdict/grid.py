@@ -256,12 +256,12 @@ class Grid:
         return max(likely, ran.calls - high) if more >= OTHER_LAYERS * low > 0 else likely
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
-        share = self.stated.get(cell)
+        share, unpinned = self.stated.get(cell), self._unpinned(cell)
         if share is None:
             share = Tally(*map(sub, self._layers[cell.layer], ran)).share  # of the other cells
+            share = share and share * unpinned / ran.calls
         if share is None or share <= 0:
             return
-        unpinned = self._unpinned(cell)
         wanted = min(self._twins.get(self._same(cell), 0.0), unpinned)
         likely = self._likely(cell, ran)
         if cell.layer is not None:
