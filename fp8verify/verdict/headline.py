@@ -191,7 +191,7 @@ def apart(summary: RankSummary) -> str:
 # ---- what fell short, along the coordinate that decides
 
 # A sentence along these says by itself what ran.
-_ALONE = frozenset({"step", "rank", "micro-batch"})
+_ALONE = frozenset({"step", "micro-batch"})
 
 
 def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
@@ -203,23 +203,12 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
     return f"{shortfall}; {_did(proof.coordinate, others)}" if is_part else shortfall
 
 
-def missed(expected: ExpectedReport, summary: RankSummary) -> str:
-    """Say that less ran in low precision than was to."""
-    left = enumerated(in_sentences(expected.left_out), SHOWN_IN_REASON)
-    out = f", with {left} excluded" if left else ""
-    formats = low_precision_name(summary.kernels)
-    measured, share = about(expected.measured_share_of_flops), about(expected.share_of_flops)
-    return f"{measured} of GEMM FLOPs ran in {formats}, where {share} was expected{out}"
-
-
 def _did(coordinate: str, rows: Sequence[ProofRow]) -> str:
     low, total = sum(row.low for row in rows), sum(r.low + r.high + r.unknown for r in rows)
     did = "all did" if low == total else f"{low} of {total} did"
-    if coordinate == "micro-batch":
-        return f"in the others {did}"
-    comma = "," if did[0].isdigit() else ""
-    where = f"{'on' if coordinate == 'rank' else 'in'} {_values([row.value for row in rows])}"
-    return f"{where}{comma} {did}"
+    named = _values([row.value for row in rows])
+    where = counted(rows, "other") if coordinate == "micro-batch" else named
+    return f"in {where}{',' if did[0].isdigit() else ''} {did}"
 
 
 def _values(values: Sequence[str]) -> str:
