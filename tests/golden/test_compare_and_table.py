@@ -134,8 +134,8 @@ def test_what_is_no_gap_is_refused(text: str) -> None:
 
 def test_a_share_is_held_against_the_relative_gap(found: fp8verify.Comparison) -> None:
     changed = replace(found, loss=_with_gap(found, relative_gap=0.04, mean_gap=9.0))
-    assert apply_gate(changed, max_loss_gap=(0.05, True)).exit_code == 0
-    held = apply_gate(changed, max_loss_gap=(0.03, True))
+    assert apply_gate(changed, max_loss_gap=parse_gap("5%")).exit_code == 0
+    held = apply_gate(changed, max_loss_gap=parse_gap("3%"))
     assert held.exit_code == 1
     assert "+4.00%" in held.findings[0].message
     assert "3 %" in held.findings[0].message

@@ -4,8 +4,10 @@
 ["times", 3, [...]] repeats calls, ["steps", 3, [...]] does so in a step each, and names such as
 FP8_KERNEL are those of hand_built. Several ranks are a list of such lists. `modules` lists
 arguments of hand_built.module, `meta` is what else the agent recorded, `files` are the lines or
-records of other files of the capture by name, `than` is a run to compare with. `codes` are findings
-among others, `words` stand in the report; golden/hand_built has all figures.
+records of other files of the capture by name, `on` is the GPU, `than` a run to compare with, and to
+tabulate and hold as a baseline, `asks` what is asked of the comparison. `reason` is the verdict's
+whole sentence, `codes` are findings among others, `words` stand in what is said; golden/hand_built
+has all figures.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from fp8verify import Policy, compare, inspect
+from fp8verify import Policy, compare, inspect, table
+from fp8verify.verdict.gates import baseline_of, gated, regressions
 from tests import hand_built
 from tests.hand_built import TraceBuilder, codes, module, write_meta
 
@@ -45,7 +48,8 @@ def written(run: dict[str, Any], folder: Path) -> Path:
     folder.mkdir()
     several = isinstance(run["does"][0][0], list)
     for rank, calls in enumerate(run["does"] if several else [run["does"]]):
-        build = TraceBuilder(rank=rank if several else None, world=len(run["does"]))
+        number = rank if several else None
+        build = TraceBuilder(rank=number, world=len(run["does"]), **run.get("on", {}))
         for name, *arguments in flat(calls):
             args, more = named([getattr(hand_built, f"{one}", one) for one in arguments])
             getattr(build, name)(*args, **more)
@@ -64,8 +68,12 @@ def test_what_must_be_said_of_a_run_is_said(run: dict[str, Any], tmp_path: Path)
     first, policy = written(run, tmp_path / "first"), Policy(**run.get("policy", {}))
     report = inspect(first, policy=policy)
     assert report.verdict == run["verdict"], report.reason
+    assert report.reason == run.get("reason", report.reason)
     assert codes(report).issuperset(run.get("codes", ()))
     said = report.to_json()
     if "than" in run:
-        said += compare(written(run["than"], tmp_path / "than"), first).to_json()
+        than = written(run["than"], tmp_path / "than")
+        said += compare(than, first, **run.get("asks", {})).to_json()
+        said += table(base := inspect(than), report).to_json()
+        said += gated(report, regressions(report, baseline_of(base), 0.02)).to_json()
     assert [words for words in run.get("words", ()) if words not in said] == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import sleep
+from unittest.mock import Mock
 
 import pytest
 
+from fp8verify.pipeline import workers
 from fp8verify.pipeline.workers import process_pool, spread
 
 
@@ -42,3 +45,17 @@ def test_every_job_is_done_once(workers: int) -> None:
     with process_pool(workers) as pool:
         found = sorted(spread(work, list("abcdefg"), pool, give_up))
     assert found == [f"did {job}" for job in "abcdefg"]
+
+
+def test_jobs_fail_once_their_scheduler_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_LOOK_S", 0.01)
+    client, jobs = Mock(status="running"), [Future[str](), Future[str]()]
+    client.get_executor.return_value.submit.side_effect = jobs
+    watched = workers._Watched(client)
+    done, waits = (watched.submit(work, job) for job in "ab")
+    done.set_result("did a")
+    sleep(0.1)
+    assert (done.result(), waits.done()) == ("did a", False)
+    client.status = "closed"
+    with pytest.raises(ConnectionError, match="scheduler is gone"):
+        waits.result(timeout=5)

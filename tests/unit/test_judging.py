@@ -106,6 +106,9 @@ def test_an_assertion_names_the_longest_kernels_and_the_ranks(tmp_path: Path) ->
     for words in ({"precision": "fp9"}, {"leg": "forward"}):
         with pytest.raises(ValueError, match=r"unknown .* one of"):
             assert_gemm_precision(inspect(tmp_path), **words)  # type: ignore[arg-type]
+    for share, meant in ((100, r" Did you mean 100%\?"), (101, ""), (-1, ""), ("150%", "")):
+        with pytest.raises(ValueError, match=rf"100%\)\.{meant}$"):
+            Policy(min_share=share)
 
 
 def test_an_assertion_on_one_rank_names_what_costs_the_verdict_alone(build: TraceBuilder) -> None:
