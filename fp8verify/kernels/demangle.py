@@ -167,8 +167,7 @@ class _Reader:
             self.match(_CLOSURE)
             part = "{unnamed}"
         elif self.text[self.at].islower() or self.text[self.at] in "CD":
-            code = self.text[self.at : self.at + 2]
-            part = "operator()" if code == "cl" else f"operator {code}"
+            part = "operator"
             self.at += 2
         else:
             raise _UnreadableError

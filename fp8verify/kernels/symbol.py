@@ -193,13 +193,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-
 @lru_cache(maxsize=4096)
 def split(identifier: str) -> tuple[str, ...]:
     """Return the lower-case words of a snake_case or CamelCase identifier, in order."""
-    words: list[str] = []
-    for part in identifier.split("_"):
-        if part.islower() or part.isdigit():
-            words.append(part)
-        else:
-            words += [word.lower() for word in _WORD.findall(part)]
-    return tuple(words)
+    return tuple(word.lower() for word in _WORD.findall(identifier))
 
 
 # How NVIDIA's demangler, by which Nsight Systems and Nsight Compute show kernels, spells what

@@ -113,8 +113,7 @@ def operands(words: tuple[str, ...]) -> Operands:
     first, last = singles[0], singles[-1]
     types = first._replace(b=last.b)
     alike = element_class(first.a) is element_class(last.a) and first.scale == last.scale
-    certain = first == last or types.precision is not Precision.UNKNOWN
-    return types if alike and certain else Operands()
+    return types if alike else Operands()
 
 
 def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:

@@ -79,7 +79,7 @@ def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
     found = list(statements)
     for place, text in read_between(path, [one.claim.line for one in found]):
         first = _STEP.search(text)
-        if first and _RESUMES.search(text, text.rfind(b"\n", 0, first.start()) + 1, first.start()):
+        if first and _RESUMES.search(text, text.rfind(b"\n", 0, first.start()), first.start()):
             first = _STEP.search(text, first.end())
         if first:
             steps = [*map(int, _STEP.findall(text, first.start())), *(found[place].steps or ())]
@@ -171,7 +171,7 @@ class _Scan:
         in_words = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
         words_used = topic if claim.strength == CONFIGURATION else in_words
         opposite = self._said["fp8" if claim.says == "not_fp8" else "not_fp8"]
-        key = (words_used, phase, rank if phase else rank is None)
+        key = (words_used, phase, rank if phase else bool(rank))
         said = (claim.says, claim.recipe, opposite), claim.text
         before = self._last.get(key)
         if before == said:

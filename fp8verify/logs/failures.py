@@ -29,7 +29,7 @@ class Failure(NamedTuple):
 
     check: str
     pattern: re.Pattern[str]
-    near: re.Pattern[str] | None
+    near: re.Pattern[str]
     cause: str
     remedy: str
     evidence: str
@@ -52,7 +52,7 @@ def failures() -> tuple[Failure, ...]:
     """Return the known messages."""
     text = Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")
     return tuple(
-        Failure(check, re.compile(pattern), re.compile(near) if near else None, *told)
+        Failure(check, re.compile(pattern), re.compile(near), *told)
         for check, pattern, near, *told in parse_toml(text)["failures"]
     )
 
@@ -73,7 +73,7 @@ def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:
         for row in failures() if any(word in lower for word in _WORDS) else ():
             if row in found or not row.pattern.search(line):
                 continue
-            certain = row.near is None or any(map(row.near.search, (line, *before)))
+            certain = any(map(row.near.search, (line, *before)))
             if certain or alone:
                 found[row] = Cause(number, line.strip()[:300], row, certain)
         before.append(line)

@@ -18,8 +18,8 @@ from fp8verify.trace.places import open_binary
 from fp8verify.trace.source import Source
 
 # A longer line comes in pieces, so memory is bounded.
-MAX_LINE_BYTES = 1 << 20
-BLOCK_BYTES = 4 << 20
+MAX_LINE_BYTES = 1_000_000
+BLOCK_BYTES = 4_000_000
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
 _COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
@@ -134,17 +134,16 @@ def _feeds_only(data: bytes) -> bytes:
 
 
 def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Line]:
-    gate = re.compile(b"|".join(map(re.escape, words)))
+    gate = re.compile(b"(?:%s)[^\n]*" % b"|".join(map(re.escape, words)))
     lower = data.lower()
     counted = at = 0
     while hit := gate.search(lower, at):
         start = max(at, lower.rfind(b"\n", at, hit.start()) + 1)
-        end = lower.find(b"\n", hit.end())
-        end = len(data) if end < 0 else end
-        at = end + 1
+        end = hit.end()
         number += data.count(b"\n", counted, start)
         counted = start
         yield Line(number, data[start:end].decode("utf-8", "replace"), data, start, end)
+        at = end + 1
 
 
 def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:

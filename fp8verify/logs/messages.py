@@ -15,11 +15,8 @@ import msgspec
 from fp8verify.logs.lines import uncolored
 
 MAX_MESSAGE = 4096
-_MAX_DUMP = 1 << 16  # of a line that is no JSON
 _MAX_PREFIXES = 16
 _MAX_NESTING = 3
-# The fewest characters in which anything can be said, as “MX on”.
-_SHORTEST = 5
 # Source code and wrapped help texts are indented this far; what programs print is not.
 _INDENT = 4
 
@@ -149,13 +146,13 @@ def _parts(text: str) -> Iterator[str]:
     quotes = 0
     breaks = [found.span() for found in _BREAK.finditer(text)]
     for (_, start), (end, _) in pairwise([(0, 0), *breaks, (len(text), 0)]):
-        if start and quotes % 2 == 0 and end - start >= _SHORTEST:
+        if start and quotes % 2 == 0:
             yield text[start:end]
         quotes += text.count('"', start, end)
 
 
 def _messages(text: str, depth: int = 0) -> Iterator[Message]:
-    text = uncolored(text[: None if "{" in text[:200] else _MAX_DUMP]).rstrip()
+    text = uncolored(text).rstrip()
     at, strong, denied, named, rank = _prefix(text)
     body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:

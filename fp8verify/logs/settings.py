@@ -17,7 +17,7 @@ from fp8verify.logs.lines import Line
 from fp8verify.logs.messages import ALIKE, OTHERS, Message, indent_of
 
 _LOW = r"(?:(?:mx|nv)?fp[48]|float[48])"
-_OFF = re.compile(r"false|no|off|none|null|nil|0|n/a|disabled|inactive|~|")
+_OFF = re.compile(r"false|no|off|none|null|nil|0|n/a|disabled|inactive|~")
 _HIGH = r"(?:bf16|bfloat16|fp16|float16|fp32|float32|tf32|16|32|half|no|none)"
 
 # Keys that ask for a format by their name, as `fp8` (Megatron-LM, NeMo, Megatron-Bridge, axolotl),
@@ -152,7 +152,7 @@ def _meaning(name: str, value: str) -> bool | None:
     """Return whether a setting switches low precision on or off; None for any other."""
     value = value.lower()
     if _FLAG.fullmatch(name):
-        return True if _ON.fullmatch(value) else False if value and _OFF.fullmatch(value) else None
+        return True if _ON.fullmatch(value) else False if _OFF.fullmatch(value) else None
     if _PRECISION.fullmatch(name):
         value = value.replace("-", "_")
         return True if _LOW_VALUE.fullmatch(value) else False if _HIGH_VALUE.match(value) else None

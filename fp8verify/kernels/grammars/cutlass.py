@@ -195,13 +195,13 @@ def _wrapper(symbol: Symbol) -> KernelName | None:
         wrapper = _WRAPPER.fullmatch(part)
         if wrapper:
             return _vllm(wrapper["words"].split("_"), arguments)
-    internal = kernel.parts[-2:-1] and _INTERNAL.fullmatch(kernel.parts[-2])
+    internal = _INTERNAL.fullmatch("".join(kernel.parts[-2:-1]))
     if not internal or kernel.name != "GemmKernel":
         return None
     types = both(SHORT[internal["type"]])
     role = Role.GROUPED_GEMM if internal["grouped"] else Role.GEMM
     scaling = Scaling.BLOCKWISE if types.a == "fp8" else None
-    evidence = f"kernel name {kernel.parts[-2]}"
+    evidence = f"kernel name {internal[0]}"
     return describe.gemm("CUTLASS", evidence, types, role=role, scaling=scaling)
 
 

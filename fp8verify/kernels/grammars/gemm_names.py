@@ -202,13 +202,13 @@ def _parameters(symbol: Symbol) -> Operands:
     elements = {_element(name) for name in read}
     if len(read) == 1:  # a demangler's cut may have left one: the template's types count too
         others = {CPP[argument.name] for argument in symbol.tree.args if argument.name in CPP}
-        read = [*read, *others] if elements == others <= {"bf16", "fp16"} else []
+        read = [*read, *others] if elements == others in ({"bf16"}, {"fp16"}) else []
     if len(read) < 2 or len(elements) != 1:
         return Operands()
     single = both(elements.pop())
     # FP8 may be widened before it is multiplied.
-    certain = single.precision is not Precision.UNKNOWN and single.a != "int32"
-    return single if certain and not single.precision.is_low else Operands()
+    known = single.precision is not Precision.UNKNOWN
+    return single if known and not single.precision.is_low else Operands()
 
 
 def _pointed(symbol: Symbol) -> list[str]:

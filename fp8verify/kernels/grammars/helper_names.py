@@ -72,7 +72,7 @@ def decode(symbol: Symbol) -> KernelName | None:
 def sets_up(symbol: Symbol) -> KernelName:
     """Describe what sets up or finishes other kernels."""
     reason = "sets up or finishes the work of other kernels"
-    return describe.other(symbol.path[0], Role.OTHER, reason)
+    return describe.other(symbol.library, Role.OTHER, reason)
 
 
 def _casts(words: tuple[str, ...]) -> bool:
@@ -82,7 +82,7 @@ def _casts(words: tuple[str, ...]) -> bool:
     """
     target = any(before == "to" and is_low(word) for before, word in pairwise(words))
     scales = not _SCALES.isdisjoint(words) and any(map(is_low, words))
-    return target or scales or {"mx", "rearrange"} <= set(words)
+    return target or scales or set(words).issuperset(("mx", "rearrange"))
 
 
 def _refined(symbol: Symbol, role: Role, words: frozenset[str]) -> Role:
@@ -101,11 +101,9 @@ def _transformer_engine(symbol: Symbol) -> Role:
     spaces = frozenset(word for part in symbol.path[1:-1] for word in split(part))
     if "normalization" in spaces:
         return Role.REDUCTION
-    if words & {"rht", "hadamard"} and not words & {"amax"}:  # rotated on the way to NVFP4
+    if words & {"rht", "hadamard"} and "amax" not in words:  # rotated on the way to NVFP4
         return Role.CAST_QUANTIZE
-    if {"block", "scaled"} <= words or {"partial", "cast"} <= words:
-        return Role.CAST_QUANTIZE
-    if words & {"amax"} or (words <= {"kernel", "bulk"} and "amax" in spaces):
+    if "amax" in words or (words <= {"kernel", "bulk"} and "amax" in spaces):
         return Role.AMAX_REDUCE
     if words & {"scale", "scaling", "swizzle", "unswizzle"}:
         return Role.CAST_QUANTIZE
