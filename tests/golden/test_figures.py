@@ -24,6 +24,7 @@ from fp8verify.kernels import decode
 from fp8verify.kernels.operators import OPERATORS
 from fp8verify.terms import KernelName, OpContext
 from tests.captures import CAPTURES, ROOT, UPDATE, report_of
+from tests.unit.test_classify import classified, names_and_operators
 from tests.unit.test_kernel_names import labelled_names
 from tests.unit.test_nvidia_spelling import spelled_names
 
@@ -126,8 +127,18 @@ def said_of(found: KernelName) -> str:
     operands = " × ".join(filter(None, (found.a, found.b)))  # noqa: RUF001
     said = (found.role.value, found.precision.value, found.library, operands, found.out)
     accumulation = {True: "fast", False: "exact"}.get(found.fast_accum)
-    scaling = found.scaling and found.scaling.value
-    return ", ".join(filter(None, (*said, scaling, accumulation)))
+    scaling, hint = (one and one.name.lower() for one in (found.scaling, found.hint))
+    return f"{', '.join(filter(None, (*said, scaling, accumulation, hint)))}; {found.reason}"
+
+
+def test_a_name_with_its_operator_is_explained_as_it_was() -> None:
+    found = {
+        f"{row['name'][:LONGEST]} by {row['operator']}({row['inputs']})": f"{said_of(kernel)}; "
+        f"by {kernel.source}, {kernel.conflict or 'undisputed'}"
+        for row in names_and_operators()
+        for kernel in (classified(row),)
+    }
+    assert_golden(HERE / "classified.jsonl", found)
 
 
 def jumbled(name: str) -> str:
