@@ -154,7 +154,7 @@ class _Reader:
         function = self.name()
         while not self.take("E"):
             self.type()
-        return function if self.take("s") else f"{function}()::{self.name()}"
+        return f"{function}()::{self.name()}"
 
     def component(self, prefix: str) -> str:
         """Read one part of a qualified name."""

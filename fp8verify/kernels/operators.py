@@ -127,7 +127,7 @@ UNKNOWN: Final = Operator()
 _NODE: Final = re.compile(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
 
 
-@lru_cache(1 << 12)
+@lru_cache(maxsize=4096)
 def find(name: str) -> Operator:
     """Return the row of an operator, an empty one if it is unknown; overloads share a row."""
     name = name.partition(".")[0]
