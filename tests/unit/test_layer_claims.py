@@ -39,6 +39,8 @@ def read(*lines: str) -> LogReading:
          "lm_head.w_out", "blocks.10.w1", "high_precision"),
         (["  'float8': {'filter_fqns': ['output', 'auto_filter_small_kn'], 'emulate': False}"],
          "model.output", "layers.0.auto_filter_small_kn", "high_precision"),
+        (["  num_layers ... 4", "  first_last_layers_bf16 ... True", "  fp8 ... hybrid"],
+         "decoder.layers.3.fc1", "decoder.layers.2.fc1", "high_precision"),
     ],
 )  # fmt: skip
 def test_a_line_about_layers_is_a_claim_for_them(
