@@ -141,9 +141,9 @@ class Source:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 yield line[:MAX_LINE].decode("utf-8", "replace") + "\n"
-            rest = rest[: MAX_LINE + 1]
+            rest = rest[:MAX_LINE]
         if rest:
-            yield rest[:MAX_LINE].decode("utf-8", "replace")
+            yield rest.decode("utf-8", "replace")
 
     def _unpacked(self, first: bytes) -> Iterator[bytes]:
         if first.startswith(GZIP_MAGIC):

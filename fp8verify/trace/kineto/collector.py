@@ -259,13 +259,12 @@ class Collector:
             return False
         return True
 
-    def event(self, data: bytes, scanned: Any) -> None:
+    def event(self, data: bytes, scanned: dict[str, Any]) -> None:
         """Take one event; what no decoder accepts is counted as skipped."""
-        fields = scanned if isinstance(scanned, dict) else {}
-        category = fields.get("cat")
-        if fields.get("ph") in ("B", "E"):
+        category, phase = scanned.get("cat"), scanned.get("ph")
+        if phase in ("B", "E"):
             self.skip()  # Kineto writes whole events; halves would have to be paired
-        elif category is None and fields.get("ph") not in ("X", None):
+        elif category is None and phase not in ("X", None):
             # Metadata ("M") and instant events have no category; a complete event needs one.
             self.events += 1
         elif isinstance(category, str) and category not in self._decoders.kinds:
@@ -324,13 +323,11 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
     """Return the fields of an event without those that are null or were NaN.
 
     Raises:
-        ValueError: no event.
+        ValueError: it is damaged.
         RecursionError: it is nested too deep.
     """
     text = data.decode("utf-8", "replace")
-    event = json.loads(text, strict=False, parse_constant=lambda _: None)
-    if not isinstance(event, dict):
-        raise ValueError("not an event")
+    event: dict[str, Any] = json.loads(text, strict=False, parse_constant=lambda _: None)
     if isinstance(event.get("args"), dict):
         event["args"] = _without_null(event["args"])
     return _without_null(event)

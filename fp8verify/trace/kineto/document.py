@@ -75,7 +75,7 @@ class EventSink(Protocol):
     def block(self, data: bytes) -> bool:
         """Take a JSON list of whole events; False if it does not decode as such."""
 
-    def event(self, data: bytes, scanned: Any) -> None:
+    def event(self, data: bytes, scanned: dict[str, Any]) -> None:
         """Take one event, given also as the standard library decoded it (text as Latin-1)."""
 
     def skip(self) -> None:
