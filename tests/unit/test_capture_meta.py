@@ -9,13 +9,14 @@ import pytest
 
 from fp8verify.capture.files import (
     UNOBSERVED,
+    blas_logs,
     census_remarks,
     declared_traces,
     notes_on_attachment,
     read_meta,
     read_ranks,
 )
-from fp8verify.capture.schema import ModuleRecord, RankMeta
+from fp8verify.capture.schema import ModuleRecord, RankMeta, WindowRecord
 from fp8verify.errors import InputError
 from tests.hand_built import present
 
@@ -83,7 +84,7 @@ def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:
     later = {"first": 3, "last": 4, "state": "complete", "trace": "rank3.w2.json"}
     outside = {"count": 2, "total_ns": 10, "median_ns": 5, "samples_ns": [5, 5]}
     second = {
-        **MINIMAL, "steps_seen": 40, "steps_outside": outside,
+        **MINIMAL, "steps_seen": 40, "steps_outside": outside, "naming": {"step": 5},
         "window": [WINDOW, later], "notes": ["a", "b"],
         "modules": [module, {**module, "fqn": "down"}], "api_calls": ["te.fp8_autocast"],
         "versions": {"torch": "2.9", "torchao": "0.14"},
@@ -96,8 +97,18 @@ def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:
     assert [window.last for window in joined.windows] == [12, 4]
     assert [one.fqn for one in joined.modules] == ["up", "down"]
     assert (joined.api_calls, joined.versions["torch"]) == (("te.fp8_autocast",), "2.13")
-    assert present(joined.steps_outside).count == 2
+    assert (present(joined.steps_outside).count, present(joined.naming).step) == (2, 5)
     assert declared_traces({3: joined}) == {"rank3.w2.json": 3}
+
+
+def test_no_log_outside_of_the_capture_is_read(tmp_path: Path) -> None:
+    names = ("rank0.log", None, "", ".", "..", "../rank0.log", "/etc/passwd")
+    windows = tuple(
+        WindowRecord(first=1, last=1, state="complete", trace=f"{at}.json", blas_log=name)
+        for at, name in enumerate(names)
+    )
+    meta = RankMeta(schema=1, rank=0, steps_seen=1, windows=windows)
+    assert blas_logs(tmp_path, {0: meta}) == {"0.json": tmp_path / "rank0.log"}
 
 
 def test_why_nothing_was_observed_is_told_of_exports_alone(tmp_path: Path) -> None:

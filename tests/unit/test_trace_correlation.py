@@ -184,17 +184,3 @@ def test_absurd_duration_is_counted_and_takes_no_time(duration: float) -> None:
     trace = read_bytes(as_document(events))
     assert trace.health.bad_durations == 1
     assert list(trace.kernels.duration_ns) == [10_500, 10_000, 10_000, 0]
-
-
-def test_an_empty_step_at_the_end_is_none() -> None:
-    full = [
-        annotation("ProfilerStep#1", 0, 100),
-        op("mm", 10, 20, 1),
-        launch(9, 16),
-        kernel("k", 50, 5, 9),
-    ]
-    trailing = annotation("ProfilerStep#2", 100, 1)
-    trace = read_bytes(as_document([*full, trailing]))
-    assert [step.number for step in trace.steps] == [1]
-    trace = read_bytes(as_document([*full, trailing, launch(10, 100.5)]))
-    assert [step.number for step in trace.steps] == [1, 2]
