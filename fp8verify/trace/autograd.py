@@ -81,7 +81,7 @@ class Autograd:
         for row in nodes:
             for thread in {ops.thread[maker] for maker in makers.get(ops.sequence[row], ())}:
                 hits[self.forward_id(row)][thread] += 1
-        ranked = {forward: counts.most_common(2) for forward, counts in hits.items() if counts}
+        ranked = {forward: counts.most_common(2) for forward, counts in hits.items()}
         return {
             forward: best[0][0]
             for forward, best in ranked.items()
@@ -162,7 +162,7 @@ class NamedOps:
 
     def _innermost(self, row: int, launch: int | None) -> int:
         """Return where to look from: the launch's place, if it is inside of the operator."""
-        if launch is None or launch == row:
+        if launch is None:
             return row
         return launch if row < 0 or row in self._outwards(launch) else row
 

@@ -278,7 +278,7 @@ def _period(order: array[int]) -> int:
         while length and order[place] != order[length]:
             length = longest[length - 1]
         longest[place] = length + (order[place] == order[length])
-    period = len(order) - longest[-1] if len(order) else 0
+    period = len(order) - longest[-1]
     return period if period > 1 and 2 * period <= len(order) else 0
 
 

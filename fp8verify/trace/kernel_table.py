@@ -255,10 +255,10 @@ def read(source: Source, how: Reading) -> Trace:
 def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, None]]:
     """Yield the kernels one after another, each call with the mean time of its row."""
     calls = sum(row.calls for row in rows.values())
-    begin = 0
+    kept, begin = min(calls, _MAX_CALLS), 0
     for name, row in rows.items():
-        count = max(1, row.calls if calls <= _MAX_CALLS else row.calls * _MAX_CALLS // calls)
-        for number in range(min(count, _MAX_CALLS)):
+        count = max(1, row.calls * kept // calls)
+        for number in range(count):
             end = begin + row.ns * (number + 1) // count - row.ns * number // count
             yield name, begin, end, 0, 0, None
             begin = end

@@ -324,7 +324,7 @@ def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> 
     lone = [
         start for start, number in export.called(_LAUNCH, failed=False) if number not in started
     ]
-    if not started or not lone:
+    if not started:
         return 0
     until = _FOREVER
     if not outstanding:

@@ -128,7 +128,7 @@ def read(source: Source, how: Reading) -> Trace:
     metadata = Metadata(trace)
     document = Document(Buffer(source, source.name), metadata.take, collector, how.block_size)
     is_json = document.read()
-    more = is_json and document.closed and document.more()
+    more = document.closed and document.more()
     if not document.is_trace:
         raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
     health = trace.health

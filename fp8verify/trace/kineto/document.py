@@ -266,7 +266,7 @@ class Document:
         data = self._buffer.data
         start = skip_space(data, start, end)
         # Joined from a view: a block is copied once.
-        if start >= end or sink.block(b"".join((b"[", memoryview(data)[start:end], b"]"))):
+        if sink.block(b"".join((b"[", memoryview(data)[start:end], b"]"))):
             return end
         repaired = _repaired(data[start:end])
         if repaired != data[start:end]:
