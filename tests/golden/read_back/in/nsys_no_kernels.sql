@@ -1,0 +1,2 @@
+.read ../nsys.sql
+DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL;
