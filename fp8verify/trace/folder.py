@@ -100,8 +100,6 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
     traces = [path for path in found if path not in logs] or logs
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in traces):
-        for path in where:
-            _refuse_captures(path)
         names = ", ".join(list(dict.fromkeys(path.name for path in probes))[:3])
         what = f"has files, but no trace: {names}" if names else "has no trace"
         raise NoTraceError(
@@ -177,7 +175,7 @@ def _probe(path: Path) -> Glance:
 
 
 def _candidates_in(path: Path) -> list[Path]:
-    """Return the files of a path; of a folder without any those of its direct subfolders."""
+    """Return the files of a path; of a folder without a trace its direct subfolders' as well."""
     if path.is_file():
         return [] if _OURS.search(path.name) else [path]
     if is_pipe(path):
@@ -187,7 +185,7 @@ def _candidates_in(path: Path) -> list[Path]:
         )
     with reading(str(path)):
         traces = _trace_files(path)
-        if not traces:
+        if not any(_counts(file, _probe(file)) for file in traces):
             _refuse_captures(path)
             for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
                 if child.name != _NO_RANKS:
