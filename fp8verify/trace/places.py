@@ -81,10 +81,8 @@ def is_pipe(text: str | Path) -> bool:
 
 def comes_through_pipe(paths: Sequence[str | Path]) -> bool:
     """Whether the one path that was given is standard input or a pipe."""
-    if len(paths) != 1:
-        return False
-    with reading(str(paths[0])):
-        return is_pipe(paths[0])
+    with reading(str(*paths[:1])):
+        return len(paths) == 1 and is_pipe(paths[0])
 
 
 def is_remote(path: Path) -> bool:

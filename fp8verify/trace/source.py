@@ -165,8 +165,7 @@ class Source:
         while data or (data := self._file.read(READ_SIZE)):
             if inflater.eof:
                 if not data.lstrip(b"\0"):  # tar and tape padding
-                    data = b""
-                    continue
+                    break
                 inflater = inflate.decompressobj(wbits=31)
                 members += 1
                 # Members that hold next to nothing, each of which takes time.

@@ -163,7 +163,7 @@ def mark_steps(columns: Columns) -> str | None:
     return kind
 
 
-_NO_OPERATOR = (-1, -1)
+_NO_OPERATOR: tuple[int, ...] = ()
 # A thread with this share of the operators is one of the run's.
 _MANY = 0.05
 
@@ -189,7 +189,7 @@ def whole_steps(
         if 0 <= place < len(whole):
             whole[place] = False
     rows, kernels = _counted(columns, op_rows, steps)
-    most: dict[tuple[int, int], float] = {}
+    most: dict[tuple[int, ...], float] = {}
     for (key, step), launched in kernels.items():
         most[key] = max(most.get(key, 0), launched / rows[key, step])
     for (key, step), called in rows.items():
@@ -207,7 +207,7 @@ def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:
     )
 
 
-_Counts = Counter[tuple[tuple[int, int], int]]
+_Counts = Counter[tuple[tuple[int, ...], int]]
 
 
 def _counted(columns: Columns, op_rows: array[int], steps: array[int]) -> tuple[_Counts, _Counts]:
@@ -217,7 +217,7 @@ def _counted(columns: Columns, op_rows: array[int], steps: array[int]) -> tuple[
     """
     ops = columns.ops
     places = _places(columns.steps, ops.start)
-    keys = list(zip(ops.name, ops.inputs, strict=True))
+    keys: list[tuple[int, ...]] = list(zip(ops.name, ops.inputs, strict=True))
     rows = Counter(pair for pair in zip(keys, places, strict=True) if pair[1] >= 0)
     kernels: _Counts = Counter()
     for op_row, step in zip(op_rows, steps, strict=True):

@@ -26,7 +26,7 @@ from fp8verify.logs.losses import read_losses
 from fp8verify.logs.statements import LogReading, phase_at
 from fp8verify.terms import OpContext
 from fp8verify.trace import Trace, find_traces, read_open_trace, read_trace
-from fp8verify.trace.places import run_name
+from fp8verify.trace.places import comes_through_pipe, run_name
 from fp8verify.trace.readers import glance_at
 from fp8verify.trace.tables import Launch
 from tests.captures import UPDATE
@@ -230,6 +230,7 @@ def test_which_files_of_a_folder_are_traces_of_which_rank(tmp_path: Path) -> Non
 def test_a_run_is_called_by_its_paths() -> None:
     names = json.loads((HERE / "run_names.json").read_text())
     assert {paths: run_name(paths.split()) for paths in names} == names
+    assert [paths for paths in names if comes_through_pipe(paths.split())] == ["-", "/dev/stdin"]
 
 
 def test_every_field_of_a_record_holds_what_it_held() -> None:
