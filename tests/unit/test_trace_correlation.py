@@ -163,14 +163,6 @@ def test_backward_shows_on_any_enclosing_operator(
     assert row.op.backward is backward
 
 
-def test_tensor_lists_have_no_shape_of_their_own() -> None:
-    dims = [[[4, 4], [8]], [16, 2], []]
-    events = [op("aten::cat", 0, 9, 1, **{"Input Dims": dims}), launch(9, 3), kernel("k", 4, 1, 9)]
-    row = only(events)
-    assert row.op is not None
-    assert row.op.dims == ((), (16, 2), ())
-
-
 def test_order_of_the_file_does_not_matter() -> None:
     events = sample()
     expected = sorted(rows(events), key=lambda row: row.name)
