@@ -247,8 +247,8 @@ class Document:
     def _cut(self) -> int:
         """Return where the last whole event of the window ends, 0 if no boundary is known."""
         data, start = self._buffer.data, self._buffer.pos
-        if self._separator and (cut := data.rfind(self._separator, start)) >= 0:
-            return cut + 1
+        if self._separator and (cut := data.rfind(self._separator, start) + 1):
+            return cut
         self._separator = self._learn()
         return data.rfind(self._separator, start) + 1 if self._separator else 0
 
