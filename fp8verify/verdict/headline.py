@@ -99,6 +99,13 @@ def too_few_whole(summary: RankSummary) -> str:
     return f"{ran(summary)}, but only {whole} of {steps} steps can be judged (the trace is damaged)"
 
 
+def missed(summary: RankSummary, expected: ExpectedReport) -> str:
+    """Say that less ran in low precision than was to, and nothing says where."""
+    formats, measured = low_precision_name(summary.kernels), expected.measured_share_of_flops
+    wanted = about(expected.share_of_flops)
+    return f"{about(measured)} of GEMM FLOPs ran in {formats}, where {wanted} was expected"
+
+
 def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> str:
     """Say that less ran in low precision than a share, and the largest cause.
 

@@ -289,6 +289,9 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
         return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause)
     if summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
+    # Nothing known leads here: the part that lacks it, or the count of its layers, is a shortfall.
+    if expected is not None and not expected.is_met:
+        return Opinion(Verdict.INCONCLUSIVE, headline.missed(summary, expected))
     return Opinion(Verdict.ACTIVE, headline.active(summary, known))
 
 

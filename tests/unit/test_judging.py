@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from fp8verify import Policy, Report, assert_fp8_active, assert_gemm_precision, inspect
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
-from fp8verify.report.model.parts import Finding
+from fp8verify.report.model.parts import ExpectedReport, Finding
 from fp8verify.report.tables import format_finding
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, gated, regressions
-from fp8verify.verdict.judge import judge, with_exit_code
+from fp8verify.verdict.headline import RankSummary
+from fp8verify.verdict.judge import judge, judge_rank, with_exit_code
 from tests.hand_built import BF16, BF16_KERNEL, CLAIM, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"
@@ -182,3 +183,16 @@ def test_every_form_names_the_rank_of_a_finding(form: str, tmp_path: Path) -> No
     assert (found.ranks, found.per_rank) == ((1,), True)
     assert not found.message.startswith("rank")
     assert "rank 1: 3.2%" in " ".join(render(report, form).split())
+
+
+def test_less_than_was_expected_is_not_active_though_nothing_accounts_for_it(
+    build: TraceBuilder,
+) -> None:
+    report = build.linear(64, 48, 16, fp8=True).report()
+    expected = ExpectedReport(
+        share_of_flops=0.9, measured_share_of_flops=0.7, left_out=(), stated=True
+    )
+    rank = replace(report.ranks[0], expected=expected)
+    opinion = judge_rank(RankSummary(rank, report.measure), Policy())
+    said = "70% of GEMM FLOPs ran in FP8, where 90% was expected"
+    assert opinion[:2] == ("INCONCLUSIVE", said)
