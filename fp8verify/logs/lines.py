@@ -41,20 +41,13 @@ class Line(NamedTuple):
 
     def above(self) -> Iterator[str]:
         """Yield the lines before this one, the nearest first, as far as a dump may reach."""
-        at, least = self.start - 1, max(0, self.start - _CONTEXT)
-        while at > least:
-            start = self.block.rfind(b"\n", least, at) + 1 or least
-            yield self.block[start:at].decode("utf-8", "replace")
-            at = start - 1
+        lines = self.block[max(0, self.start - _CONTEXT) : self.start].split(b"\n")[:-1]
+        yield from (line.decode("utf-8", "replace") for line in reversed(lines))
 
     def below(self) -> Iterator[str]:
         """Yield the lines after this one, as far as a dump may reach."""
-        at, most = self.end + 1, min(len(self.block), self.end + _CONTEXT)
-        while at < most:
-            end = self.block.find(b"\n", at, most)
-            end = most if end < 0 else end
-            yield self.block[at:end].decode("utf-8", "replace")
-            at = end + 1
+        lines = self.block[self.end : self.end + _CONTEXT].split(b"\n")[1:]
+        yield from (line.decode("utf-8", "replace") for line in lines)
 
 
 def uncolored(text: str) -> str:

@@ -100,7 +100,6 @@ def scan_losses(lines: Iterable[str]) -> LossSeries | None:
     step, as nanoGPT's: of the two the one with more steps counts.
     """
     found: dict[str, LossSeries] = {}
-    counted = set()
     patterns = _patterns(frameworks())
     left = patterns
     for raw in lines:
@@ -114,10 +113,9 @@ def scan_losses(lines: Iterable[str]) -> LossSeries | None:
             left = [one for one in patterns if name == PLAIN or one[0] in found]
         step = _step(match)
         if step is None:
-            counted.add(name)
+            found[name] = found[name]._replace(counted=True)
         _take(found[name], step, line, _value(match["loss"]))
-    longest = max(found.values(), key=lambda series: len(series.points), default=None)
-    return longest and longest._replace(counted=longest.framework in counted)
+    return max(found.values(), key=lambda series: len(series.points), default=None)
 
 
 def _take(series: LossSeries, step: int | None, line: str, loss: float) -> None:

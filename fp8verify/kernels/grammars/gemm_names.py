@@ -159,7 +159,7 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     if (types.a or types.b) and not doubtful:
         return types
     letters = (match["letter"] for word in words if (match := _LETTERED.fullmatch(word)))
-    element = None if types.a or types.b else _LETTERS.get(next(letters, None) or "")
+    element = None if types.a else _LETTERS.get(next(letters, None) or "")
     return both(element) if element or symbol.is_identifier else _parameters(symbol)
 
 
