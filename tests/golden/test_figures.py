@@ -155,7 +155,7 @@ def test_every_part_of_a_name_is_explained_as_it_was() -> None:
 
 def test_names_whose_parts_are_in_other_places_mean_what_they_did() -> None:
     found = {name: decode(name) for name in map(jumbled, names_of_kernels())}
-    said = {name[:120]: f"{n.role.value}, {n.precision.value}" for name, n in found.items()}
+    said = {f"{k[:120]} {len(k)}": f"{n.role.value}, {n.precision.value}" for k, n in found.items()}
     assert_golden(HERE / "jumbled_names.jsonl", said)
 
 
