@@ -56,8 +56,7 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     """Note the time and the thread of each launch; a graph's, of many kernels, is none."""
     calls, kernels, shared = columns.calls, columns.kernels, Counter(launch_rows)
-    numbers = [thread[1] if isinstance(thread, tuple) else -1 for thread in columns.threads]
-    threads = [n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for n in numbers]
+    threads = [n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for _, n in columns.threads]
     rows = [row if row >= 0 and shared[row] == 1 else -1 for row in launch_rows]
     base = columns.base_ns
     kernels.launch_ns = array("q", [calls.start[row] + base if row >= 0 else -1 for row in rows])
@@ -167,8 +166,6 @@ def _clear_bad_durations(columns: Columns) -> int:
     begun, limit = (columns.ops.start, columns.calls.start, starts), _ONE_HOUR_NS
     if columns.last_end:
         limit = max(columns.last_end, max(starts, default=0)) - min(map(min, filter(len, begun)))
-    if min(durations, default=0) >= 0 and max(durations, default=0) <= limit:
-        return 0
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
     for row in bad:
         durations[row] = 0
