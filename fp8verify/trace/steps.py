@@ -59,7 +59,7 @@ def _series(ranges: Iterable[tuple[Step, int]]) -> list[list[Step]]:
     A range continues the series of its thread, or else of its number, of those that have ended.
     """
     series: list[tuple[list[Step], int]] = []
-    for step, thread in sorted(ranges, key=lambda one: (one[0].start_ns, -one[0].end_ns)):
+    for step, thread in sorted(ranges, key=lambda one: one[0].start_ns):
         ended = [one for one in series if one[0][-1].end_ns <= step.start_ns]
         best = max(
             ended,
