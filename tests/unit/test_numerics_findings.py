@@ -189,7 +189,7 @@ def test_scalars_keep_a_layer_that_is_all_nan() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        {"kind": "grad_output", "flushed": 0.009}, {"sqnr_db": 20.1},
+        {"kind": "grad_output", "flushed": 0.009}, {"sqnr_db": 20.1}, {"sqnr_db": None},
         {"sqnr_db": 22.1, "scaling": "mxfp8"},
         {"sqnr_db": 20.1, "scaling": "mxfp8", "format": "e5m2"}, {"kind": "weight", "amax": 399.0},
         {"kind": "grad_output", "format": "e5m2", "rms": 4.0 / 2**14},
@@ -283,6 +283,7 @@ SCALES: dict[str, tuple[dict[str, Any], str]] = {
     "a history of no step": (scale(1.0, 1.0, []), ""),
     "with a margin": (scale(SOUND / 2, SOUND / 2, STEADY, margin=1), ""),
     "never updated": ({"slots": [slot(1.0, 1.0, STEADY)]}, "scale-stuck"),
+    "of a history that just began": ({"slots": [slot(1.0, 1.0, STEADY[:3])]}, ""),
     "never rolled": (
         {"slots": [slot(1.0, 1.0, [], staged=3.0, staged_before=2.0)]}, "scale-stuck"),
     "clipped by half": (
@@ -492,8 +493,9 @@ def test_clipping_and_zeros_of_one_tensor_get_one_advice() -> None:
 
 def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> None:
     (finding,) = found(facts_of(all_layers(saturated=0.1)))
-    assert finding.code == "saturates"
-    assert "margin" not in finding.hint
+    assert (finding.code, "margin" in finding.hint) == ("saturates", False)
+    (finding,) = found(facts_of(all_layers(saturated=0.1, scaling="mxfp8")))
+    assert "RCEIL" in finding.hint
 
 
 @pytest.mark.parametrize(
