@@ -263,4 +263,4 @@ def _finding(cause: str, remedy: str, figure: str) -> Finding:
 
 
 def _ms(time_us: float, sign: str = "") -> str:
-    return f"{time_us / 1000:{sign}.2f} ms"
+    return f"{round(time_us / 1000, 2) + 0.0:{sign}.2f} ms"  # never -0.00
