@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +19,7 @@ from fp8verify.trace.source import Source
 
 # A longer line comes in pieces, so memory is bounded.
 MAX_LINE_BYTES = 1_000_000
-BLOCK_BYTES = 4_000_000
+_PIECES = 32  # of an unpacked file that are read as one, a few megabytes
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
 _COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
@@ -131,12 +131,10 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
     lower = data.lower()
     counted = at = 0
     while hit := gate.search(lower, at):
-        start = max(at, lower.rfind(b"\n", at, hit.start()) + 1)
-        end = hit.end()
+        start, at = lower.rfind(b"\n", at, hit.start()) + 1, hit.end()
         number += data.count(b"\n", counted, start)
         counted = start
-        yield Line(number, data[start:end].decode("utf-8", "replace"), data, start, end)
-        at = end + 1
+        yield Line(number, data[start:at].decode("utf-8", "replace"), data, start, at)
 
 
 def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
@@ -146,14 +144,9 @@ def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
             if not cast("Any", file).peek(1):
                 return
             source = Source(file, path.name, path)
-            held, size = [], 0
-            for piece in source:
-                held.append(piece.replace(b"\0", b""))
-                size += len(piece)
-                if size >= BLOCK_BYTES:
-                    yield b"".join(held)
-                    held, size = [], 0
-            yield b"".join(held)
+            pieces = iter(source)
+            while block := b"".join(islice(pieces, _PIECES)):
+                yield block.replace(b"\0", b"")
             if source.damage is not None and not source.head:
                 raise _unreadable(path, EOFError(source.damage))
             if source.damage is not None:
