@@ -207,14 +207,15 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
         return f"{ran(summary)}, but {shortfall}"
     others = [row for row in proof.rows if not row.short]
     is_part = 0 < len(others) < len(proof.rows)
-    return f"{shortfall}; {_did(proof.coordinate, others)}" if is_part else shortfall
+    return f"{shortfall}; {_did(proof, others)}" if is_part else shortfall
 
 
-def _did(coordinate: str, rows: Sequence[ProofRow]) -> str:
+def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
     low, total = sum(row.low for row in rows), sum(r.low + r.high + r.unknown for r in rows)
     did = "all did" if low == total else f"{low} of {total} did"
     named = _values([row.value for row in rows])
-    where = counted(rows, "other") if coordinate == "micro-batch" else named
+    number = len(rows) + (proof.left_out if low == total else 0)
+    where = counted(number, "other") if proof.coordinate == "micro-batch" else named
     return f"in {where}{',' if did[0].isdigit() else ''} {did}"
 
 
