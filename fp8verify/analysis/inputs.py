@@ -60,7 +60,7 @@ _HAND_WRITTEN: Final = ("Triton", "unknown")
 _SAYS_LOW: Final = re.compile(r"fp8|float[48]|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
 _LISTS: Final = frozenset({"TensorList", "GenericList"})
 _HIGH_TYPES: Final = {"BFloat16": 2, "Half": 2, "float": 4}  # with their bytes
-_SIDES, _DIMS, _INPUTS = range(1, 1 << 32), range(6), 16
+_LARGEST, _DIMS, _INPUTS = 1 << 32, 5, 16
 
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
@@ -108,7 +108,7 @@ def _tensors(op: OpContext) -> list[tuple[str, Shape]]:
     return [
         (text.rpartition("::")[2], dims)
         for text, dims in zip(op.types[:_INPUTS], op.dims, strict=False)
-        if len(dims) in _DIMS and all(side in _SIDES for side in dims)
+        if len(dims) <= _DIMS and all(0 < side < _LARGEST for side in dims)
     ]
 
 

@@ -18,7 +18,7 @@ from fp8verify.trace.places import open_binary
 from fp8verify.trace.source import Source
 
 # A longer line comes in pieces, so memory is bounded.
-MAX_LINE_BYTES = 1_000_000
+MAX_LINE_BYTES = 1 << 20
 _PIECES = 32  # of an unpacked file that are read as one, a few megabytes
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15

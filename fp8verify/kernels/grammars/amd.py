@@ -101,7 +101,7 @@ def _ck_role(symbol: Symbol) -> Role:
     entry = symbol.base == "kentry"
     names = [argument.name for argument in symbol.tree.args] if entry else [symbol.base]
     words = {word for name in names for word in split(name)}
-    if words.issuperset(("bwd", "weight")):
+    if {"bwd", "weight"} <= words:
         return Role.CONV
     role = first_of(_CK_ROLES, words) or Role.OTHER
     return Role.GROUPED_GEMM if role is Role.GEMM and words & {"moe", "grouped"} else role

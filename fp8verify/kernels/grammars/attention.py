@@ -49,7 +49,7 @@ def by_words(symbol: Symbol) -> KernelName | None:
     names = (
         bool(words & _WORDS)
         or ordered[:1] == ("pa",)
-        or words.issuperset(("prefill", "kv"))
+        or words >= {"prefill", "kv"}
         or ("flash" in words and words & _PASSES)
         or ("bwd" in words and words & _BACKWARD)
     )

@@ -82,7 +82,7 @@ def _casts(words: tuple[str, ...]) -> bool:
     """
     target = any(before == "to" and is_low(word) for before, word in pairwise(words))
     scales = not _SCALES.isdisjoint(words) and any(map(is_low, words))
-    return target or scales or set(words).issuperset(("mx", "rearrange"))
+    return target or scales or {"mx", "rearrange"} <= set(words)
 
 
 def _refined(symbol: Symbol, role: Role, words: frozenset[str]) -> Role:

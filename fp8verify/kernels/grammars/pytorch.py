@@ -161,7 +161,7 @@ def _fused(kind: str, words: frozenset[str]) -> Role:
     if "clamp" in words and words & casts:
         return Role.CAST_QUANTIZE
     # What is fused with a scaled_mm, which no compiler writes itself, makes its inputs.
-    if words.issuperset(("scaled_mm", "to", "copy")):
+    if {"scaled_mm", "to", "copy"} <= words:
         return Role.CAST_QUANTIZE
     if kind in ("red", "per", "split_scan"):
         return Role.AMAX_REDUCE if "abs" in words and words & _AMAX else Role.REDUCTION
