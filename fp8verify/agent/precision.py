@@ -269,8 +269,7 @@ def _te_module(module: Any) -> Promise:
     formats = dict.fromkeys(LEGS, known.format) | dict.fromkeys(_high_legs(recipe), HIGH)
     gradients = _format_name(recipe) in ("HYBRID", "E4M3", "E5M2")
     return _promise(formats, name)._replace(
-        scaling=_words(recipe, known),
-        gradients=formats_of(recipe)[1].name if gradients else None,
+        scaling=_words(recipe, known), gradients=formats_of(recipe)[1].name if gradients else None
     )
 
 

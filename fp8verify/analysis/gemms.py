@@ -9,14 +9,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.analysis import legs, pairing
 from fp8verify.analysis.inputs import settle_by_inputs
-from fp8verify.analysis.kinds import (
-    Gemm,
-    GemmShape,
-    Kind,
-    Kinds,
-    KindTotal,
-    gemm_shape,
-)
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import Leg, Precision, Role, Scaling, fp8_share, low_precision_share

@@ -13,14 +13,7 @@ from typing import Any
 
 import click
 
-from fp8verify.cli.options import (
-    FiniteFloat,
-    emit,
-    flag,
-    form_option,
-    output_option,
-    valued,
-)
+from fp8verify.cli.options import FiniteFloat, emit, flag, form_option, output_option, valued
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight import RECIPES, doctor
 from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, to_text

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     text="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
 )
 @flag(
-    "--breakdown",
-    text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis).",
+    "--breakdown", text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis)."
 )
 @report_options
 def inspect_command(

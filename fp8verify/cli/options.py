@@ -160,10 +160,7 @@ attach_options = added(
         text="Have cuBLASLt log its products in each window: the library's own word for the types "
         "of each GEMM that it computes. Other kernels (CUTLASS, Triton) are not in its log.",
     ),
-    flag(
-        "--no-shapes",
-        text="Do not record operator shapes: windows need less memory and time.",
-    ),
+    flag("--no-shapes", text="Do not record operator shapes: windows need less memory and time."),
     flag(
         "--debug",
         text="Write what the agent did, with tracebacks, into the capture: debug.*.log. "

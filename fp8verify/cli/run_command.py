@@ -134,11 +134,7 @@ def _parse_verdicts(
     return names
 
 
-@click.command(
-    "run",
-    cls=RunCommand,
-    context_settings={"allow_interspersed_args": False},
-)
+@click.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})
 @attach_options
 @flag(
     "--numerics",
