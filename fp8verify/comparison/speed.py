@@ -82,7 +82,7 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
         interval=interval and (round(interval[0], 4), round(interval[1], 4)),
         steps_needed=_needed(before.times, after.times, steps * work) if undecided else None,
         step_speedup=round(steps, 4),
-        busy_speedup=round(before.busy / after.busy * work, 4),
+        busy_speedup=round(before.busy / after.busy * work, 4) if after.busy > 0 else None,
         gemm_speedup=round(gemms[0] / gemms[1] * work, 4) if gemms[1] > 0 else None,
     )
 

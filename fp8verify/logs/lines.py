@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +19,7 @@ from fp8verify.trace.source import Source
 
 # A longer line comes in pieces, so memory is bounded.
 MAX_LINE_BYTES = 1 << 20
-_PIECES = 32  # of an unpacked file that are read as one, a few megabytes
+BLOCK_BYTES = 4 << 20
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
 _COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
@@ -144,9 +144,14 @@ def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
             if not cast("Any", file).peek(1):
                 return
             source = Source(file, path.name, path)
-            pieces = iter(source)
-            while block := b"".join(islice(pieces, _PIECES)):
-                yield block.replace(b"\0", b"")
+            held, size = [], 0
+            for piece in source:
+                held.append(piece.replace(b"\0", b""))
+                size += len(piece)
+                if size >= BLOCK_BYTES:
+                    yield b"".join(held)
+                    held, size = [], 0
+            yield b"".join(held)
             if source.damage is not None and not source.head:
                 raise _unreadable(path, EOFError(source.damage))
             if source.damage is not None:

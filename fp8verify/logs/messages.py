@@ -15,6 +15,7 @@ import msgspec
 from fp8verify.logs.lines import uncolored
 
 MAX_MESSAGE = 4096
+_MAX_DUMP = 1 << 16  # of a line that is no JSON
 _MAX_PREFIXES = 16
 _MAX_NESTING = 3
 # Source code and wrapped help texts are indented this far; what programs print is not.
@@ -152,7 +153,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _messages(text: str, depth: int = 0) -> Iterator[Message]:
-    text = uncolored(text).rstrip()
+    text = uncolored(text[: None if "{" in text[:200] else _MAX_DUMP]).rstrip()
     at, strong, denied, named, rank = _prefix(text)
     body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:

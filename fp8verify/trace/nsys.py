@@ -139,7 +139,7 @@ def open_export(source: Source) -> Iterator[Export]:
                     raise InputError(reason, "Pack it again.")
             yield stack.enter_context(closing(Export(path)))
     except (sqlite3.Error, OverflowError, UnicodeError) as error:
-        reason = clean(str(error))[:200].rstrip(".")
+        reason = clean(str(error))[:200].rstrip(".") or type(error).__name__
         raise InputError(
             f"{source.name} cannot be read as a SQLite file: {reason}.",
             "It is damaged or was not finished: export it again with the tool that made it.",

@@ -97,7 +97,7 @@ def is_shared(path: Path) -> bool:
 
 def by_number(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts names by the numbers in them: `trace_2` before `trace_10`."""
-    return [(int(part[:18]) if part.isdecimal() else 0, part) for part in _NUMBERS.split(name)]
+    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _NUMBERS.split(name)]
 
 
 def expand(text: str | Path) -> list[Path]:

@@ -188,7 +188,7 @@ class Source:
         """Yield what the frames of a zstd file hold."""
         with requires("zstandard", f"{self.name}, which is packed with zstd,"):
             import zstandard
-        reader = zstandard.ZstdDecompressor().stream_reader(
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
             cast("IO[bytes]", self._file), read_across_frames=True, read_size=READ_SIZE
         )
         try:

@@ -150,13 +150,13 @@ def mark_steps(columns: Columns) -> str | None:
         if ops.inputs[row] < 0:
             name = called[ops.name[row]]
             number = _NUMBER.search(name)
-            step = Step(int(number[0]) if number else 1, ops.start[row], ops.end[row])
+            step = Step(int(number[0]) if number else -1, ops.start[row], ops.end[row])
             ranges[_DIGITS.sub("#", name)].append((step, ops.thread[row]))
     series = [(steps, kind) for kind, alike in ranges.items() for steps in _series(alike)]
     if not series:
         return None
     steps, kind = max(series, key=lambda one: _covered(one[0]))
-    if len({step.number for step in steps}) < len(steps):
+    if len({step.number for step in steps} - {-1}) < len(steps):
         steps = [replace(step, number=number) for number, step in enumerate(steps, 1)]
     columns.steps = steps
     columns.step_names |= {n for n, name in called.items() if _DIGITS.sub("#", name) == kind}

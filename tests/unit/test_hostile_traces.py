@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fp8verify import inspect
+from fp8verify import Verdict, inspect
 from fp8verify.errors import InputError
-from fp8verify.trace import nsys, read_trace, source
+from fp8verify.trace import build, nsys, read_trace, source
 from fp8verify.trace.kineto import document as buffer
 from tests.hand_built import BF16_KERNEL, FP8_KERNEL, TraceBuilder
 from tests.other_tools import PROCESS
@@ -95,6 +95,21 @@ def test_an_entry_of_many_objects_is_refused(
     )
     with pytest.raises(InputError, match=r"single entry of more than 1 MB|no list of events"):
         read_trace(path)
+
+
+def test_of_endless_kernel_names_the_first_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_MOST_NAMES", 3)
+    trace = TraceBuilder()
+    for number in range(6):
+        trace.launch(f"{BF16_KERNEL}_{number}")
+    path = trace.write(tmp_path / "trace.json")
+    found = read_trace(path)
+    assert len(found.names) == 4
+    assert len(found.kernels) == 6
+    assert not found.health.complete
+    assert inspect(path).verdict is Verdict.INCONCLUSIVE
 
 
 HOSTILE = "a\x1b[31m\x9b\u202e\u2066\u2028\n::error file=x::y##[error]\ud800"

@@ -163,6 +163,14 @@ def test_backward_shows_on_any_enclosing_operator(
     assert row.op.backward is backward
 
 
+def test_tensor_lists_have_no_shape_of_their_own() -> None:
+    dims = [[[4, 4], [8]], [16, 2], []]
+    events = [op("aten::cat", 0, 9, 1, **{"Input Dims": dims}), launch(9, 3), kernel("k", 4, 1, 9)]
+    row = only(events)
+    assert row.op is not None
+    assert row.op.dims == ((), (16, 2), ())
+
+
 def test_order_of_the_file_does_not_matter() -> None:
     events = sample()
     expected = sorted(rows(events), key=lambda row: row.name)
@@ -176,3 +184,17 @@ def test_absurd_duration_is_counted_and_takes_no_time(duration: float) -> None:
     trace = read_bytes(as_document(events))
     assert trace.health.bad_durations == 1
     assert list(trace.kernels.duration_ns) == [10_500, 10_000, 10_000, 0]
+
+
+def test_an_empty_step_at_the_end_is_none() -> None:
+    full = [
+        annotation("ProfilerStep#1", 0, 100),
+        op("mm", 10, 20, 1),
+        launch(9, 16),
+        kernel("k", 50, 5, 9),
+    ]
+    trailing = annotation("ProfilerStep#2", 100, 1)
+    trace = read_bytes(as_document([*full, trailing]))
+    assert [step.number for step in trace.steps] == [1]
+    trace = read_bytes(as_document([*full, trailing, launch(10, 100.5)]))
+    assert [step.number for step in trace.steps] == [1, 2]

@@ -203,7 +203,7 @@ def _process(thread: Any) -> Hashable:
 
 
 def _in_order(process: Hashable) -> tuple[int, str]:
-    return (process if isinstance(process, int) else 0), str(process)
+    return (process if isinstance(process, int) else -1), str(process)
 
 
 def part_of(columns: Columns, process: Hashable, devices: set[int]) -> Columns:
