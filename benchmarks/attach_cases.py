@@ -28,7 +28,9 @@ from fp8verify.capture.files import read_ranks
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-sys.path.append(str(ROOT / "build" / "libraries"))  # timm, see scripts/test_libraries.sh
+sys.path.append(
+    str(ROOT / "build" / "libraries")
+)  # timm, see scripts/test_libraries.sh
 
 from benchmarks.harness import SPARE_MB, pair  # noqa: E402
 
@@ -44,7 +46,10 @@ LIBRARIES = (
     "schedulefree",
     "torchao",
 )
-LOOPS, SCRIPTS = ROOT / "benchmarks" / "attach", ROOT / "tests" / "integration" / "scripts"
+LOOPS, SCRIPTS = (
+    ROOT / "benchmarks" / "attach",
+    ROOT / "tests" / "integration" / "scripts",
+)
 REAL = LOOPS / "libraries.py"
 SEEN = LOOPS / "seen.py"
 WAYS = ("", "--layers", "--numerics", "--every 4 --window 1 --numerics")
@@ -76,7 +81,9 @@ class Case(NamedTuple):
             return self.needs
         if script.parent != LOOPS:
             return "-"
-        first = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").split("\n")
+        first = (
+            ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+        ).split("\n")
         return re.split(r"[:(]", first[0])[0].strip().rstrip(".")
 
 
@@ -97,23 +104,46 @@ CASES = (
     Case("optimizers in backward", (LOOPS / "step_in_backward.py",)),
     Case("three runs in one process", (LOOPS / "sweep.py",), "6-7"),
     Case("Fabric, measured FLOPs", (LOOPS / "litgpt.py",), needs="lightning"),
-    Case("Lightning's Trainer", (LOOPS / "lightning_autoencoder.py",), needs="lightning"),
+    Case(
+        "Lightning's Trainer", (LOOPS / "lightning_autoencoder.py",), needs="lightning"
+    ),
     Case("transformers' Trainer", (LOOPS / "run_clm.py",), needs="transformers"),
     Case(
         "accelerate launch",
         (*ACCELERATE, LOOPS / "accelerate_accumulation.py"),
         needs="accelerate",
     ),
-    Case("DeepSpeed's engine", (*TORCHRUN, "1", LOOPS / "deepspeed_cifar.py"), needs="deepspeed"),
+    Case(
+        "DeepSpeed's engine",
+        (*TORCHRUN, "1", LOOPS / "deepspeed_cifar.py"),
+        needs="deepspeed",
+    ),
     Case("float8 by torchao", (LOOPS / "float8.py",), needs="torchao"),
-    Case("own profiler after the window", (SELF_PROFILING, "after", "theirs.json"), "4-6"),
-    Case("crash inside the window", (SCRIPTS / "loop.py", "--at", "4", "raise ValueError(step)")),
-    Case("sys.exit before the window", (SCRIPTS / "loop.py", "--at", "2", "sys.exit(4)")),
+    Case(
+        "own profiler after the window", (SELF_PROFILING, "after", "theirs.json"), "4-6"
+    ),
+    Case(
+        "crash inside the window",
+        (SCRIPTS / "loop.py", "--at", "4", "raise ValueError(step)"),
+    ),
+    Case(
+        "sys.exit before the window", (SCRIPTS / "loop.py", "--at", "2", "sys.exit(4)")
+    ),
     Case("killed", (SCRIPTS / "loop.py", "--at", "6", "os.kill(os.getpid(), 9)")),
     Case("21 language models", (REAL, "transformers"), "3-4", "transformers"),
     Case("the same, compiled", (REAL, "transformers_compiled"), "3-4", "transformers"),
-    Case("Llama by Inductor, full graph", (REAL, "transformers_inductor"), "3-4", "transformers"),
-    Case("step and optimizer compiled", (REAL, "step_with_optimizer"), "3-4", "transformers"),
+    Case(
+        "Llama by Inductor, full graph",
+        (REAL, "transformers_inductor"),
+        "3-4",
+        "transformers",
+    ),
+    Case(
+        "step and optimizer compiled",
+        (REAL, "step_with_optimizer"),
+        "3-4",
+        "transformers",
+    ),
     Case("LoRA, eager and compiled", (REAL, "peft"), "3-4", "peft"),
     Case("SFTTrainer", (REAL, "trl"), "3-4", "trl"),
     Case("Accelerator, accumulation", (REAL, "accelerate"), "3-4", "accelerate"),
@@ -147,11 +177,16 @@ def recorded(capture: Path) -> str:
 def compare(case: Case, folder: Path) -> tuple[str, list[str]]:
     """Run a case both ways; return its row of the table and what differs."""
     witness = isinstance(case.command[0], Path) and case.command[0] != SEEN
-    options = (*case.options, *(() if "--every" in case.options else ("--steps", case.window)))
+    options = (
+        *case.options,
+        *(() if "--every" in case.options else ("--steps", case.window)),
+    )
     plain, ours = pair(folder, *case.command, options=options, witness=witness)
     if "--every" in case.options:
         ours = replace(ours, stderr=VERDICT.sub("", ours.stderr))
-    found = plain.differences(ours, spare_mb=SPARE_MB + MB_OF_EVENTS * packed_mb(folder))
+    found = plain.differences(
+        ours, spare_mb=SPARE_MB + MB_OF_EVENTS * packed_mb(folder)
+    )
     if case.needs in LIBRARIES and plain.code:
         found.append(f"the training itself failed: {plain.stderr[-2000:]}")
     seen = recorded(folder / "attached" / "capture")
@@ -168,10 +203,16 @@ def packed_mb(folder: Path) -> float:
 
 def main() -> int:
     """Run all cases whose packages are installed; return 1 if one differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--write", action="store_true", help="put the table into the docs")
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0] if __doc__ else None
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into the docs"
+    )
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--seeing", action="store_true", help="trainings that look at themselves")
+    parser.add_argument(
+        "--seeing", action="store_true", help="trainings that look at themselves"
+    )
     args = parser.parse_args()
     rows = [
         "| script | written from | exit code | attached | differs | recorded |",
@@ -206,7 +247,9 @@ def write(name: str, rows: list[str]) -> None:
     _, _, after = rest.partition(end)
     equal = sum(row.split(" | ")[4] == "none" for row in rows[2:])
     date = time.strftime("%Y-%m-%d")
-    tried = f"{len(rows) - 2} cases were tried on {date}, and {equal} of them were equal."
+    tried = (
+        f"{len(rows) - 2} cases were tried on {date}, and {equal} of them were equal."
+    )
     text = "\n".join([tried, f"With {versions()}.", "", *rows])
     PAGE.write_text(f"{before}{begin}{text}\n{end}{after}", encoding="utf-8")
 

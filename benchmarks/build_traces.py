@@ -14,7 +14,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-CPU_CATEGORIES = {"cpu_op", "user_annotation", "fwdbwd", "python_function", "cpu_instant_event"}
+CPU_CATEGORIES = {
+    "cpu_op",
+    "user_annotation",
+    "fwdbwd",
+    "python_function",
+    "cpu_instant_event",
+}
 ID_STRIDE = 1 << 20
 STEP_PREFIX = "ProfilerStep#"
 
@@ -24,7 +30,9 @@ def load(path: Path) -> dict[str, Any]:
     raw = path.read_bytes()
     document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
     if not isinstance(document, dict):
-        raise SystemExit(f"{path}: the old layout without metadata is not supported here.")
+        raise SystemExit(
+            f"{path}: the old layout without metadata is not supported here."
+        )
     return document
 
 
@@ -42,11 +50,17 @@ def template(event: dict[str, Any]) -> str:
     if name.startswith(STEP_PREFIX):
         fields["name"] = f"{STEP_PREFIX}@step{name[len(STEP_PREFIX) :]}@"
     head = [f'"{key}": {json.dumps(fields.pop(key))}' for key in _HEAD if key in fields]
-    times = [f'"{key}": {json.dumps(fields.pop(key))}' for key in ("ts", "dur") if key in fields]
+    times = [
+        f'"{key}": {json.dumps(fields.pop(key))}'
+        for key in ("ts", "dur")
+        if key in fields
+    ]
     rest = [f'"{key}": {json.dumps(value)}' for key, value in fields.items()]
     lines = [", ".join(head), ", ".join(times + rest)]
     if args:
-        inner = ", ".join(f'"{key}": {json.dumps(value)}' for key, value in args.items())
+        inner = ", ".join(
+            f'"{key}": {json.dumps(value)}' for key, value in args.items()
+        )
         lines.append(f'"args": {{\n      {inner}\n    }}')
     return "  {\n    " + ",\n    ".join(lines) + "\n  }"
 
@@ -75,7 +89,9 @@ class Repeater:
         return ",\n".join(texts)
 
 
-def _field(field: str, event: dict[str, Any], repeat: int, shift: float, steps: int) -> str:
+def _field(
+    field: str, event: dict[str, Any], repeat: int, shift: float, steps: int
+) -> str:
     if field == "ts":
         return f"{event['ts'] + repeat * shift:.3f}"
     if field.startswith("id"):
@@ -103,7 +119,9 @@ def build(source: Path, target: Path, size: int) -> int:
         first = True
         for section in sections:
             for repeat in range(repeats):
-                out.write(("" if first else ",\n") + section.render(repeat, shift, steps))
+                out.write(
+                    ("" if first else ",\n") + section.render(repeat, shift, steps)
+                )
                 first = False
         out.write("\n  ]\n}\n")
     return repeats
@@ -114,7 +132,11 @@ def build_ranks(source: Path, target: Path, count: int) -> None:
     document = load(source)
     target.mkdir(parents=True)
     for rank in range(count):
-        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": count}
+        document["distributedInfo"] = {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": count,
+        }
         data = json.dumps(document, indent=1).encode()
         (target / f"rank{rank}.json.gz").write_bytes(gzip.compress(data, 6))
 
@@ -131,7 +153,9 @@ def main() -> None:
         build_ranks(options.source, options.target, options.ranks)
         return
     repeats = build(options.source, options.target, options.megabytes * 1_000_000)
-    print(f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB, {repeats} repeats")
+    print(
+        f"{options.target}: {options.target.stat().st_size / 1e6:.1f} MB, {repeats} repeats"
+    )
 
 
 if __name__ == "__main__":

@@ -69,8 +69,13 @@ class Trained(NamedTuple):
 def main() -> None:
     """Print the table, then the details."""
     folder, gain = Path(sys.argv[1]), Path(sys.argv[2])
-    sizes = sorted(path.name.removesuffix(".doctor.json") for path in folder.glob("*.doctor.json"))
-    rows = [row(size, said(folder / f"{size}.doctor.json"), trained(gain, size)) for size in sizes]
+    sizes = sorted(
+        path.name.removesuffix(".doctor.json") for path in folder.glob("*.doctor.json")
+    )
+    rows = [
+        row(size, said(folder / f"{size}.doctor.json"), trained(gain, size))
+        for size in sizes
+    ]
     found = {"date": date.today().isoformat(), "where": where(folder), "rows": rows}
     (folder / "doctor_measure.json").write_text(json.dumps(found, indent=2) + "\n")
     print(table(rows))
@@ -111,7 +116,11 @@ def where(folder: Path) -> str:
     for path in folder.glob("*.doctor.json"):
         for check in json.loads(path.read_text())["checks"]:
             if check["code"] == "measured-model":
-                return check["source"].removeprefix("measured on ").rpartition(", compiled")[0]
+                return (
+                    check["source"]
+                    .removeprefix("measured on ")
+                    .rpartition(", compiled")[0]
+                )
     return "unknown"
 
 
@@ -128,7 +137,11 @@ def agreement(doctor: Said | None, training: Trained | None) -> str:
 def said(path: Path) -> Said | None:
     """Return what the doctor's report says of the whole model."""
     for check in json.loads(path.read_text())["checks"]:
-        match = _MODEL.search(check["message"]) if check["code"] == "measured-model" else None
+        match = (
+            _MODEL.search(check["message"])
+            if check["code"] == "measured-model"
+            else None
+        )
         if match:
             bf16, fp8, speed_up = map(float, match.groups()[:3])
             return Said(bf16, fp8, speed_up, match[4] or "", match[5])
@@ -150,7 +163,9 @@ def steps(capture: Path) -> list[float]:
     if not (log.exists() and meta.exists()):
         return []
     last = json.loads(meta.read_text())["window"][0]["first"] - PROFILER_LEAD
-    found = re.findall(r"^step +(\d+) \|.*\| ([\d.]+) ms$", log.read_text(), re.MULTILINE)
+    found = re.findall(
+        r"^step +(\d+) \|.*\| ([\d.]+) ms$", log.read_text(), re.MULTILINE
+    )
     return [float(ms) for step, ms in found if FIRST <= int(step) <= last]
 
 
@@ -164,10 +179,16 @@ def details(path: Path) -> None:
 def budget(text: str) -> list[str]:
     """Return the budget of a mean step, and its GEMMs by leg, of what `compare` printed."""
     lines = text.splitlines()
-    starts = [i for i, line in enumerate(lines) if line.startswith(("ms a mean step", "GEMM leg"))]
+    starts = [
+        i
+        for i, line in enumerate(lines)
+        if line.startswith(("ms a mean step", "GEMM leg"))
+    ]
     found = []
     for start in starts:
-        end = next((i for i in range(start, len(lines)) if not lines[i].strip()), len(lines))
+        end = next(
+            (i for i in range(start, len(lines)) if not lines[i].strip()), len(lines)
+        )
         found += lines[start:end]
     return found
 

@@ -29,17 +29,45 @@ FILES = {
         "examples/**/*.sh",
         "examples/**/*.yaml",
     ),
-    "NVIDIA+TransformerEngine": ("qa/**/*.sh", "examples/pytorch/**/*.py", "examples/**/*.sh"),
-    "pytorch+torchtitan": ("torchtitan/**/config_registry.py", "torchtitan/**/*.toml", "scripts/*"),
-    "pytorch+ao": ("benchmarks/float8/**/*.py", "benchmarks/**/*.sh", "benchmarks/float8/**/*.sh"),
-    "axolotl-ai-cloud+axolotl": ("examples/**/*.yaml", "examples/**/*.yml", "deepspeed_configs/*"),
-    "hiyouga+LLaMA-Factory": ("examples/**/*.yaml", "examples/**/*.json", "examples/**/*.sh"),
-    "huggingface+accelerate": ("examples/**/*.yaml", "benchmarks/fp8/**/*.py", "tests/**/*.yaml"),
+    "NVIDIA+TransformerEngine": (
+        "qa/**/*.sh",
+        "examples/pytorch/**/*.py",
+        "examples/**/*.sh",
+    ),
+    "pytorch+torchtitan": (
+        "torchtitan/**/config_registry.py",
+        "torchtitan/**/*.toml",
+        "scripts/*",
+    ),
+    "pytorch+ao": (
+        "benchmarks/float8/**/*.py",
+        "benchmarks/**/*.sh",
+        "benchmarks/float8/**/*.sh",
+    ),
+    "axolotl-ai-cloud+axolotl": (
+        "examples/**/*.yaml",
+        "examples/**/*.yml",
+        "deepspeed_configs/*",
+    ),
+    "hiyouga+LLaMA-Factory": (
+        "examples/**/*.yaml",
+        "examples/**/*.json",
+        "examples/**/*.sh",
+    ),
+    "huggingface+accelerate": (
+        "examples/**/*.yaml",
+        "benchmarks/fp8/**/*.py",
+        "tests/**/*.yaml",
+    ),
     "pytorch+torchtune": ("recipes/configs/**/*.yaml",),
     "KempnerInstitute+KempnerForge": ("configs/**/*.toml",),
     "NVIDIA-NeMo+RL": ("examples/configs/**/*.yaml",),
     "NVIDIA-NeMo+Automodel": ("examples/**/*.yaml",),
-    "NVIDIA-NeMo+Megatron-Bridge": ("examples/**/*.sh", "examples/**/*.yaml", "scripts/**/*.sh"),
+    "NVIDIA-NeMo+Megatron-Bridge": (
+        "examples/**/*.sh",
+        "examples/**/*.yaml",
+        "scripts/**/*.sh",
+    ),
     "AMD-AGI+Primus": ("examples/**/*.yaml",),
     "THUDM+slime": ("scripts/**/*.sh",),
     "volcengine+verl": ("examples/**/*.sh", "verl/trainer/config/*.yaml"),
@@ -52,22 +80,42 @@ FILES = {
 }
 # What upstream's own files really do, by the end of a path and the code.
 EXPLAINED: dict[tuple[str, str], str] = {
-    ("falcon-h1-1b-qlora-cp.yaml", "config-key-unknown"): "context_parapllel_size is a slip",
-    ("0_34_0_fp8.yaml", "config-value-unknown"): "a string for a list: test of loading only",
-    ("deepseek_proxy_fsdp_ep2_fsdp2/model_config.yaml", "fp8-without-bf16"): "no --bf16: FP32 rest",
+    (
+        "falcon-h1-1b-qlora-cp.yaml",
+        "config-key-unknown",
+    ): "context_parapllel_size is a slip",
+    (
+        "0_34_0_fp8.yaml",
+        "config-value-unknown",
+    ): "a string for a list: test of loading only",
+    (
+        "deepseek_proxy_fsdp_ep2_fsdp2/model_config.yaml",
+        "fp8-without-bf16",
+    ): "no --bf16: FP32 rest",
     (
         "deepseek_proxy_fsdp_ep2_fsdp2_1node/model_config.yaml",
         "fp8-without-bf16",
     ): "no --bf16: FP32 rest",
-    ("L1_pytorch_mcore_integration/test.sh", "fp8-without-bf16"): "no --bf16: FP32 rest",
-    ("L1_pytorch_mcore_fsdp_integration/test.sh", "mxfp8-e5m2-gradients"): "hybrid with mxfp8",
+    (
+        "L1_pytorch_mcore_integration/test.sh",
+        "fp8-without-bf16",
+    ): "no --bf16: FP32 rest",
+    (
+        "L1_pytorch_mcore_fsdp_integration/test.sh",
+        "mxfp8-e5m2-gradients",
+    ): "hybrid with mxfp8",
     (
         "nemotron_3/nano/slurm_pretrain_fsdp.sh",
         "config-key-ignored",
     ): "model.fp8 and no mixed_precision: the recipe's bf16_mixed overwrites it",
 }
 # A cost that upstream accepts is no alarm: these are said of a layout, not of a defect.
-ADVICE = ("dims-too-small-to-pay", "compile-off", "tokens-too-few", "fp8-with-checkpointing")
+ADVICE = (
+    "dims-too-small-to-pay",
+    "compile-off",
+    "tokens-too-few",
+    "fp8-with-checkpointing",
+)
 
 
 def main() -> int:
@@ -82,18 +130,24 @@ def main() -> int:
         try:
             facts = facts_of(path)
         except Fp8VerifyError as error:
-            found[name] = [f"refused: {str(error).splitlines()[0].replace(str(path), '')[:120]}"]
+            found[name] = [
+                f"refused: {str(error).splitlines()[0].replace(str(path), '')[:120]}"
+            ]
             continue
         for config in facts.configs:
             frameworks[f"{config.framework}{' (FP8)' if config.ask else ''}"] += 1
         frameworks["not recognized"] += len(facts.unread)
-        grave = [c for c in judge(facts) if c.status in (Status.WARN, Status.FAIL) and c.file]
+        grave = [
+            c for c in judge(facts) if c.status in (Status.WARN, Status.FAIL) and c.file
+        ]
         for check in grave:
             text = f"{check.status.value} {check.code} {check.line or 0}: {check.message[:160]}"
             found.setdefault(name, []).append(text.replace(str(root), ""))
             if "not checked" in check.message:  # no claim
                 continue
-            known = any(name.endswith(end) and code == check.code for end, code in EXPLAINED)
+            known = any(
+                name.endswith(end) and code == check.code for end, code in EXPLAINED
+            )
             if not known and check.code not in ADVICE:
                 unexplained += 1
                 print("false alarm?", name, text)
@@ -101,7 +155,10 @@ def main() -> int:
         for text in sorted({*before.get(name, ())} ^ {*found.get(name, ())}):
             print("+" if text in found.get(name, ()) else "-", name, text)
     OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-    print(dict(frameworks), f"{len(found)} files with complaints, {unexplained} unexplained")
+    print(
+        dict(frameworks),
+        f"{len(found)} files with complaints, {unexplained} unexplained",
+    )
     return int(unexplained > 0)
 
 

@@ -68,7 +68,9 @@ def main() -> None:
         "| command | version | wall (s) | CPU (s) |\n|---|---|---|---|",
     ]
     for command, args in COMMANDS.items():
-        found: dict[Path, list[tuple[float, float]]] = {package: [] for package in packages}
+        found: dict[Path, list[tuple[float, float]]] = {
+            package: [] for package in packages
+        }
         for _ in range(options.repeats):
             for package in packages:
                 found[package].append(cost(package, args))

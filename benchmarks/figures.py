@@ -95,10 +95,14 @@ def table(runs: int, seed: int) -> list[tuple[str, ...]]:
                 for kind in (independent, drifting, heavy)
             ]
             figures += [
-                share(runs, seed, steps, variation, (Outcome.SLOWER,), slower=1 + change)
+                share(
+                    runs, seed, steps, variation, (Outcome.SLOWER,), slower=1 + change
+                )
                 for change in (0.10, 0.05)
             ]
-            rows.append((str(steps), f"{variation:.0%}", *(f"{one:.1%}" for one in figures)))
+            rows.append(
+                (str(steps), f"{variation:.0%}", *(f"{one:.1%}" for one in figures))
+            )
     return rows
 
 

@@ -80,16 +80,25 @@ def measure(training: Training, folder: Path) -> Result:
         sys.executable, str(HERE / "figures_training.py"), str(truth),
         *training.arguments.split(),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise SystemExit(
+            f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     numerics = read_numerics(capture)[0]
-    steps = {line["step"]: line for line in map(json.loads, truth.read_text().splitlines())}
+    steps = {
+        line["step"]: line for line in map(json.loads, truth.read_text().splitlines())
+    }
     found = Result(Counter(), [], "")
     measured = numerics.record.measured
     if measured is None or [line.step for line in numerics.series] != sorted(steps):
-        found.wrong.append(f"steps {[line.step for line in numerics.series]} of {sorted(steps)}")
+        found.wrong.append(
+            f"steps {[line.step for line in numerics.series]} of {sorted(steps)}"
+        )
         return found
     first = {f"{row.layer} {row.tensor}": row for row in measured.rows}
     for line in numerics.series:
@@ -110,7 +119,9 @@ def measure(training: Training, folder: Path) -> Result:
     return found._replace(findings=_judge(training, capture, found.wrong))
 
 
-def _compare(found: Result, where: str, row: dict[str, Any], truth: dict[str, Any]) -> None:
+def _compare(
+    found: Result, where: str, row: dict[str, Any], truth: dict[str, Any]
+) -> None:
     """Compare the figures of a tensor."""
     for key, value in _flat(row):
         name = key.split(".")[0]
@@ -120,7 +131,11 @@ def _compare(found: Result, where: str, row: dict[str, Any], truth: dict[str, An
             continue
         decibels = name in ("sqnr_db", "what_if")
         wanted = dict(_flat(truth)).get(key)
-        rounding = EXACT_DB if decibels else EXACT * (abs(wanted or 0.0) if name in RELATIVE else 1)
+        rounding = (
+            EXACT_DB
+            if decibels
+            else EXACT * (abs(wanted or 0.0) if name in RELATIVE else 1)
+        )
         _check(found, f"{where} {key}", name, value, wanted, rounding)
 
 
@@ -153,7 +168,9 @@ def _check(
 def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
     """Return what was found of the injected fault; note what is missing, late or too much."""
     report = fp8verify.inspect(capture)
-    found = [one for one in report.findings if one.layers and one.code != "layer-not-fp8"]
+    found = [
+        one for one in report.findings if one.layers and one.code != "layer-not-fp8"
+    ]
     numbers = [one for one in found if "measured steps" in one.message]
     if training.expected == "any":
         return ", ".join(sorted({one.code for one in numbers})) or "-"
@@ -162,7 +179,11 @@ def _judge(training: Training, capture: Path, wrong: list[str]) -> str:
         wrong.extend(f"accused: {one.message}" for one in numbers)
         return "none, none injected" if not numbers else "accused"
     one = codes.get(training.expected)
-    if one is None or one.layers[0] != LAYER or f"first in step {SOWN}" not in one.message:
+    if (
+        one is None
+        or one.layers[0] != LAYER
+        or f"first in step {SOWN}" not in one.message
+    ):
         wrong.append(f"missed {training.expected}: {one and one.message}")
         return "missed"
     return f"{training.expected} from step {SOWN}"

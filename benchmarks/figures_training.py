@@ -18,7 +18,16 @@ from torch.utils.checkpoint import checkpoint
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
 LAYERS, DIM, TOKENS, FAULTY, FIRST, STEPS = 5, 512, 1024, 2, 5, 9
-FAULTS = ("gradient", "dead", "inf", "weight", "input", "underflow", "zero-rows", "padding")
+FAULTS = (
+    "gradient",
+    "dead",
+    "inf",
+    "weight",
+    "input",
+    "underflow",
+    "zero-rows",
+    "padding",
+)
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 WHAT_IF = {
     "tensorwise_e4m3": ("tensor", E4M3),
@@ -36,7 +45,9 @@ def cast(x, how, kind, power_of_2):
     largest = torch.finfo(kind).max
     amax = groups.abs().amax(dim=1, keepdim=True)
     if how == "mx":
-        scale = torch.exp2(-torch.ceil(torch.log2(amax.clamp(min=2.0**-126) / largest)).clamp(-127))
+        scale = torch.exp2(
+            -torch.ceil(torch.log2(amax.clamp(min=2.0**-126) / largest)).clamp(-127)
+        )
     else:
         scale = (largest / amax.double().clamp(min=1e-12)).float()
         scale = torch.exp2(torch.floor(torch.log2(scale))) if power_of_2 else scale
@@ -123,7 +134,11 @@ def batch(kind):
     """Return inputs of one kind of distribution."""
     x = torch.randn(TOKENS, DIM)
     if kind == "heavy":  # each row of its own size, over six octaves, with a heavy tail
-        x = x * torch.exp2(6 * torch.rand(TOKENS, 1)) / torch.rand(TOKENS, DIM).clamp(min=1e-3)
+        x = (
+            x
+            * torch.exp2(6 * torch.rand(TOKENS, 1))
+            / torch.rand(TOKENS, DIM).clamp(min=1e-3)
+        )
     if kind == "sparse":
         x = x * (torch.rand(TOKENS, DIM) < 0.1)
     if kind == "clumped":  # a quarter of the rows is padding, another quarter small
@@ -227,7 +242,9 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
             if truth.active:
-                file.write(json.dumps({"step": step, **seen, "rows": truth.take()}) + "\n")
+                file.write(
+                    json.dumps({"step": step, **seen, "rows": truth.take()}) + "\n"
+                )
             print(f"step {step} loss {loss.item():.5g}", flush=True)
 
 

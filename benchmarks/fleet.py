@@ -32,7 +32,9 @@ from typing import NamedTuple
 from build_traces import build
 from trace_speed import CAPTURE, FP8VERIFY, HERE, version
 
-COMMAND = [FP8VERIFY] if Path(FP8VERIFY).exists() else [sys.executable, "-m", "fp8verify"]
+COMMAND = (
+    [FP8VERIFY] if Path(FP8VERIFY).exists() else [sys.executable, "-m", "fp8verify"]
+)
 RESULT = HERE / "results" / "fleet.md"
 CORES = (2, 8, 16)
 RANKS_OF_A_BIG_JOB = 10_000
@@ -118,7 +120,9 @@ class _Peak:
 
 def _family(pid: int) -> list[int]:
     children: list[str] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):  # any thread may have started some
+    for path in Path(f"/proc/{pid}/task").glob(
+        "*/children"
+    ):  # any thread may have started some
         with suppress(OSError):
             children += path.read_text().split()
     return [pid, *(member for child in children for member in _family(int(child)))]
@@ -145,7 +149,9 @@ def ranks(folder: Path, count: int, megabytes: int) -> Path:
     end = data.index(b"}", start) + 1
     target.mkdir()
     for rank in range(count):
-        told = json.dumps({"backend": "nccl", "rank": rank, "world_size": count}).encode()
+        told = json.dumps(
+            {"backend": "nccl", "rank": rank, "world_size": count}
+        ).encode()
         head = data[:start] + b'"distributedInfo": ' + told
         with (target / f"rank{rank}.json").open("wb") as file:
             file.write(head)
@@ -161,8 +167,21 @@ def dask_workers(cores: int) -> Iterator[tuple[str, list[int]]]:
     dask = [sys.executable, "-m", "dask"]
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "scheduler.json"
-        known = ["--scheduler-file", str(found), "--no-dashboard", "--host", "127.0.0.1"]
-        options = ["--nworkers", str(cores), "--nthreads", "1", "--local-directory", folder]
+        known = [
+            "--scheduler-file",
+            str(found),
+            "--no-dashboard",
+            "--host",
+            "127.0.0.1",
+        ]
+        options = [
+            "--nworkers",
+            str(cores),
+            "--nthreads",
+            "1",
+            "--local-directory",
+            folder,
+        ]
         commands = [
             [*dask, "scheduler", *known, "--port", "0"],
             ["taskset", "-c", f"0-{cores - 1}", *dask, "worker", *known, *options],
@@ -203,9 +222,13 @@ class Result:
         """Print a line and keep it."""
         print(line, flush=True)
         self._lines.append(line)
-        self._output.write_text("\n".join(self._lines).rstrip() + "\n", encoding="utf-8")
+        self._output.write_text(
+            "\n".join(self._lines).rstrip() + "\n", encoding="utf-8"
+        )
 
-    def table(self, heading: str, rows: Iterator[tuple[Case, Cost]], *, memory: str) -> list[Cost]:
+    def table(
+        self, heading: str, rows: Iterator[tuple[Case, Cost]], *, memory: str
+    ) -> list[Cost]:
         """Add a table, row by row, with the ratios to its first row; all reports must be alike.
 
         Args:
@@ -224,7 +247,9 @@ class Result:
             costs.append(cost)
             if case.processes == 1:
                 alone_mb = cost.peak_mb
-            self.add(_row(case, cost, costs[0], (cost.peak_mb - alone_mb) / case.processes))
+            self.add(
+                _row(case, cost, costs[0], (cost.peak_mb - alone_mb) / case.processes)
+            )
             self._keep(heading, case, cost)
             if cost.report != costs[0].report:
                 raise SystemExit(f"{heading}: the reports differ")
@@ -276,17 +301,25 @@ def _runs_of_ranks(folder: Path, cores: list[int]) -> Iterator[tuple[Case, Cost]
 def main() -> None:
     """Measure and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the traces go")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="where the traces go"
+    )
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--rank-megabytes", type=int, default=100, help="of each rank's trace")
-    parser.add_argument("--cores", type=int, nargs="+", help="2, 8 and 16 as far as there are")
+    parser.add_argument(
+        "--rank-megabytes", type=int, default=100, help="of each rank's trace"
+    )
+    parser.add_argument(
+        "--cores", type=int, nargs="+", help="2, 8 and 16 as far as there are"
+    )
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     available = len(os.sched_getaffinity(0))
     options.cores = sorted(options.cores or [n for n in CORES if n <= available])
-    run(Case("warm-up", [*COMMAND, "inspect", str(CAPTURE)], 1, 1))  # fills the byte code cache
+    run(
+        Case("warm-up", [*COMMAND, "inspect", str(CAPTURE)], 1, 1)
+    )  # fills the byte code cache
     result = Result(options.output)
     result.add("# Big jobs on many cores\n")
     result.add(

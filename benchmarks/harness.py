@@ -41,7 +41,9 @@ class Outcome:
     peak_mb: float = field(compare=False)
 
     def _seen(self) -> dict[str, Any]:
-        outside = {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
+        outside = {
+            one.name: getattr(self, one.name) for one in fields(self) if one.compare
+        }
         return {**outside, **outside.pop("inside")}
 
     def differences(self, other: Outcome, *, spare_mb: float = SPARE_MB) -> list[str]:
@@ -73,7 +75,9 @@ def scrub(text: str) -> str:
     return re.sub("|".join(patterns), "…", text)
 
 
-def execute(folder: Path, before: tuple[object, ...], command: tuple[object, ...]) -> Outcome:
+def execute(
+    folder: Path, before: tuple[object, ...], command: tuple[object, ...]
+) -> Outcome:
     """Run `command` behind the words of `before` in a new folder."""
     folder.mkdir()
     inside = folder.with_name(f"{folder.name}.inside.json")
@@ -92,7 +96,13 @@ def execute(folder: Path, before: tuple[object, ...], command: tuple[object, ...
     peak = float(seen.pop("peak_mb", 0))
     out, error = scrub(done.stdout), scrub(done.stderr)
     return Outcome(
-        done.returncode, out, error, left_in(folder), still_running(str(inside)), seen, peak
+        done.returncode,
+        out,
+        error,
+        left_in(folder),
+        still_running(str(inside)),
+        seen,
+        peak,
     )
 
 
@@ -109,11 +119,15 @@ def pair(
     looks from inside too, which takes a script and no `-m`.
     """
     command = (
-        (python, HERE / "attach" / "witness.py", *arguments) if witness else (python, *arguments)
+        (python, HERE / "attach" / "witness.py", *arguments)
+        if witness
+        else (python, *arguments)
     )
     run = (sys.executable, "-m", "fp8verify", "run", *options, "--trace-dir", OURS[0])
     plain = execute(folder / "plain", (), command)
-    attached = execute(folder / "attached", (*run, "-o", OURS[1], "--exit-zero", "--"), command)
+    attached = execute(
+        folder / "attached", (*run, "-o", OURS[1], "--exit-zero", "--"), command
+    )
     return plain, attached
 
 
@@ -135,7 +149,9 @@ def _content(path: Path) -> str:
 
 def still_running(mark: str) -> int:
     """Return how many processes have the mark in their environment."""
-    return sum(mark.encode() in _environment(entry) for entry in Path("/proc").glob("[0-9]*"))
+    return sum(
+        mark.encode() in _environment(entry) for entry in Path("/proc").glob("[0-9]*")
+    )
 
 
 def _environment(process: Path) -> bytes:

@@ -25,7 +25,10 @@ from fp8verify.terms import KernelName, Precision, Role
 
 _LISTS = Path(__file__).resolve().parents[2] / "shared" / "kernels"
 DEFAULT = sorted(_LISTS.glob("kernel_names*.csv"))
-ROLES = {"scale": "cast_quantize", "memcpy": "memory"}  # labels that are no role of ours
+ROLES = {
+    "scale": "cast_quantize",
+    "memcpy": "memory",
+}  # labels that are no role of ours
 CLASSES = frozenset(precision.value for precision in Precision)
 REFINED = {"fp4": ("nvfp4", "mxfp4")}  # labels that our classes tell apart
 GEMM_ROLES = ("gemm", "grouped_gemm")
@@ -44,9 +47,15 @@ class Row(NamedTuple):
     def outcome(self, what: str) -> str:
         """Compare the "role" or the "precision" with its label."""
         if what == "role":
-            right, unknown = self.found.role.value == self.role, self.found.role is Role.OTHER
+            right, unknown = (
+                self.found.role.value == self.role,
+                self.found.role is Role.OTHER,
+            )
         else:
-            right = self.found.precision.value in (self.precision, *REFINED.get(self.precision, ()))
+            right = self.found.precision.value in (
+                self.precision,
+                *REFINED.get(self.precision, ()),
+            )
             unknown = self.found.precision is Precision.UNKNOWN
         return "right" if right else "unknown" if unknown else "wrong"
 
@@ -81,7 +90,9 @@ def read(path: Path) -> list[Row]:
 
 def tally(rows: list[Row]) -> dict[str, dict[str, int]]:
     """Count the outcomes of role and precision."""
-    counts = {what: {"right": 0, "unknown": 0, "wrong": 0} for what in ("role", "precision")}
+    counts = {
+        what: {"right": 0, "unknown": 0, "wrong": 0} for what in ("role", "precision")
+    }
     for row in rows:
         for what, count in counts.items():
             count[row.outcome(what)] += 1
@@ -101,7 +112,9 @@ def summary(rows: list[Row], seconds: float) -> dict[str, object]:
         "all": tally(rows),
         "certain": tally([row for row in rows if row.certain]),
         "certain_gemm": tally(gemms),
-        "certain_gemm_by_half": [tally([row for row in gemms if row.half == n]) for n in (0, 1)],
+        "certain_gemm_by_half": [
+            tally([row for row in gemms if row.half == n]) for n in (0, 1)
+        ],
         "families": {name: tally(families[name]) for name in sorted(families)},
     }
 
@@ -111,7 +124,9 @@ def show(rows: list[Row]) -> None:
     for row in rows:
         gemm = row.certain and row.role in GEMM_ROLES
         bad = [w for w in ("role", "precision") if row.outcome(w) == "wrong"]
-        bad += [w for w in ("role", "precision") if gemm and row.outcome(w) == "unknown"]
+        bad += [
+            w for w in ("role", "precision") if gemm and row.outcome(w) == "unknown"
+        ]
         if bad:
             label = f"{row.role}/{row.precision}{'' if row.certain else ' (inferred)'}"
             found = f"{row.found.role.value}/{row.found.precision.value}"
@@ -120,7 +135,9 @@ def show(rows: list[Row]) -> None:
 
 def line(title: str, counts: dict[str, dict[str, int]]) -> str:
     """Format one line of the table."""
-    cells = [f"{counts[w][o]:5d}" for w in counts for o in ("right", "unknown", "wrong")]
+    cells = [
+        f"{counts[w][o]:5d}" for w in counts for o in ("right", "unknown", "wrong")
+    ]
     return f"{title:34s} {' '.join(cells[:3])}   {' '.join(cells[3:])}"
 
 
@@ -128,7 +145,9 @@ def report(rows: list[Row], seconds: float) -> None:
     """Print the figures as a table."""
     figures = summary(rows, seconds)
     print(f"{'':34s} {'role':^17s}   {'precision':^17s}")
-    print(f"{'family':34s} {'right':>5s} {'unkn.':>5s} wrong   {'right':>5s} {'unkn.':>5s} wrong")
+    print(
+        f"{'family':34s} {'right':>5s} {'unkn.':>5s} wrong   {'right':>5s} {'unkn.':>5s} wrong"
+    )
     families: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         families[row.family].append(row)
@@ -139,7 +158,12 @@ def report(rows: list[Row], seconds: float) -> None:
     print(line("certain", tally([row for row in rows if row.certain])))
     print(line("certain GEMM", tally(gemms)))
     for half in (0, 1):
-        print(line(f"certain GEMM, half {half}", tally([r for r in gemms if r.half == half])))
+        print(
+            line(
+                f"certain GEMM, half {half}",
+                tally([r for r in gemms if r.half == half]),
+            )
+        )
     print(f"called FP8 and not labeled so: {figures['called_fp8_but_not_labeled_so']}")
     print(f"{figures['microseconds_per_name']} µs a name")
 
@@ -154,7 +178,10 @@ def main() -> int:
     figures = {}
     for table in arguments.tables:
         if not table.is_file():
-            print(f"{table}: no such table\nName the CSV files as arguments.", file=sys.stderr)
+            print(
+                f"{table}: no such table\nName the CSV files as arguments.",
+                file=sys.stderr,
+            )
             return 2
         start = time.perf_counter()
         rows = read(table)

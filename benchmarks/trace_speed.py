@@ -67,7 +67,9 @@ def run(command: list[str]) -> Cost:
     start = time.perf_counter()
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, cwd="/") as process,
+        subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, cwd="/"
+        ) as process,
     ):
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - start
@@ -89,7 +91,9 @@ def measure(cases: list[Case], repeats: int) -> list[tuple[str, Cost]]:
         for case, known in zip(cases, costs, strict=True):
             if known[0].cpu_s < 60:
                 known.append(run(case.command))
-    medians = [Cost(*map(statistics.median, zip(*known, strict=True))) for known in costs]
+    medians = [
+        Cost(*map(statistics.median, zip(*known, strict=True))) for known in costs
+    ]
     return [(case.label, cost) for case, cost in zip(cases, medians, strict=True)]
 
 
@@ -123,7 +127,9 @@ def build_ranks(folder: Path, count: int) -> Path:
     """Build a folder with the capture once for each rank."""
     ranks = folder / f"{count}ranks"
     if not ranks.exists():
-        subprocess.run([*BUILDER, str(CAPTURE), str(ranks), "--ranks", str(count)], check=True)
+        subprocess.run(
+            [*BUILDER, str(CAPTURE), str(ranks), "--ranks", str(count)], check=True
+        )
     return ranks
 
 
@@ -160,10 +166,16 @@ def table(heading: str, measured: list[tuple[str, Cost]]) -> Iterator[str]:
 
 def results(options: argparse.Namespace) -> Iterator[str]:
     """Measure everything and yield the lines of the result file."""
-    names = {"fp8verify": sys.executable, "msgspec": sys.executable, "orjson": sys.executable}
+    names = {
+        "fp8verify": sys.executable,
+        "msgspec": sys.executable,
+        "orjson": sys.executable,
+    }
     found = {name: version(name, python) for name, python in names.items()}
     if options.hta_python:
-        found["HolisticTraceAnalysis"] = version("HolisticTraceAnalysis", options.hta_python)
+        found["HolisticTraceAnalysis"] = version(
+            "HolisticTraceAnalysis", options.hta_python
+        )
     versions = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     yield "# What inspecting a trace costs\n"
     yield (
@@ -183,7 +195,9 @@ def results(options: argparse.Namespace) -> Iterator[str]:
         yield from table(size, measure(rows, options.repeats))
     ranks = build_ranks(options.folder, options.ranks)
     size = sum(path.stat().st_size for path in ranks.iterdir()) / 1e6
-    workers = [Case(f"`--workers {n}`", inspect(ranks, "--workers", str(n))) for n in (1, 2)]
+    workers = [
+        Case(f"`--workers {n}`", inspect(ranks, "--workers", str(n))) for n in (1, 2)
+    ]
     yield from table(
         f"{options.ranks} ranks, {size:.0f} MB of .gz",
         measure(workers, options.repeats),
@@ -201,7 +215,9 @@ def results(options: argparse.Namespace) -> Iterator[str]:
 def main() -> None:
     """Measure and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the big traces go")
+    parser.add_argument(
+        "--folder", type=Path, required=True, help="where the big traces go"
+    )
     parser.add_argument("--megabytes", type=int, nargs="+", default=[119, 1000])
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)

@@ -69,7 +69,11 @@ CLASSES = {
     "the layers of a size in BF16 in one micro-batch": (True, "", "-"),
     "one micro-batch in BF16, in a pipeline's order": (True, "", "-"),
     "a pipeline's order of a correct run": (True, "", "-"),
-    "the recomputed forward pass in BF16": (True, "", "benchmarks/gpu/faults.py recompute"),
+    "the recomputed forward pass in BF16": (
+        True,
+        "",
+        "benchmarks/gpu/faults.py recompute",
+    ),
     RECOMPUTED: (True, "", "-"),
     "parts below 1 % that add up": (True, "", "-"),
     "ranks of two runs": (True, "", "-"),
@@ -86,7 +90,11 @@ CLASSES = {
         "",
         "benchmarks/gpu/faults.py own-kernel-compiled",
     ),
-    "BF16 under unknown names": (True, "", "benchmarks/gpu/faults.py own-kernel, own-op"),
+    "BF16 under unknown names": (
+        True,
+        "",
+        "benchmarks/gpu/faults.py own-kernel, own-op",
+    ),
     "cut trace of a correct run": (True, "", "-"),
     "stale weights": (
         False,
@@ -140,9 +148,13 @@ class Capture:
 
     def gemms(self, rank: int = 0) -> list[Gemm]:
         """Return the FP8 GEMMs of a rank in the order of their launches."""
-        events = [e for e in list(self.documents.values())[rank]["traceEvents"] if "ts" in e]
+        events = [
+            e for e in list(self.documents.values())[rank]["traceEvents"] if "ts" in e
+        ]
         launches = _launches(events)
-        ops = {e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op"}
+        ops = {
+            e["args"].get("External id"): e for e in events if e.get("cat") == "cpu_op"
+        }
         steps = sorted(
             (e["ts"], e["ts"] + e["dur"]) for e in events
             if e.get("name", "").startswith("ProfilerStep#") and e.get("cat") == "user_annotation"
@@ -159,12 +171,16 @@ class Capture:
             if launch is not None:
                 backward = _covers(nodes[launch["tid"]], launch["ts"])
                 op = ops.get(kernel["args"].get("External id"))
-                step = next((i for i, (a, b) in enumerate(steps) if a <= launch["ts"] <= b), -1)
+                step = next(
+                    (i for i, (a, b) in enumerate(steps) if a <= launch["ts"] <= b), -1
+                )
                 found.append((launch["ts"], Gemm(kernel, op, step, backward, 0)))
         found.sort(key=lambda one: one[0])
         return list(_numbered(gemm for _, gemm in found))
 
-    def write(self, folder: Path, log: str | None = None, *, alone: bool = False) -> Path:
+    def write(
+        self, folder: Path, log: str | None = None, *, alone: bool = False
+    ) -> Path:
         """Write the capture with its module list and its log; `log` adds lines, or stands alone."""
         folder.mkdir(parents=True)
         for name, document in self.documents.items():
@@ -175,7 +191,10 @@ class Capture:
                 shutil.copy(file, folder)
         meta = folder / "rank0.meta.json"
         for rank in range(self.ranks) if self.ranks > 1 and meta.exists() else ():
-            known = json.loads(meta.read_text()) | {"rank": rank, "world_size": self.ranks}
+            known = json.loads(meta.read_text()) | {
+                "rank": rank,
+                "world_size": self.ranks,
+            }
             (folder / f"rank{rank}.meta.json").write_text(json.dumps(known))
         if log is not None:
             with (folder / "log.txt").open("a") as stream:
@@ -190,7 +209,9 @@ def _is_gemm(name: str) -> bool:
 def _covers(intervals: list[tuple[float, float]], time: float) -> bool:
     intervals.sort()
     place = bisect_right(intervals, (time, float("inf")))
-    return any(begin <= time <= end for begin, end in intervals[max(0, place - 40) : place])
+    return any(
+        begin <= time <= end for begin, end in intervals[max(0, place - 40) : place]
+    )
 
 
 def _numbered(gemms: Iterable[Gemm]) -> Iterator[Gemm]:
@@ -205,7 +226,9 @@ def _numbered(gemms: Iterable[Gemm]) -> Iterator[Gemm]:
         yield gemm._replace(pass_number=number)
 
 
-def in_bf16(gemms: Iterable[Gemm], name: str | None = None, *, inputs: bool = True) -> None:
+def in_bf16(
+    gemms: Iterable[Gemm], name: str | None = None, *, inputs: bool = True
+) -> None:
     """Let GEMMs have run in BF16; with a name, in a kernel that says nothing."""
     for place, gemm in enumerate(gemms):
         layout = ("NNT", "NTT")[place % 2] if gemm.backward else "TNT"
@@ -246,7 +269,9 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             yield Case(kind, f"{name}: {label}", _edit(folder, chosen))
             if kind != "one layer in BF16":
                 hidden = _edit(folder, chosen, unknown=True)
-                yield Case("a part in BF16 under unknown names", f"{name}: {label}", hidden)
+                yield Case(
+                    "a part in BF16 under unknown names", f"{name}: {label}", hidden
+                )
         yield Case("one rank in BF16", name, _edit(folder, lambda _: True, 1, ranks=2))
         yield from _of_sizes(folder, gemms)
         if len(first.documents) == 1:
@@ -267,27 +292,42 @@ def cases(root: Path, rng: random.Random) -> Iterator[Case]:
             number = rng.randrange(1 << 30)
             yield Case("names shuffled", f"{name}: {seed}", _shuffled(folder, number))
         for share in (0.5, 0.75, 0.95):
-            yield Case("cut trace of a correct run", f"{name}: {share}", _cut(folder, share))
+            yield Case(
+                "cut trace of a correct run", f"{name}: {share}", _cut(folder, share)
+            )
         for pin in _converted(folder)[:2]:
             line = f"[Override] mxfp8_linear: {pin} MXFP8Linear.Config -> Linear.Config"
             make = _edit(folder, lambda _: False, log=line)
-            yield Case("pinned layer in FP8", f"{name}: {pin}", make, "pinned-layer-low")
+            yield Case(
+                "pinned layer in FP8", f"{name}: {pin}", make, "pinned-layer-low"
+            )
 
     yield from _micro_batches(root / ACCUMULATING)
 
 
 def _of_one_rank(folder: Path) -> Iterator[Case]:
     """Yield what is made of a capture that has one rank."""
-    yield Case("correct", f"{folder.name}, as two ranks", _edit(folder, lambda _: False, ranks=2))
-    yield Case("ranks of two runs", folder.name, _two_runs(folder), "rank-of-another-run")
-    for kind, low in ((RECOMPUTED, True), ("the recomputed forward pass in BF16", False)):
+    yield Case(
+        "correct",
+        f"{folder.name}, as two ranks",
+        _edit(folder, lambda _: False, ranks=2),
+    )
+    yield Case(
+        "ranks of two runs", folder.name, _two_runs(folder), "rank-of-another-run"
+    )
+    for kind, low in (
+        (RECOMPUTED, True),
+        ("the recomputed forward pass in BF16", False),
+    ):
         yield Case(kind, folder.name, _recomputed(folder, low=low))
 
 
 def _of_sizes(folder: Path, gemms: list[Gemm]) -> Iterator[Case]:
     """Yield faults in the layers of one size, as far as their GEMMs record it."""
     # Without its module list nothing says that a recipe keeps a leg in BF16.
-    all_legs = sum(gemm.backward for gemm in gemms) == 2 * sum(not gemm.backward for gemm in gemms)
+    all_legs = sum(gemm.backward for gemm in gemms) == 2 * sum(
+        not gemm.backward for gemm in gemms
+    )
     if _sizes(gemms) and all_legs:
         label = f"{folder.name}, many steps"
         yield Case("correct", label, _long_run(folder, every=0))
@@ -313,7 +353,9 @@ def _micro_batches(folder: Path) -> Iterator[Case]:
     gemms = Capture(folder).gemms()
     for size in _sizes(gemms):
         chosen = _of_size(gemms, size)
-        wrong = _edit(folder, lambda gemm, of=chosen: of(gemm) and gemm.pass_number == 1)
+        wrong = _edit(
+            folder, lambda gemm, of=chosen: of(gemm) and gemm.pass_number == 1
+        )
         label = f"{ACCUMULATING}: {' x '.join(map(str, size))}"
         kind = "the layers of a size in BF16 in one micro-batch"
         yield Case(kind, label, wrong, f"{FELL_SHORT} leg-not-fp8")
@@ -322,7 +364,12 @@ def _micro_batches(folder: Path) -> Iterator[Case]:
         yield Case("a pipeline's order of a correct run", order, sound)
     for number in (0, 1):
         wrong = _in_order(folder, "FFBB", lambda gemm, n=number: gemm.pass_number == n)
-        yield Case("one micro-batch in BF16, in a pipeline's order", str(number), wrong, FELL_SHORT)
+        yield Case(
+            "one micro-batch in BF16, in a pipeline's order",
+            str(number),
+            wrong,
+            FELL_SHORT,
+        )
 
 
 NVFP4 = "NVFP4 training enabled with recipe nvfp4"
@@ -418,7 +465,11 @@ def _reorder(events: list[Event], order: str) -> None:
     for step in steps:
         inside = [n for n in nodes if step["ts"] <= n[0] <= step["ts"] + step["dur"]]
         # The forward pass of the second micro-batch runs in the longest pause.
-        pause = max(range(1, len(inside)), key=lambda n: inside[n][0] - inside[n - 1][1], default=0)
+        pause = max(
+            range(1, len(inside)),
+            key=lambda n: inside[n][0] - inside[n - 1][1],
+            default=0,
+        )
         if not pause:
             continue
         first, between = inside[0][0], max(end for _, end in inside[:pause])
@@ -432,7 +483,9 @@ def _reorder(events: list[Event], order: str) -> None:
                 event["_shift"] = first - between if back else 0.0
     for event in timed:
         event["ts"] += event.pop("_shift", 0.0)
-    _replay([event for event in timed if event.get("cat") == "kernel"], _launches(timed))
+    _replay(
+        [event for event in timed if event.get("cat") == "kernel"], _launches(timed)
+    )
 
 
 def _replay(kernels: list[Event], launches: dict[Any, Event]) -> None:
@@ -456,9 +509,17 @@ def _recomputed(folder: Path, *, low: bool) -> Callable[[Path], Path]:
         capture = Capture(folder)
         (document,) = capture.documents.values()
         gemms = capture.gemms()
-        for step in sorted({gemm.step for gemm in gemms if gemm.step >= 0}, reverse=True):
-            _run_again(document["traceEvents"], [gemm for gemm in gemms if gemm.step == step])
-        again = (one for one in capture.gemms() if one.kernel["args"]["correlation"] >= _COPIES)
+        for step in sorted(
+            {gemm.step for gemm in gemms if gemm.step >= 0}, reverse=True
+        ):
+            _run_again(
+                document["traceEvents"], [gemm for gemm in gemms if gemm.step == step]
+            )
+        again = (
+            one
+            for one in capture.gemms()
+            if one.kernel["args"]["correlation"] >= _COPIES
+        )
         in_bf16(() if low else (gemm._replace(backward=False) for gemm in again))
         return capture.write(to)
 
@@ -475,7 +536,9 @@ def _run_again(events: list[Event], gemms: list[Gemm]) -> None:
 
     def around(gemm: Gemm) -> list[Event]:
         launch = launches[gemm.kernel["args"]["correlation"]]
-        found = (op for op in ops if op["tid"] == launch["tid"] and _spans(op, launch["ts"]))
+        found = (
+            op for op in ops if op["tid"] == launch["tid"] and _spans(op, launch["ts"])
+        )
         return sorted(found, key=lambda op: op["ts"])
 
     forward = [gemm for gemm in gemms if not gemm.backward]
@@ -483,7 +546,9 @@ def _run_again(events: list[Event], gemms: list[Gemm]) -> None:
     begin, last = outer["ts"], around(forward[-1])[0]
     length = last["ts"] + last["dur"] - begin + 1
     first = next(gemm for gemm in gemms if gemm.backward)
-    node = [op for op in around(first) if re.fullmatch(r"\w*Backward\d*", op["name"])][-1]
+    node = [op for op in around(first) if re.fullmatch(r"\w*Backward\d*", op["name"])][
+        -1
+    ]
     on_cpu = [
         event for event in events
         if event.get("cat") in ("cpu_op", *_LAUNCHES) and event["tid"] == outer["tid"]
@@ -505,7 +570,9 @@ def _run_again(events: list[Event], gemms: list[Gemm]) -> None:
         for key in _NUMBERS & event["args"].keys():
             event["args"][key] += _COPIES
     events += copies
-    _replay([event for event in events if event.get("cat") == "kernel"], _launches(events))
+    _replay(
+        [event for event in events if event.get("cat") == "kernel"], _launches(events)
+    )
 
 
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -588,7 +655,9 @@ def _layers(gemms: list[Gemm], places: set[int]) -> Chosen:
             count = len(groups[step, number, False])
             each = len(found) / count if count else 1
             places_back = {
-                int((count - 1 - p) * each + i) for p in places for i in range(round(each))
+                int((count - 1 - p) * each + i)
+                for p in places
+                for i in range(round(each))
             }
             wanted |= {_key(found[p]) for p in places_back if p < len(found)}
         else:
@@ -643,7 +712,9 @@ def _cut(folder: Path, share: float) -> Callable[[Path], Path]:
         Capture(folder).write(to)
         for file in to.glob("rank*.json.gz"):
             data = gzip.decompress(file.read_bytes())
-            file.write_bytes(gzip.compress(data[: int(len(data) * share)], compresslevel=1))
+            file.write_bytes(
+                gzip.compress(data[: int(len(data) * share)], compresslevel=1)
+            )
         return to
 
     return make
@@ -668,16 +739,28 @@ class Outcome(NamedTuple):
     def answer(self) -> str:
         """Return right, false accept, false reject or no answer."""
         if self.case.wanted is not None:
-            return "right" if self.codes & set(self.case.wanted.split()) else "false accept"
+            return (
+                "right"
+                if self.codes & set(self.case.wanted.split())
+                else "false accept"
+            )
         if self.verdict == "INCONCLUSIVE":
             return "no answer"
         if self.case.kind.startswith("a pipeline"):
             return "false reject" if self.codes & set(FELL_SHORT.split()) else "right"
         if self.case.kind in ("correct", RECOMPUTED):
-            return "right" if self.verdict == "ACTIVE" and self.exit_code == 0 else "false reject"
+            return (
+                "right"
+                if self.verdict == "ACTIVE" and self.exit_code == 0
+                else "false reject"
+            )
         if self.case.kind.startswith("cut"):
             return "right" if self.verdict in ("ACTIVE", "PARTIAL") else "false reject"
-        return "false accept" if self.verdict == "ACTIVE" and not self.exit_code else "right"
+        return (
+            "false accept"
+            if self.verdict == "ACTIVE" and not self.exit_code
+            else "right"
+        )
 
 
 def inspect(case: Case, command: list[str], place: Path) -> Outcome:
@@ -691,7 +774,9 @@ def inspect(case: Case, command: list[str], place: Path) -> Outcome:
     try:
         report = json.loads(done.stdout)
     except ValueError:
-        return Outcome(case, f"no report: {done.stderr[-200:]}", done.returncode, frozenset())
+        return Outcome(
+            case, f"no report: {done.stderr[-200:]}", done.returncode, frozenset()
+        )
     codes = frozenset(finding["code"] for finding in report["findings"])
     return Outcome(case, report["verdict"], done.returncode, codes)
 
@@ -701,14 +786,20 @@ def upper(errors: int, n: int) -> float:
     low, high = errors / n if n else 0.0, 1.0
     for _ in range(40):
         rate = (low + high) / 2
-        at_most = sum(comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1))
+        at_most = sum(
+            comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(errors + 1)
+        )
         low, high = (rate, high) if at_most > 0.025 else (low, rate)
     return high
 
 
 def table(outcomes: list[Outcome]) -> str:
     """Return the table by class, and what all faults of the decidable classes come to."""
-    wrong = [o for o in outcomes if o.case.kind not in SOUND_CLASSES and CLASSES[o.case.kind][0]]
+    wrong = [
+        o
+        for o in outcomes
+        if o.case.kind not in SOUND_CLASSES and CLASSES[o.case.kind][0]
+    ]
     accepted = sum(o.answer == "false accept" for o in wrong)
     rows = [
         "# Error rates of the verdict",
@@ -746,15 +837,22 @@ def main() -> int:
     parser.add_argument("--cmd", default="fp8verify")
     parser.add_argument("--captures", type=Path, default=Path("traces"))
     parser.add_argument("--only", default="", help="classes with this in their name")
-    parser.add_argument("--every", type=int, default=1, help="of N cases take the first")
+    parser.add_argument(
+        "--every", type=int, default=1, help="of N cases take the first"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
     rng = random.Random(26)
     wanted = [case for case in cases(given.captures, rng) if given.only in case.kind]
     wanted = wanted[:: given.every]
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(given.jobs) as pool:
-        places = (Path(scratch) / str(number) / "capture" for number in range(len(wanted)))
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ThreadPoolExecutor(given.jobs) as pool,
+    ):
+        places = (
+            Path(scratch) / str(number) / "capture" for number in range(len(wanted))
+        )
         command = shlex.split(given.cmd)
         outcomes = list(pool.map(lambda pair: inspect(pair[0], command, pair[1]),
                                  zip(wanted, places, strict=True)))  # fmt: skip
@@ -762,7 +860,9 @@ def main() -> int:
     sys.stdout.write(text)
     wrong = [one for one in outcomes if one.answer.startswith("false")]
     for one in wrong:
-        sys.stdout.write(f"{one.answer}: {one.case.kind}, {one.case.capture}: {one.verdict}\n")
+        sys.stdout.write(
+            f"{one.answer}: {one.case.kind}, {one.case.capture}: {one.verdict}\n"
+        )
     if given.output is not None:
         given.output.write_text(text)
     decided = [one for one in wrong if CLASSES[one.case.kind][0]]

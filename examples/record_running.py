@@ -19,10 +19,14 @@ import time
 from pathlib import Path
 
 HEADER = struct.Struct("<Q32s")  # size of what follows, kind of message
-REQUEST = struct.Struct("<iiq")  # kind of profile, number of process ids, job; then the ids
+REQUEST = struct.Struct(
+    "<iiq"
+)  # kind of profile, number of process ids, job; then the ids
 ACTIVITIES = 2
 PATIENCE_S = 60.0
-FOLDER = os.environ.get("KINETO_IPC_SOCKET_DIR", "")  # as in dynolog/src/ipcfabric/Endpoint.h
+FOLDER = os.environ.get(
+    "KINETO_IPC_SOCKET_DIR", ""
+)  # as in dynolog/src/ipcfabric/Endpoint.h
 ADDRESS = f"{FOLDER}/dynolog" if FOLDER else "\0dynolog\0"
 
 
@@ -52,7 +56,9 @@ def listen(endpoint: socket.socket) -> None:
             Path(ADDRESS).unlink()  # it stayed there from one who has ended
             endpoint.bind(ADDRESS)
             return
-        sys.exit("dynolog, or another recorder, answers here already: use `dyno gputrace`")
+        sys.exit(
+            "dynolog, or another recorder, answers here already: use `dyno gputrace`"
+        )
 
 
 def main() -> None:
@@ -76,10 +82,14 @@ def main() -> None:
                 answer = config
             endpoint.sendto(HEADER.pack(len(answer), kind) + answer, sender)
             if answer == config:
-                print(f"{pid} records to {trace.with_name(f'{trace.stem}_{pid}{trace.suffix}')}")
+                print(
+                    f"{pid} records to {trace.with_name(f'{trace.stem}_{pid}{trace.suffix}')}"
+                )
                 return
     os.kill(pid, 0)  # an error if there is no such process
-    sys.exit(f"{pid} did not ask within {PATIENCE_S:.0f} s: it runs without KINETO_USE_DAEMON=1")
+    sys.exit(
+        f"{pid} did not ask within {PATIENCE_S:.0f} s: it runs without KINETO_USE_DAEMON=1"
+    )
 
 
 if __name__ == "__main__":

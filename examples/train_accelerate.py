@@ -28,7 +28,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     handlers = [AORecipeKwargs()] if args.mixed_precision == "fp8" else []
-    accelerator = Accelerator(mixed_precision=args.mixed_precision, kwargs_handlers=handlers)
+    accelerator = Accelerator(
+        mixed_precision=args.mixed_precision, kwargs_handlers=handlers
+    )
     blocks = [
         nn.Sequential(nn.Linear(args.dim, args.dim, bias=False), nn.GELU())
         for _ in range(args.layers)

@@ -29,7 +29,9 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parallel", choices=["fsdp", "ddp"], default="fsdp")
     parser.add_argument("--precision", choices=["bf16", "fp8"], default="fp8")
-    parser.add_argument("--fp8-all-gather", action="store_true", help="gather FP8 weights")
+    parser.add_argument(
+        "--fp8-all-gather", action="store_true", help="gather FP8 weights"
+    )
     parser.add_argument("--bf16-rank", type=int, help="a rank that is left in BF16")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--dim", type=int, default=2048)
@@ -53,11 +55,17 @@ def convert(model: nn.Module, args: argparse.Namespace) -> None:
     )
 
 
-def parallelise(model: Gpt, args: argparse.Namespace, device: torch.device) -> nn.Module:
+def parallelise(
+    model: Gpt, args: argparse.Namespace, device: torch.device
+) -> nn.Module:
     """Wrap the model; FSDP2 shards each block and then the rest."""
     if args.parallel == "ddp":
-        return DistributedDataParallel(model.to(torch.bfloat16), device_ids=[device.index])
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        return DistributedDataParallel(
+            model.to(torch.bfloat16), device_ids=[device.index]
+        )
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
     for block in model.layers:
         fully_shard(block, mp_policy=policy)
     return fully_shard(model, mp_policy=policy)
@@ -67,7 +75,10 @@ def main() -> None:
     """Train on random tokens, printing the loss of each step on rank 0."""
     args = parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(name)s:%(message)s")
-    rank, device = int(os.environ["RANK"]), torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    rank, device = (
+        int(os.environ["RANK"]),
+        torch.device("cuda", int(os.environ["LOCAL_RANK"])),
+    )
     torch.cuda.set_device(device)
     init_process_group("nccl")
     torch.manual_seed(0)

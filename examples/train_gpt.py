@@ -78,7 +78,9 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Token and position embeddings, blocks, and an output head of its own."""
 
-    def __init__(self, vocab: int, dim: int, hidden: int, layers: int, seq: int) -> None:
+    def __init__(
+        self, vocab: int, dim: int, hidden: int, layers: int, seq: int
+    ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocab, dim), nn.Embedding(seq, dim)
         self.layers = nn.ModuleList(Block(dim, hidden) for _ in range(layers))
@@ -99,20 +101,42 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--precision", choices=["bf16", "fp8"], default="bf16")
     parser.add_argument(
-        "--recipe", choices=["tensorwise", "rowwise", "rowwise_with_gw_hp"], default="tensorwise"
+        "--recipe",
+        choices=["tensorwise", "rowwise", "rowwise_with_gw_hp"],
+        default="tensorwise",
     )
     parser.add_argument("--compile", action="store_true", help="compile the model")
-    parser.add_argument("--skip-layers", metavar="REGEX", help="linears left in BF16, by name")
-    parser.add_argument("--emulate", action="store_true", help="torchao's FP8 emulation")
+    parser.add_argument(
+        "--skip-layers", metavar="REGEX", help="linears left in BF16, by name"
+    )
+    parser.add_argument(
+        "--emulate", action="store_true", help="torchao's FP8 emulation"
+    )
     parser.add_argument("--steps", type=int, default=15)
     for size in ("dim", "hidden", "layers", "batch", "seq", "vocab"):
         parser.add_argument(f"--{size}", type=int)
     parser.add_argument("--text", type=Path, default=TEXT)
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     args = parser.parse_args()
-    large = {"dim": 2048, "hidden": 8192, "layers": 2, "batch": 4, "seq": 2048, "vocab": 32000}
-    small = {"dim": 128, "hidden": 512, "layers": 2, "batch": 2, "seq": 64, "vocab": 256}
+    large = {
+        "dim": 2048,
+        "hidden": 8192,
+        "layers": 2,
+        "batch": 4,
+        "seq": 2048,
+        "vocab": 32000,
+    }
+    small = {
+        "dim": 128,
+        "hidden": 512,
+        "layers": 2,
+        "batch": 2,
+        "seq": 64,
+        "vocab": 256,
+    }
     for size, default in (large if args.device == "cuda" else small).items():
         if getattr(args, size) is None:
             setattr(args, size, default)

@@ -69,7 +69,9 @@ def low_precision_count(kernels: Mapping[_Name, int]) -> int:
 def low_precision_name(amounts: Mapping[_Name, float]) -> str:
     """Return how a sentence names the low-precision classes that have an amount, "FP8" of none."""
     ran = {Precision(name) for name, amount in amounts.items() if amount}
-    names = [found.value.upper() for found in Precision if found.is_low and found in ran]
+    names = [
+        found.value.upper() for found in Precision if found.is_low and found in ran
+    ]
     return " and ".join(names) or "FP8"
 
 
@@ -104,7 +106,9 @@ class Leg(str, Enum):
     BACKWARD = "backward"
     RECOMPUTE = "recompute"
     ATTENTION = "attention"  # a product of attention that no fused kernel computes
-    OPTIMIZER = "optimizer"  # launched inside an optimizer's step; no part of the model's GEMMs
+    OPTIMIZER = (
+        "optimizer"  # launched inside an optimizer's step; no part of the model's GEMMs
+    )
     UNKNOWN = "unknown"
 
 

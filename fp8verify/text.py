@@ -23,7 +23,9 @@ def printable(text: str) -> str:
     """Replace control characters, line ends and lone surrogates, which steer terminals and XML."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
 
 
 def cut_middle(text: str, width: int) -> str:
@@ -128,7 +130,10 @@ def label_of_rank(rank: int | None, source: str = "") -> str:
 
 def label_of_ranks(ranks: Sequence[int]) -> str:
     """Return "rank 3" or "ranks 0-3, 6"."""
-    names = [show_window(run) for run in join_windows((rank, rank) for rank in sorted(set(ranks)))]
+    names = [
+        show_window(run)
+        for run in join_windows((rank, rank) for rank in sorted(set(ranks)))
+    ]
     return f"rank{'' if len(set(ranks)) <= 1 else 's'} {listed(names)}"
 
 
@@ -170,23 +175,31 @@ def patterns(names: Iterable[str]) -> list[str]:
     for name in names:
         alike[pattern(name)].append(name)
     return [
-        group[0] if len(group) == 1 else f"{shape} ({len(group)})" for shape, group in alike.items()
+        group[0] if len(group) == 1 else f"{shape} ({len(group)})"
+        for shape, group in alike.items()
     ]
 
 
 def in_sentences(names: Iterable[str]) -> list[str]:
     """Return names as a sentence has them: a bare number is "layer 0", the root "the model"."""
     return [
-        "the model itself" if name == "(root)" else f"layer {name}" if name[:1].isdigit() else name
+        "the model itself"
+        if name == "(root)"
+        else f"layer {name}"
+        if name[:1].isdigit()
+        else name
         for name in names
     ]
 
 
 def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
     """Shorten names as `patterns` does, where all names of `among` of that pattern are meant."""
-    wanted, all_alike = list(names), Counter(map(pattern, among))
+    wanted = list(names)
+    all_alike = Counter(map(pattern, among))
     alike = Counter(map(pattern, wanted))
-    whole = {name for name in wanted if alike[pattern(name)] >= all_alike[pattern(name)]}
+    whole = {
+        name for name in wanted if alike[pattern(name)] >= all_alike[pattern(name)]
+    }
     return [
         *patterns(name for name in wanted if name in whole),
         *(n for n in wanted if n not in whole),
@@ -195,11 +208,15 @@ def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
 
 def indexed(names: Sequence[str]) -> str:
     """Name layers alike but for one number by its values: "layers.{0,3-5}.up"; else as patterns."""
-    parts = list(zip(*(re.split(r"(?<![^.])(\d+)(?![^.])", name) for name in names), strict=True))
+    parts = list(
+        zip(*(re.split(r"(?<![^.])(\d+)(?![^.])", name) for name in names), strict=True)
+    )
     varying = [place for place, values in enumerate(parts) if len(set(values)) > 1]
     if len(varying) != 1:
         return ", ".join(patterns(names))
-    windows = join_windows((number, number) for number in sorted(map(int, parts[varying[0]])))
+    windows = join_windows(
+        (number, number) for number in sorted(map(int, parts[varying[0]]))
+    )
     shown = f"{{{','.join(map(show_window, windows))}}}"
     return "".join(shown if place in varying else p[0] for place, p in enumerate(parts))
 

@@ -42,7 +42,9 @@ BRIDGE = "NVIDIA-NeMo+Megatron-Bridge"
 SOURCES: dict[str, tuple[Source, ...]] = {
     "accelerate": (
         Source(
-            "huggingface+accelerate", ("src/accelerate/commands/config/config_args.py",), "classes"
+            "huggingface+accelerate",
+            ("src/accelerate/commands/config/config_args.py",),
+            "classes",
         ),
         Source(
             "huggingface+accelerate",
@@ -58,10 +60,16 @@ SOURCES: dict[str, tuple[Source, ...]] = {
         ),
     ),
     "accelerate launch": (
-        Source("huggingface+accelerate", ("src/accelerate/commands/launch.py",), "arguments"),
+        Source(
+            "huggingface+accelerate",
+            ("src/accelerate/commands/launch.py",),
+            "arguments",
+        ),
     ),
     "Megatron-LM": (
-        Source(MEGATRON, ("megatron/training/**/*.py", "examples/**/*.py"), "arguments"),
+        Source(
+            MEGATRON, ("megatron/training/**/*.py", "examples/**/*.py"), "arguments"
+        ),
         Source(
             MEGATRON,
             (
@@ -84,7 +92,11 @@ SOURCES: dict[str, tuple[Source, ...]] = {
             "classes",
             "mixed_precision",
         ),
-        Source(BRIDGE, ("src/megatron/bridge/training/config.py",), "fields:ConfigContainer"),
+        Source(
+            BRIDGE,
+            ("src/megatron/bridge/training/config.py",),
+            "fields:ConfigContainer",
+        ),
         Source(
             MEGATRON,
             ("megatron/core/distributed/distributed_data_parallel_config.py",),
@@ -99,7 +111,9 @@ SOURCES: dict[str, tuple[Source, ...]] = {
             "classes",
         ),
         Source(
-            "axolotl-ai-cloud+axolotl", ("src/axolotl/utils/schemas/*.py",), r'match:alias="(\w+)"'
+            "axolotl-ai-cloud+axolotl",
+            ("src/axolotl/utils/schemas/*.py",),
+            r'match:alias="(\w+)"',
         ),
     ),
     "LLaMA-Factory": (
@@ -113,16 +127,26 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "DeepSpeed": (
         Source(
             "deepspeedai+DeepSpeed",
-            ("deepspeed/**/constants.py", "deepspeed/**/*config*.py", "deepspeed/runtime/*.py"),
+            (
+                "deepspeed/**/constants.py",
+                "deepspeed/**/*config*.py",
+                "deepspeed/runtime/*.py",
+            ),
             r'match:^[A-Z_0-9]+ = "([a-z][a-z0-9_]+)"',
         ),
         Source(
-            "deepspeedai+DeepSpeed", ("deepspeed/runtime/config.py",), r'match:["\']([a-z_0-9]+)'
+            "deepspeedai+DeepSpeed",
+            ("deepspeed/runtime/config.py",),
+            r'match:["\']([a-z_0-9]+)',
         ),
         Source("deepspeedai+DeepSpeed", ("tests/**/*.json",), "keys"),
     ),
     "KempnerForge": (
-        Source("KempnerInstitute+KempnerForge", ("kempnerforge/config/*.py",), "fields:JobConfig"),
+        Source(
+            "KempnerInstitute+KempnerForge",
+            ("kempnerforge/config/*.py",),
+            "fields:JobConfig",
+        ),
     ),
     "prime-rl": (
         Source(
@@ -158,11 +182,16 @@ SOURCES: dict[str, tuple[Source, ...]] = {
     "Primus": (
         Source(
             "AMD-AGI+Primus",
-            ("primus/configs/modules/megatron/*.yaml", "primus/configs/models/megatron/*.yaml"),
+            (
+                "primus/configs/modules/megatron/*.yaml",
+                "primus/configs/models/megatron/*.yaml",
+            ),
             "keys",
         ),
         Source(MEGATRON, ("megatron/training/**/*.py",), "arguments"),
-        Source(MEGATRON, ("megatron/core/transformer/transformer_config.py",), "classes"),
+        Source(
+            MEGATRON, ("megatron/core/transformer/transformer_config.py",), "classes"
+        ),
         Source("AMD-AGI+Primus", ("primus/**/*.py",), r"match:\bargs\.(\w+)"),
         Source("AMD-AGI+Primus", ("primus/configs/**/*.yaml",), r"match:^(\w+):"),
     ),
@@ -187,7 +216,10 @@ def main() -> None:
             ),
             "sections": {key: sorted(names) for key, names in sorted(sections.items())},
         }
-    lines = (f" {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in found.items())
+    lines = (
+        f" {json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}"
+        for k, v in found.items()
+    )
     OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -230,7 +262,9 @@ def taken(folder: Path, source: Source) -> Iterator[tuple[str, str]]:
     }
     if what == "classes":
         yield from (
-            (key, source.section) for node in classes.values() for key, _ in _fields(node, {})
+            (key, source.section)
+            for node in classes.values()
+            for key, _ in _fields(node, {})
         )
         return
     yield from _nested(classes, detail, source.section, 0)
@@ -239,14 +273,19 @@ def taken(folder: Path, source: Source) -> Iterator[tuple[str, str]]:
 def _options(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         function = node.func if isinstance(node, ast.Call) else None
-        if isinstance(function, ast.Attribute) and function.attr in ("add_argument", "reset_arg"):
+        if isinstance(function, ast.Attribute) and function.attr in (
+            "add_argument",
+            "reset_arg",
+        ):
             for argument in node.args:
                 text = str(argument.value) if isinstance(argument, ast.Constant) else ""
                 if text.startswith("--"):
                     yield text[2:].replace("-", "_")
 
 
-def _fields(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[tuple[str, str]]:
+def _fields(
+    node: ast.ClassDef, classes: dict[str, ast.ClassDef]
+) -> Iterator[tuple[str, str]]:
     """Yield the annotated fields of a class and its bases, with their annotations."""
     for base in node.bases:
         name = base.id if isinstance(base, ast.Name) else ""

@@ -40,7 +40,16 @@ from cosmic_ray.work_item import MutationSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 # What gives a verdict from evidence; the agent, which records it, is held by integration tests.
-DECIDES = ("kernels", "logs", "analysis", "verdict", "pipeline", "comparison", "trace", "capture")
+DECIDES = (
+    "kernels",
+    "logs",
+    "analysis",
+    "verdict",
+    "pipeline",
+    "comparison",
+    "trace",
+    "capture",
+)
 # The figures of whole reports run first: later tests take reports from a cache.
 SUITES = ("tests/golden/test_figures.py", "tests/unit", "tests/golden")
 CONTEXTS = """\
@@ -86,11 +95,24 @@ def copy_tree(target: Path) -> None:
 def record_coverage(tree: Path) -> dict[tuple[str, int], list[str]]:
     """Return for each line the tests that run it, the most specific ones first."""
     if not (tree / ".coverage").exists():
-        (tree / ".coveragerc").write_text("[run]\nsource = fp8verify\nrelative_files = true\n")
+        (tree / ".coveragerc").write_text(
+            "[run]\nsource = fp8verify\nrelative_files = true\n"
+        )
         (tree / "contexts.py").write_text(CONTEXTS)
-        command = [sys.executable, "-m", "coverage", "run", "-m", "pytest", "-p", "contexts"]
+        command = [
+            sys.executable,
+            "-m",
+            "coverage",
+            "run",
+            "-m",
+            "pytest",
+            "-p",
+            "contexts",
+        ]
         done = subprocess.run(
-            [*command, *PYTEST, *SUITES], cwd=tree, env={**os.environ, "PYTHONPATH": f"{tree}"}
+            [*command, *PYTEST, *SUITES],
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": f"{tree}"},
         )
         if done.returncode not in (0, 1):  # a signal's status is negative
             sys.exit("the tests cannot run")
@@ -107,7 +129,9 @@ def record_coverage(tree: Path) -> dict[tuple[str, int], list[str]]:
                 if value >> bit & 1 and test:
                     lines.setdefault((path, byte * 8 + bit), []).append(test)
                     size[test] += 1
-    return {line: sorted(set(tests), key=lambda t: size[t]) for line, tests in lines.items()}
+    return {
+        line: sorted(set(tests), key=lambda t: size[t]) for line, tests in lines.items()
+    }
 
 
 def choose(
@@ -123,7 +147,9 @@ def choose(
         init([f.relative_to(tree) for f in files], database, {})
         found = [item.mutations[0] for item in database.work_items]
     found = [m for m in found if re.search(f"(?:{KINDS.pattern})$", m.operator_name)]
-    found.sort(key=lambda m: (f"{m.module_path}", m.start_pos, m.operator_name, m.occurrence))
+    found.sort(
+        key=lambda m: (f"{m.module_path}", m.start_pos, m.operator_name, m.occurrence)
+    )
     random.Random(seed).shuffle(found)
     of_file: dict[str, Counter[str]] = {}
     for (path, _), tests in covered.items():
@@ -160,7 +186,9 @@ def difference(job: Job, tree: Path) -> str:
     """Return the line of a mutation before and after it."""
     before = (tree / job[0].module_path).read_text().splitlines()
     after = mutated(tree, job[0]).splitlines()
-    number = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0)
+    number = next(
+        (n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), 0
+    )
     return f"`{before[number].strip()}` -> `{after[number].strip()}`" + (
         "" if job[1] else " (no test)"
     )
@@ -260,8 +288,15 @@ def main() -> int:
         # A test that fails without any mutation too tells nothing.
         killers = {killer for _, killer in read_log(log).values() if "::" in killer}
         broken = set(failures(tree, *sorted(killers))) & killers
-        jobs = [(mutation, tuple(t for t in tests if t not in broken)) for mutation, tests in jobs]
-        rows = [row for row in log.read_text().splitlines() if json.loads(row)[2] not in broken]
+        jobs = [
+            (mutation, tuple(t for t in tests if t not in broken))
+            for mutation, tests in jobs
+        ]
+        rows = [
+            row
+            for row in log.read_text().splitlines()
+            if json.loads(row)[2] not in broken
+        ]
         log.write_text("".join(f"{row}\n" for row in rows))
     text, code = results(jobs, read_log(log), args.seed)
     print(text)
@@ -289,7 +324,9 @@ def read_log(log: Path) -> dict[str, tuple[str, str]]:
     return {key: (difference, killer) for key, difference, killer in rows}
 
 
-def results(jobs: list[Job], done: dict[str, tuple[str, str]], seed: int) -> tuple[str, int]:
+def results(
+    jobs: list[Job], done: dict[str, tuple[str, str]], seed: int
+) -> tuple[str, int]:
     """Return the results in Markdown, and the exit status."""
     of_folder: dict[str, list[bool]] = {}
     survivors = []
@@ -309,7 +346,10 @@ def results(jobs: list[Job], done: dict[str, tuple[str, str]], seed: int) -> tup
         "",
         "| folder | killed | of |",
         "|---|---|---|",
-        *(f"| {name} | {sum(kills)} | {len(kills)} |" for name, kills in sorted(of_folder.items())),
+        *(
+            f"| {name} | {sum(kills)} | {len(kills)} |"
+            for name, kills in sorted(of_folder.items())
+        ),
         "",
         "Survivors:",
         "",

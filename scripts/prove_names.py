@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-SENTINEL = "spin_kernel"  # at::cuda::spin_kernel of torch.cuda._sleep: it parts the products
+SENTINEL = (
+    "spin_kernel"  # at::cuda::spin_kernel of torch.cuda._sleep: it parts the products
+)
 SOURCES = ("fp8", "fp4", "fp4/fp6/fp8", "bf16", "fp16", "tf32", "int8", "fp64", "fp32")
 SIZES = ((4096, 1024, 2048), (512, 512, 1024), (8192, 2048, 1024), (64, 4096, 2048))
 
@@ -50,11 +52,15 @@ def products(with_compile: bool) -> Iterator[Product]:
         for fast in (True, False):
             made = _scaled(m, n, k, e4m3, e4m3, bf16, fast=fast)
             yield Product(f"scaled_mm tensorwise e4m3 fast={fast}", m, n, k, 1, made)
-        yield Product("scaled_mm e4m3 x e5m2", m, n, k, 1, _scaled(m, n, k, e4m3, e5m2, bf16))
+        yield Product(
+            "scaled_mm e4m3 x e5m2", m, n, k, 1, _scaled(m, n, k, e4m3, e5m2, bf16)
+        )
         yield Product("scaled_mm rowwise", m, n, k, 1, _rowwise(m, n, k))
         yield Product("mm bf16", m, n, k, 1, _plain(m, n, k, bf16))
     m, n, k = SIZES[0]
-    yield Product("scaled_mm e5m2 x e4m3", m, n, k, 1, _scaled(m, n, k, e5m2, e4m3, bf16))
+    yield Product(
+        "scaled_mm e5m2 x e4m3", m, n, k, 1, _scaled(m, n, k, e5m2, e4m3, bf16)
+    )
     yield Product("scaled_mm fp16 out", m, n, k, 1, _scaled(m, n, k, e4m3, e4m3, fp16))
     yield Product("scaled_mm fp32 out", m, n, k, 1, _scaled(m, n, k, e4m3, e4m3, fp32))
     yield Product("scaled_mm 1x128 x 128x128", m, n, k, 1, _blockwise(m, n, k, 128))
@@ -67,14 +73,25 @@ def products(with_compile: bool) -> Iterator[Product]:
         yield Product("int_mm", *size, 1, _int8(*size))
     yield Product("mm fp64", *SIZES[1], 1, _plain(*SIZES[1], torch.float64))
     yield Product("bmm bf16", 512, 512, 1024, 8, _batched(512, 512, 1024, 8))
-    yield Product("grouped_mm bf16", 1024, 1024, 1024, 1, _grouped(1024, 1024, 1024, fp8=False))
     yield Product(
-        "scaled_grouped_mm fp8", 1024, 1024, 1024, 1, _grouped(1024, 1024, 1024, fp8=True)
+        "grouped_mm bf16", 1024, 1024, 1024, 1, _grouped(1024, 1024, 1024, fp8=False)
+    )
+    yield Product(
+        "scaled_grouped_mm fp8",
+        1024,
+        1024,
+        1024,
+        1,
+        _grouped(1024, 1024, 1024, fp8=True),
     )
     for kind in ("fp8", "bf16", "fp16"):
-        yield Product(f"triton {kind}", 1024, 1024, 1024, 1, _triton(1024, 1024, 1024, kind))
+        yield Product(
+            f"triton {kind}", 1024, 1024, 1024, 1, _triton(1024, 1024, 1024, kind)
+        )
     if with_compile:
-        yield Product("compiled mm bf16", 1024, 1024, 1024, 1, _compiled(1024, 1024, 1024))
+        yield Product(
+            "compiled mm bf16", 1024, 1024, 1024, 1, _compiled(1024, 1024, 1024)
+        )
 
 
 def _random(*size: int, dtype: Any = None) -> Any:
@@ -200,12 +217,23 @@ def _grouped(m: int, n: int, k: int, *, fp8: bool) -> Callable[[], Callable[[], 
 
         dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
         ends = torch.arange(1, 5, device="cuda", dtype=torch.int32) * (m // 4)
-        left, right = _random(m, k, dtype=dtype), _random(4, n, k, dtype=dtype).transpose(-2, -1)
+        left, right = (
+            _random(m, k, dtype=dtype),
+            _random(4, n, k, dtype=dtype).transpose(-2, -1),
+        )
         if not fp8:
-            return lambda: torch._grouped_mm(left, right, offs=ends, out_dtype=torch.bfloat16)
+            return lambda: torch._grouped_mm(
+                left, right, offs=ends, out_dtype=torch.bfloat16
+            )
         rows, columns = torch.ones(m, device="cuda"), torch.ones(4, n, device="cuda")
         return lambda: torch._scaled_grouped_mm(
-            left, right, rows, columns, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=True
+            left,
+            right,
+            rows,
+            columns,
+            offs=ends,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
         )
 
     return make
@@ -217,7 +245,11 @@ def _triton(m: int, n: int, k: int, kind: str) -> Callable[[], Callable[[], Any]
 
         import scripts.prove_names_triton as kernels
 
-        dtypes = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp16": torch.float16}
+        dtypes = {
+            "fp8": torch.float8_e4m3fn,
+            "bf16": torch.bfloat16,
+            "fp16": torch.float16,
+        }
         left = _random(m, k, dtype=dtypes[kind])
         right = _random(n, k, dtype=dtypes[kind]).t()
         out = torch.empty(m, n, device="cuda", dtype=torch.float32)
@@ -250,14 +282,19 @@ def child(names: Path, with_compile: bool) -> None:
                 multiply()
                 torch.cuda.synchronize()
             except Exception as problem:
-                print(f"left out: {product.name}: {str(problem).splitlines()[0]}", file=sys.stderr)
+                print(
+                    f"left out: {product.name}: {str(problem).splitlines()[0]}",
+                    file=sys.stderr,
+                )
                 continue
             torch.cuda.profiler.start()
             torch.cuda._sleep(1000)
             multiply()
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()
-            done.write(f"{product.name}\t{product.m}\t{product.n}\t{product.k}\t{product.batch}\n")
+            done.write(
+                f"{product.name}\t{product.m}\t{product.n}\t{product.k}\t{product.batch}\n"
+            )
             done.flush()
 
 
@@ -274,7 +311,9 @@ def measure(folder: Path, with_compile: bool) -> tuple[list[Any], Any]:
         "--profile-from-start", "off",
         sys.executable, str(Path(__file__).resolve()), "--child", str(folder / "products.tsv"),
     ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    }
     code = subprocess.run(  # noqa: S603  our own script
         line + ["--compile"] * with_compile, check=False, env=environment
     ).returncode
@@ -290,12 +329,26 @@ def write(folder: Path, launches: list[Any], gpu: Any) -> int:
     """Write the table of kernels; return how many labels the counters contradict."""
     from fp8verify.prove import judge
 
-    done = [line.split("\t") for line in (folder / "products.tsv").read_text().splitlines()]
+    done = [
+        line.split("\t") for line in (folder / "products.tsv").read_text().splitlines()
+    ]
     at, wrong, seen = -1, 0, set()
-    columns = ["kernel", "role", "precision", "workload", "m", "n", "k", "flops", *SOURCES]
+    columns = [
+        "kernel",
+        "role",
+        "precision",
+        "workload",
+        "m",
+        "n",
+        "k",
+        "flops",
+        *SOURCES,
+    ]
     columns += ["agreement", "gpu", "evidence"]
     version = importlib.metadata.version("torch")
-    with (folder / "proved_kernels.csv").open("w", newline="", encoding="utf-8") as stream:
+    with (folder / "proved_kernels.csv").open(
+        "w", newline="", encoding="utf-8"
+    ) as stream:
         table = csv.DictWriter(stream, columns, lineterminator="\n")
         table.writeheader()
         for launch in launches:
@@ -316,8 +369,12 @@ def write(folder: Path, launches: list[Any], gpu: Any) -> int:
                 "agreement": proof.agreement, "gpu": gpu.name,
                 "evidence": f"ncu, torch {version}",
             })  # fmt: skip
-            shown = ", ".join(f"{key} {value:,}" for key, value in operations.items() if value)
-            print(f"{proof.agreement:11s} {proof.precision:8s} {name:36s} {launch.kernel[:70]}")
+            shown = ", ".join(
+                f"{key} {value:,}" for key, value in operations.items() if value
+            )
+            print(
+                f"{proof.agreement:11s} {proof.precision:8s} {name:36s} {launch.kernel[:70]}"
+            )
             print(f"            2MNK {flops:,}; counted {shown or 'nothing'}")
     print(f"{len(seen)} kernels, {wrong} contradicted by the counters")
     return wrong
@@ -327,7 +384,9 @@ def main() -> int:
     """Measure and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--compile", action="store_true", help="add a product of TorchInductor's")
+    parser.add_argument(
+        "--compile", action="store_true", help="add a product of TorchInductor's"
+    )
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:

@@ -53,7 +53,8 @@ def calls() -> Iterator[Call]:
             yield scaled(x, y, *rows, BF16, fast=True)
             blocks = k // 32
             mx = [
-                torch.ones(side * blocks, device="cuda").to(torch.float8_e8m0fnu) for side in (m, n)
+                torch.ones(side * blocks, device="cuda").to(torch.float8_e8m0fnu)
+                for side in (m, n)
             ]
             yield scaled(x, y, mx[0], mx[1], BF16, fast=False)
 
@@ -81,15 +82,22 @@ def kernels_of(call: Call) -> list[str]:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as session:
         call()
         torch.cuda.synchronize()
-    kernels = [e for e in session.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    kernels = [
+        e for e in session.events() if e.device_type == torch.autograd.DeviceType.CUDA
+    ]
     names = [e.name for e in sorted(kernels, key=lambda event: event.time_range.start)]
-    return [name for name in names if decode(name).role.is_gemm or name.startswith("nvjet")]
+    return [
+        name for name in names if decode(name).role.is_gemm or name.startswith("nvjet")
+    ]
 
 
 def main() -> int:
     """Print the table."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    (torch.ones(16, 16, device="cuda", dtype=BF16) @ torch.ones(16, 16, device="cuda", dtype=BF16))
+    (
+        torch.ones(16, 16, device="cuda", dtype=BF16)
+        @ torch.ones(16, 16, device="cuda", dtype=BF16)
+    )
     library, path = open_loaded(loaded()[0]), Path(tempfile.mkstemp()[1])
     rows: dict[tuple[str, str], tuple[KernelName, KernelName]] = {}
     alone: dict[str, int] = {}
@@ -100,9 +108,9 @@ def main() -> int:
             continue
         torch.cuda.synchronize()
         path.write_bytes(b"")
-        if library.cublasLtLoggerOpenFile(os.fsencode(path)) or library.cublasLtLoggerSetMask(
-            TRACE
-        ):
+        if library.cublasLtLoggerOpenFile(
+            os.fsencode(path)
+        ) or library.cublasLtLoggerSetMask(TRACE):
             print("cuBLASLt refuses to log", file=sys.stderr)
             return 2
         names = kernels_of(call)
@@ -124,7 +132,9 @@ def main() -> int:
         wrong += not agrees
         mark = "unknown" if unknown else "agrees" if agrees else "**disagrees**"
         print(f"| `{name}` | {words(found)} | {words(said)} | {mark} |")
-    print(f"\nnot in the log: {', '.join(f'`{name[:80]}`' for name in sorted(alone)) or 'none'}")
+    print(
+        f"\nnot in the log: {', '.join(f'`{name[:80]}`' for name in sorted(alone)) or 'none'}"
+    )
     return int(wrong > 0)
 
 

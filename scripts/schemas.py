@@ -54,4 +54,6 @@ def _parted(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(schema(sys.argv[1]), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(
+        json.dumps(schema(sys.argv[1]), indent=2, ensure_ascii=False) + "\n"
+    )

@@ -45,7 +45,9 @@ class Known(NamedTuple):
     legs: dict[str, dict[str, int]] | None = None
 
 
-def _legs(each: int, *, fp8: str = "fp8", wgrad: str | None = None) -> dict[str, dict[str, int]]:
+def _legs(
+    each: int, *, fp8: str = "fp8", wgrad: str | None = None
+) -> dict[str, dict[str, int]]:
     return {"fprop": {fp8: each}, "dgrad": {fp8: each}, "wgrad": {wgrad or fp8: each}}
 
 
@@ -76,7 +78,10 @@ def _both_in_each_leg(**each: int) -> dict[str, dict[str, int]]:
 
 
 def _beside_head(*legs: str) -> dict[str, dict[str, int]]:
-    return {leg: {"fp8": BLOCKS, "bf16": HEAD} for leg in legs or ("fprop", "dgrad", "wgrad")}
+    return {
+        leg: {"fp8": BLOCKS, "bf16": HEAD}
+        for leg in legs or ("fprop", "dgrad", "wgrad")
+    }
 
 
 KNOWN: dict[str, Known] = {
@@ -108,7 +113,11 @@ KNOWN: dict[str, Known] = {
         legs=_legs(STACK),
     ),
     "fp8_experts": Known(
-        "ACTIVE", 0, (Rule("aten::_scaled_grouped_mm", "fp8", ".*device_kernel"),), (), _legs(STACK)
+        "ACTIVE",
+        0,
+        (Rule("aten::_scaled_grouped_mm", "fp8", ".*device_kernel"),),
+        (),
+        _legs(STACK),
     ),
     "bf16_experts": Known(
         "INACTIVE",
@@ -121,7 +130,9 @@ KNOWN: dict[str, Known] = {
         "ACTIVE", 0, (Rule("triton_tem_.*", "fp8", "triton_tem_"),), (), _legs(STACK)
     ),
     "fp8_accelerate": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("layer-not-fp8",)),
-    "fp8_te_delayed": Known("ACTIVE", 0, (Rule("_Linear(Backward)?", "fp8"),), (), _legs(30)),
+    "fp8_te_delayed": Known(
+        "ACTIVE", 0, (Rule("_Linear(Backward)?", "fp8"),), (), _legs(30)
+    ),
     "bf16_te_no_autocast": Known(
         "INACTIVE", 1, (Rule("_Linear(Backward)?", "bf16"),), (), _legs(30, fp8="bf16")
     ),
@@ -140,9 +151,13 @@ KNOWN: dict[str, Known] = {
         {"fprop": {"fp8": 24, "bf16": 3}, "dgrad": {"bf16": 27}, "wgrad": {"bf16": 27}},
     ),
     "fp8_cudagraphs": Known("ACTIVE", 0, (Rule("CompiledFunction(Backward)?", "fp8"),)),
-    "fsdp_fp8_all_gather": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("scalar-all-reduces",)),
+    "fsdp_fp8_all_gather": Known(
+        "ACTIVE", 0, (FP8_MM, BF16_MM), ("scalar-all-reduces",)
+    ),
     # benchmarks/gpu/blas_log.py: eight layers, three steps.
-    "fp8_blas_log": Known("ACTIVE", 0, (Rule("aten::_scaled_mm_v2", "fp8"),), legs=_legs(24)),
+    "fp8_blas_log": Known(
+        "ACTIVE", 0, (Rule("aten::_scaled_mm_v2", "fp8"),), legs=_legs(24)
+    ),
     "fp8_own_class": Known("ACTIVE", 0, (FP8_MM, BF16_MM), legs=_beside_head()),
     "fp8_muon": Known(
         "ACTIVE",
@@ -179,27 +194,45 @@ KNOWN: dict[str, Known] = {
         0,
         (*TE_BY_NAME, BF16_MM),
         ("layer-not-fp8",),
-        {leg: {"fp8": 6 * 8, "bf16": 6 * (8 + 1)} for leg in ("fprop", "dgrad", "wgrad")},
+        {
+            leg: {"fp8": 6 * 8, "bf16": 6 * (8 + 1)}
+            for leg in ("fprop", "dgrad", "wgrad")
+        },
     ),
     # 4 blocks of 7 linears and the head, none converted; a part of each block is computed again.
-    "bf16_torchtitan_auto_filter": Known("CONTRADICTED", 1, (BF16_MM,), ("claimed-not-active",)),
+    "bf16_torchtitan_auto_filter": Known(
+        "CONTRADICTED", 1, (BF16_MM,), ("claimed-not-active",)
+    ),
     # 4 blocks of 7 linears; the head in eight chunks stays in BF16.
     "fp8_torchtune": Known("ACTIVE", 0, (FP8_MM, BF16_MM)),
     # benchmarks/gpu/faults.py: four layers, two micro-batches, three steps.
     "fp8_one_step_bf16": Known(
-        "PARTIAL", 1, TE_BY_NAME, ("step-without-fp8",), _both_in_each_leg(fp8=16, bf16=8)
+        "PARTIAL",
+        1,
+        TE_BY_NAME,
+        ("step-without-fp8",),
+        _both_in_each_leg(fp8=16, bf16=8),
     ),
     "fp8_one_micro_batch_bf16": Known(
-        "PARTIAL", 1, TE_BY_NAME, ("pass-without-fp8",), _both_in_each_leg(fp8=12, bf16=12)
+        "PARTIAL",
+        1,
+        TE_BY_NAME,
+        ("pass-without-fp8",),
+        _both_in_each_leg(fp8=12, bf16=12),
     ),
     "fp8_te_recompute_bf16": Known(
         "PARTIAL",
         0,
         (Rule("CheckpointFunction", "fp8"), Rule("_Linear(Backward)?", "bf16")),
         ("leg-not-fp8",),
-        {"fprop": {"fp8": 24}, **{leg: {"bf16": 24} for leg in ("dgrad", "wgrad", "recompute")}},
+        {
+            "fprop": {"fp8": 24},
+            **{leg: {"bf16": 24} for leg in ("dgrad", "wgrad", "recompute")},
+        },
     ),
-    "fp8_instead_of_nvfp4": Known("PARTIAL", 0, TE_BY_NAME, ("higher-than-promised",), _legs(24)),
+    "fp8_instead_of_nvfp4": Known(
+        "PARTIAL", 0, TE_BY_NAME, ("higher-than-promised",), _legs(24)
+    ),
     "fp8_pinned_layer": Known("ACTIVE", 1, (FP8_MM,), ("pinned-layer-low",), _legs(24)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
@@ -211,7 +244,9 @@ def expected(folder: Path) -> dict[str, Any]:
     """Work out what a capture must give."""
     known = KNOWN[folder.name]
     ranks = [_rank(path, known.rules) for path in sorted(folder.glob("rank*.json.gz"))]
-    ranks += [_nsight(path, known.rules) for path in sorted(folder.glob("rank*.sqlite.gz"))]
+    ranks += [
+        _nsight(path, known.rules) for path in sorted(folder.glob("rank*.sqlite.gz"))
+    ]
     found: dict[str, Any] = {
         "verdict": known.verdict,
         "exit_code": known.exit_code,
@@ -277,7 +312,9 @@ def _nsight(path: Path, rules: tuple[Rule, ...]) -> dict[str, Any]:
             for name, ns, at, thread in database.execute(_LAUNCHED).fetchall()
         ]
         database.close()
-    named = ((name, us, row[0].partition(",")[0] if row else "") for name, us, row in found)
+    named = (
+        (name, us, row[0].partition(",")[0] if row else "") for name, us, row in found
+    )
     return _added_up(named, rules)
 
 
@@ -304,8 +341,13 @@ def _added_up(
 def main() -> int:
     """Rewrite the expectations of every capture, or with --check name those that differ."""
     check, status = "--check" in sys.argv, 0
-    for folder in sorted({*(ROOT / name for name in KNOWN), *filter(Path.is_dir, ROOT.iterdir())}):
-        file, text = folder / "expected.json", json.dumps(expected(folder), indent=2) + "\n"
+    for folder in sorted(
+        {*(ROOT / name for name in KNOWN), *filter(Path.is_dir, ROOT.iterdir())}
+    ):
+        file, text = (
+            folder / "expected.json",
+            json.dumps(expected(folder), indent=2) + "\n",
+        )
         if not check:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:

@@ -58,7 +58,10 @@ class Attached(NamedTuple):
 
     def steps(self, trace: str | None = "rank0.json.gz") -> list[int]:
         """Return the numbers of the steps that a trace holds."""
-        return [int(name) for name in annotations(self.capture / str(trace), "ProfilerStep#")]
+        return [
+            int(name)
+            for name in annotations(self.capture / str(trace), "ProfilerStep#")
+        ]
 
     def text(self) -> str:
         """Return the whole report with its lines unbroken."""
@@ -93,7 +96,9 @@ def environment() -> dict[str, str]:
 
 def execute(*command: object, cwd: Path) -> Run:
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, timeout=120)
+    done = subprocess.run(
+        words, cwd=cwd, env=environment(), capture_output=True, timeout=120
+    )
     code = done.returncode if done.returncode >= 0 else 128 - done.returncode
     return Run(code, done.stdout.decode(), scrub(done.stderr.decode()))
 
@@ -114,7 +119,13 @@ def attach(
 ) -> Attached:
     """Run a script attached; `fresh` imports torch anew, else see `tests.shared_torch`."""
     capture = tmp_path / "capture"
-    driver = [sys.executable, SCRIPTS / "attach.py", *options, "--python", python(fresh)]
+    driver = [
+        sys.executable,
+        SCRIPTS / "attach.py",
+        *options,
+        "--python",
+        python(fresh),
+    ]
     run = execute(*driver, windows, ranks, capture, *command, cwd=tmp_path)
     return Attached(run, capture)
 
@@ -128,7 +139,11 @@ def compare(
 ) -> Attached:
     """Run a script with and without us and return the attached run, having compared the two."""
     script, *others = arguments
-    if isinstance(script, Path) and script.parent == SCRIPTS and Path not in map(type, others):
+    if (
+        isinstance(script, Path)
+        and script.parent == SCRIPTS
+        and Path not in map(type, others)
+    ):
         plain = without_us(fresh, *arguments)
     else:
         plain = execute(python(fresh), *arguments, cwd=tmp_path)

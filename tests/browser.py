@@ -13,10 +13,23 @@ from typing import Any, NamedTuple
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--hide-scrollbars", "--disable-background-networking", "--enable-logging=stderr"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ),
+    *(
+        "--hide-scrollbars",
+        "--disable-background-networking",
+        "--enable-logging=stderr",
+    ),
     "--virtual-time-budget=20000",
-    *("--allow-file-access-from-files", "--disable-web-security"),  # so that we see the frame
+    *(
+        "--allow-file-access-from-files",
+        "--disable-web-security",
+    ),  # so that we see the frame
 )
 DARK = "--blink-settings=preferredColorScheme=0"
 _FRAME = """<!DOCTYPE html><body style="margin:0">
@@ -47,12 +60,19 @@ def find_browser() -> str | None:
 
 
 def browse(
-    page: Path, script: str = "", *, width: int = 1280, height: int = 900, dark: bool = False
+    page: Path,
+    script: str = "",
+    *,
+    width: int = 1280,
+    height: int = 900,
+    dark: bool = False,
 ) -> Seen:
     """Open a file and run the body of a function of `window`, `document` and `innerWidth` there."""
     with tempfile.TemporaryDirectory() as folder:
         frame = Path(folder, "frame.html")
-        frame.write_text(_FRAME % (page.as_uri(), width, height, script), encoding="utf-8")
+        frame.write_text(
+            _FRAME % (page.as_uri(), width, height, script), encoding="utf-8"
+        )
         options = ["--dump-dom", *([DARK] if dark else [])]
         done = _chromium(Path(folder), frame, (max(width, 500), height), *options)
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
@@ -63,9 +83,13 @@ def browse(
 
 def screenshot(page: Path, picture: Path, width: int) -> None:
     """Save a picture of the whole page."""
-    height, _ = browse(page, "return document.documentElement.scrollHeight", width=width)
+    height, _ = browse(
+        page, "return document.documentElement.scrollHeight", width=width
+    )
     with tempfile.TemporaryDirectory() as folder:
-        _chromium(Path(folder), page, (width, min(height, 8000)), f"--screenshot={picture}")
+        _chromium(
+            Path(folder), page, (width, min(height, 8000)), f"--screenshot={picture}"
+        )
 
 
 def _chromium(
@@ -73,6 +97,11 @@ def _chromium(
 ) -> subprocess.CompletedProcess[str]:
     program = find_browser()
     assert program is not None
-    place = [f"--user-data-dir={folder / 'profile'}", "--window-size={},{}".format(*size)]
+    place = [
+        f"--user-data-dir={folder / 'profile'}",
+        "--window-size={},{}".format(*size),
+    ]
     command = [program, *FLAGS, *place, *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True
+    )

@@ -21,7 +21,10 @@ def schema_errors(document: dict[str, Any], kind: str = "report") -> list[str]:
     """Return what breaks the JSON Schema of a kind of document."""
     from jsonschema import Draft202012Validator  # takes a second
 
-    return [error.message for error in Draft202012Validator(schema(kind)).iter_errors(document)]
+    return [
+        error.message
+        for error in Draft202012Validator(schema(kind)).iter_errors(document)
+    ]
 
 
 @functools.cache

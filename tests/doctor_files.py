@@ -57,7 +57,9 @@ def facts_of(
     return read_launch(configs, command, environment or {})._replace(
         gpus=tuple(gpus),
         why_no_gpu="no tool is here",
-        python=RunPython("/venv/bin/python", "of the PATH", named=False, versions=versions),
+        python=RunPython(
+            "/venv/bin/python", "of the PATH", named=False, versions=versions
+        ),
         require_gpu=require_gpu,
     )
 

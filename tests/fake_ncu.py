@@ -63,7 +63,24 @@ def log_of(*launches: tuple[str, int, int, str]) -> str:
         "Block Size", "Grid Size", "Device", "CC", f"{FP8}.sum", f"{BF16}.sum", f"{HMMA}.sum",
         f"{FFMA}.sum", "thread 1:<default domain>:PushPop",
     ]  # fmt: skip
-    units = ["", "", "", "", "", "", "", "block", "block", "", "", "", "", "", "inst", ""]
+    units = [
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "block",
+        "block",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "inst",
+        "",
+    ]
     rows = [
         [str(at), "77", "python3.12", "127.0.0.1", kernel, "1", "7", "(384, 1, 1)", "(132, 1, 1)",
          "0", "9.0", f"{fp8:,}", f"{bf16:,}", "0", "1,024", nvtx]

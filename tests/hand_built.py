@@ -20,9 +20,7 @@ FP8_KERNEL = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
 FP8_GRADIENT_KERNEL = "nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT"
 BF16_KERNEL = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 BF16_WGRAD_KERNEL = BF16_KERNEL.replace("_TNT", "_NTT")
-FP32_KERNEL = (
-    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_execute_kernel__5x_cublas"
-)
+FP32_KERNEL = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_execute_kernel__5x_cublas"
 LEGS = ("fprop", "dgrad", "wgrad")
 WINDOW = {"first": 1, "last": 1, "state": "complete", "trace": "rank0.json"}
 T = TypeVar("T")
@@ -39,10 +37,19 @@ class TraceBuilder:
         self.events: list[dict[str, Any]] = []
         self.head: dict[str, Any] = {"schemaVersion": 1, "record_shapes": 1}
         self.head["deviceProperties"] = [
-            {"id": 0, "name": gpu, "computeMajor": capability[0], "computeMinor": capability[1]}
+            {
+                "id": 0,
+                "name": gpu,
+                "computeMajor": capability[0],
+                "computeMinor": capability[1],
+            }
         ]
         if rank is not None:
-            self.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+            self.head["distributedInfo"] = {
+                "backend": "nccl",
+                "rank": rank,
+                "world_size": world,
+            }
         self._clock = 1000.0
         self._id = 0
         self._sequence = 0
@@ -77,7 +84,10 @@ class TraceBuilder:
         numbers |= {"Fwd thread id": 1} if numbers and backward else {}
         if layer is not None:
             self._cpu("user_annotation", f"fp8verify:{layer}", start + 10, 65, thread)
-        around = [*parents, *(["autograd::engine::evaluate_function: X"] if backward else [])]
+        around = [
+            *parents,
+            *(["autograd::engine::evaluate_function: X"] if backward else []),
+        ]
         for depth, name in enumerate(reversed(around)):
             of_node = {"External id": self._next(), **(numbers if backward else {})}
             self._cpu("cpu_op", name, start + depth, 90 - 2 * depth, thread, **of_node)
@@ -85,18 +95,33 @@ class TraceBuilder:
         if op is not None:
             found: dict[str, Any] = {**ids, **({} if backward else numbers)}
             if types:
-                found |= {"Input type": list(types), "Input Dims": [list(d) for d in dims]}
+                found |= {
+                    "Input type": list(types),
+                    "Input Dims": [list(d) for d in dims],
+                }
             self._cpu("cpu_op", op, start + 20, 50, thread, **found)
         ids["correlation"] = ids["External id"]
         self._cpu("cuda_driver", "cuLaunchKernelEx", start + 30, 5, thread, **ids)
         event = {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7}
-        place = {"ts": start + 40, "dur": us, "args": {**ids, "device": 0, "stream": 7, **args}}
+        place = {
+            "ts": start + 40,
+            "dur": us,
+            "args": {**ids, "device": 0, "stream": 7, **args},
+        }
         self.events.append({**event, **place})
         self._clock += 100
         return self
 
     def gemm(
-        self, leg: str, m: int, n: int, k: int, *, fp8: bool, us: float = 10.0, **where: Any
+        self,
+        leg: str,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        fp8: bool,
+        us: float = 10.0,
+        **where: Any,
     ) -> TraceBuilder:
         """Add a GEMM of a linear layer of m tokens, k inputs and n outputs."""
         dims, layout = {
@@ -107,12 +132,21 @@ class TraceBuilder:
         kernel, op, types = BF16_KERNEL.replace("TNT", layout), "aten::mm", (BF16, BF16)
         node = {} if leg == "fprop" else {"parents": ("MmBackward0",), "backward": True}
         if fp8:
-            kernel, types = (FP8_GRADIENT_KERNEL, (E5M2, FP8)) if node else (FP8_KERNEL, (FP8, FP8))
+            kernel, types = (
+                (FP8_GRADIENT_KERNEL, (E5M2, FP8)) if node else (FP8_KERNEL, (FP8, FP8))
+            )
             op = "aten::_scaled_mm"
         return self.launch(kernel, op, types=types, dims=dims, us=us, **node | where)
 
     def linear(
-        self, m: int, n: int, k: int, *, fp8: bool, us: float = 10.0, layer: str | None = None
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        fp8: bool,
+        us: float = 10.0,
+        layer: str | None = None,
     ) -> TraceBuilder:
         """Add the three GEMMs of a linear layer."""
         self._sequence += 1
@@ -124,14 +158,29 @@ class TraceBuilder:
 
     def document(self) -> dict[str, Any]:
         """Return the trace as the document that Kineto would write."""
-        ends = [*(start for _, start in self._steps[1:]), self._clock][: len(self._steps)]
+        ends = [*(start for _, start in self._steps[1:]), self._clock][
+            : len(self._steps)
+        ]
         for (number, start), end in zip(self._steps, ends, strict=True):
-            self._cpu("user_annotation", f"ProfilerStep#{number}", start, end - start - 1, 1)
+            self._cpu(
+                "user_annotation", f"ProfilerStep#{number}", start, end - start - 1, 1
+            )
         self._steps = []
         gpu = [e for e in self.events if e["cat"] == "kernel"]
         cpu = [e for e in self.events if e["cat"] != "kernel"]
-        end = {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 1e6}
-        return {**self.head, "traceEvents": [*cpu, *gpu, end], "traceName": "trace.json"}
+        end = {
+            "name": "Record Window End",
+            "ph": "i",
+            "s": "g",
+            "pid": "",
+            "tid": "",
+            "ts": 1e6,
+        }
+        return {
+            **self.head,
+            "traceEvents": [*cpu, *gpu, end],
+            "traceName": "trace.json",
+        }
 
     def write(self, path: Path) -> Path:
         """Write the trace and return its path."""
@@ -158,8 +207,18 @@ class TraceBuilder:
         (folder / "log.txt").write_text(log)
         return inspect(folder)
 
-    def _cpu(self, cat: str, name: str, ts: float, dur: float, tid: int, **args: Any) -> None:
-        event = {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+    def _cpu(
+        self, cat: str, name: str, ts: float, dur: float, tid: int, **args: Any
+    ) -> None:
+        event = {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": 1,
+            "tid": tid,
+            "ts": ts,
+            "dur": dur,
+        }
         self.events.append({**event, "args": args})
 
     def _next(self) -> int:
@@ -167,15 +226,32 @@ class TraceBuilder:
         return self._id
 
 
-def module(fqn: str, outputs: int, inputs: int, state: str = "fp8", **more: Any) -> dict[str, Any]:
+def module(
+    fqn: str, outputs: int, inputs: int, state: str = "fp8", **more: Any
+) -> dict[str, Any]:
     """Return a linear layer as the agent lists it."""
     sizes = {"out_features": outputs, "in_features": inputs}
-    return {"fqn": fqn, "class": "Linear", "kind": "linear", "state": state, **sizes, **more}
+    return {
+        "fqn": fqn,
+        "class": "Linear",
+        "kind": "linear",
+        "state": state,
+        **sizes,
+        **more,
+    }
 
 
-def write_meta(folder: Path, *modules: dict[str, Any], rank: int = 0, **more: Any) -> None:
+def write_meta(
+    folder: Path, *modules: dict[str, Any], rank: int = 0, **more: Any
+) -> None:
     """Write what the agent recorded beside the trace of a rank."""
-    meta = {"schema": 1, "rank": rank, "steps_seen": 3, "window": [WINDOW], "modules": modules}
+    meta = {
+        "schema": 1,
+        "rank": rank,
+        "steps_seen": 3,
+        "window": [WINDOW],
+        "modules": modules,
+    }
     (folder / f"rank{rank}.meta.json").write_text(json.dumps({**meta, **more}))
 
 

@@ -25,7 +25,9 @@ def as_nvidia(name: str) -> str:
     """Return a name in NVIDIA's spelling; what is no demangled C++ name has nothing to change."""
     if name.startswith("_Z") or not re.search(r"[<(]", name):
         return name
-    name = _VALUE.sub(lambda match: f"({_TYPES[match['suffix']]}){match['whole']}", name)
+    name = _VALUE.sub(
+        lambda match: f"({_TYPES[match['suffix']]}){match['whole']}", name
+    )
     for pattern, text in _STEPS:
         name = pattern.sub(text, name)
     return _numbered(name)
@@ -39,5 +41,7 @@ def _numbered(name: str) -> str:
     parameters = match[3]
     for place, argument in enumerate(match[2].split(", "), 1):
         if re.fullmatch(r"[\w:]+", argument):
-            parameters = re.sub(rf"(?<![\w:]){argument}(?![\w:])", f"T{place}", parameters)
+            parameters = re.sub(
+                rf"(?<![\w:]){argument}(?![\w:])", f"T{place}", parameters
+            )
     return match[1] + parameters

@@ -30,7 +30,9 @@ class Recording:
     start, end and thread, `ranges` text, start, end and thread, `copies` kind, start, end, bytes.
     """
 
-    kernels: list[tuple[str, int, int, int, int, int | None]] = field(default_factory=list)
+    kernels: list[tuple[str, int, int, int, int, int | None]] = field(
+        default_factory=list
+    )
     calls: list[tuple[int, int, int, int]] = field(default_factory=list)
     ranges: list[tuple[str, int, int, int]] = field(default_factory=list)
     copies: list[tuple[str, int, int, int]] = field(default_factory=list)
@@ -44,26 +46,41 @@ def record(trace: Path, *, ranges: bool = True) -> Recording:
     text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     document = json.loads(text, parse_float=Decimal)  # doubles lose nanoseconds
     found, numbers = Recording(), count(1)
-    threads = defaultdict[tuple[Any, Any], int](partial(next, count(PROCESS + 1)))  # Nsight's ids
+    threads = defaultdict[tuple[Any, Any], int](
+        partial(next, count(PROCESS + 1))
+    )  # Nsight's ids
     if properties := document.get("deviceProperties"):
         found.gpu = properties[0]["name"]
-        found.capability = (properties[0]["computeMajor"], properties[0]["computeMinor"])
+        found.capability = (
+            properties[0]["computeMajor"],
+            properties[0]["computeMinor"],
+        )
     for event in document["traceEvents"]:
         args, category = event.get("args", {}), event.get("cat")
-        if category in ("kernel", "cuda_runtime", "cuda_driver", "cpu_op", "user_annotation"):
+        if category in (
+            "kernel",
+            "cuda_runtime",
+            "cuda_driver",
+            "cpu_op",
+            "user_annotation",
+        ):
             start = round(event["ts"] * 1000)
             end = start + round(event["dur"] * 1000)
             thread = threads[event["pid"], event["tid"]]
         if category == "kernel":
             place = (args.get("device", 0), args.get("stream", 0))
-            found.kernels.append((event["name"], start, end, *place, args.get("correlation")))
+            found.kernels.append(
+                (event["name"], start, end, *place, args.get("correlation"))
+            )
         elif category in ("cuda_runtime", "cuda_driver") and "correlation" in args:
             found.calls.append((args["correlation"], start, end, thread))
         elif category in ("cpu_op", "user_annotation") and ranges:
             found.ranges.append((nvtx_text(event, next(numbers)), start, end, thread))
         elif category in ("gpu_memcpy", "gpu_memset"):
             length = round(event["dur"] * 1000)
-            found.copies.append((category.removeprefix("gpu_"), 0, length, args.get("bytes", 0)))
+            found.copies.append(
+                (category.removeprefix("gpu_"), 0, length, args.get("bytes", 0))
+            )
     return found
 
 
@@ -75,7 +92,9 @@ def nvtx_text(event: dict[str, Any], number: int) -> str:
         text += f", seq = {args['Sequence number']}"
     text += f", op_id = {number}"
     if args.get("Input Dims"):
-        text += f", sizes = {json.dumps(args['Input Dims'])}, input_op_ids = [({number},0)]"
+        text += (
+            f", sizes = {json.dumps(args['Input Dims'])}, input_op_ids = [({number},0)]"
+        )
     return text
 
 
@@ -94,7 +113,10 @@ class Export:
         run("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '3.25.0')")
         for table in ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV"):
             run(f"CREATE TABLE {table} (name TEXT, value TEXT)")
-            run(f"INSERT INTO {table} VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)", (SECRET,))
+            run(
+                f"INSERT INTO {table} VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)",
+                (SECRET,),
+            )
 
     def add(self, recorded: Recording, process: int = PROCESS) -> Export:
         """Add what was recorded of a process."""
@@ -121,12 +143,16 @@ class Export:
             ),
         )
         for kind in ("memcpy", "memset"):
-            rows = [(s, e, size, process) for k, s, e, size in recorded.copies if k == kind]
+            rows = [
+                (s, e, size, process) for k, s, e, size in recorded.copies if k == kind
+            ]
             table = f"CUPTI_ACTIVITY_KIND_{kind.upper()}"
             self._fill(table, "start, end, bytes, globalPid", rows)
         if recorded.gpu:
             columns = "id, name, computeMajor, computeMinor"
-            self._fill("TARGET_INFO_GPU", columns, [(0, recorded.gpu, *recorded.capability)])
+            self._fill(
+                "TARGET_INFO_GPU", columns, [(0, recorded.gpu, *recorded.capability)]
+            )
         return self
 
     def run(self, statement: str, *parameters: object) -> Export:
@@ -139,7 +165,9 @@ class Export:
         self._database.commit()
         self._database.close()
 
-    def _fill(self, table: str, columns: str, rows: Iterable[tuple[object, ...]]) -> None:
+    def _fill(
+        self, table: str, columns: str, rows: Iterable[tuple[object, ...]]
+    ) -> None:
         rows = list(rows)
         if not rows:  # tables without rows are not made
             return
@@ -181,18 +209,28 @@ def write_rocprof_csv(recorded: Recording, folder: Path) -> Path:
         ),
     )
     agents = [("GPU", 0, recorded.gpu or "", "gfx942")]
-    _write_csv(folder / "77_agent_info.csv", "Agent_Type,Logical_Node_Id,Product_Name,Name", agents)
+    _write_csv(
+        folder / "77_agent_info.csv",
+        "Agent_Type,Logical_Node_Id,Product_Name,Name",
+        agents,
+    )
     if recorded.ranges:
         header = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp"
         _write_csv(
             folder / "77_hip_api_trace.csv",
             header,
-            (("HIP_RUNTIME_API", "hipLaunch", 77, t, c, s, e) for c, s, e, t in recorded.calls),
+            (
+                ("HIP_RUNTIME_API", "hipLaunch", 77, t, c, s, e)
+                for c, s, e, t in recorded.calls
+            ),
         )
         _write_csv(
             folder / "77_marker_api_trace.csv",
             header,
-            (("MARKER_CORE_API", text, 77, t, 0, s, e) for text, s, e, t in recorded.ranges),
+            (
+                ("MARKER_CORE_API", text, 77, t, 0, s, e)
+                for text, s, e, t in recorded.ranges
+            ),
         )
     return path
 
@@ -200,7 +238,9 @@ def write_rocprof_csv(recorded: Recording, folder: Path) -> Path:
 def _write_csv(path: Path, header: str, rows: Iterable[tuple[object, ...]]) -> None:
     with path.open("w", newline="") as file:
         file.write(",".join(f'"{name}"' for name in header.split(",")) + "\n")
-        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(rows)
+        csv.writer(file, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n").writerows(
+            rows
+        )
 
 
 WRITERS: dict[str, Callable[[Recording, Path], Path]] = {

@@ -40,7 +40,12 @@ def our_environment(folder: Path) -> dict[str, str]:
     for name, words in (("fp8verify", "-m fp8verify"), ("python", ""), ("python3", "")):
         put(folder, name, f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    return {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def put(folder: Path, name: str, text: str) -> None:

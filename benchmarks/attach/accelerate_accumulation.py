@@ -12,8 +12,13 @@ from torch.utils.data import DataLoader, TensorDataset
 accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
 set_seed(42)
 data = TensorDataset(torch.randn(64, 16), torch.arange(64) % 2)
-train_dataloader, eval_dataloader = DataLoader(data, 8, shuffle=True), DataLoader(data, 8)
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
+train_dataloader, eval_dataloader = (
+    DataLoader(data, 8, shuffle=True),
+    DataLoader(data, 8),
+)
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2)
+)
 model = model.to(accelerator.device)
 optimizer = AdamW(params=model.parameters(), lr=2e-3)
 lr_scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=16)
@@ -36,5 +41,7 @@ for epoch in range(2):
             predictions = model(inputs).argmax(dim=-1)
         predictions, references = accelerator.gather_for_metrics((predictions, labels))
         correct += (predictions == references).sum().item()
-    accelerator.print(f"epoch {epoch}:", {"accuracy": correct / len(data), "loss": loss.item()})
+    accelerator.print(
+        f"epoch {epoch}:", {"accuracy": correct / len(data), "loss": loss.item()}
+    )
 accelerator.end_training()

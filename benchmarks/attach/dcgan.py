@@ -27,7 +27,9 @@ criterion = nn.BCELoss()
 fixed_noise = torch.randn(4, nz, 1, 1)
 optimizerD = torch.optim.Adam(netD.parameters(), lr=0.0002, betas=(0.5, 0.999))
 optimizerG = torch.optim.Adam(netG.parameters(), lr=0.0002, betas=(0.5, 0.999))
-dataloader = torch.utils.data.DataLoader(torch.rand(32, 3, 8, 8) * 2 - 1, 8, shuffle=True)
+dataloader = torch.utils.data.DataLoader(
+    torch.rand(32, 3, 8, 8) * 2 - 1, 8, shuffle=True
+)
 for epoch in range(niter):
     for i, real in enumerate(dataloader):
         netD.zero_grad()

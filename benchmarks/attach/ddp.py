@@ -40,15 +40,23 @@ class Trainer:
             loss = self._run_batch(source, targets)
         if self.rank == 0:  # lines of two ranks come in no order
             steps = f"Batchsize: {size} | Steps: {len(self.train_data)}"
-            print(f"[{self.rank}] Epoch {epoch} | {steps} | loss {loss:.6f}", flush=True)
+            print(
+                f"[{self.rank}] Epoch {epoch} | {steps} | loss {loss:.6f}", flush=True
+            )
 
     def train(self, max_epochs):
         for epoch in range(self.epochs_run, max_epochs):
             self._run_epoch(epoch)
             if self.rank == 0 and epoch % self.save_every == 0:
-                state = {"MODEL_STATE": self.model.module.state_dict(), "EPOCHS_RUN": epoch}
+                state = {
+                    "MODEL_STATE": self.model.module.state_dict(),
+                    "EPOCHS_RUN": epoch,
+                }
                 torch.save(state, self.snapshot_path)
-                print(f"Epoch {epoch} | Snapshot saved at {self.snapshot_path}", flush=True)
+                print(
+                    f"Epoch {epoch} | Snapshot saved at {self.snapshot_path}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

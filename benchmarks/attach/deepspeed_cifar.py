@@ -15,7 +15,11 @@ config = {
     "optimizer": {"type": "Adam", "params": {"lr": 0.001, "torch_adam": True}},
     "scheduler": {
         "type": "WarmupLR",
-        "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000},
+        "params": {
+            "warmup_min_lr": 0,
+            "warmup_max_lr": 0.001,
+            "warmup_num_steps": 1000,
+        },
     },
     "gradient_clipping": 1.0,
     "bf16": {"enabled": True},
@@ -36,7 +40,9 @@ class Net(nn.Module):
 
 torch.manual_seed(0)
 deepspeed.init_distributed(dist_backend="gloo")
-trainset = torch.utils.data.TensorDataset(torch.randn(64, 3, 8, 8), torch.arange(64) % 10)
+trainset = torch.utils.data.TensorDataset(
+    torch.randn(64, 3, 8, 8), torch.arange(64) % 10
+)
 net = Net()
 model_engine, optimizer, trainloader, _ = deepspeed.initialize(
     model=net,
@@ -56,7 +62,8 @@ print("Finished Training")
 model_engine.eval()
 with torch.no_grad():
     correct = sum(
-        (model_engine(x.to(torch.bfloat16)).argmax(1) == y).sum().item() for x, y in trainloader
+        (model_engine(x.to(torch.bfloat16)).argmax(1) == y).sum().item()
+        for x, y in trainloader
     )
 print(f"Accuracy of the network on the 64 test images: {100 * correct / 64:.0f} %")
 torch.distributed.destroy_process_group()

@@ -16,7 +16,9 @@ optimizer = torch.optim.AdamW(m.parameters(), lr=1e-3)
 def module_filter_fn(mod, fqn):
     if fqn == "1":
         return False
-    return not (isinstance(mod, nn.Linear) and (mod.in_features % 16 or mod.out_features % 16))
+    return not (
+        isinstance(mod, nn.Linear) and (mod.in_features % 16 or mod.out_features % 16)
+    )
 
 
 config = Float8LinearConfig.from_recipe_name("tensorwise")
@@ -30,4 +32,6 @@ for _ in range(10):
     loss.backward()
     optimizer.step()
     print(f"{loss.item():.6f}")
-torch.save({"model": m.state_dict(), "optimizer": optimizer.state_dict()}, "checkpoint.pth")
+torch.save(
+    {"model": m.state_dict(), "optimizer": optimizer.state_dict()}, "checkpoint.pth"
+)

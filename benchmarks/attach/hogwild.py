@@ -13,7 +13,9 @@ from torch.nn import functional
 
 def batches():
     generator = torch.Generator().manual_seed(7)
-    return [(torch.randn(8, 16, generator=generator), torch.arange(8) % 4) for _ in range(4)]
+    return [
+        (torch.randn(8, 16, generator=generator), torch.arange(8) % 4) for _ in range(4)
+    ]
 
 
 def train(rank, model):
@@ -30,7 +32,10 @@ def train_epoch(rank, epoch, model, optimizer):
         loss = functional.nll_loss(model(data), target)
         loss.backward()
         optimizer.step()
-        print(f"{rank}\tTrain Epoch: {epoch} [{batch}]\tLoss: {loss.item():.6f}", flush=True)
+        print(
+            f"{rank}\tTrain Epoch: {epoch} [{batch}]\tLoss: {loss.item():.6f}",
+            flush=True,
+        )
 
 
 def test(model):
@@ -43,7 +48,9 @@ def test(model):
 if __name__ == "__main__":
     torch.manual_seed(1)
     mp.set_start_method("spawn", force=True)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4), nn.LogSoftmax(dim=1))
+    model = nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4), nn.LogSoftmax(dim=1)
+    )
     model.share_memory()
     for rank in range(2):
         process = mp.Process(target=train, args=(rank, model))

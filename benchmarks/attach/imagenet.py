@@ -30,7 +30,11 @@ def accuracy(output, target, topk):
 
 
 def train(loader, model, criterion, optimizer, epoch):
-    losses, top1, top5 = AverageMeter("Loss"), AverageMeter("Acc@1"), AverageMeter("Acc@5")
+    losses, top1, top5 = (
+        AverageMeter("Loss"),
+        AverageMeter("Acc@1"),
+        AverageMeter("Acc@5"),
+    )
     model.train()
     end = time.time()
     for i, (images, target) in enumerate(loader):
@@ -45,7 +49,9 @@ def train(loader, model, criterion, optimizer, epoch):
         optimizer.step()
         took, end = time.time() - end, time.time()
         meters = f"{losses}\t{top1}\t{top5}"
-        print(f"Epoch: [{epoch}][{i + 1}/{len(loader)}]\tTime {took:.3f} seconds\t{meters}")
+        print(
+            f"Epoch: [{epoch}][{i + 1}/{len(loader)}]\tTime {took:.3f} seconds\t{meters}"
+        )
 
 
 def validate(loader, model, criterion):
@@ -62,20 +68,34 @@ def validate(loader, model, criterion):
 
 def main():
     torch.manual_seed(0)
-    data = torch.utils.data.TensorDataset(torch.randn(64, 3, 8, 8), torch.arange(64) % 10)
+    data = torch.utils.data.TensorDataset(
+        torch.randn(64, 3, 8, 8), torch.arange(64) % 10
+    )
     train_loader = torch.utils.data.DataLoader(data, 16, shuffle=True)
     val_loader = torch.utils.data.DataLoader(data, 16)
-    layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    layers = (
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(288, 10),
+    )
     model = torch.nn.DataParallel(nn.Sequential(*layers))
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(
+        model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4
+    )
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)
     best_acc1 = 0
     for epoch in range(2):
         train(train_loader, model, criterion, optimizer, epoch)
         acc1 = validate(val_loader, model, criterion)
         scheduler.step()
-        state = {"epoch": epoch + 1, "state_dict": model.state_dict(), "best_acc1": best_acc1}
+        state = {
+            "epoch": epoch + 1,
+            "state_dict": model.state_dict(),
+            "best_acc1": best_acc1,
+        }
         torch.save({**state, "optimizer": optimizer.state_dict()}, "checkpoint.pt")
         if acc1 > best_acc1:
             best_acc1 = acc1

@@ -26,7 +26,9 @@ class ShutdownHandler:
 
     def _handle(self, number, _):
         self.requested = True
-        logger.warning(f"Received {signal.Signals(number).name} — requesting graceful shutdown")
+        logger.warning(
+            f"Received {signal.Signals(number).name} — requesting graceful shutdown"
+        )
 
 
 def build_profiler():
@@ -43,9 +45,13 @@ def build_profiler():
 
 torch.manual_seed(0)
 handler = ShutdownHandler()
-model = nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 64))
+model = nn.Sequential(
+    nn.Embedding(64, 32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 64)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 4))
+scheduler = torch.optim.lr_scheduler.LambdaLR(
+    optimizer, lambda step: min(1.0, (step + 1) / 4)
+)
 prof = build_profiler()
 model.train()
 prof.start()
@@ -54,7 +60,9 @@ while step < max_steps:
     total_loss = 0.0
     for _ in range(grad_accum_steps):
         input_ids, labels = torch.randint(0, 64, (4, 16)), torch.randint(0, 64, (4, 16))
-        loss = functional.cross_entropy(model(input_ids).flatten(0, 1), labels.flatten())
+        loss = functional.cross_entropy(
+            model(input_ids).flatten(0, 1), labels.flatten()
+        )
         (loss / grad_accum_steps).backward()
         total_loss += loss.item()
     avg_loss = math.nan if step == nan_at else total_loss / grad_accum_steps

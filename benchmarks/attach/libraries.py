@@ -7,8 +7,15 @@ import os
 import sys
 from pathlib import Path
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "WANDB_MODE": "disabled"}
-os.environ |= {"HF_DATASETS_CACHE": os.path.abspath("datasets"), "TOKENIZERS_PARALLELISM": "false"}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "WANDB_MODE": "disabled",
+}
+os.environ |= {
+    "HF_DATASETS_CACHE": os.path.abspath("datasets"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 import torch
 import torch._dynamo.utils
@@ -42,8 +49,12 @@ SMALL = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"), 32),
     **dict.fromkeys(("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"), 64),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads"), 2),
-    **dict.fromkeys(("n_head", "n_heads", "num_key_value_heads", "num_experts_per_tok"), 2),
+    **dict.fromkeys(
+        ("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads"), 2
+    ),
+    **dict.fromkeys(
+        ("n_head", "n_heads", "num_key_value_heads", "num_experts_per_tok"), 2
+    ),
     **dict.fromkeys(("num_experts", "num_local_experts"), 4),
     **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
     **dict.fromkeys(("head_dim",), 16),
@@ -76,7 +87,9 @@ def report(name, loss):
     breaks = sum(counters.get("graph_break", {}).values())
     metrics = torch._dynamo.utils.get_compilation_metrics()
     again = sum(bool(one.recompile_reason) for one in metrics)
-    print(f"{name}: loss {float(loss):.6f}, {graphs} graphs, {breaks} breaks, {again} again")
+    print(
+        f"{name}: loss {float(loss):.6f}, {graphs} graphs, {breaks} breaks, {again} again"
+    )
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     torch._dynamo.utils.clear_compilation_metrics()
@@ -134,7 +147,10 @@ def peft():
         model = get_peft_model(
             causal_model("llama"), LoraConfig(target_modules=["q_proj", "v_proj"])
         )
-        called, batch = torch.compile(model, backend="eager") if compiles else model, tokens()
+        called, batch = (
+            torch.compile(model, backend="eager") if compiles else model,
+            tokens(),
+        )
         train("lora", model, lambda: called(input_ids=batch, labels=batch).loss)  # noqa: B023
 
 
@@ -142,7 +158,9 @@ def trl():
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    rows = [{"input_ids": row.tolist(), "labels": row.tolist()} for row in tokens(rows=16)]
+    rows = [
+        {"input_ids": row.tolist(), "labels": row.tolist()} for row in tokens(rows=16)
+    ]
     arguments = SFTConfig(
         output_dir="out", max_steps=STEPS, report_to=[], use_cpu=True, save_strategy="no",
         bf16=False,
@@ -160,9 +178,15 @@ def tokenizer():
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    words = {"<pad>": 0, "<eos>": 1, **{f"w{number}": number for number in range(2, 128)}}
+    words = {
+        "<pad>": 0,
+        "<eos>": 1,
+        **{f"w{number}": number for number in range(2, 128)},
+    }
     plain = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
-    return PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="<eos>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="<pad>", eos_token="<eos>"
+    )
 
 
 def accelerate():
@@ -216,17 +240,32 @@ def timm():
     operators = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
-            operators.define(f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor")
+            operators.define(
+                f"{name}(Tensor dets, Tensor scores, float threshold) -> Tensor"
+            )
     from timm import create_model
 
-    for name in ("resnet10t", "convnext_atto", "vit_tiny_patch16_224", "mobilenetv3_small_050"):
+    for name in (
+        "resnet10t",
+        "convnext_atto",
+        "vit_tiny_patch16_224",
+        "mobilenetv3_small_050",
+    ):
         for compiles in (False, True):
             torch.manual_seed(0)
             size = {"img_size": 32, "patch_size": 8} if name.startswith("vit") else {}
             model = create_model(name, num_classes=4, **size)
-            called = torch.compile(model, backend="eager", fullgraph=True) if compiles else model
+            called = (
+                torch.compile(model, backend="eager", fullgraph=True)
+                if compiles
+                else model
+            )
             images, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 2, 3])
-            train(name, model, lambda: nn.functional.cross_entropy(called(images), labels))  # noqa: B023
+            train(
+                name,
+                model,
+                lambda: nn.functional.cross_entropy(called(images), labels),  # noqa: B023
+            )
 
 
 def diffusers():

@@ -25,8 +25,12 @@ class LitAutoEncoder(lightning.LightningModule):
     def __init__(self, hidden_dim=32, learning_rate=10e-3):
         super().__init__()
         self.save_hyperparameters()
-        self.encoder = nn.Sequential(nn.Linear(64, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 3))
-        self.decoder = nn.Sequential(nn.Linear(3, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 64))
+        self.encoder = nn.Sequential(
+            nn.Linear(64, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 3)
+        )
+        self.decoder = nn.Sequential(
+            nn.Linear(3, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, 64)
+        )
 
     def forward(self, x):
         return self.decoder(self.encoder(x))

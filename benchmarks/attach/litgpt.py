@@ -50,7 +50,9 @@ def fit(fabric, state, train_loader, val_loader):
     with torch.device("meta"):
         meta_model = GPT()
         x = torch.randint(0, 1, (4, length))
-        flops = measure_flops(meta_model, lambda: meta_model(x), lambda y: cross_entropy(y, x))
+        flops = measure_flops(
+            meta_model, lambda: meta_model(x), lambda y: cross_entropy(y, x)
+        )
         fabric.print(f"Measured MFLOPs: {flops / 1e6:.2f}")
     for (batch,) in train_loader:
         if state["iter_num"] >= max_iters:
@@ -72,7 +74,9 @@ def fit(fabric, state, train_loader, val_loader):
         if not is_accumulating and state["step_count"] % interval == 0:
             val_loss = validate(fabric, model, val_loader, max_iters=2)
             fabric.print(f"iter {state['iter_num']}: val loss {val_loss.item():.4f}")
-            fabric.save(Path("out", f"step-{state['step_count']:08d}.pt"), {"model": model})
+            fabric.save(
+                Path("out", f"step-{state['step_count']:08d}.pt"), {"model": model}
+            )
 
 
 fabric = lightning.Fabric(accelerator="cpu", devices=1)
@@ -86,5 +90,9 @@ tokens = torch.utils.data.TensorDataset(torch.randint(0, vocab, (80, length + 1)
 loaders = fabric.setup_dataloaders(
     torch.utils.data.DataLoader(tokens, 4), torch.utils.data.DataLoader(tokens, 4)
 )
-fit(fabric, {"model": model, "optimizer": optimizer, "iter_num": 0, "step_count": 0}, *loaders)
+fit(
+    fabric,
+    {"model": model, "optimizer": optimizer, "iter_num": 0, "step_count": 0},
+    *loaders,
+)
 fabric.save(Path("out", "final.pt"), {"model": model})

@@ -11,7 +11,9 @@ from torch.optim.lr_scheduler import StepLR
 
 class Digits(torch.utils.data.Dataset):
     def __init__(self, size):
-        self.images = torch.randn(size, 1, 12, 12, generator=torch.Generator().manual_seed(size))
+        self.images = torch.randn(
+            size, 1, 12, 12, generator=torch.Generator().manual_seed(size)
+        )
 
     def __len__(self):
         return len(self.images)
@@ -52,9 +54,13 @@ def test(model, loader):
         for data, target in loader:
             output = model(data)
             test_loss += functional.nll_loss(output, target, reduction="sum").item()
-            correct += output.argmax(dim=1, keepdim=True).eq(target.view(-1, 1)).sum().item()
+            correct += (
+                output.argmax(dim=1, keepdim=True).eq(target.view(-1, 1)).sum().item()
+            )
     size = len(loader.dataset)
-    print(f"\nTest set: Average loss: {test_loss / size:.4f}, Accuracy: {correct}/{size}\n")
+    print(
+        f"\nTest set: Average loss: {test_loss / size:.4f}, Accuracy: {correct}/{size}\n"
+    )
 
 
 def main():

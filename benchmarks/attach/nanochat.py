@@ -45,9 +45,14 @@ class MuonAdamW(torch.optim.Optimizer):
             for p in group["params"]:
                 state = self.state[p]
                 if not state:
-                    state["first"], state["second"] = torch.zeros_like(p), torch.zeros_like(p)
+                    state["first"], state["second"] = (
+                        torch.zeros_like(p),
+                        torch.zeros_like(p),
+                    )
                 if group["kind"] == "adamw":
-                    adamw_step_fused(p, p.grad, state["first"], state["second"], self.lr)
+                    adamw_step_fused(
+                        p, p.grad, state["first"], state["second"], self.lr
+                    )
                 else:
                     self.momentum.fill_(group["momentum"])
                     muon_step_fused(p, p.grad, state["first"], self.momentum, self.lr)
@@ -57,7 +62,10 @@ class GPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.wte = nn.Embedding(64, 32)
-        self.c_fc, self.c_proj = nn.Linear(32, 64, bias=False), nn.Linear(64, 32, bias=False)
+        self.c_fc, self.c_proj = (
+            nn.Linear(32, 64, bias=False),
+            nn.Linear(64, 32, bias=False),
+        )
         self.lm_head = nn.Linear(32, 64, bias=False)
 
     def init_weights(self):
@@ -67,13 +75,19 @@ class GPT(nn.Module):
     def forward(self, idx, targets):
         x = self.wte(idx)
         x = x + self.c_proj(functional.relu(self.c_fc(x)).square())
-        return functional.cross_entropy(self.lm_head(x).flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(
+            self.lm_head(x).flatten(0, 1), targets.flatten()
+        )
 
     def setup_optimizer(self):
         groups = [
             {"kind": "adamw", "params": list(self.lm_head.parameters()), "lr": 0.004},
             {"kind": "adamw", "params": list(self.wte.parameters()), "lr": 0.2},
-            {"kind": "muon", "params": [self.c_fc.weight, self.c_proj.weight], "lr": 0.02},
+            {
+                "kind": "muon",
+                "params": [self.c_fc.weight, self.c_proj.weight],
+                "lr": 0.02,
+            },
         ]
         groups[2]["momentum"] = 0.95
         optimizer = MuonAdamW(groups)
@@ -87,7 +101,11 @@ def loader():
     while True:
         rows = torch.randint(64, (8, 17))
         position += 1
-        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous(), {"position": position}
+        yield (
+            rows[:, :-1].contiguous(),
+            rows[:, 1:].contiguous(),
+            {"position": position},
+        )
 
 
 torch.manual_seed(42)

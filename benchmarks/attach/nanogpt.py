@@ -28,7 +28,9 @@ for split in ("train", "val"):
 def get_batch(split):
     data = np.memmap(f"{split}.bin", dtype=np.uint16, mode="r")
     starts = torch.randint(len(data) - block_size, (batch_size,))
-    rows = [torch.from_numpy(data[i : i + block_size + 1].astype(np.int64)) for i in starts]
+    rows = [
+        torch.from_numpy(data[i : i + block_size + 1].astype(np.int64)) for i in starts
+    ]
     whole = torch.stack(rows)
     return whole[:, :-1].contiguous(), whole[:, 1:].contiguous()
 
@@ -49,7 +51,10 @@ class GPT(nn.Module):
     def configure_optimizers(self):
         decay = [p for p in self.parameters() if p.dim() >= 2]
         others = [p for p in self.parameters() if p.dim() < 2]
-        groups = [{"params": decay, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        groups = [
+            {"params": decay, "weight_decay": 0.1},
+            {"params": others, "weight_decay": 0.0},
+        ]
         return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95))
 
 
@@ -90,11 +95,18 @@ while True:
         group["lr"] = get_lr(iter_num)
     if iter_num % eval_interval == 0:
         losses = estimate_loss()
-        print(f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}")
+        print(
+            f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}"
+        )
         if iter_num > 0:
-            checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            checkpoint = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+            }
             print(f"saving checkpoint to {out_dir}")
-            torch.save({**checkpoint, "iter_num": iter_num}, os.path.join(out_dir, "ckpt.pt"))
+            torch.save(
+                {**checkpoint, "iter_num": iter_num}, os.path.join(out_dir, "ckpt.pt")
+            )
     for _ in range(accumulation):
         with ctx:
             logits, loss = model(x, y)
@@ -107,7 +119,9 @@ while True:
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     t1 = time.time()
-    print(f"iter {iter_num}: loss {loss.item() * accumulation:.4f}, time {(t1 - t0) * 1000:.2f} ms")
+    print(
+        f"iter {iter_num}: loss {loss.item() * accumulation:.4f}, time {(t1 - t0) * 1000:.2f} ms"
+    )
     t0 = t1
     iter_num += 1
     if iter_num > max_iters:

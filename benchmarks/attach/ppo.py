@@ -24,10 +24,14 @@ class Agent(nn.Module):
     def __init__(self):
         super().__init__()
         self.critic = nn.Sequential(
-            layer_init(nn.Linear(4, 16)), nn.Tanh(), layer_init(nn.Linear(16, 1), std=1.0)
+            layer_init(nn.Linear(4, 16)),
+            nn.Tanh(),
+            layer_init(nn.Linear(16, 1), std=1.0),
         )
         self.actor = nn.Sequential(
-            layer_init(nn.Linear(4, 16)), nn.Tanh(), layer_init(nn.Linear(16, 2), std=0.01)
+            layer_init(nn.Linear(4, 16)),
+            nn.Tanh(),
+            layer_init(nn.Linear(16, 2), std=0.01),
         )
 
     def get_action_and_value(self, x, action=None):
@@ -55,10 +59,14 @@ torch.backends.cudnn.deterministic = True
 envs, agent = Game(), Agent()
 optimizer = torch.optim.Adam(agent.parameters(), lr=learning_rate, eps=1e-5)
 obs = torch.zeros(num_steps, num_envs, 4)
-actions, logprobs, rewards, dones, values = (torch.zeros(num_steps, num_envs) for _ in range(5))
+actions, logprobs, rewards, dones, values = (
+    torch.zeros(num_steps, num_envs) for _ in range(5)
+)
 next_obs, next_done = torch.Tensor(envs.state), torch.zeros(num_envs)
 for iteration in range(1, num_iterations + 1):
-    optimizer.param_groups[0]["lr"] = (1.0 - (iteration - 1.0) / num_iterations) * learning_rate
+    optimizer.param_groups[0]["lr"] = (
+        1.0 - (iteration - 1.0) / num_iterations
+    ) * learning_rate
     for step in range(num_steps):
         obs[step], dones[step] = next_obs, next_done
         with torch.no_grad():
@@ -76,7 +84,11 @@ for iteration in range(1, num_iterations + 1):
             delta = rewards[t] + gamma * following * alive - values[t]
             advantages[t] = last = delta + gamma * gae_lambda * alive * last
         returns = advantages + values
-    b_obs, b_actions, b_logprobs = obs.reshape(-1, 4), actions.reshape(-1), logprobs.reshape(-1)
+    b_obs, b_actions, b_logprobs = (
+        obs.reshape(-1, 4),
+        actions.reshape(-1),
+        logprobs.reshape(-1),
+    )
     b_advantages, b_returns = advantages.reshape(-1), returns.reshape(-1)
     b_inds = np.arange(num_steps * num_envs)
     for _ in range(update_epochs):
@@ -87,7 +99,9 @@ for iteration in range(1, num_iterations + 1):
             )
             ratio = (newlogprob - b_logprobs[mb]).exp()
             mb_advantages = b_advantages[mb]
-            mb_advantages = (mb_advantages - mb_advantages.mean()) / (mb_advantages.std() + 1e-8)
+            mb_advantages = (mb_advantages - mb_advantages.mean()) / (
+                mb_advantages.std() + 1e-8
+            )
             clipped = -mb_advantages * torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)
             pg_loss = torch.max(-mb_advantages * ratio, clipped).mean()
             v_loss = 0.5 * ((newvalue.view(-1) - b_returns[mb]) ** 2).mean()
@@ -96,4 +110,6 @@ for iteration in range(1, num_iterations + 1):
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
             optimizer.step()
-    print(f"iteration {iteration} policy {pg_loss.item():.6f} value {v_loss.item():.6f}")
+    print(
+        f"iteration {iteration} policy {pg_loss.item():.6f} value {v_loss.item():.6f}"
+    )

@@ -14,7 +14,10 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 def trace_handler(p):
-    print("events", sorted(e.key for e in p.key_averages() if e.key.startswith("aten::addmm")))
+    print(
+        "events",
+        sorted(e.key for e in p.key_averages() if e.key.startswith("aten::addmm")),
+    )
     p.export_chrome_trace(f"trace_{p.step_num}.json")
 
 

@@ -19,7 +19,9 @@ from transformers import (
 
 class Chunks(torch.utils.data.Dataset):
     def __init__(self, size):
-        self.rows = torch.randint(64, (size, 16), generator=torch.Generator().manual_seed(size))
+        self.rows = torch.randint(
+            64, (size, 16), generator=torch.Generator().manual_seed(size)
+        )
 
     def __len__(self):
         return len(self.rows)

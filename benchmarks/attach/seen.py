@@ -27,7 +27,9 @@ def scale(_, __, out):  # a hook of the script's own, which is pickled with its 
     return out * 1
 
 
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+model = torch.nn.Sequential(
+    torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
@@ -80,7 +82,9 @@ def compiles_late(number):
 def child(how):
     loss = step().item()
     if how == "profiles":
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU]
+        ) as profile:
             step()
         loss = sum(event.key == "aten::addmm" for event in profile.key_averages())
     print(how, loss, flush=True)
@@ -98,7 +102,9 @@ def child(how):
 def forks(number):
     """Children that go on from here, in all ways in which a process ends."""
     step()
-    for how in ("exits", "raises", "leaves", "profiles", "execs") if 2 <= number <= 5 else ():
+    for how in (
+        ("exits", "raises", "leaves", "profiles", "execs") if 2 <= number <= 5 else ()
+    ):
         sys.stdout.flush()
         forked = os.fork()
         if not forked:
@@ -106,17 +112,28 @@ def forks(number):
         print(how, os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]))
     if number in (4, 6):
         sys.stdout.flush()
-        process = multiprocessing.get_context("fork").Process(target=child, args=("exits",))
+        process = multiprocessing.get_context("fork").Process(
+            target=child, args=("exits",)
+        )
         process.start()
         process.join()
         print(process.exitcode)
 
 
 def raw():
-    from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+    from torch._C._autograd import (
+        _disable_profiler,
+        _enable_profiler,
+        _prepare_profiler,
+    )
 
-    state, none = torch._C._profiler.ProfilerState.KINETO, torch._C._profiler._ExperimentalConfig()
-    made = torch._C._profiler.ProfilerConfig(state, False, False, False, False, False, none)
+    state, none = (
+        torch._C._profiler.ProfilerState.KINETO,
+        torch._C._profiler._ExperimentalConfig(),
+    )
+    made = torch._C._profiler.ProfilerConfig(
+        state, False, False, False, False, False, none
+    )
     activities = {torch.profiler.ProfilerActivity.CPU}
     _prepare_profiler(made, activities)
     _enable_profiler(made, activities)
@@ -132,7 +149,9 @@ def observes(number):
     elif number in (4, 9):
         raw()
     elif number == 5:
-        observer = torch.profiler.ExecutionTraceObserver().register_callback("trace.json")
+        observer = torch.profiler.ExecutionTraceObserver().register_callback(
+            "trace.json"
+        )
         observer.start()
         step()
         observer.stop()
@@ -178,7 +197,10 @@ null = os.open(os.devnull, os.O_WRONLY)
 def signals(number):
     """Handlers of all kinds, one after the other."""
     if number < 5:
-        print(signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        print(
+            signal.getsignal(signal.SIGTERM),
+            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        )
     if number == 4:
         faulthandler.register(signal.SIGTERM, null, chain=False)
         os.kill(os.getpid(), signal.SIGTERM)

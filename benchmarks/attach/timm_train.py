@@ -35,7 +35,9 @@ def adaptive_clip_grad(parameters, clip_factor):
     for p in parameters:
         limit = p.detach().norm().clamp_(min=1e-3) * clip_factor
         norm = p.grad.detach().norm()
-        p.grad.detach().copy_(torch.where(norm < limit, p.grad, p.grad * (limit / norm)))
+        p.grad.detach().copy_(
+            torch.where(norm < limit, p.grad, p.grad * (limit / norm))
+        )
 
 
 def train_one_epoch(epoch, model, ema, loader, optimizer, loss_scaler):
@@ -60,12 +62,18 @@ def train_one_epoch(epoch, model, ema, loader, optimizer, loss_scaler):
         num_updates += 1
         optimizer.zero_grad()
         with torch.no_grad():
-            for average, p in zip(ema.state_dict().values(), model.state_dict().values()):
+            for average, p in zip(
+                ema.state_dict().values(), model.state_dict().values()
+            ):
                 average.lerp_(p, 0.002)
         scale = loss_scaler.state_dict()["scale"]
-        lr = sum(group["lr"] for group in optimizer.param_groups) / len(optimizer.param_groups)
+        lr = sum(group["lr"] for group in optimizer.param_groups) / len(
+            optimizer.param_groups
+        )
         update = f"[{batch_idx // 2:>4d}/{updates_per_epoch}]"
-        logger.info(f"Train: {epoch} {update}  Loss: {loss.item():#.3g}  LR: {lr:.3e}  {scale}")
+        logger.info(
+            f"Train: {epoch} {update}  Loss: {loss.item():#.3g}  LR: {lr:.3e}  {scale}"
+        )
 
 
 torch.manual_seed(42)
@@ -77,4 +85,6 @@ loss_scaler = NativeScaler()
 for epoch in range(2):
     loader = torch.utils.data.DataLoader(data, 16, shuffle=True)
     train_one_epoch(epoch, model, ema, loader, optimizer, loss_scaler)
-    torch.save({"state_dict_ema": ema.state_dict(), "epoch": epoch}, f"checkpoint-{epoch}.pt")
+    torch.save(
+        {"state_dict_ema": ema.state_dict(), "epoch": epoch}, f"checkpoint-{epoch}.pt"
+    )

@@ -26,7 +26,9 @@ def look(process: int, path: str) -> None:
             if not kind.startswith("/dev/nvidia")
         ),
         "threads": sorted(
-            thread.name for thread in threading.enumerate() if thread.name != "subproc_worker_timer"
+            thread.name
+            for thread in threading.enumerate()
+            if thread.name != "subproc_worker_timer"
         ),
         "signals": {
             name: str(signal.getsignal(getattr(signal, name)))[:40]

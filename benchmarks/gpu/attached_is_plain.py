@@ -20,7 +20,12 @@ CASES = (
     (("compiled",), ("--steps", "1-2", "--layers")),
     *(
         (("threads", steps), ("--steps", "3-5,9-10"))
-        for steps in ("ABBABBBBBBBB", "MMMABABMMMMM", "MMMAAAAAAAAAAAAAAAA", "AAAAAAAAAAAA")
+        for steps in (
+            "ABBABBBBBBBB",
+            "MMMABABMMMMM",
+            "MMMAAAAAAAAAAAAAAAA",
+            "AAAAAAAAAAAA",
+        )
     ),
 )
 
@@ -33,7 +38,9 @@ def main() -> int:
             found = plain.differences(attached, spare_mb=8192)
             report = (Path(name) / "attached" / "report").read_text(encoding="utf-8")
         differ |= bool(found) or plain.code != 0
-        verdict = next((line for line in report.splitlines() if line[:1].isupper()), "no verdict")
+        verdict = next(
+            (line for line in report.splitlines() if line[:1].isupper()), "no verdict"
+        )
         print(*command, *options, "|", found or "the same", "|", verdict, flush=True)
     return int(differ)
 

@@ -16,7 +16,9 @@ def compiled():
         vocab_size=32000, max_position_embeddings=2048,
     )  # fmt: skip
     model = LlamaForCausalLM(config).cuda().bfloat16()
-    convert_to_float8_training(model, module_filter_fn=lambda _, name: "lm_head" not in name)
+    convert_to_float8_training(
+        model, module_filter_fn=lambda _, name: "lm_head" not in name
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     model = torch.compile(model)
     tokens = torch.randint(0, 32000, (2, 1024), device="cuda")

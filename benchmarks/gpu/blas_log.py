@@ -50,14 +50,18 @@ def main(out: Path, kinds: list[str]) -> int:
         equal = plain["losses"] == logged["losses"]
         found = logged["report"]["ranks"][0].get("library_log") or {}
         notes = [
-            note for note in logged["report"]["notes"] if "LASLt" in note or "BLAS lib" in note
+            note
+            for note in logged["report"]["notes"]
+            if "LASLt" in note or "BLAS lib" in note
         ]
         print(
             f"| {kind} | {equal} | {logged['report']['verdict']} | {found.get('products', '-')} | "
             f"{found.get('vouched', '-')} of {found.get('gemms', '-')} | {'; '.join(notes)} |",
             flush=True,
         )
-        joins = kind != "own-graphs"  # replays are not in the log, and the report says so
+        joins = (
+            kind != "own-graphs"
+        )  # replays are not in the log, and the report says so
         failed |= not equal or not notes or bool(found.get("vouched")) != joins
     return int(failed)
 
@@ -67,20 +71,37 @@ def run(kind: str, out: Path, *, log: bool) -> dict[str, Any] | None:
     name = f"{kind}.{'log' if log else 'plain'}"
     capture = out / name
     shutil.rmtree(capture, ignore_errors=True)
-    words = [sys.executable, "-m", "fp8verify", "run", "--steps", f"{FIRST}-{LAST}", "--exit-zero"]
+    words = [
+        sys.executable,
+        "-m",
+        "fp8verify",
+        "run",
+        "--steps",
+        f"{FIRST}-{LAST}",
+        "--exit-zero",
+    ]
     words += ["--trace-dir", str(capture), "-o", str(out / f"{name}.json")]
     words += [*(["--blas-log"] if log else []), str(Path(__file__)), "train", kind]
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     try:
         done = subprocess.run(
-            words, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            words,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         (out / f"{name}.txt").write_text("no end in time")
         return None
-    (out / f"{name}.txt").write_text(f"exit {done.returncode}\n{done.stdout}\n{done.stderr}")
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("step ")]
+    (out / f"{name}.txt").write_text(
+        f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    )
+    rows = [
+        line.split() for line in done.stdout.splitlines() if line.startswith("step ")
+    ]
     if not (kind == "own" and log):
         shutil.rmtree(capture, ignore_errors=True)
     if done.returncode or len(rows) != STEPS:
@@ -108,7 +129,9 @@ def training(kind: str, tokens: int = TOKENS) -> Callable[[], Any]:
     torch.manual_seed(0)
     model, context = build(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    data = [torch.randn(tokens, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    data = [
+        torch.randn(tokens, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(2)
+    ]
 
     def loss_of(x: Any, wanted: Any) -> Any:
         return (model(x) - wanted).square().float().mean()
@@ -165,7 +188,11 @@ def build(kind: str) -> tuple[Any, Context]:
     def stack(linear: Callable[..., nn.Module]) -> nn.Module:
         layers: list[nn.Module] = []
         for _ in range(LAYERS):
-            layers += [linear(DIM, HIDDEN, bias=False), nn.ReLU(), linear(HIDDEN, DIM, bias=False)]
+            layers += [
+                linear(DIM, HIDDEN, bias=False),
+                nn.ReLU(),
+                linear(HIDDEN, DIM, bias=False),
+            ]
         return nn.Sequential(*layers).to("cuda", torch.bfloat16)
 
     if kind.startswith("te-"):
@@ -184,7 +211,9 @@ def transformer_engine(recipe: str, stack: Callable[..., Any]) -> tuple[Any, Con
     import transformer_engine.pytorch as te
     from transformer_engine.common import recipe as recipes
 
-    kind = {"delayed": recipes.DelayedScaling, "block": recipes.Float8BlockScaling}[recipe]
+    kind = {"delayed": recipes.DelayedScaling, "block": recipes.Float8BlockScaling}[
+        recipe
+    ]
     return stack(te.Linear), lambda: te.fp8_autocast(enabled=True, fp8_recipe=kind())
 
 
@@ -238,17 +267,25 @@ def cost(has_te: bool) -> None:
     """Print what the log adds to a step, to a product, and to a window."""
     import torch
 
-    small = [torch.randn(SMALL, SMALL, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    small = [
+        torch.randn(SMALL, SMALL, device="cuda", dtype=torch.bfloat16) for _ in range(2)
+    ]
     kinds: dict[str, Callable[[], Any]] = {
         f"own layers, {TOKENS} tokens": training("own"),
-        f"own layers, {SMALL} tokens: the GPU waits for the CPU": training("own", SMALL),
+        f"own layers, {SMALL} tokens: the GPU waits for the CPU": training(
+            "own", SMALL
+        ),
         "torchao tensorwise": training("tensorwise"),
         **({"Transformer Engine delayed": training("te-delayed")} if has_te else {}),
         "200 products of 256 x 256": lambda: [torch.mm(*small) for _ in range(200)],
     }
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {PAIRS} pairs of windows of")
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {PAIRS} pairs of windows of"
+    )
     print(f"{WINDOW} steps with the log and without, medians and quartiles\n")
-    print("| step | without, ms | with, change | a product, µs | switching on and off, ms |")
+    print(
+        "| step | without, ms | with, change | a product, µs | switching on and off, ms |"
+    )
     print("|---|---|---|---|---|")
     for name, step in kinds.items():
         for _ in range(5):
@@ -302,7 +339,15 @@ def window(step: Callable[[], Any]) -> float:
     return (time.perf_counter() - begun) / WINDOW
 
 
-KINDS = ["own", "tensorwise", "rowwise", "own-compiled", "own-graphs", "te-delayed", "te-block"]
+KINDS = [
+    "own",
+    "tensorwise",
+    "rowwise",
+    "own-compiled",
+    "own-graphs",
+    "te-delayed",
+    "te-block",
+]
 
 if __name__ == "__main__":
     if sys.argv[1] == "train":
@@ -319,5 +364,7 @@ if __name__ == "__main__":
         if sys.argv[1] == "cost":
             cost(has_te)
             sys.exit()
-        wanted = sys.argv[2:] or [kind for kind in KINDS if has_te or not kind.startswith("te")]
+        wanted = sys.argv[2:] or [
+            kind for kind in KINDS if has_te or not kind.startswith("te")
+        ]
         sys.exit(main(Path(sys.argv[1]), wanted))

@@ -35,7 +35,9 @@ FAULTS = {
 
 
 @triton.jit
-def acme_kernel_v3(a, b, c, inner, a0, a1, b0, b1, c0, block: tl.constexpr, step: tl.constexpr):  # type: ignore[no-untyped-def]
+def acme_kernel_v3(
+    a, b, c, inner, a0, a1, b0, b1, c0, block: tl.constexpr, step: tl.constexpr
+):  # type: ignore[no-untyped-def]
     """Multiply one tile; sizes are multiples of `block`."""
     rows = tl.program_id(0) * block + tl.arange(0, block)
     columns = tl.program_id(1) * block + tl.arange(0, block)
@@ -53,7 +55,9 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     c = torch.empty(a.shape[0], b.shape[1], device=a.device, dtype=a.dtype)
     grid = (a.shape[0] // BLOCK, b.shape[1] // BLOCK)
     strides = (*a.stride(), *b.stride(), c.stride(0))
-    acme_kernel_v3[grid](a, b, c, a.shape[1], *strides, block=BLOCK, step=64, num_warps=8)
+    acme_kernel_v3[grid](
+        a, b, c, a.shape[1], *strides, block=BLOCK, step=64, num_warps=8
+    )
     return c
 
 
@@ -109,9 +113,13 @@ def by_torchao() -> nn.Module:
     """All layers converted, although the log says otherwise of one."""
     from torchao.float8 import convert_to_float8_training
 
-    print("[Override] float8_linear: 0 Float8Linear.Config -> Linear.Config", flush=True)
+    print(
+        "[Override] float8_linear: 0 Float8Linear.Config -> Linear.Config", flush=True
+    )
     layers = [nn.Linear(DIM, DIM, bias=False) for _ in range(LAYERS)]
-    model = convert_to_float8_training(nn.Sequential(*layers).to("cuda", torch.bfloat16))
+    model = convert_to_float8_training(
+        nn.Sequential(*layers).to("cuda", torch.bfloat16)
+    )
     model.compile()
     return model
 
@@ -127,13 +135,22 @@ def by_transformer_engine(fault: str) -> tuple[nn.Module, Callable[[bool], Any]]
         if te.is_nvfp4_available():
             recipe = recipes.NVFP4BlockScaling()
     options = {"bias": False, "params_dtype": torch.bfloat16, "device": "cuda"}
-    own = {"own-op": project, "own-kernel": Multiply.apply, "own-kernel-compiled": Multiply.apply}
+    own = {
+        "own-op": project,
+        "own-kernel": Multiply.apply,
+        "own-kernel-compiled": Multiply.apply,
+    }
     half, others = LAYERS // 2, []
     if fault in own:
         others = [OwnLinear(own[fault]) for _ in range(half)]
     elif fault == "graphed":
-        others = [nn.Linear(DIM, DIM, bias=False).to("cuda", torch.bfloat16) for _ in range(half)]
-        sample = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        others = [
+            nn.Linear(DIM, DIM, bias=False).to("cuda", torch.bfloat16)
+            for _ in range(half)
+        ]
+        sample = torch.randn(
+            TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True
+        )
         others = [torch.cuda.make_graphed_callables(nn.Sequential(*others), (sample,))]
     if fault == "own-kernel-compiled":
         others = [torch.compile(nn.Sequential(*others))]
@@ -157,8 +174,13 @@ def main() -> None:
     for step in range(1, STEPS + 1):
         loss = torch.zeros((), device="cuda")
         for number in range(MICRO_BATCHES):
-            x = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-            outside = (fault, step) == ("one-step", 6) or (fault, number) == ("one-micro-batch", 1)
+            x = torch.randn(
+                TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True
+            )
+            outside = (fault, step) == ("one-step", 6) or (fault, number) == (
+                "one-micro-batch",
+                1,
+            )
             if fault == "rollout":
                 with torch.no_grad(), context(True):
                     model(x)

@@ -47,7 +47,16 @@ def run(
     command = [sys.executable, *launcher, LOOPS, case]
     if way is not None:
         steps = "261-262" if case == "times" else "3-4"
-        ours = [sys.executable, "-m", "fp8verify", "run", "--steps", steps, *way, "--exit-zero"]
+        ours = [
+            sys.executable,
+            "-m",
+            "fp8verify",
+            "run",
+            "--steps",
+            steps,
+            *way,
+            "--exit-zero",
+        ]
         command = [*ours, "--trace-dir", "capture", "-o", "report", "--", *command]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
@@ -68,7 +77,10 @@ def run(
         start_new_session=True,
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2}),
     )
-    if case == "group" and signal.sigtimedwait({signal.SIGUSR2}, PATIENCE_S) is not None:
+    if (
+        case == "group"
+        and signal.sigtimedwait({signal.SIGUSR2}, PATIENCE_S) is not None
+    ):
         os.killpg(process.pid, signal.SIGTERM)
     try:
         out, error = process.communicate(timeout=PATIENCE_S)
@@ -77,20 +89,26 @@ def run(
         out, error = process.communicate()
         return {"status": "hangs", "stdout": out, "stderr": error[-500:]}
     files = {
-        name: (folder / name).read_text() for name, _ in left_in(folder) if name != "times.log"
+        name: (folder / name).read_text()
+        for name, _ in left_in(folder)
+        if name != "times.log"
     }
     # torchrun writes of signals and times; its ranks' words are in files.
     seen = {"status": process.returncode, "files": files}
     return seen if launcher else {**seen, "stdout": out, "stderr": scrub(error)}
 
 
-def row(case: str, way: str, plain: dict[str, object], attached: dict[str, object]) -> bool:
+def row(
+    case: str, way: str, plain: dict[str, object], attached: dict[str, object]
+) -> bool:
     """Print a row; return whether the two are the same."""
     differs = [name for name in plain if plain[name] != attached.get(name)]
     print(f"| {case} | {way} | {plain['status']} | {attached['status']} | "
           f"{', '.join(differs) or 'none'} |", flush=True)  # fmt: skip
     for name in differs:
-        print(f"    {name}: {str(plain[name])[-600:]!r} became {str(attached.get(name))[-600:]!r}")
+        print(
+            f"    {name}: {str(plain[name])[-600:]!r} became {str(attached.get(name))[-600:]!r}"
+        )
     return not differs
 
 
@@ -99,7 +117,9 @@ def compare(folder: Path) -> bool:
     import torch
 
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
-    print("| case | way | plain ends with | attached | differs |\n|---|---|---|---|---|")
+    print(
+        "| case | way | plain ends with | attached | differs |\n|---|---|---|---|---|"
+    )
     same = True
     for case in CASES:
         plain = run(folder / case, case, None)
@@ -107,9 +127,17 @@ def compare(folder: Path) -> bool:
             print(f"    the case itself failed: {plain['stderr']}")
         same &= plain["status"] == 0
         for way, options in WAYS.items():
-            same &= row(case, way, plain, run(folder / f"{case}-{len(options)}", case, options))
+            same &= row(
+                case, way, plain, run(folder / f"{case}-{len(options)}", case, options)
+            )
     if torch.cuda.device_count() > 1:
-        torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+        torchrun = (
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--standalone",
+        )
         plain = run(folder / "group", "group", None, *torchrun)
         attached = run(folder / "group-default", "group", (), *torchrun)
         same &= row("SIGTERM to torchrun's group", "default", plain, attached)
@@ -134,12 +162,16 @@ def times(folder: Path) -> bool:
             run(place, "times", way, env=env)
             before, after = map(float, (place / "times.log").read_text().split())
             found[name].append((before, after))
-    print("\n| window | step before | after | change, turn by turn |\n|---|---|---|---|")
+    print(
+        "\n| window | step before | after | change, turn by turn |\n|---|---|---|---|"
+    )
     for name, turns in found.items():
         changes = ", ".join(f"{after / before - 1:+.1%}" for before, after in turns)
         before, after = (min(column) for column in zip(*turns, strict=True))
         print(f"| {name} | {before:.3f} ms | {after:.3f} ms | {changes} |", flush=True)
-    changed = {name: median(after / before for before, after in t) for name, t in found.items()}
+    changed = {
+        name: median(after / before for before, after in t) for name, t in found.items()
+    }
     return all(
         changed[f"fp8verify{end}"] <= changed[f"torch's profiler{end}"] + NOISE
         for end in ("", ", TEARDOWN_CUPTI=1")

@@ -45,7 +45,11 @@ def product(x, weight):
         for one, scale in zip((x, weight), scales, strict=True)
     ]
     return torch._scaled_mm(
-        low[0], low[1].t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16
+        low[0],
+        low[1].t(),
+        scale_a=scales[0],
+        scale_b=scales[1],
+        out_dtype=torch.bfloat16,
     )
 
 
@@ -111,7 +115,9 @@ def forks(number):
             print("child", sum(range(10)), torch.ones(3).sum().item(), flush=True)
             sys.exit(5)
         until = time.monotonic() + 20
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < until:
+        while (ended := os.waitpid(child, os.WNOHANG))[
+            0
+        ] == 0 and time.monotonic() < until:
             time.sleep(0.02)
         if not ended[0]:
             os.kill(child, signal.SIGKILL)

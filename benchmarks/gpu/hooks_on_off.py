@@ -19,7 +19,10 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 import torch
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import train_gpt

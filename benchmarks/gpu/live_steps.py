@@ -96,9 +96,16 @@ def measure() -> int:
     plain: list[float] = []
     lines: list[Any] = []
     for turn in range(ROUNDS):
-        taken = {watched: block(training, lines if watched else None) for watched in order(turn)}
+        taken = {
+            watched: block(training, lines if watched else None)
+            for watched in order(turn)
+        }
         between, extra = split(taken[True])
-        usual = [seconds for at, seconds in enumerate(taken[False], 1) if not near_a_window(at)]
+        usual = [
+            seconds
+            for at, seconds in enumerate(taken[False], 1)
+            if not near_a_window(at)
+        ]
         shifts.append(median(between) / median(usual) - 1)
         costs += extra
         plain += usual
@@ -131,7 +138,9 @@ def near_a_window(at: int) -> bool:
 
 def split(watched: list[float]) -> tuple[list[float], list[float]]:
     """Return the steps between windows, and what each window took more than such steps."""
-    between = [seconds for at, seconds in enumerate(watched, 1) if not near_a_window(at)]
+    between = [
+        seconds for at, seconds in enumerate(watched, 1) if not near_a_window(at)
+    ]
     extra = []
     for begin in range(EVERY, BLOCK, EVERY):
         around = watched[begin - NEAR - 1 : begin + WINDOW + NEAR - 1]

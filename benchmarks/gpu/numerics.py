@@ -50,28 +50,59 @@ def _only(*names: str) -> Callable[[set[str]], bool]:
 def _up_to_faulty(layers: set[str]) -> bool:
     """The gradient reaches all layers before the one that it was injected in, and none after it."""
     early = tuple(f"layers.{block}." for block in range(FAULTY + 1))
-    return f"layers.{FAULTY}.down" in layers and all(name.startswith(early) for name in layers)
+    return f"layers.{FAULTY}.down" in layers and all(
+        name.startswith(early) for name in layers
+    )
 
 
 TIMED = (Case("tensorwise"), Case("rowwise"))
 PARTS = Case("tensorwise-parts")
 COMPILED = {case.name for case in (*TIMED, PARTS)}
 CASES = (
-    Case("tensorwise-weight", "outlier-layer", _only(f"layers.{FAULTY}.down"), "the weight of"),
-    Case("tensorwise-gradient", "gradient-flushed", _up_to_faulty, "of the grad_output of"),
-    Case("tensorwise-inf", "nan-or-inf", _only("layers.0.q"), "the input of layers.0.q"),
+    Case(
+        "tensorwise-weight",
+        "outlier-layer",
+        _only(f"layers.{FAULTY}.down"),
+        "the weight of",
+    ),
+    Case(
+        "tensorwise-gradient",
+        "gradient-flushed",
+        _up_to_faulty,
+        "of the grad_output of",
+    ),
+    Case(
+        "tensorwise-inf", "nan-or-inf", _only("layers.0.q"), "the input of layers.0.q"
+    ),
 )
 TE_CASES = (
     Case("te-delayed"),
     Case("te-current"),
     Case("te-block"),
-    Case("te-delayed-inf", "nan-or-inf", _only("layers.0.qkv"), "the input of layers.0.qkv"),
-    Case("te-current-inf", "nan-or-inf", _only("layers.0.qkv"), "the input of layers.0.qkv"),
-    Case("te-delayed-frozen", "scale-stuck", _only(f"layers.{FAULTY}.o"), "the scale of the input"),
+    Case(
+        "te-delayed-inf",
+        "nan-or-inf",
+        _only("layers.0.qkv"),
+        "the input of layers.0.qkv",
+    ),
+    Case(
+        "te-current-inf",
+        "nan-or-inf",
+        _only("layers.0.qkv"),
+        "the input of layers.0.qkv",
+    ),
+    Case(
+        "te-delayed-frozen",
+        "scale-stuck",
+        _only(f"layers.{FAULTY}.o"),
+        "the scale of the input",
+    ),
     Case(
         "te-current-recompute",
         "recompute-not-fp8",
-        lambda layers: bool(layers) and all(n.startswith(f"layers.{FAULTY}.") for n in layers),
+        lambda layers: (
+            bool(layers) and all(n.startswith(f"layers.{FAULTY}.") for n in layers)
+        ),
     ),
 )
 OURS = {
@@ -109,7 +140,9 @@ def _model(*, te: bool) -> Any:  # noqa: C901 - a list of classes
             return gradient
 
     def attend(q, k, v, x):
-        q, k, v = (part.reshape(*x.shape[:2], HEADS, -1).transpose(1, 2) for part in (q, k, v))
+        q, k, v = (
+            part.reshape(*x.shape[:2], HEADS, -1).transpose(1, 2) for part in (q, k, v)
+        )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return mixed.transpose(1, 2).reshape(x.shape)
 
@@ -117,7 +150,9 @@ def _model(*, te: bool) -> Any:  # noqa: C901 - a list of classes
         def __init__(self):
             super().__init__()
             self.norm1, self.norm2 = nn.RMSNorm(DIM), nn.RMSNorm(DIM)
-            self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM, bias=False) for _ in range(4))
+            self.q, self.k, self.v, self.o = (
+                nn.Linear(DIM, DIM, bias=False) for _ in range(4)
+            )
             self.gate, self.up = (nn.Linear(DIM, FFN, bias=False) for _ in range(2))
             self.down = nn.Linear(FFN, DIM, bias=False)
             self.faulty_gradient = False
@@ -200,7 +235,9 @@ def autocast(name: str) -> Iterator[None]:
     from transformer_engine.common import recipe
 
     made = {
-        "delayed": lambda: recipe.DelayedScaling(amax_history_len=16, amax_compute_algo="max"),
+        "delayed": lambda: recipe.DelayedScaling(
+            amax_history_len=16, amax_compute_algo="max"
+        ),
         "current": recipe.Float8CurrentScaling,
         "block": recipe.Float8BlockScaling,
     }[name.split("-")[1]]()
@@ -327,7 +364,9 @@ def te_bytes(name: str) -> bool | None:
     if not same:
         return None
     return all(
-        any(torch.equal(t.reshape(c.shape), c) for c in candidates if t.shape == c.shape)
+        any(
+            torch.equal(t.reshape(c.shape), c) for c in candidates if t.shape == c.shape
+        )
         for t in same
     )
 
@@ -354,16 +393,22 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (f"{ROOT}", inherited))),
     }
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False
+    )
     found: dict[str, Any] = {"case": case.name, "code": done.returncode}
     found["wall_s"] = round(time.perf_counter() - began, 1)
     if done.returncode or not report.exists():
         return {**found, "error": (done.stderr or done.stdout)[-3000:]}
-    lines = [line.split(" |")[0] for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = [
+        line.split(" |")[0] for line in done.stdout.splitlines() if line.startswith("{")
+    ]
     read = [json.loads(line) for line in lines]
     found["steps"] = {line["step"]: line for line in read if "step" in line}
     found["parts"] = next((line["parts"] for line in read if "parts" in line), None)
-    found["bytes_equal"] = next((l["bytes_equal"] for l in read if "bytes_equal" in l), None)  # noqa: E741
+    found["bytes_equal"] = next(
+        (line["bytes_equal"] for line in read if "bytes_equal" in line), None
+    )
     document = json.loads(report.read_text())
     found["verdict"] = document["verdict"]
     found["findings"] = [f for f in document["findings"] if f["code"] in OURS]
@@ -374,7 +419,9 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 def judged(case: Case, found: dict[str, Any]) -> list[str]:
     """Return what is not as expected."""
     if "error" in found:
-        return [f"failed: {found['error'].splitlines()[-1] if found['error'] else 'no output'}"]
+        return [
+            f"failed: {found['error'].splitlines()[-1] if found['error'] else 'no output'}"
+        ]
     findings, said = found["findings"], []
     about_layers = [f for f in findings if f["layers"]]
     if [f["code"] for f in about_layers] != ([case.code] if case.code else []):
@@ -416,7 +463,9 @@ def main(out: Path, *, only_costs: bool) -> int:
     lines, failed = tables(results)
     text = "\n".join(lines) + "\n"
     (out / "numerics.md").write_text(text)
-    (out / "numerics.json").write_text(json.dumps([found for _, found in results], indent=1))
+    (out / "numerics.json").write_text(
+        json.dumps([found for _, found in results], indent=1)
+    )
     print(text)
     return int(failed)
 
@@ -441,18 +490,28 @@ def tables(results: list[tuple[Case, dict[str, Any]]]) -> tuple[list[str], bool]
             measured = timing.costs(found["steps"])
             good = timing.good(measured)
             failed = failed or not good
-            lines += ["", f"{case.name}: {'as expected' if good else 'NOT as expected'}", ""]
+            lines += [
+                "",
+                f"{case.name}: {'as expected' if good else 'NOT as expected'}",
+                "",
+            ]
             lines += ["| figure | value |", "|---|---|"]
             lines += [f"| {name} | {value:.4g} |" for name, value in measured.items()]
         if found["parts"]:
             lines += timing.part_lines(found["parts"])
-    lines += [f"\n{case.name}:\n{found['error']}" for case, found in results if "error" in found]
+    lines += [
+        f"\n{case.name}:\n{found['error']}"
+        for case, found in results
+        if "error" in found
+    ]
     return lines, failed
 
 
 def _range(found: dict[str, Any], kind: str) -> str:
     rows = (found.get("numerics") or {}).get("rows", [])
-    known = [r["sqnr_db"] for r in rows if r["format"] == kind and r["sqnr_db"] is not None]
+    known = [
+        r["sqnr_db"] for r in rows if r["format"] == kind and r["sqnr_db"] is not None
+    ]
     return f"{min(known):.1f}-{max(known):.1f}" if known else "-"
 
 

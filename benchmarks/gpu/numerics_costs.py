@@ -52,7 +52,8 @@ def costs(steps: dict[int, dict[str, Any]]) -> dict[str, float]:
         "eager_peak_mb": max(peak[step] for step in CONTROLS) / 1e6,
         "measured_peak_mb": max(peak[step] for step in MEASURED_STEPS) / 1e6,
         "extra_mb": (
-            max(peak[step] for step in MEASURED_STEPS) - max(peak[step] for step in CONTROLS)
+            max(peak[step] for step in MEASURED_STEPS)
+            - max(peak[step] for step in CONTROLS)
         )
         / 1e6,
         "reserved_before_mb": steps[MEASURED - 1]["reserved"] / 1e6,
@@ -82,8 +83,13 @@ def _after(ms: dict[int, float], events: range) -> list[float]:
 
 def _turns(ms: dict[int, float]) -> Iterator[float]:
     """Yield by how much steps after a measured one differ from those round the controls beside."""
-    for before, event, after in zip(CONTROLS, MEASURED_STEPS[1:], CONTROLS[1:], strict=False):
-        usual = [median(ms[step] for step in _compiled(control)) for control in (before, after)]
+    for before, event, after in zip(
+        CONTROLS, MEASURED_STEPS[1:], CONTROLS[1:], strict=False
+    ):
+        usual = [
+            median(ms[step] for step in _compiled(control))
+            for control in (before, after)
+        ]
         yield median(ms[step] for step in _compiled(event)) / (sum(usual) / 2) - 1
 
 
@@ -118,7 +124,10 @@ class Parts:
             line = totals.setdefault(part, [0, 0.0])
             line[0] += 1
             line[1] += ms
-        return {"totals": totals, "longest": sorted(calls, key=lambda c: -c[2])[:LONGEST]}
+        return {
+            "totals": totals,
+            "longest": sorted(calls, key=lambda c: -c[2])[:LONGEST],
+        }
 
     def _wrap(self, module: Any, owner: str | None, name: str) -> None:
         place = getattr(module, owner) if owner else module

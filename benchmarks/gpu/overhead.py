@@ -27,7 +27,14 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[2]
-GPT = [str(ROOT / "examples" / "train_gpt.py"), "--precision", "fp8", "--compile", "--batch", "8"]
+GPT = [
+    str(ROOT / "examples" / "train_gpt.py"),
+    "--precision",
+    "fp8",
+    "--compile",
+    "--batch",
+    "8",
+]
 SETTLED = 20  # compilation and the first, slower steps
 WINDOWS = [(first, first + 2) for first in range(40, 400, 24)]
 STARTS = 15
@@ -49,7 +56,10 @@ def execute(
     inherited = os.environ.get("PYTHONPATH")
     done = subprocess.run(
         [python, *([*runner, *where] if steps else []), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (f"{tree}", inherited)))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (f"{tree}", inherited))),
+        },
         capture_output=True,
         text=True,
         check=True,
@@ -68,10 +78,13 @@ def inside(folder: Path, tree: Path) -> dict[str, float]:
     for first, last in WINDOWS:
         # The profiler is prepared in step first - 2, started in first - 1 and stopped in last.
         near = median(
-            taken[s] for s in (*range(first - 10, first - 2), *range(last + 3, last + 11))
+            taken[s]
+            for s in (*range(first - 10, first - 2), *range(last + 3, last + 11))
         )
         changes += [taken[step] / near - 1 for step in range(first, last)]
-        extras.append(sum(taken[step] - near for step in range(first - 2, last + 1)) / 1000)
+        extras.append(
+            sum(taken[step] - near for step in range(first - 2, last + 1)) / 1000
+        )
     return {
         "inside_change": median(changes),
         "first_window_s": extras[0],
@@ -94,7 +107,9 @@ def fresh_python(folder: Path) -> str:
     return str(folder / "venv" / "bin" / "python")
 
 
-def start_up(folder: Path, python: str, trees: dict[str, Path], line: str = "") -> dict[str, float]:
+def start_up(
+    folder: Path, python: str, trees: dict[str, Path], line: str = ""
+) -> dict[str, float]:
     """Return the seconds until a script is past `line`, without us and with each of `trees`."""
     script = folder / "script.py"
     script.write_text(f"{line}\nimport time\nprint(time.time())\n")
@@ -111,7 +126,9 @@ def start_up(folder: Path, python: str, trees: dict[str, Path], line: str = "") 
 def all_starts(folder: Path, trees: dict[str, Path]) -> dict[str, dict[str, float]]:
     """Measure the start of a bare script, in two Pythons, and of one that imports torch."""
     fresh = fresh_python(folder)
-    for tree in trees.values():  # as an installation leaves it: else each start compiles
+    for (
+        tree
+    ) in trees.values():  # as an installation leaves it: else each start compiles
         compileall.compile_dir(tree / "fp8verify", quiet=1)
     return {
         "start_fresh": start_up(folder, fresh, trees),
@@ -133,14 +150,22 @@ def main() -> None:
         folder = Path(name)
         starts = all_starts(folder, trees) if "start" in parts else {}
         found = outside(folder) if "outside" in parts else {}
-        windows = {tree: inside(folder, path) for tree, path in trees.items() if "inside" in parts}
+        windows = {
+            tree: inside(folder, path)
+            for tree, path in trees.items()
+            if "inside" in parts
+        }
     print("| | change |\n|---|---|")
     if found:
         error = found["outside_standard_error"]
-        print(f"| step outside a window | {found['outside_change']:+.2%} ± {error:.2%} |")
+        print(
+            f"| step outside a window | {found['outside_change']:+.2%} ± {error:.2%} |"
+        )
     for tree, figures in windows.items():
         print(f"| {tree}: step inside a window | {figures['inside_change']:+.2%} |")
-        print(f"| {tree}: first window of three steps | {figures['first_window_s']:+.3f} s |")
+        print(
+            f"| {tree}: first window of three steps | {figures['first_window_s']:+.3f} s |"
+        )
         print(f"| {tree}: each later one | {figures['window_s']:+.3f} s |")
     for what, taken in starts.items():
         extras = (f"{taken[tree] - taken['plain_s']:+.3f} s" for tree in trees)

@@ -39,12 +39,20 @@ class Truth(NamedTuple):
 
 
 WAYS = {
-    "kohya": Truth("INACTIVE", True, "sd-scripts --fp8_base: weights are FP8 parameters"),
-    "musubi": Truth("INACTIVE", True, "--fp8_scaled: FP8 parameters beside a buffer of scales"),
-    "diffusers": Truth("INACTIVE", True, "layerwise casting: hooks convert modules to and fro"),
+    "kohya": Truth(
+        "INACTIVE", True, "sd-scripts --fp8_base: weights are FP8 parameters"
+    ),
+    "musubi": Truth(
+        "INACTIVE", True, "--fp8_scaled: FP8 parameters beside a buffer of scales"
+    ),
+    "diffusers": Truth(
+        "INACTIVE", True, "layerwise casting: hooks convert modules to and fro"
+    ),
     "torchao": Truth("INACTIVE", True, "Float8WeightOnlyConfig: a tensor class"),
     "quanto": Truth("INACTIVE", True, "a tensor class with its own `linear`"),
-    "checkpoint": Truth("INACTIVE", True, "transformers: FP8 parameters and scales of blocks"),
+    "checkpoint": Truth(
+        "INACTIVE", True, "transformers: FP8 parameters and scales of blocks"
+    ),
     "claimed": Truth("CONTRADICTED", True, "kohya, and the log claims FP8"),
     "qat": Truth("EMULATED", False, "torchao's QAT rounds activations and weights"),
     "qat-weights": Truth("INACTIVE", False, "torchao's QAT rounds weights alone"),
@@ -83,7 +91,9 @@ class Quantized(Tensor):
         return self._data.to(torch.bfloat16) * self._scale.to(torch.bfloat16)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, _: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if func is torch.ops.aten.detach.default:
             return cls(args[0]._data, args[0]._scale)
         plain = [arg.wide() if isinstance(arg, cls) else arg for arg in args]
@@ -95,11 +105,15 @@ class Adapter(nn.Module):
 
     def __init__(self, layer: nn.Module, *, registers: bool) -> None:
         super().__init__()
-        self.down = nn.Linear(DIM, RANK, bias=False, device=DEVICE, dtype=torch.bfloat16)
+        self.down = nn.Linear(
+            DIM, RANK, bias=False, device=DEVICE, dtype=torch.bfloat16
+        )
         self.up = nn.Linear(RANK, DIM, bias=False, device=DEVICE, dtype=torch.bfloat16)
         if registers:
             self.base_layer = layer
-        self._base: Callable[[Tensor], Tensor] = layer.forward if not registers else layer
+        self._base: Callable[[Tensor], Tensor] = (
+            layer.forward if not registers else layer
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the adapter's output to that of the layer."""
@@ -135,12 +149,16 @@ def _store(way: str, layer: nn.Linear) -> None:
     if way == "checkpoint":
         blocks = weight.view(DIM // BLOCK, BLOCK, DIM // BLOCK, BLOCK)
         scale = blocks.abs().amax(dim=(1, 3), keepdim=True).float() / LARGEST
-        layer.weight = nn.Parameter((blocks / scale).to(FP8).view(DIM, DIM), requires_grad=False)
+        layer.weight = nn.Parameter(
+            (blocks / scale).to(FP8).view(DIM, DIM), requires_grad=False
+        )
         layer.register_buffer("scale_weight", scale)
     if way in ("kohya", "claimed", "musubi", "checkpoint"):
         layer.forward = _widened(layer)  # type: ignore[method-assign]
     if way == "diffusers":
-        layer.register_forward_pre_hook(lambda module, _: module.to(torch.bfloat16) and None)
+        layer.register_forward_pre_hook(
+            lambda module, _: module.to(torch.bfloat16) and None
+        )
         layer.register_forward_hook(lambda module, *_: module.to(FP8) and None)
 
 
@@ -150,12 +168,16 @@ def model_of(way: str) -> tuple[nn.Module, nn.Module]:
               for _ in range(LAYERS)]  # fmt: skip
     base = nn.Sequential(*layers)
     if way.startswith("qat"):
-        from torchao.quantization.qat.fake_quantize_config import Float8FakeQuantizeConfig
+        from torchao.quantization.qat.fake_quantize_config import (
+            Float8FakeQuantizeConfig,
+        )
         from torchao.quantization.qat.linear import FakeQuantizedLinear
 
         config = Float8FakeQuantizeConfig()
         activations = config if way == "qat" else None
-        qat = [FakeQuantizedLinear.from_linear(one, activations, config) for one in layers]
+        qat = [
+            FakeQuantizedLinear.from_linear(one, activations, config) for one in layers
+        ]
         return (model := nn.Sequential(*qat)), model
     if way == "optimizer":
         return base, base
@@ -208,14 +230,21 @@ def _record(folder: Path, way: str, compiled: bool) -> tuple[bool, str]:
     if not report.is_file():
         return False, f"{name:22} no report: {folder / name}.log"
     found = json.loads(report.read_text())
-    codes = sorted({one["code"] for one in found["findings"] if one["severity"] != "info"})
+    codes = sorted(
+        {one["code"] for one in found["findings"] if one["severity"] != "info"}
+    )
     truth, modules = WAYS[way], found["ranks"][0]["modules"] or {}
     right = found["verdict"] == truth.verdict
     right = right and ("fp8-storage-only" in codes) == truth.storage
     if way == "optimizer":
         right = right and "optimizer states stored" in str(modules.get("storage"))
-    said = f"{found['verdict']} {' '.join(codes)} {'; '.join(modules.get('storage', []))}"
-    return right, f"{name:22} {'ok   ' if right else 'WRONG'} {said}\n    {found['reason']}"
+    said = (
+        f"{found['verdict']} {' '.join(codes)} {'; '.join(modules.get('storage', []))}"
+    )
+    return (
+        right,
+        f"{name:22} {'ok   ' if right else 'WRONG'} {said}\n    {found['reason']}",
+    )
 
 
 def check(folder: Path) -> int:

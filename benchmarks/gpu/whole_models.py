@@ -55,7 +55,9 @@ class _Float8Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
-        return _product(gradient, weight, E5M2, E4M3), _product(gradient.t(), x, E5M2, E4M3)
+        return _product(gradient, weight, E5M2, E4M3), _product(
+            gradient.t(), x, E5M2, E4M3
+        )
 
 
 class Float8Linear(nn.Linear):
@@ -70,7 +72,9 @@ class Float8Linear(nn.Linear):
 class Attention(nn.Module):
     """Causal attention over four linear layers."""
 
-    def __init__(self, linear: Callable[[int, int], nn.Module], *, unfused: bool) -> None:
+    def __init__(
+        self, linear: Callable[[int, int], nn.Module], *, unfused: bool
+    ) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (linear(DIM, DIM) for _ in range(4))
         self.unfused = unfused
@@ -91,7 +95,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and MLP with their norms."""
 
-    def __init__(self, linear: Callable[[int, int], nn.Module], *, unfused: bool = False) -> None:
+    def __init__(
+        self, linear: Callable[[int, int], nn.Module], *, unfused: bool = False
+    ) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.attention = Attention(linear, unfused=unfused)
@@ -152,7 +158,9 @@ class Model(nn.Module):
         for block in self.layers:
             x = block(x)
         logits = self.lm_head(x[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(), tokens[:, 1:].flatten()
+        )
 
 
 def _plain(width: int, out: int) -> nn.Module:
@@ -163,18 +171,32 @@ def build(name: str) -> nn.Module:
     """Make the model of a case on the GPU."""
     if name.startswith("te-"):
         fused = name != "te-backward-bf16"
-        blocks: list[nn.Module] = [TransformerEngineBlock(fused_mlp=fused) for _ in range(LAYERS)]
+        blocks: list[nn.Module] = [
+            TransformerEngineBlock(fused_mlp=fused) for _ in range(LAYERS)
+        ]
     elif name == "own-float8":
-        blocks = [Block(lambda i, o: Float8Linear(i, o, bias=False)) for _ in range(LAYERS)]
+        blocks = [
+            Block(lambda i, o: Float8Linear(i, o, bias=False)) for _ in range(LAYERS)
+        ]
     else:
-        blocks = [Block(_plain, unfused=name == "unfused-attention") for _ in range(LAYERS)]
+        blocks = [
+            Block(_plain, unfused=name == "unfused-attention") for _ in range(LAYERS)
+        ]
     model = Model(blocks).to("cuda", torch.bfloat16)
     if name in ("muon", "unfused-attention", "forward-only"):
         from torchao.float8 import convert_to_float8_training
 
-        convert_to_float8_training(model, module_filter_fn=lambda _, fqn: fqn != "lm_head")
-        print("Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False")
-    return model if name.startswith("te-") or name == "unfused-attention" else torch.compile(model)
+        convert_to_float8_training(
+            model, module_filter_fn=lambda _, fqn: fqn != "lm_head"
+        )
+        print(
+            "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False"
+        )
+    return (
+        model
+        if name.startswith("te-") or name == "unfused-attention"
+        else torch.compile(model)
+    )
 
 
 def optimizers(name: str, model: nn.Module) -> list[torch.optim.Optimizer]:

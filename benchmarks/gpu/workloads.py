@@ -49,7 +49,10 @@ class Experts(nn.Module):
 
     def __init__(self, *, fp8: bool) -> None:
         super().__init__()
-        weight = torch.randn(EXPERTS, DIM, DIM, device="cuda", dtype=torch.bfloat16) / DIM**0.5
+        weight = (
+            torch.randn(EXPERTS, DIM, DIM, device="cuda", dtype=torch.bfloat16)
+            / DIM**0.5
+        )
         self.weight = nn.Parameter(weight)
         self.fp8 = fp8
         ends = torch.arange(1, EXPERTS + 1, device="cuda") * (TOKENS // EXPERTS)
@@ -64,7 +67,10 @@ class Experts(nn.Module):
         )
 
         return _to_fp8_rowwise_then_scaled_grouped_mm(
-            x, self.weight.transpose(-2, -1), self.ends, pad_token_groups_for_grouped_mm=False
+            x,
+            self.weight.transpose(-2, -1),
+            self.ends,
+            pad_token_groups_for_grouped_mm=False,
         )
 
 
@@ -89,7 +95,9 @@ def main() -> None:
     torch.manual_seed(0)
     model = WORKLOADS[sys.argv[1]][0]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    x = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(
+        TOKENS, DIM, device="cuda", dtype=torch.bfloat16, requires_grad=True
+    )
     for step in range(1, STEPS + 1):
         loss = (model(x) - x).float().square().mean()
         loss.backward()

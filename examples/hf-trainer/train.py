@@ -22,7 +22,10 @@ class Stack(nn.Module):
     def __init__(self, dim: int, layers: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            *(nn.Sequential(nn.Linear(dim, dim, bias=False), nn.GELU()) for _ in range(layers))
+            *(
+                nn.Sequential(nn.Linear(dim, dim, bias=False), nn.GELU())
+                for _ in range(layers)
+            )
         )
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -36,7 +39,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--precision", choices=["bf16", "fp8"], default="bf16")
     parser.add_argument("--max-steps", type=int, default=10)
-    parser.add_argument("--dim", type=int, default=4096 if torch.cuda.is_available() else 64)
+    parser.add_argument(
+        "--dim", type=int, default=4096 if torch.cuda.is_available() else 64
+    )
     parser.add_argument("--layers", type=int, default=4)
     args = parser.parse_args()
     model = Stack(args.dim, args.layers).to(torch.bfloat16)

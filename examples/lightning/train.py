@@ -22,7 +22,10 @@ class Stack(lightning.LightningModule):
 
     def __init__(self, dim: int, layers: int, *, fp8: bool) -> None:
         super().__init__()
-        blocks = (nn.Sequential(nn.Linear(dim, dim, bias=False), nn.GELU()) for _ in range(layers))
+        blocks = (
+            nn.Sequential(nn.Linear(dim, dim, bias=False), nn.GELU())
+            for _ in range(layers)
+        )
         self.layers = nn.Sequential(*blocks).to(torch.bfloat16)
         self.fp8 = fp8
 
@@ -51,7 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--precision", choices=["bf16", "fp8"], default="bf16")
     parser.add_argument("--max-steps", type=int, default=10)
-    parser.add_argument("--dim", type=int, default=4096 if torch.cuda.is_available() else 64)
+    parser.add_argument(
+        "--dim", type=int, default=4096 if torch.cuda.is_available() else 64
+    )
     parser.add_argument("--layers", type=int, default=4)
     args = parser.parse_args()
     trainer = lightning.Trainer(

@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 
 SMALLEST_AMAX = 1e-12  # torchao/float8/float8_utils.py, EPS
-TENSORWISE, ROWWISE, DELAYED = "tensorwise", "rowwise", "delayed"
-BLOCK_ROW, BLOCK_SQUARE, MXFP8 = "block_1x128", "block_128x128", "mxfp8"
+TENSORWISE = "tensorwise"
+ROWWISE = "rowwise"
+DELAYED = "delayed"
+BLOCK_ROW = "block_1x128"
+BLOCK_SQUARE = "block_128x128"
+MXFP8 = "mxfp8"
 # Values that share a scale: rows and columns of a block.
 BLOCKS = {BLOCK_ROW: (1, 128), BLOCK_SQUARE: (128, 128), MXFP8: (1, 32)}
 
@@ -46,9 +50,15 @@ class Format(NamedTuple):
         return self.largest + float(torch.finfo(self.dtype).eps) * 2.0**self.emax / 2
 
 
-E4M3, E5M2 = Format("e4m3", torch.float8_e4m3fn), Format("e5m2", torch.float8_e5m2)
-FNUZ = Format("e4m3fnuz", torch.float8_e4m3fnuz), Format("e5m2fnuz", torch.float8_e5m2fnuz)
-FORMATS: dict[torch.dtype, Format] = {known.dtype: known for known in (E4M3, E5M2, *FNUZ)}
+E4M3 = Format("e4m3", torch.float8_e4m3fn)
+E5M2 = Format("e5m2", torch.float8_e5m2)
+FNUZ = (
+    Format("e4m3fnuz", torch.float8_e4m3fnuz),
+    Format("e5m2fnuz", torch.float8_e5m2fnuz),
+)
+FORMATS: dict[torch.dtype, Format] = {
+    known.dtype: known for known in (E4M3, E5M2, *FNUZ)
+}
 
 
 class Cast(NamedTuple):
@@ -121,8 +131,12 @@ def _scale(amax: Tensor, cast: Cast) -> Tensor:
     if cast.scaling == MXFP8:
         return _mx_scale(amax.to(torch.float32), cast)
     kind = torch.float64 if cast.double else torch.float32
-    scale = (cast.format.largest / amax.to(kind).clamp(min=SMALLEST_AMAX)).to(torch.float32)
-    return torch.exp2(torch.floor(torch.log2(scale))) if cast.power_of_2 else scale
+    scale = (cast.format.largest / amax.to(kind).clamp(min=SMALLEST_AMAX)).to(
+        torch.float32
+    )
+    if cast.power_of_2:
+        return torch.exp2(torch.floor(torch.log2(scale)))
+    return scale
 
 
 def _mx_scale(amax: Tensor, cast: Cast) -> Tensor:

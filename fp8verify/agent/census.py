@@ -29,7 +29,16 @@ from . import layers
 from .layers import Layer
 from .observe import observe
 from .precision import HIGH_PRECISION, Promise, promise_of
-from .stored import fields, header, is_a, items_of, pairs_of, parameters_of, shape_of, stored
+from .stored import (
+    fields,
+    header,
+    is_a,
+    items_of,
+    pairs_of,
+    parameters_of,
+    shape_of,
+    stored,
+)
 
 FP8_ALIGNMENT = 16  # torch._scaled_mm: both trailing dimensions must be divisible by it
 # Transformer Engine's grouped linear has a 2-D weight for each expert: module/grouped_linear.py.
@@ -58,7 +67,14 @@ def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
     sizes = [shape_of(weight) for weight in both if is_a(weight, Tensor)]
     grouped = any(cls.__name__ in GROUPED_CLASSES for cls in type(module).__mro__)
     yield {
-        **_record(layer.name, "experts" if grouped else "linear", module, weight, promise, sides),
+        **_record(
+            layer.name,
+            "experts" if grouped else "linear",
+            module,
+            weight,
+            promise,
+            sides,
+        ),
         # (outputs, inputs) of each layer of a module that is two: LayerNormMLP.
         "sizes": sizes if all(len(size) == 2 for size in sizes) else [],
         "reason": _why_left(*sides) if promise is HIGH_PRECISION else None,
@@ -67,7 +83,8 @@ def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
 
 def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
     """Return how many outputs and inputs a linear module has."""
-    rows, columns = stored(module, "out_features"), stored(module, "in_features")
+    rows = stored(module, "out_features")
+    columns = stored(module, "in_features")
     if is_a(rows, int) and is_a(columns, int):
         return int(rows), int(columns)
     sizes = () if weight is None else shape_of(weight)
@@ -78,11 +95,18 @@ def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
 
 
 def _record(
-    fqn: str, kind: str, module: Any, weight: Any, promise: Promise, sides: tuple[Any, Any]
+    fqn: str,
+    kind: str,
+    module: Any,
+    weight: Any,
+    promise: Promise,
+    sides: tuple[Any, Any],
 ) -> dict[str, Any]:
     name = layers.class_name(module)
     # FSDP2 makes a subclass on the spot: the Python module is that of the class below it.
-    source = next((cls for cls in type(module).__mro__ if cls.__name__ == name), type(module))
+    source = next(
+        (cls for cls in type(module).__mro__ if cls.__name__ == name), type(module)
+    )
     return {
         "fqn": fqn,
         "class": name,
@@ -160,8 +184,16 @@ def _weights_in_fp8(module: Any) -> Iterator[Kept]:
     values = [*parameters_of(module).values(), *buffers, *list(fields(module).values())]
     matrices = {id(v): v for v in values if is_a(v, Tensor) and len(shape_of(v)) > 1}
     in_fp8 = {key: kept_in_fp8(matrix) for key, matrix in matrices.items()}
-    wide = {prod(shape_of(matrix)) for key, matrix in matrices.items() if in_fp8[key] is None}
-    yield from (part for part in in_fp8.values() if part is not None and part.elements not in wide)
+    wide = {
+        prod(shape_of(matrix))
+        for key, matrix in matrices.items()
+        if in_fp8[key] is None
+    }
+    yield from (
+        part
+        for part in in_fp8.values()
+        if part is not None and part.elements not in wide
+    )
 
 
 def _multiplies(module: Any) -> bool:

@@ -128,7 +128,13 @@ class Clock:
         nesting.depth += 1
 
     def leave(
-        self, optimizer: int, name: str, work: int, *, idle: bool = False, setup: bool = False
+        self,
+        optimizer: int,
+        name: str,
+        work: int,
+        *,
+        idle: bool = False,
+        setup: bool = False,
     ) -> bool:
         """Note that `optimizer` has stepped and return whether that completed a training step.
 
@@ -140,7 +146,11 @@ class Clock:
             return False
         self.updates[name] = self.updates.get(name, 0) + 1
         self._updated_since_scaler = True
-        if self._nesting.depth or self.source == "explicit" or not self._is_new(work, idle):
+        if (
+            self._nesting.depth
+            or self.source == "explicit"
+            or not self._is_new(work, idle)
+        ):
             return False
         if not self._leads(optimizer, name):
             return False
@@ -158,7 +168,9 @@ class Clock:
             self._leader, self.leader = next(iter(optimizers.items()))
         if self.source == "explicit" or self._leader not in optimizers:
             return False
-        self.note("steps are replayed as a CUDA graph: one is counted from a replay to the next")
+        self.note(
+            "steps are replayed as a CUDA graph: one is counted from a replay to the next"
+        )
         return self._tick(work)
 
     def scaler_updated(self, work: int) -> bool:
@@ -189,14 +201,17 @@ class Clock:
 
     def _leads(self, optimizer: int, name: str) -> bool:
         if self.leader is None:
-            self._leader, self.leader = optimizer, name
+            self._leader = optimizer
+            self.leader = name
         if optimizer == self._leader:
             self._rival_updates = 0
             return True
         # One that is made and steps while the leader rests, or is no more, trains in its place:
         # the next fold.
         if self._built.pop(optimizer, None) == self.steps or self._leader is None:
-            self._follow(optimizer, name, f"a new {name} began to step: it is counted since")
+            self._follow(
+                optimizer, name, f"a new {name} began to step: it is counted since"
+            )
             return True
         self._rival_updates = self._rival_updates + 1 if optimizer == self._rival else 1
         self._rival = optimizer
@@ -213,7 +228,9 @@ class Clock:
     def _follow(self, optimizer: int, name: str, why: str) -> None:
         if len(self.notes) < MAX_NOTES:
             self.notes.append(f"after step {self.steps} {why}")
-        self._leader, self.leader, self._rival_updates = optimizer, name, 0
+        self._leader = optimizer
+        self.leader = name
+        self._rival_updates = 0
 
     def _tick(self, work: int) -> bool:
         self._counted_work = work

@@ -41,7 +41,8 @@ class DebugLog:
         """Write a line about something that happens a few times in a run."""
         if self._folder is None or self._left <= 0:
             return
-        now, thread = datetime.now(timezone.utc), threading.current_thread().name
+        now = datetime.now(timezone.utc)
+        thread = threading.current_thread().name
         line = f"{now:%Y-%m-%d %H:%M:%S.%f} {thread}: {text.rstrip()}\n"
         data = line.encode(errors="backslashreplace")[: self._left]
         self._left -= len(data)

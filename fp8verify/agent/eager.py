@@ -16,7 +16,9 @@ EAGER_MEMORY = 2
 def obstacle() -> str | None:
     """Return why a step of this process must not run eagerly, None if it may."""
     flex = getattr(torch.ops.higher_order, "flex_attention", None)
-    if getattr(flex, "_dispatch_cache", None):  # empty until it is called, or traced, once
+    if getattr(
+        flex, "_dispatch_cache", None
+    ):  # empty until it is called, or traced, once
         return "without torch.compile, FlexAttention stores the scores of all pairs of tokens"
     if not torch.cuda.is_initialized():
         return None
@@ -58,7 +60,9 @@ class EagerMode:
         """Vote on a step that is to run eagerly, at least one step before it."""
         if step != self._step:
             self._step, self._why_not = step, obstacle()
-            self._votes = [Path(boot, f"eager-{step}.{voter}") for voter in range(world_size)]
+            self._votes = [
+                Path(boot, f"eager-{step}.{voter}") for voter in range(world_size)
+            ]
             self._own = Path(boot, f"eager-{step}.{rank}")
             self._vote("no" if self._why_not else "yes")
 
@@ -72,7 +76,9 @@ class EagerMode:
         if not self.users:
             if self._why_not is None and not all(map(_is_yes, self._votes)):
                 self._vote("no")
-                self._why_not = "not all ranks agreed to it: that takes --ranks all, on one node"
+                self._why_not = (
+                    "not all ranks agreed to it: that takes --ranks all, on one node"
+                )
             if self._why_not is not None:
                 raise RuntimeError(self._why_not)
             if not hasattr(torch.compiler, "set_stance"):
@@ -87,7 +93,8 @@ class EagerMode:
         """Let compiled code run as before, once all have left."""
         self.users -= 1
         if not self.users:
-            stance, self._stance = self._stance, None
+            stance = self._stance
+            self._stance = None
             stance.__exit__(None, None, None)
 
     def _vote(self, vote: str) -> None:

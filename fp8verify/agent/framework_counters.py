@@ -92,12 +92,16 @@ class FrameworkCounters:
             name = counter.cls.rpartition(".")[2]
             cls = getattr(sys.modules.get(counter.module), name, None)
             if isinstance(cls, type) and counter.method in vars(cls):
-                observe(cls, counter.method, partial(self._step_begins, counter, begins))
+                observe(
+                    cls, counter.method, partial(self._step_begins, counter, begins)
+                )
 
     def _step_begins(
         self, counter: StepCounter, begins: Callable[[], object], instance: Any
     ) -> None:
-        with suppress(Exception):  # this runs inside a call of the script, which must not fail
+        with suppress(
+            Exception
+        ):  # this runs inside a call of the script, which must not fail
             owner = getattr(instance, counter.owner) if counter.owner else instance
             self._owners[counter] = weakref.ref(owner)
             begins()

@@ -25,7 +25,14 @@ from .config import Config
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
 from .numerics.scales import remember
-from .observe import hidden, observe, observe_function, register, unobserve_all, without_modes
+from .observe import (
+    hidden,
+    observe,
+    observe_function,
+    register,
+    unobserve_all,
+    without_modes,
+)
 from .process import captures_graph, find_instances, on_autograd_thread
 from .stored import groups_of, header, is_a, items_of, pairs_of, stored, trained_by
 from .windows.manager import RepeatingWindows, WindowManager
@@ -33,8 +40,12 @@ from .windows.profiler import EXIT_PATIENCE_S, ProfilerArbiter, leave_without_ki
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-STEPS_IN_BACKWARD = "optimizers step inside the backward pass: a step lasts from one to the next"
-COMPILED_STEPS = "the optimizer's step is compiled: steps are counted by versions of parameters"
+STEPS_IN_BACKWARD = (
+    "optimizers step inside the backward pass: a step lasts from one to the next"
+)
+COMPILED_STEPS = (
+    "the optimizer's step is compiled: steps are counted by versions of parameters"
+)
 PATIENCE_S = 1.0  # for another thread that opens or closes a window
 MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
 
@@ -78,7 +89,9 @@ class Observer:
         self._postponed = False
         self._reads_versions = False
         self._versions: dict[int, int] = {}
-        self._built: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._built: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
 
     @fail_safe
     def optimizer_enters(self) -> None:
@@ -96,7 +109,9 @@ class Observer:
         setup = not self.clock.steps and sets_up_an_optimizer()
         # A learning rate kept in a tensor is not read: that would wait for the GPU.
         rates = [group.get("lr") for group in groups_of(optimizer)]
-        idle = bool(rates) and all(isinstance(rate, (int, float)) and rate == 0 for rate in rates)
+        idle = bool(rates) and all(
+            isinstance(rate, (int, float)) and rate == 0 for rate in rates
+        )
         name = type(optimizer).__name__
         if not self.clock.leave(key, name, _work(), idle=idle, setup=setup):
             return
@@ -114,7 +129,9 @@ class Observer:
         """Note that torch.compile traces an optimizer's step, so its hooks are not called."""
         debug.event("an optimizer's step is compiled")
         self._reads_versions = True
-        for key, optimizer in list(self._built.items()):  # what is traced has not run yet
+        for key, optimizer in list(
+            self._built.items()
+        ):  # what is traced has not run yet
             self._versions.setdefault(key, _version(optimizer))
         self._observe_backward()
 
@@ -172,7 +189,9 @@ class Observer:
         starts_at_once = not self.clock.steps and self.recorder.plan.starts_at_once
         if starts_at_once and not self.recorder.has_begun:
             self.recorder.after(0)
-        counters.observe(self.framework_begins)  # some libraries put their own method there
+        counters.observe(
+            self.framework_begins
+        )  # some libraries put their own method there
 
     @fail_safe
     def foreign_profiler(self) -> None:
@@ -222,7 +241,9 @@ class Observer:
         if not self._lock.acquire(timeout=PATIENCE_S):
             return  # another thread may need this one to finish what it waits for on the GPU
         try:
-            self.clock.outside.tick(disturbed=self.recorder.disturbs or self.arbiter.busy)
+            self.clock.outside.tick(
+                disturbed=self.recorder.disturbs or self.arbiter.busy
+            )
             self.recorder.after(self.clock.steps)
             self.clock.outside.resume()
         finally:
@@ -260,7 +281,9 @@ class Observer:
 
     def _remember(self, key: int, optimizer: Any) -> None:
         if key not in self._optimizers:
-            self._optimizers[key] = weakref.ref(optimizer, functools.partial(self._forget, key))
+            self._optimizers[key] = weakref.ref(
+                optimizer, functools.partial(self._forget, key)
+            )
 
     def _forget(self, key: int, _: object) -> None:
         # With its training, as in a sweep of several in one process.
@@ -277,7 +300,10 @@ def _version(optimizer: Any) -> int:
 
     Fused kernels do not raise the versions of the parameters, but of the state's `step`.
     """
-    state = {id(key): items_of(values) for key, values in pairs_of(stored(optimizer, "state"))}
+    state = {
+        id(key): items_of(values)
+        for key, values in pairs_of(stored(optimizer, "state"))
+    }
     total = 0
     for key, parameter in islice(trained_by([optimizer]).items(), MAX_VERSIONS):
         for tensor in (parameter, state.get(key, {}).get("step")):
@@ -291,7 +317,9 @@ BACKWARD_PASSES = 1 << 62  # above any sequence number
 
 _installed: Observer | None = None
 _hooked = False
-_captured: dict[int, str] = {}  # optimizers whose step is in the CUDA graph being captured
+_captured: dict[
+    int, str
+] = {}  # optimizers whose step is in the CUDA graph being captured
 
 
 def install(config: Config) -> Observer:
@@ -315,13 +343,19 @@ def install(config: Config) -> Observer:
         layers.registrations.begin()
     _observe_graphs(observer)
     observe(torch.amp.GradScaler, "update", observer.scaler_updates)
-    observe(torch.amp.GradScaler, "__init__", lambda scaler: _observe_update(scaler, observer))
+    observe(
+        torch.amp.GradScaler,
+        "__init__",
+        lambda scaler: _observe_update(scaler, observer),
+    )
     observe(optimizers.Optimizer, "__init__", observer.optimizer_is_built)
     observer.look_for_frameworks()
     observer.arbiter.install()
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.after_fork)
-    windows = [(window["first"], window["last"]) for window in observer.recorder.plan.windows]
+    windows = [
+        (window["first"], window["last"]) for window in observer.recorder.plan.windows
+    ]
     debug.event(f"hooks are on torch {torch.__version__}; windows {windows}")
     return observer
 
@@ -345,7 +379,8 @@ def installed() -> Observer | None:
 def uninstall() -> None:
     """Close what is open, and observe no more until the next `install`."""
     global _installed
-    observer, _installed = _installed, None
+    observer = _installed
+    _installed = None
     if observer is not None:
         observer.finish(True)
         observer.unobserve()

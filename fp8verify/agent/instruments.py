@@ -91,7 +91,9 @@ class Instrument:
 class InstrumentSet:
     """The instruments of a process that still work."""
 
-    def __init__(self, context: InstrumentContext, kinds: Iterable[type[Instrument]]) -> None:
+    def __init__(
+        self, context: InstrumentContext, kinds: Iterable[type[Instrument]]
+    ) -> None:
         self._context = context
         self._instruments = [kind(context) for kind in kinds]
 
@@ -115,7 +117,9 @@ class InstrumentSet:
                     what = f"{type(instrument).__name__}.{method}"
                     debug.error(what)
                     self._instruments.remove(instrument)
-                    self._context.record().note(f"{what} failed: {describe(error)}; {MORE}")
+                    self._context.record().note(
+                        f"{what} failed: {describe(error)}; {MORE}"
+                    )
                     with suppress(Exception):
                         instrument.drop()
         return fields
@@ -131,7 +135,11 @@ class ModuleList(Instrument):
 
     def __init__(self, context: InstrumentContext) -> None:
         super().__init__(context)
-        self._record: dict[str, Any] = {"modules": [], "modules_listed": False, "storage": []}
+        self._record: dict[str, Any] = {
+            "modules": [],
+            "modules_listed": False,
+            "storage": [],
+        }
         self._windows = 0
 
     def before_window(self) -> None:
@@ -140,10 +148,15 @@ class ModuleList(Instrument):
         self._list()
 
     def _list(self) -> None:
-        if self._windows > 1 and self.context.config["live"] and self._record["modules"]:
+        if (
+            self._windows > 1
+            and self.context.config["live"]
+            and self._record["modules"]
+        ):
             return
         optimizers = self.context.optimizers()
-        modules, storage = take_census(optimizers), stored_in_fp8(optimizers)
+        modules = take_census(optimizers)
+        storage = stored_in_fp8(optimizers)
         debug.event(f"{len(modules)} linear modules found")
         # The model may be gone by now.
         found = {"modules": modules, "storage": storage}
@@ -179,10 +192,13 @@ class FrameworkNumbers(Instrument):
 
     def end(self) -> dict[str, Any]:
         """Return the window's `FrameworkSteps`, by the first counter that moved, if any did."""
-        shown, self._shown = self._shown, []
+        shown = self._shown
+        self._shown = []
         if len(shown) < 2:
             return {"framework": None}
-        before, first, last = shown[0], shown[1], shown[-1]
+        before = shown[0]
+        first = shown[1]
+        last = shown[-1]
         known = [counter for counter in last if counter in first]
         moved = [c for c in known if last[c] > before.get(c, first[c])]
         counter = next(iter((*moved, *known)), None)
@@ -237,7 +253,8 @@ class WindowLayers(Instrument):
 
     def drop(self) -> None:
         """Take the hooks off."""
-        end, self._end = self._end, None
+        end = self._end
+        self._end = None
         if end is not None:
             end()
 
@@ -308,7 +325,8 @@ class BlasLog(Instrument):
     def end(self) -> dict[str, Any]:
         """Switch it off and return the name of the file, None if nothing was logged."""
         self._switch_off()
-        path, self._path = self._path, None
+        path = self._path
+        self._path = None
         if path is None or path.stat().st_size:
             return {"blas_log": None if path is None else path.name}
         path.unlink()
@@ -321,13 +339,15 @@ class BlasLog(Instrument):
     def drop(self) -> None:
         """Switch it off and remove the file."""
         self._switch_off()
-        path, self._path = self._path, None
+        path = self._path
+        self._path = None
         if path is not None:
             with suppress(OSError):
                 path.unlink()
 
     def _switch_off(self) -> None:
-        library, self._library = self._library, None
+        library = self._library
+        self._library = None
         if library is not None:
             library.cublasLtLoggerSetMask(OFF)
             library.cublasLtLoggerOpenFile(NOWHERE)
@@ -341,7 +361,9 @@ def _why_not() -> str | None:
     libraries = loaded()
     if not libraries:
         return "this process has not loaded the library (hipBLASLt: set HIPBLASLT_LOG_MASK=2)"
-    return f"this process has loaded {len(libraries)} copies of it" if libraries[1:] else None
+    if libraries[1:]:
+        return f"this process has loaded {len(libraries)} copies of it"
+    return None
 
 
 def loaded() -> list[str]:

@@ -52,7 +52,9 @@ EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 
 # By id: a module may define `__eq__` and `__hash__`.
 _modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
-_searched: dict[int, weakref.ref[Any]] = {}  # the parameters whose owners were searched for, by id
+_searched: dict[
+    int, weakref.ref[Any]
+] = {}  # the parameters whose owners were searched for, by id
 
 
 class Registrations:
@@ -106,8 +108,12 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     global _last
     parameters = trained_by(optimizers)
     made_for = (registrations.changes, frozenset(parameters))
-    if made_for == _last[0] and (not anew or (parameters and registrations.changes is not None)):
-        cached = [Layer(name, module(), is_linear) for name, module, is_linear in _last[1]]
+    if made_for == _last[0] and (
+        not anew or (parameters and registrations.changes is not None)
+    ):
+        cached = [
+            Layer(name, module(), is_linear) for name, module, is_linear in _last[1]
+        ]
         if all(layer.module is not None for layer in cached):
             return cached
     # Two roots may have the same modules: a model, and a list of parts of it for the optimizer.
@@ -118,17 +124,25 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     # Two models (a GAN's) may share names: these get the class of their model.
     uses = Counter(layer.name for _, layer in unique.values())
     fresh = [
-        layer._replace(name=f"{class_name(root)}.{layer.name}") if uses[layer.name] > 1 else layer
+        layer._replace(name=f"{class_name(root)}.{layer.name}")
+        if uses[layer.name] > 1
+        else layer
         for root, layer in unique.values()
     ]
-    references = [(name, weakref.ref(module), is_linear) for name, module, is_linear in fresh]
+    references = [
+        (name, weakref.ref(module), is_linear) for name, module, is_linear in fresh
+    ]
     _last = ((registrations.changes, made_for[1]), references)
     return fresh
 
 
 def linear_modules(optimizers: Iterable[Any]) -> list[tuple[str, nn.Module]]:
     """Return the linear-like modules that `take_census` describes, by the same names."""
-    return [(name, module) for name, module, is_linear in trained_layers(optimizers) if is_linear]
+    return [
+        (name, module)
+        for name, module, is_linear in trained_layers(optimizers)
+        if is_linear
+    ]
 
 
 def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
@@ -138,25 +152,39 @@ def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
     if owned and owned <= {id(p) for root in known for p in all_parameters(root)}:
         return known
     # A search holds the script up, and is made once: later modules come by the hook.
-    searched = (_searched.get(key, lambda: None)() is p for key, p in parameters.items())
+    searched = (
+        _searched.get(key, lambda: None)() is p for key, p in parameters.items()
+    )
     if parameters and all(searched):
         return known
     roots = _roots_owning(owned, all_modules())
     for root in roots:
         _modules.update({id(module): module for _, module in walk(root)})
-    _searched.update({key: weakref.ref(parameter) for key, parameter in parameters.items()})
+    _searched.update(
+        {key: weakref.ref(parameter) for key, parameter in parameters.items()}
+    )
     return roots
 
 
 def _roots_owning(owned: set[int], candidates: Iterable[nn.Module]) -> list[nn.Module]:
     modules = {id(module): module for module in candidates}
-    children = {id(child) for module in modules.values() for child in children_of(module).values()}
+    children = {
+        id(child)
+        for module in modules.values()
+        for child in children_of(module).values()
+    }
     roots = {key: list(all_parameters(module)) for key, module in modules.items()
              if key not in children}  # fmt: skip
-    trained = [key for key, parameters in roots.items() if any(id(p) in owned for p in parameters)]
+    trained = [
+        key
+        for key, parameters in roots.items()
+        if any(id(p) in owned for p in parameters)
+    ]
     # Sharded optimizers (ZeRO) step flat copies, which no module owns.
     trained = trained or [
-        k for k, parameters in roots.items() if any(header(p, "requires_grad") for p in parameters)
+        k
+        for k, parameters in roots.items()
+        if any(header(p, "requires_grad") for p in parameters)
     ]
     return [modules[key] for key in trained]
 
@@ -222,7 +250,9 @@ def weight_of(module: nn.Module) -> Any:
     if is_a(weight, Tensor):
         return weight
     computed = children_of(stored(module, "parametrizations")).values()
-    originals = (p for parametrization in computed for p in all_parameters(parametrization))
+    originals = (
+        p for parametrization in computed for p in all_parameters(parametrization)
+    )
     parameters = [*parameters_of(module).values(), *originals]
     matrices = [p for p in parameters if len(shape_of(p)) > 1]
     # Of weight_norm's two originals one has a single column.
@@ -237,7 +267,10 @@ def matrices_of(module: Any) -> list[tuple[str, Any]]:
         return [("", local(weight))]
     return [
         # GroupedLinear's weight0, weight1 … are one layer.
-        ("" if name.startswith("weight") else f".{name.removesuffix('_weight')}", local(parameter))
+        (
+            "" if name.startswith("weight") else f".{name.removesuffix('_weight')}",
+            local(parameter),
+        )
         for name, parameter in parameters_of(module).items()
         if len(shape_of(parameter)) >= 2
     ]

@@ -58,7 +58,8 @@ def invisible(function: Any) -> None:
         if hasattr(_eval_frame, "skip_code"):  # before torch 2.7
             _eval_frame.skip_code(function.__code__)
         else:
-            skip, default = _eval_frame._FrameAction.SKIP, _eval_frame._FrameAction.DEFAULT
+            skip = _eval_frame._FrameAction.SKIP
+            default = _eval_frame._FrameAction.DEFAULT
             strategy = _eval_frame._FrameExecStrategy(skip, default)
             _eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
@@ -70,7 +71,8 @@ def without_modes() -> Iterator[None]:
     Tensor classes and observers see them, unlike with `stored.unseen`: ranges are for the profiler.
     """
     functions = [
-        torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())
+        torch._C._pop_torch_function_stack()
+        for _ in range(torch._C._len_torch_function_stack())
     ]
     dispatch = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
     try:
@@ -140,7 +142,9 @@ def on_calls(
     names = {id(key): name for key, name in hooks if key is not None}
 
     def report(to: Callable[..., None], module: Any, *seen: Any) -> None:
-        if to is after and len(seen) == 2:  # torch gives no keyword arguments after an error
+        if (
+            to is after and len(seen) == 2
+        ):  # torch gives no keyword arguments after an error
             seen = (seen[0], {}, seen[1])
         name = names.get(id(vars(module).get("_forward_hooks")))
         if name is not None and not is_traced():
@@ -186,7 +190,10 @@ def _before_compiling(_: Any) -> None:
 def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
     """Answer to a compiled module, which runs eagerly in this step and would warn of our hooks."""
     hooks = (module_hooks._global_forward_pre_hooks, module_hooks._global_forward_hooks)
-    others = (module_hooks._global_backward_pre_hooks, module_hooks._global_backward_hooks)
+    others = (
+        module_hooks._global_backward_pre_hooks,
+        module_hooks._global_backward_hooks,
+    )
 
     def fp8verify_has_any_global_hook() -> bool:
         return any(others) or any(number >= 0 for known in hooks for number in known)
@@ -250,7 +257,9 @@ class ObservedFunction(_Original):
     __call__ = property(_look_up)
 
 
-def observe_function(module: ModuleType, name: str, listener: Callable[[], None]) -> None:
+def observe_function(
+    module: ModuleType, name: str, listener: Callable[[], None]
+) -> None:
     """Call `listener` before each call of a function of a module; only the first call counts."""
     if not issubclass(type(vars(module)[name]), ObservedFunction):
         replaced(module, name, functools.partial(ObservedFunction, listener=listener))

@@ -28,7 +28,16 @@ from .casts import (
     Format,
 )
 from .layers import local, tensor_class
-from .stored import fields, has_values, is_a, items_of, of_class, required, shape_of, stored
+from .stored import (
+    fields,
+    has_values,
+    is_a,
+    items_of,
+    of_class,
+    required,
+    shape_of,
+    stored,
+)
 
 LEGS = ("fprop", "dgrad", "wgrad")
 HIGH = "high_precision"
@@ -59,7 +68,9 @@ HIGH_PRECISION = Promise(HIGH)
 UNKNOWN = Promise("unknown")
 
 
-def _promise(formats: dict[str, str], recipe: str | None, *, emulated: bool = False) -> Promise:
+def _promise(
+    formats: dict[str, str], recipe: str | None, *, emulated: bool = False
+) -> Promise:
     """Return the promise of a module whose legs have these formats."""
     low = [name for name in formats.values() if name != HIGH]
     if not low:
@@ -75,7 +86,9 @@ def _all_legs(
     return _promise(formats, recipe, emulated=emulated)
 
 
-def _casts(cast: Cast, *, weight: Cast | None = None, gradient: Format | None = None) -> Casts:
+def _casts(
+    cast: Cast, *, weight: Cast | None = None, gradient: Format | None = None
+) -> Casts:
     """Return one cast for all tensors, but for another of the weight or format of the gradient."""
     to_gradient = cast._replace(format=gradient or cast.format)
     return {INPUT: cast, WEIGHT: weight or cast, GRAD_OUTPUT: to_gradient}
@@ -93,15 +106,20 @@ FLOAT8_CASTS = {
 
 def _float8_linear(module: Any) -> Promise:
     config = required(module, "config")
-    formats, words = {}, []
+    formats = {}
+    words = []
     for leg, operands in FLOAT8_CASTS.items():
-        casts = [(label, required(config, f"cast_config_{name}")) for label, name in operands]
+        casts = [
+            (label, required(config, f"cast_config_{name}")) for label, name in operands
+        ]
         # A disabled cast leaves that GEMM in high precision by design (rowwise_with_gw_hp: wgrad).
         is_high = any(_choice(cast, "scaling_type") == "disabled" for _, cast in casts)
         formats[leg] = HIGH if is_high else "fp8"
         described = ",".join(f"{label}:{_cast_words(cast)}" for label, cast in casts)
         words.append(f"{leg}={HIGH if is_high else described}")
-    return _promise(formats, " ".join(words), emulated=required(config, "emulate") is True)
+    return _promise(
+        formats, " ".join(words), emulated=required(config, "emulate") is True
+    )
 
 
 def _choice(owner: Any, name: str) -> Any:
@@ -111,14 +129,17 @@ def _choice(owner: Any, name: str) -> Any:
 
 def _cast_words(cast: Any) -> str:
     """Describe a cast as torchao's `CastConfig.short_str` does."""
-    words = [str(_choice(cast, f"scaling_{name}"))[:3] for name in ("type", "granularity")]
+    words = [
+        str(_choice(cast, f"scaling_{name}"))[:3] for name in ("type", "granularity")
+    ]
     words[1] = words[1].replace("axi", "axs")
     kind = FORMATS.get(required(cast, "target_dtype"))
     return "_".join([*words, kind.name.lower() if kind else "?"])
 
 
 def _float8_linear_casts(module: Any) -> Casts:
-    config, casts = required(module, "config"), {}
+    config = required(module, "config")
+    casts = {}
     for tensor in TENSORS:
         cast_config = required(config, f"cast_config_{tensor}")
         if _choice(cast_config, "scaling_type") == "dynamic":
@@ -173,12 +194,20 @@ def _fake_quantized(module: Any) -> Promise:
     """
     quantizer = stored(module, "activation_fake_quantizer")
     config = stored(module, "activation_config", stored(quantizer, "config"))
-    dtype, kind = stored(config, "dtype"), type(config).__name__
-    blocks = "mxfp4" if "float4" in str(dtype) else "mxfp8" if dtype in FORMATS else HIGH
+    dtype = stored(config, "dtype")
+    kind = type(config).__name__
+    if "float4" in str(dtype):
+        blocks = "mxfp4"
+    elif dtype in FORMATS:
+        blocks = "mxfp8"
+    else:
+        blocks = HIGH
     plain = "fp8" if dtype in FORMATS else HIGH
     name = "nvfp4" if "NVFP4" in kind else blocks if "MX" in kind else plain
     emulates = stored(config, "kernel_preference") is None or _emulates(config)
-    return _promise(dict.fromkeys(LEGS, HIGH) | {"fprop": name}, "qat", emulated=emulates)
+    return _promise(
+        dict.fromkeys(LEGS, HIGH) | {"fprop": name}, "qat", emulated=emulates
+    )
 
 
 def _blockwise(module: Any) -> Promise:
@@ -224,7 +253,10 @@ _SETTINGS = {
 
 def is_transformer_engine(module: Any) -> bool:
     """Whether a module is one of Transformer Engine's or derives from one."""
-    return any(cls.__module__.split(".")[0] == "transformer_engine" for cls in type(module).__mro__)
+    return any(
+        cls.__module__.split(".")[0] == "transformer_engine"
+        for cls in type(module).__mro__
+    )
 
 
 def runs_fp8(module: Any) -> bool:
@@ -266,10 +298,13 @@ def _te_module(module: Any) -> Promise:
     known = RECIPES.get(name)
     if known is None:  # CustomRecipe: a factory of the script's own makes any format
         return Promise("unknown", name)
-    formats = dict.fromkeys(LEGS, known.format) | dict.fromkeys(_high_legs(recipe), HIGH)
+    formats = dict.fromkeys(LEGS, known.format) | dict.fromkeys(
+        _high_legs(recipe), HIGH
+    )
     gradients = _format_name(recipe) in ("HYBRID", "E4M3", "E5M2")
     return _promise(formats, name)._replace(
-        scaling=_words(recipe, known), gradients=formats_of(recipe)[1].name if gradients else None
+        scaling=_words(recipe, known),
+        gradients=formats_of(recipe)[1].name if gradients else None,
     )
 
 
@@ -287,13 +322,16 @@ def _words(recipe: Any, known: Recipe) -> str:
     """Say how the recipe scales, with what its user may have set."""
     words = known.words if isinstance(known.words, str) else known.words(recipe)
     dequantized = stored(recipe, "backward_override") == "dequantized"
-    return f"{words}, backward from dequantized operands" if dequantized else words
+    if dequantized:
+        return f"{words}, backward from dequantized operands"
+    return words
 
 
 def _delayed_words(recipe: Any) -> str:
     algorithm = stored(recipe, "amax_compute_algo", "max")
     name = algorithm if is_a(algorithm, str) else "a function of its own"
-    margin, history = stored(recipe, "margin", 0), stored(recipe, "amax_history_len")
+    margin = stored(recipe, "margin", 0)
+    history = stored(recipe, "amax_history_len")
     return f"delayed (margin {margin}, history {history}, {name})"
 
 
@@ -315,7 +353,9 @@ def transformer_engine_casts(module: Any) -> Casts:
 
 def _delayed_casts(recipe: Any, meta: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
-    scale, gradient = (stored(meta.get(f"scaling_{p}"), "scale") for p in ("fwd", "bwd"))
+    scale, gradient = (
+        stored(meta.get(f"scaling_{p}"), "scale") for p in ("fwd", "bwd")
+    )
     casts: Casts = {}
     if has_values(scale) and scale.numel() >= 2:
         casts[INPUT] = Cast(forward, DELAYED, scale=scale[0])
@@ -364,7 +404,9 @@ class Recipe(NamedTuple):
 
 RECIPES = {
     "DelayedScaling": Recipe("fp8", _delayed_words, _delayed_casts),
-    "Float8CurrentScaling": Recipe("fp8", "current (one scale a tensor)", _computed_casts),
+    "Float8CurrentScaling": Recipe(
+        "fp8", "current (one scale a tensor)", _computed_casts
+    ),
     "Float8BlockScaling": Recipe("fp8_block", _block_words, _computed_casts),
     "MXFP8BlockScaling": Recipe("mxfp8", "MX (blocks of 32)", _mx_recipe_casts),
     "NVFP4BlockScaling": Recipe("nvfp4", "NVFP4 (blocks of 16)"),
@@ -382,7 +424,9 @@ class Known(NamedTuple):
 
 
 _MX = Known(_mx, _mx_casts)
-_FLOAT8_EXPERTS = Known(lambda _: _all_legs("fp8", "rowwise"), lambda _: casts_of_recipe("rowwise"))
+_FLOAT8_EXPERTS = Known(
+    lambda _: _all_legs("fp8", "rowwise"), lambda _: casts_of_recipe("rowwise")
+)
 _MX_EXPERTS = Known(lambda _: _all_legs("mxfp8", "mxfp8"), lambda _: _mx_casts(None))
 
 MODULES = {
@@ -401,7 +445,9 @@ MODULES = {
     # torchao/prototype/blockwise_fp8_training/linear.py
     "torchao.Float8BlockwiseLinear": Known(_blockwise, _blockwise_casts),
     # transformer_engine/pytorch/module/base.py, base of all its linears
-    "transformer_engine.TransformerEngineBaseModule": Known(_te_module, transformer_engine_casts),
+    "transformer_engine.TransformerEngineBaseModule": Known(
+        _te_module, transformer_engine_casts
+    ),
 }
 # Tensors that take over `linear` and `_grouped_mm`: torchao/prototype/moe_training/tensor.py,
 # ScaledGroupedMMTensor up to 0.15.
@@ -425,7 +471,9 @@ def promise_of(module: Any, weight: Any) -> Promise:
         return HIGH_PRECISION if is_plain(module, weight) else UNKNOWN
     try:
         return known.promise(owner)
-    except AttributeError:  # another version of the class: its name alone tells what it is for
+    except (
+        AttributeError
+    ):  # another version of the class: its name alone tells what it is for
         return Promise("fp4" if "NVFP4" in name else "fp8")
 
 
@@ -455,7 +503,10 @@ def declare(classes: dict[str, str]) -> None:
     """Take what classes compute from the agent's configuration."""
     _declared.clear()
     for name, state in classes.items():
-        promise = HIGH_PRECISION if state == HIGH else _all_legs(state, f"{state}, as declared")
+        if state == HIGH:
+            promise = HIGH_PRECISION
+        else:
+            promise = _all_legs(state, f"{state}, as declared")
         _declared[name] = Known(lambda _, promise=promise: promise)  # type: ignore[misc]
 
 

@@ -19,7 +19,11 @@ from .observe import invisible
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
-LOCAL_SIZE_VARIABLES = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+LOCAL_SIZE_VARIABLES = (
+    "LOCAL_WORLD_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+)
 ALL_OF = 8
 
 
@@ -59,7 +63,9 @@ def on_autograd_thread() -> bool:
 
 def captures_graph() -> bool:
     """Whether a CUDA graph is being captured, which must not contain fp8verify's kernels."""
-    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+    return bool(
+        torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    )
 
 
 def gpu() -> dict[str, str]:
@@ -67,7 +73,10 @@ def gpu() -> dict[str, str]:
     if not torch.cuda.is_initialized():
         return {}
     major, minor = torch.cuda.get_device_capability()
-    return {"gpu": torch.cuda.get_device_name(), "compute_capability": f"{major}.{minor}"}
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "compute_capability": f"{major}.{minor}",
+    }
 
 
 # Import name, which is also the name of the distribution but for "-" and "_".
@@ -80,13 +89,18 @@ LIBRARIES = (
 @cache
 def versions() -> dict[str, str]:
     """Return versions by name, without importing; libraries that are not installed are left out."""
-    versions_by_name = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions_by_name = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
     if torch.version.cuda is not None:
         versions_by_name["cuda"] = torch.version.cuda
     for library in LIBRARIES:
         known = getattr(sys.modules.get(library), "__version__", None)
         try:
-            versions_by_name[library] = known if isinstance(known, str) else version(library)
+            versions_by_name[library] = (
+                known if isinstance(known, str) else version(library)
+            )
         except (PackageNotFoundError, OSError, ValueError):
             continue
     return versions_by_name
@@ -122,7 +136,9 @@ def can_look() -> bool:
     return sys.getallocatedblocks() <= MAX_BLOCKS
 
 
-def find_instances(wanted: Callable[[type], bool], *, patient: bool = False) -> list[Any]:
+def find_instances(
+    wanted: Callable[[type], bool], *, patient: bool = False
+) -> list[Any]:
     """Return the live objects of a wanted class, except objects frozen by `gc.freeze`.
 
     If there are too many objects, the result is empty unless the caller is `patient`.
@@ -134,4 +150,6 @@ def find_instances(wanted: Callable[[type], bool], *, patient: bool = False) -> 
     # By id: a metaclass may define `__eq__` and `__hash__`.
     kinds = dict(zip(map(id, map(type, objects)), map(type, objects), strict=True))
     wanted_kinds = {key for key, kind in kinds.items() if wanted(kind)}
-    return list(compress(objects, map(wanted_kinds.__contains__, map(id, map(type, objects)))))
+    return list(
+        compress(objects, map(wanted_kinds.__contains__, map(id, map(type, objects))))
+    )

@@ -38,7 +38,11 @@ class RankRecord:
     """
 
     def __init__(
-        self, config: Config, clock: Clock, plan: Plan, sections: Callable[[], dict[str, Any]]
+        self,
+        config: Config,
+        clock: Clock,
+        plan: Plan,
+        sections: Callable[[], dict[str, Any]],
     ) -> None:
         self.sees_gpu: bool | None = None
         self._config = config
@@ -70,7 +74,10 @@ class RankRecord:
     def has_steps(self) -> bool:
         """Whether a trace with a whole step was written."""
         steps = self._clock.steps
-        return any(window["trace"] and window["first"] <= steps for window in self._plan.windows)
+        return any(
+            window["trace"] and window["first"] <= steps
+            for window in self._plan.windows
+        )
 
     def leave_out(self, state: str, reason: str) -> None:
         """Set the state of every window that has not begun."""
@@ -100,7 +107,8 @@ class RankRecord:
         self._written_at = time.monotonic()
 
     def _state(self, ended: bool) -> dict[str, Any]:
-        clock, naming = self._clock, self._plan.naming
+        clock = self._clock
+        naming = self._plan.naming
         seen = "the run ended" if ended else "the process was last seen"
         return {
             "schema": SCHEMA,
@@ -116,7 +124,11 @@ class RankRecord:
             "notes": [*self._notes, *self._plan.notes, *clock.notes],
             "steps_outside": clock.outside.summary(),
             "naming": naming
-            and {"step": naming["first"], "trace": naming["trace"], "reason": naming["reason"]},
+            and {
+                "step": naming["first"],
+                "trace": naming["trace"],
+                "reason": naming["reason"],
+            },
             "api_calls": api_calls,
             "versions": versions(),
             "environment": {**gpu(), "sees_gpu": self.sees_gpu},
@@ -128,12 +140,18 @@ class RankFiles:
     """The files of one rank in the capture folder, claimed so that no other process's are hit."""
 
     def __init__(self, config: Config, rank: int, world_size: int) -> None:
-        self.rank, self.world_size = rank, world_size
+        self.rank = rank
+        self.world_size = world_size
         self.folder = Path(config["capture"])
         self._boot = Path(config["boot"])
-        self._packs = not config["live"]  # a trace that is dropped soon is not worth packing
+        self._packs = not config[
+            "live"
+        ]  # a trace that is dropped soon is not worth packing
         self.stem = self._claim(rank, config["guest"])
-        with suppress(OSError), (self._boot / "ranks").open("a", encoding="utf-8") as file:
+        with (
+            suppress(OSError),
+            (self._boot / "ranks").open("a", encoding="utf-8") as file,
+        ):
             file.write(f"{rank}\n")
         if config["capture_log"]:
             with suppress(OSError):
@@ -182,12 +200,16 @@ class RankFiles:
             with path.open("r+b") as file:
                 room = os.fstat(file.fileno()).st_size
                 if len(data) > room:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
+                    raise OSError(
+                        errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)
+                    ) from None
                 file.write(data.ljust(room))
 
     def write_numerics(self, record: dict[str, Any]) -> None:
         """Replace the file of scales and measured tensors."""
-        _replace(self.folder / f"{self.stem}.numerics.json", json.dumps(record).encode())
+        _replace(
+            self.folder / f"{self.stem}.numerics.json", json.dumps(record).encode()
+        )
 
     def append_numerics(self, text: str) -> None:
         """Add measured steps, a line each, to the series of a long run."""
@@ -214,12 +236,17 @@ class RankFiles:
         seen = set()
         for descriptor, name in STREAMS.items():
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+            if (
+                not stat.S_ISREG(status.st_mode)
+                or (status.st_dev, status.st_ino) in seen
+            ):
                 continue
             seen.add((status.st_dev, status.st_ino))
             path = Path(f"/proc/self/fd/{descriptor}").readlink()
             with (self._boot / "streams.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"name": f"rank{rank}.{name}", "path": str(path)}) + "\n")
+                file.write(
+                    json.dumps({"name": f"rank{rank}.{name}", "path": str(path)}) + "\n"
+                )
 
 
 def _replace(path: Path, data: bytes) -> None:

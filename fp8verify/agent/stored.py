@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 MISSING: Any = object()
 _TENSOR: Any = torch._C.TensorBase
-_enable_record_function: Any = getattr(torch._C._autograd, "_enable_record_function", lambda _: 0)
+_enable_record_function: Any = getattr(
+    torch._C._autograd, "_enable_record_function", lambda _: 0
+)
 
 
 def is_a(value: Any, kind: type) -> bool:
@@ -36,7 +38,9 @@ def fields(thing: Any) -> dict[str, Any]:
 
 def of_class(cls: type, name: str) -> Any:
     """Return an attribute as a class or its bases define it; MISSING if none does."""
-    return next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISSING)
+    return next(
+        (vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISSING
+    )
 
 
 def stored(thing: Any, name: str, default: Any = None) -> Any:
@@ -44,7 +48,9 @@ def stored(thing: Any, name: str, default: Any = None) -> Any:
     attributes = fields(thing)
     if name in attributes:
         return attributes[name]
-    for kind in ("_parameters", "_buffers", "_modules") if is_a(thing, nn.Module) else ():
+    for kind in (
+        ("_parameters", "_buffers", "_modules") if is_a(thing, nn.Module) else ()
+    ):
         member = items_of(attributes.get(kind)).get(name)
         if member is not None:
             return member
@@ -84,7 +90,11 @@ def items_of(mapping: Any) -> dict[str, Any]:
 def parameters_of(module: Any) -> dict[str, Any]:
     """Return a module's own parameters by name."""
     parameters = items_of(stored(module, "_parameters"))
-    return {name: parameter for name, parameter in parameters.items() if is_a(parameter, Tensor)}
+    return {
+        name: parameter
+        for name, parameter in parameters.items()
+        if is_a(parameter, Tensor)
+    }
 
 
 def children_of(module: Any) -> dict[str, Any]:
@@ -95,7 +105,8 @@ def children_of(module: Any) -> dict[str, Any]:
 
 def walk(root: Any) -> Iterator[tuple[str, Any]]:
     """Yield a module and all below it, once each, as `named_modules` does."""
-    waiting, seen = [("", root)], set()
+    waiting = [("", root)]
+    seen = set()
     while waiting:
         name, module = waiting.pop()
         if id(module) in seen:
@@ -103,7 +114,9 @@ def walk(root: Any) -> Iterator[tuple[str, Any]]:
         seen.add(id(module))
         yield name, module
         prefix = f"{name}." if name else ""
-        below = [(f"{prefix}{key}", child) for key, child in children_of(module).items()]
+        below = [
+            (f"{prefix}{key}", child) for key, child in children_of(module).items()
+        ]
         waiting += reversed(below)
 
 
@@ -116,7 +129,9 @@ def all_parameters(root: Any) -> Iterator[Any]:
 def groups_of(optimizer: Any) -> list[dict[str, Any]]:
     """Return the parameter groups of an optimizer; none if it computes them."""
     groups: Any = stored(optimizer, "param_groups")
-    return [items_of(group) for group in groups] if type(groups) in (list, tuple) else []
+    if type(groups) in (list, tuple):
+        return [items_of(group) for group in groups]
+    return []
 
 
 def trained_by(optimizers: Any) -> dict[int, Any]:
@@ -146,7 +161,11 @@ def has_values(tensor: Any) -> bool:
 @contextmanager
 def unseen() -> Iterator[None]:
     """Hide operators of ours from the modes, tensor classes and observers of the script."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch.no_grad(),
+    ):
         _enable_record_function(False)
         try:
             yield

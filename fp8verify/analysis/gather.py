@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 
 # What holds of a rank if it holds of any window, and what adds up.
 _FACTS: Final = ("backward", "updates", "trains")
-_SUMS: Final = ("gemms", "optimizer", "copies", "collectives", "buckets", "steps", "casts", "fed")
+_SUMS: Final = (
+    "gemms",
+    "optimizer",
+    "copies",
+    "collectives",
+    "buckets",
+    "steps",
+    "casts",
+    "fed",
+)
 
 
 class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend another
@@ -84,12 +93,18 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     @cached_property
     def trained(self) -> list[GemmRow]:
         """The GEMMs of layers that train, by which a run is judged."""
-        return [row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION]
+        return [
+            row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION
+        ]
 
     @cached_property
     def untrained(self) -> list[GemmRow]:
         """The GEMMs of layers that only run forward, or without evidence that they train."""
-        return [row for row in self.gemms if not row.trained and row.leg is not Leg.ATTENTION]
+        return [
+            row
+            for row in self.gemms
+            if not row.trained and row.leg is not Leg.ATTENTION
+        ]
 
     @property
     def unexplained(self) -> list[GemmRow]:
@@ -104,11 +119,15 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     @cached_property
     def named(self) -> NamedLayers | None:
         """The layers by name, if they have names."""
-        rows = [r for r in self.gemms if r.leg is not Leg.ATTENTION and r.layer is not None]
+        rows = [
+            r for r in self.gemms if r.leg is not Leg.ATTENTION and r.layer is not None
+        ]
         return NamedLayers(rows, self.casts) if rows else self.naming
 
 
-def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) -> TraceEvidence:
+def gather(
+    trace: Trace, logged: Sequence[tuple[int, Product]] | None = None
+) -> TraceEvidence:
     """Classify the kernels of a trace, one window of a rank, and add them up.
 
     Args:
@@ -134,10 +153,14 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         buckets = (timeline.bucket_times(trace, kinds, steps, measured.span),)
     any_low = any(row.precision.is_low for row in rows)
     updates = any(map(purpose.is_update, kinds.rows))
-    backward = any(kind.op.backward or purpose.is_of_backward(kind) for kind in kinds.rows)
+    backward = any(
+        kind.op.backward or purpose.is_of_backward(kind) for kind in kinds.rows
+    )
     return TraceEvidence(
         **{name: getattr(trace, name) for name in TraceHead.__struct_fields__},
-        copies=Counter({name: time_ns for name, (_, time_ns, _) in trace.copies.items()}),
+        copies=Counter(
+            {name: time_ns for name, (_, time_ns, _) in trace.copies.items()}
+        ),
         bounds=bounds,
         began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
         collectives=timeline.collective_totals(trace, kinds),
@@ -152,8 +175,13 @@ def gather(trace: Trace, logged: Sequence[tuple[int, Product]] | None = None) ->
         backward=purpose.runs_backward(kinds.rows, gemms),
         updates=updates or any(map(purpose.is_of_optimizer, trace.seen)),
         trains=updates or backward or any(map(BACKWARD.search, trace.seen)),
-        seen_nodes=sum(trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)),
-        remarks=(*trace.remarks, *(() if library_log is None else (remark(library_log),))),
+        seen_nodes=sum(
+            trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)
+        ),
+        remarks=(
+            *trace.remarks,
+            *(() if library_log is None else (remark(library_log),)),
+        ),
         library_log=library_log,
     )
 
@@ -182,8 +210,12 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
         )
         numbered.append(replace(part, gemms=gemms, optimizer=optimizer))
         steps += len(part.steps)
-        micro_batches = max((row.micro_batch + 1 for row in gemms), default=micro_batches)
-    others = grouped((total for part in parts for total in part.others), lambda total: total.kind)
+        micro_batches = max(
+            (row.micro_batch + 1 for row in gemms), default=micro_batches
+        )
+    others = grouped(
+        (total for part in parts for total in part.others), lambda total: total.kind
+    )
     bounds = [part.bounds for part in parts if part.bounds is not None]
     return replace(
         parts[0],
@@ -195,10 +227,17 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
             for kind, alike in others.items()
         ],
         timeline=timeline.join([part.timeline for part in parts]),
-        remarks=tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
-        library_log=_joined_log([part.library_log for part in parts if part.library_log]),
+        remarks=tuple(
+            dict.fromkeys(remark for part in parts for remark in part.remarks)
+        ),
+        library_log=_joined_log(
+            [part.library_log for part in parts if part.library_log]
+        ),
         **{name: any(getattr(part, name) for part in parts) for name in _FACTS},
-        **{name: reduce(add, (getattr(part, name) for part in numbered)) for name in _SUMS},
+        **{
+            name: reduce(add, (getattr(part, name) for part in numbered))
+            for name in _SUMS
+        },
     )
 
 
@@ -208,7 +247,9 @@ def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
         return None
     names = ("products", "gemms", "vouched", "settled", "disputed")
     sums = {name: sum(getattr(log, name) for log in logs) for name in names}
-    return LibraryLogReport(**sums, note=next((log.note for log in logs if log.note), None))
+    return LibraryLogReport(
+        **sums, note=next((log.note for log in logs if log.note), None)
+    )
 
 
 def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
@@ -250,7 +291,9 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
 
     A step that ran GEMMs and none in low precision, as whole steps did, stays: it lacks them.
     """
-    low_gemms = kinds.started(lambda kind: kind.is_gemm and kind.classification.precision.is_low)
+    low_gemms = kinds.started(
+        lambda kind: kind.is_gemm and kind.classification.precision.is_low
+    )
     low = {trace.kernels.step[place] for place in low_gemms}
     whole = {place for place, step in enumerate(trace.steps) if step.whole}
     if not whole:

@@ -12,7 +12,14 @@ from fp8verify.analysis.inputs import settle_by_inputs
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.report.model.parts import GemmSummary
-from fp8verify.terms import Leg, Precision, Role, Scaling, fp8_share, low_precision_share
+from fp8verify.terms import (
+    Leg,
+    Precision,
+    Role,
+    Scaling,
+    fp8_share,
+    low_precision_share,
+)
 from fp8verify.thresholds import WITHOUT_SHAPES
 from fp8verify.trace import Trace
 
@@ -62,7 +69,9 @@ class GemmRow(NamedTuple):
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
 
 
-def name_conflicts(gemms: Iterable[GemmRow], others: Iterable[KindTotal]) -> tuple[int, int]:
+def name_conflicts(
+    gemms: Iterable[GemmRow], others: Iterable[KindTotal]
+) -> tuple[int, int]:
     """Count the launches whose names contradict their operators, and all that were compared.
 
     It is also a contradiction if an ATen operator launched a compiler's kernel.
@@ -86,17 +95,22 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return each launch of a GEMM and what it computes, in the order in which they started."""
     gemms = _launches(trace, kinds)
     owners = legs.owners_of(trace, kinds)
-    calls, ran = {gemm.makes: gemm.call for gemm in gemms}, {gemm.node for gemm in gemms} - {-1}
+    calls = {gemm.makes: gemm.call for gemm in gemms}
+    ran = {gemm.node for gemm in gemms} - {-1}
     for gemm in gemms:
         # A product whose call made a node that has gradients is a layer's, as inside a closure.
         has_gradients = gemm.makes in ran and gemm.call == calls[gemm.makes]
         owner = owners.get(gemm.kind_id, gemm.leg)
         gemm.leg = gemm.leg if owner is Leg.OPTIMIZER and has_gradients else owner
-    of_layers = [gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)]
+    of_layers = [
+        gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
+    ]
     legs.place_gemms(of_layers)
     nodes = pairing.nodes_of(of_layers)
     pairing.settle_delayed(gemms, nodes)
-    of_layers = [gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)]
+    of_layers = [
+        gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
+    ]
     pairing.settle_by_node(of_layers, nodes)
     forward = legs.surely_forward(trace, kinds)
     legs.settle_by_shape(of_layers, nodes, forward)
@@ -115,8 +129,10 @@ def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
     shapes = [gemm_shape(kind.op) if kind.is_gemm else None for kind in kinds.rows]
     found = []
     for place in kinds.started(lambda kind: kind.is_gemm):
-        number, stream = kinds.ids[place], columns.stream[place]
-        kind, shape = kinds.rows[number], shapes[number]
+        number = kinds.ids[place]
+        stream = columns.stream[place]
+        kind = kinds.rows[number]
+        shape = shapes[number]
         if kind.multiplies:
             last[stream] = kind.classification.precision
         elif kind.classification.precision is Precision.UNKNOWN and stream in last:
@@ -129,18 +145,45 @@ def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
 
 def gemm_rows(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> list[GemmRow]:
     """Sum the GEMMs of a trace by kind, step, leg, shape, micro-batch and layer."""
-    times: dict[tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]]
-    times, rows = defaultdict(list), []
-    columns, names = trace.kernels, [*trace.layers, ""]
+    times: dict[
+        tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]
+    ]
+    times = defaultdict(list)
+    rows = []
+    columns = trace.kernels
+    names = [*trace.layers, ""]
     for gemm in gemms:
         layer = names[columns.layer[gemm.place]] if columns.layer else None
-        key = (gemm.kind_id, gemm.step, gemm.leg, gemm.shape, gemm.trained, gemm.micro_batch, layer)
+        key = (
+            gemm.kind_id,
+            gemm.step,
+            gemm.leg,
+            gemm.shape,
+            gemm.trained,
+            gemm.micro_batch,
+            layer,
+        )
         times[key].append(columns.duration_ns[gemm.place])
     for key, durations in times.items():
         number, step, leg, shape, trained, micro_batch, layer = key
-        kind, calls = kinds.rows[number], len(durations)
-        flops = 0 if not kind.multiplies else None if shape is None else shape.flops * calls
-        found = (kind, step, leg, calls, sum(durations), flops, shape, durations.count(0))
+        kind = kinds.rows[number]
+        calls = len(durations)
+        if not kind.multiplies:
+            flops = 0
+        elif shape is None:
+            flops = None
+        else:
+            flops = shape.flops * calls
+        found = (
+            kind,
+            step,
+            leg,
+            calls,
+            sum(durations),
+            flops,
+            shape,
+            durations.count(0),
+        )
         rows.append(GemmRow(*found, trained, micro_batch, layer))
     return rows
 
@@ -157,7 +200,9 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
 
     Shares are rounded as the report shows them, so a verdict never rests on hidden digits.
     """
-    time_ns, kernels, flops = Counter[Precision](), Counter[Precision](), Counter[Precision]()
+    time_ns = Counter[Precision]()
+    kernels = Counter[Precision]()
+    flops = Counter[Precision]()
     covered_ns = 0
     for row in rows:
         precision = row.precision

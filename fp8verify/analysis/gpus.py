@@ -39,7 +39,9 @@ class Family(NamedTuple):
 
 _CDNA1_2: Final = frozenset({Precision.FP16, Precision.BF16, Precision.INT8})
 _CDNA3: Final = _CDNA1_2 | {Precision.FP8, Precision.TF32}
-_MX: Final = frozenset({Precision.MXFP8, Precision.MXFP6, Precision.MXFP4, Precision.FP4})
+_MX: Final = frozenset(
+    {Precision.MXFP8, Precision.MXFP6, Precision.MXFP4, Precision.FP4}
+)
 _CDNA4: Final = _CDNA3 - {Precision.TF32} | _MX
 _FAMILIES: Final[tuple[Family, ...]] = (
     # AMD CDNA 4 ISA: v_mfma_scale_f32_*_f8f6f4; no xf32 any more
@@ -88,7 +90,11 @@ def family(gpu: str | None, compute_capability: str | None) -> Family | None:
     """Return the row of a GPU of another vendor, by its name, else by HIP's architecture."""
     name = (gpu or "").upper()
     capability = compute_capability if _AMD_NAME.search(name) else ""
-    rows = (row for row in _FAMILIES if row.name.search(name) or row.capability == capability)
+    rows = (
+        row
+        for row in _FAMILIES
+        if row.name.search(name) or row.capability == capability
+    )
     return next(rows, None)
 
 
@@ -110,7 +116,9 @@ def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -
         return _FOR_AMD.match(name) is not None
     compiled_for = int(found["major"]), int(found["minor"])
     only_there = compiled_for == _HOPPER and found["own"] is not None
-    return compiled_for[0] > capability[0] or (only_there and compiled_for != capability)
+    return compiled_for[0] > capability[0] or (
+        only_there and compiled_for != capability
+    )
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:
@@ -138,9 +146,13 @@ class Peak(NamedTuple):
 # measured at 706 to 739 TFLOP/s, against 419 listed for FP32 accumulation), so there a higher
 # rate than that of BF16 proves nothing.
 PEAKS: Final[dict[str, Peak]] = {
-    "GB300": Peak(5000, 2500, 1250, 15000),  # NVIDIA Blackwell Ultra GB300 datasheet, 2025
+    "GB300": Peak(
+        5000, 2500, 1250, 15000
+    ),  # NVIDIA Blackwell Ultra GB300 datasheet, 2025
     "B300": Peak(4500, 2250, 1100, 14000),  # NVIDIA DGX B300 datasheet, 2025, per GPU
-    "GB200": Peak(5000, 2500, 1250, 10000),  # NVIDIA GB200 NVL72 datasheet, 2024, per GPU
+    "GB200": Peak(
+        5000, 2500, 1250, 10000
+    ),  # NVIDIA GB200 NVL72 datasheet, 2024, per GPU
     "B200": Peak(4500, 2250, 1100, 9000),  # NVIDIA DGX B200 datasheet, 2024, per GPU
     # NVIDIA GH200 and H200 datasheets, 2024; H100 whitepaper, 2023 (SXM5); H800 product brief
     **dict.fromkeys(("GH200", "H200", "H100", "H800"), Peak(1979, 989.4, 494.7, 0)),
@@ -160,7 +172,9 @@ PEAKS: Final[dict[str, Peak]] = {
     "RTX 6000 ADA GENERATION": Peak(728.5, 364.2, 182.1, 0),
     # NVIDIA RTX PRO Blackwell whitepaper, 2025
     "RTX PRO 6000 BLACKWELL WORKSTATION EDITION": Peak(1007.6, 503.8, 251.9, 2015.2),
-    "RTX PRO 6000 BLACKWELL MAX Q WORKSTATION EDITION": Peak(877.9, 438.9, 219.5, 1755.7),
+    "RTX PRO 6000 BLACKWELL MAX Q WORKSTATION EDITION": Peak(
+        877.9, 438.9, 219.5, 1755.7
+    ),
     # NVIDIA RTX PRO 6000 Server Edition datasheet, 2025 (rounded up)
     "RTX PRO 6000 BLACKWELL SERVER EDITION": Peak(1000, 500, 250, 2000),
     # NVIDIA RTX Blackwell whitepaper, 2025 (FP8 with FP16 accumulation)
@@ -204,5 +218,9 @@ def peak_tflops(peak: Peak | None, precision: Precision) -> float | None:
         return None
     if precision.is_low:
         return (peak.fp8 if precision.is_fp8 else peak.fp4) or None
-    high = {Precision.BF16: peak.bf16, Precision.FP16: peak.bf16, Precision.TF32: peak.tf32}
+    high = {
+        Precision.BF16: peak.bf16,
+        Precision.FP16: peak.bf16,
+        Precision.TF32: peak.tf32,
+    }
     return high.get(precision) or None

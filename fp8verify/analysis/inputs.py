@@ -37,9 +37,21 @@ from typing import Final, TypeAlias
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis import purpose
-from fp8verify.analysis.gpus import PEAKS, multiplies, peak_of, reads_fnuz, runs_elsewhere
+from fp8verify.analysis.gpus import (
+    PEAKS,
+    multiplies,
+    peak_of,
+    reads_fnuz,
+    runs_elsewhere,
+)
 from fp8verify.analysis.kinds import Kind, Kinds, grouped
-from fp8verify.kernels.operators import UNKNOWN, find, function_of, multiplies_fp8, node_of
+from fp8verify.kernels.operators import (
+    UNKNOWN,
+    find,
+    function_of,
+    multiplies_fp8,
+    node_of,
+)
 from fp8verify.terms import OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 
@@ -57,28 +69,48 @@ _PRODUCT: Final = re.compile(
 )
 # Libraries of kernels that anybody writes: their names are no grammar.
 _HAND_WRITTEN: Final = ("Triton", "unknown")
-_SAYS_LOW: Final = re.compile(r"fp8|float[48]|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE)
+_SAYS_LOW: Final = re.compile(
+    r"fp8|float[48]|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE
+)
 _LISTS: Final = frozenset({"TensorList", "GenericList"})
 _HIGH_TYPES: Final = {"BFloat16": 2, "Half": 2, "float": 4}  # with their bytes
-_LARGEST, _DIMS, _INPUTS = 1 << 32, 5, 16
+_LARGEST = 1 << 32
+_DIMS = 5
+_INPUTS = 16
 
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
-    taking = (number for number, kind in enumerate(kinds.rows) if purpose.takes_fp8(kind.op))
+    taking = (
+        number for number, kind in enumerate(kinds.rows) if purpose.takes_fp8(kind.op)
+    )
     for op, members in grouped(taking, lambda number: kinds.rows[number].op).items():
         if multiplies_fp8(op):
             _settle_longest(kinds, op, members)
-    casting = {name for kind in kinds.rows if _casts(kind) for name in (kind.name, *kind.op.around)}
+    casting = {
+        name
+        for kind in kinds.rows
+        if _casts(kind)
+        for name in (kind.name, *kind.op.around)
+    }
     without_fp8 = _functions_without_fp8(trace, casting)
     for number, kind in enumerate(kinds.rows):
         if kind.is_gemm and kind.classification.precision.is_low:
-            if kind.name.startswith("triton_tem_") and "scaled" not in kind.name + kind.op.name:
-                kinds.rows[number] = _as_high(kind, "its template widens FP8 before the product")
+            if (
+                kind.name.startswith("triton_tem_")
+                and "scaled" not in kind.name + kind.op.name
+            ):
+                kinds.rows[number] = _as_high(
+                    kind, "its template widens FP8 before the product"
+                )
             elif why := _why_name_alone(kind, casting):
-                kinds.rows[number] = kind.changed(why, precision=Precision.UNKNOWN, source="none")
+                kinds.rows[number] = kind.changed(
+                    why, precision=Precision.UNKNOWN, source="none"
+                )
         elif kind.is_undecided and kind.op.name in without_fp8:
-            kinds.rows[number] = _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
+            kinds.rows[number] = _as_high(
+                kind, f"{kind.op.name} takes and makes no FP8 tensor"
+            )
     _settle_hidden_products(trace, kinds)
     _settle_unsupported_formats(trace, kinds)
 
@@ -86,7 +118,9 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
 def _settle_longest(kinds: Kinds, op: OpContext, members: Iterable[int]) -> None:
     """Make the longest kernels of an operator that multiplies FP8 its products, if none is."""
     means = {n: kinds.mean_ns(n) for n in members if kinds.rows[n].is_undecided}
-    products = (kinds.rows[n].classification for n in members if kinds.rows[n].multiplies)
+    products = (
+        kinds.rows[n].classification for n in members if kinds.rows[n].multiplies
+    )
     if any(found.precision is not Precision.UNKNOWN for found in products):
         return
     types = filter(purpose.FP8_TYPE.search, op.types)
@@ -95,8 +129,12 @@ def _settle_longest(kinds: Kinds, op: OpContext, members: Iterable[int]) -> None
         if mean >= limits.AS_LONG * max(means.values()):
             kinds.rows[number] = kinds.rows[number].changed(
                 f"{op.name} takes two FP8 matrices and gives none",
-                role=Role.GROUPED_GEMM if any(len(dims) == 3 for dims in op.dims) else Role.GEMM,
-                precision=Precision.MXFP8 if "e8m0" in " ".join(op.types) else Precision.FP8,
+                role=Role.GROUPED_GEMM
+                if any(len(dims) == 3 for dims in op.dims)
+                else Role.GEMM,
+                precision=Precision.MXFP8
+                if "e8m0" in " ".join(op.types)
+                else Precision.FP8,
                 source="op",
                 a=a,
                 b=b,
@@ -121,7 +159,8 @@ def _recorded(op: OpContext, unknown: Precision = Precision.UNKNOWN) -> Precisio
 
 def _casts(kind: Kind) -> bool:
     """Whether a kernel writes FP8, by its name or by the types that its operator recorded."""
-    role, low = kind.classification.role, kind.classification.precision.is_low
+    role = kind.classification.role
+    low = kind.classification.precision.is_low
     by_name = role is Role.AMAX_REDUCE or (role is Role.CAST_QUANTIZE and low)
     return role not in purpose.CONSUMERS and (by_name or purpose.takes_fp8(kind.op))
 
@@ -148,11 +187,14 @@ def _functions_without_fp8(trace: Trace, casting: Set[str]) -> set[str]:
 
 def _why_name_alone(kind: Kind, casting: Set[str]) -> str | None:
     """Say why a hand-written kernel's name alone does not prove that it multiplies FP8."""
-    found, op = kind.classification, kind.op
+    found = kind.classification
+    op = kind.op
     if found.source != "name" or found.library not in _HAND_WRITTEN:
         return None
     if not any(op.types):
-        return None if casting else "only the name says so, and nothing is cast to FP8"
+        if casting:
+            return None
+        return "only the name says so, and nothing is cast to FP8"
     types = [name for name, dims in _tensors(op) if len(dims) >= 2]
     in_fp8 = sum(purpose.FP8_TYPE.search(name) is not None for name in types)
     widened = in_fp8 == 1 and any(_HIGH_TYPES.get(name) == 2 for name in types)
@@ -196,7 +238,9 @@ def _explains(op: OpContext) -> bool:
 
 def _is_atens(name: str) -> bool:
     """Whether it is ATen's or a node of autograd's own: these have numbers, as `MulBackward0`."""
-    return name.startswith("aten::") or (name[-1:].isdigit() and node_of(name) is not None)
+    return name.startswith("aten::") or (
+        name[-1:].isdigit() and node_of(name) is not None
+    )
 
 
 # ---- formats that the GPU cannot multiply
@@ -214,14 +258,18 @@ def _settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
         found = kind.classification
         if not (trace.gpu and kind.is_gemm and found.precision.is_low):
             continue
-        ocp = any(map(_OCP.search, kind.op.types)) and found.library not in _OWN_ENCODING
+        ocp = (
+            any(map(_OCP.search, kind.op.types)) and found.library not in _OWN_ENCODING
+        )
         if multiplies(*gpu, found.precision) is False or (fnuz and ocp):
             why = f"{trace.gpu} cannot multiply it, so the operands are converted"
         elif runs_elsewhere(kind.name, *gpu):
             why = f"it was not compiled for {trace.gpu}"
         else:
             continue
-        unknown = kind.changed(why, precision=Precision.UNKNOWN, upcast_from=found.precision)
+        unknown = kind.changed(
+            why, precision=Precision.UNKNOWN, upcast_from=found.precision
+        )
         kinds.rows[number] = unknown
 
 
@@ -256,10 +304,14 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     rate = (peak_of(trace.gpu) or PEAKS["H100"]).bf16 * 1000  # FLOPs a ns
     functions = _taking_weights(kinds, hiding, rate)
     usual = _median_gemm_ns(kinds)
-    ran_low = any(kind.is_gemm and kind.classification.precision.is_low for kind in kinds.rows)
+    ran_low = any(
+        kind.is_gemm and kind.classification.precision.is_low for kind in kinds.rows
+    )
     for number, kind in hiding:
         mean = kinds.mean_ns(number)
-        flops, precision = functions.get(_key(kind.op.name)) or functions.get(kind.name, _NONE)
+        flops, precision = functions.get(_key(kind.op.name)) or functions.get(
+            kind.name, _NONE
+        )
         if not any(_is_at_rate(n, mean, rate, _GRADIENTS) for n in flops):
             if kind.op.dims or not mean >= limits.AS_LONG_AS_GEMMS * usual > 0:
                 continue
@@ -282,14 +334,22 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
 def _median_gemm_ns(kinds: Kinds) -> float:
     """Return how long a launch of a GEMM usually took, 0 without any."""
     products = [number for number, kind in enumerate(kinds.rows) if kind.multiplies]
-    launches = (repeat(kinds.mean_ns(number), kinds.totals[number][0]) for number in products)
+    launches = (
+        repeat(kinds.mean_ns(number), kinds.totals[number][0]) for number in products
+    )
     return median(chain.from_iterable(launches)) if products else 0.0
 
 
 def _may_hide(kind: Kind) -> bool:
     """Whether nothing proves that a kernel is something else than a product."""
-    op, found = kind.op, kind.classification
-    if not op.name or found.role in _OTHER_ROLES or found.split_k or _PROVED.match(kind.name):
+    op = kind.op
+    found = kind.classification
+    if (
+        not op.name
+        or found.role in _OTHER_ROLES
+        or found.split_k
+        or _PROVED.match(kind.name)
+    ):
         return False
     row = find(function_of(op.name) or op.name)
     is_known = row is not UNKNOWN and not row.layer
@@ -306,13 +366,18 @@ def _taking_weights(
     kinds: Kinds, hiding: Iterable[tuple[int, Kind]], rate: float
 ) -> dict[str, _Function]:
     """Return the functions whose inputs are a product that a kernel of theirs may have computed."""
-    quantizing = [kind for kind in kinds.rows if kind.classification.role in purpose.QUANTIZING]
+    quantizing = [
+        kind for kind in kinds.rows if kind.classification.role in purpose.QUANTIZING
+    ]
     casting = {_key(name) for kind in quantizing for name in kind.op.around}
     found: dict[str, _Function] = {}
     for number, kind in hiding:
-        op, mean = kind.op, kinds.mean_ns(number)
+        op = kind.op
+        mean = kinds.mean_ns(number)
         fits = [n for n in _products(op) if _is_at_rate(n, mean, rate)]
-        moved = sum(_HIGH_TYPES.get(name, 1) * prod(dims) for name, dims in _tensors(op))
+        moved = sum(
+            _HIGH_TYPES.get(name, 1) * prod(dims) for name, dims in _tensors(op)
+        )
         is_long = mean >= limits.LONGER_THAN_MOVING * moved / _BYTES_PER_FLOP / rate
         if fits and is_long:
             casts = _key(op.name) in casting or find(op.name) is not UNKNOWN
@@ -329,7 +394,9 @@ def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> boo
 
 def _products(op: OpContext) -> Iterator[float]:
     """Yield the FLOPs of each product of a weight and an activation among the inputs."""
-    matrices = [dims for name, dims in _tensors(op) if name in _HIGH_TYPES and len(dims) >= 2]
+    matrices = [
+        dims for name, dims in _tensors(op) if name in _HIGH_TYPES and len(dims) >= 2
+    ]
     for weight, x in permutations(matrices, 2):
         is_weight = len(weight) in (2, 3) and min(weight[-2:]) >= limits.LEAST_SIDE
         if is_weight and x[-1] in weight[-2:] and (weight != x or len(matrices) == 2):

@@ -25,7 +25,9 @@ _Row = TypeVar("_Row")
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def grouped(rows: Iterable[_Row], key: Callable[[_Row], _Key]) -> defaultdict[_Key, list[_Row]]:
+def grouped(
+    rows: Iterable[_Row], key: Callable[[_Row], _Key]
+) -> defaultdict[_Key, list[_Row]]:
     """Return rows by a key of theirs, in the order in which the keys come first; none of others."""
     groups: defaultdict[_Key, list[_Row]] = defaultdict(list)
     for row in rows:
@@ -53,7 +55,9 @@ class GemmShape(NamedTuple):
     def gradient(self, leg: Leg) -> GemmShape:
         """Return dgrad's product, (m, n) by (n, k), or wgrad's, (n, m) by (m, k)."""
         batch, m, n, k = self
-        return GemmShape(batch, m, k, n) if leg is Leg.DGRAD else GemmShape(batch, n, k, m)
+        if leg is Leg.DGRAD:
+            return GemmShape(batch, m, k, n)
+        return GemmShape(batch, n, k, m)
 
     def forward_sizes(self, leg: Leg) -> tuple[Size, ...]:
         """Return (m, n, k) that the forward product of a leg's product may have.
@@ -63,7 +67,8 @@ class GemmShape(NamedTuple):
         _, m, n, k = self
         if leg in (Leg.FPROP, Leg.RECOMPUTE):
             return ((m, n, k),)
-        of_dgrad, of_wgrad = ((m, k, n),), ((k, m, n), (k, n, m))
+        of_dgrad = ((m, k, n),)
+        of_wgrad = ((k, m, n), (k, n, m))
         either = {Leg.DGRAD: of_dgrad, Leg.WGRAD: of_wgrad}
         return either.get(leg, of_dgrad + of_wgrad)
 
@@ -78,7 +83,9 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
     product = find(op.name).product
     if product is None or len(op.dims) <= max(product.a, product.b):
         return None
-    a, b, counts = op.dims[product.a], op.dims[product.b], product.counts
+    a = op.dims[product.a]
+    b = op.dims[product.b]
+    counts = product.counts
     if counts is Counts.VECTOR:
         fits = a and len(b) == 1 and a[-1] == b[0]
         return GemmShape(1, prod(a[:-1]), 1, b[0]) if fits else None
@@ -98,7 +105,8 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
 def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
     """Multiply the last two dimensions; leading ones of A are rows, or a batch where B has it."""
     k, n = (b[-1], b[-2]) if product.b_is_nk else (b[-2], b[-1])
-    rows, batch = prod(a[:-1]), prod(b[:-2])
+    rows = prod(a[:-1])
+    batch = prod(b[:-2])
     if a[-1] != k or not batch or rows % batch:
         return None
     return GemmShape(batch, rows // batch, n, k * product.packed)
@@ -110,12 +118,17 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
     Its input and weights are recorded. Experts have a launch each, unless one kernel is of all; how
     many tokens each had is not recorded, so the mean counts. Empty where they are not known.
     """
-    dims, inputs = kind.op.dims, kind.layer_inputs
+    dims = kind.op.dims
+    inputs = kind.layer_inputs
     if inputs is None or len(dims) <= inputs.input or len(dims[inputs.input]) < 2:
         return []
     (*rows, width), after, each = dims[inputs.input], dims[inputs.input + 1 :], 1
-    weights: list[Shape] = [dims[place] for place in inputs.weights if place < len(dims)]
-    if inputs.grouped:  # after arguments that vary: the first matrix that the input fits
+    weights: list[Shape] = [
+        dims[place] for place in inputs.weights if place < len(dims)
+    ]
+    if (
+        inputs.grouped
+    ):  # after arguments that vary: the first matrix that the input fits
         fitting: list[Shape] = [d for d in after if len(d) == 2 and d[1] == width]
         weights = fitting[:1] or weights
         if weights and decode(kind.name).role is not Role.GROUPED_GEMM:
@@ -157,7 +170,10 @@ class Kind(NamedTuple):
     @property
     def is_nameless(self) -> bool:
         """Whether neither its name nor its operator shows what it is."""
-        return self.classification.role is Role.OTHER and self.classification.source == "none"
+        return (
+            self.classification.role is Role.OTHER
+            and self.classification.source == "none"
+        )
 
     @property
     def is_undecided(self) -> bool:
@@ -169,7 +185,9 @@ class Kind(NamedTuple):
     def changed(self, why: str, **changes: Any) -> Kind:
         """Return the kind with another classification, and why."""
         reason = f"{self.classification.reason}; {why}"
-        return self._replace(classification=replace(self.classification, reason=reason, **changes))
+        return self._replace(
+            classification=replace(self.classification, reason=reason, **changes)
+        )
 
 
 # Grouped GEMMs of experts share their sizes among the experts: one population.
@@ -247,12 +265,16 @@ class Kinds:
 
     def __init__(self, trace: Trace) -> None:
         self._kernels, self._inherited = trace.kernels, Interner()
-        decoded, keys = [decode(name) for name in trace.names], Interner()
-        self.ids = array("q", map(keys.__getitem__, zip(trace.kernels.name, trace.kernels.op)))  # noqa: B905
+        decoded = [decode(name) for name in trace.names]
+        keys = Interner()
+        pairs = zip(trace.kernels.name, trace.kernels.op)  # noqa: B905
+        self.ids = array("q", map(keys.__getitem__, pairs))
         self.rows: list[Kind] = []
         for name, place in keys:
             op = trace.ops[place] if place >= 0 else None
-            self.rows.append(Kind(trace.names[name], op or NO_OP, classify(decoded[name], op)))
+            self.rows.append(
+                Kind(trace.names[name], op or NO_OP, classify(decoded[name], op))
+            )
         self._read = len(self.rows)
 
     def started(self, wanted: Callable[[Kind], bool]) -> list[int]:
@@ -284,7 +306,8 @@ class Kinds:
         """Return the place of a kind that adds up the parts of a GEMM of this precision."""
         place = self._read + self._inherited[number, precision]
         if place == len(self.rows):
-            kind, why = self.rows[number], "part of the GEMM launched just before it"
+            kind = self.rows[number]
+            why = "part of the GEMM launched just before it"
             found = replace(kind.classification, precision=precision, reason=why)
             self.rows.append(kind._replace(classification=found))
         return place

@@ -65,8 +65,13 @@ class Layers(NamedTuple):
 
     def share_of(self, names: Collection[str]) -> float:
         """Share of GEMM FLOPs of some modules, 0 if not known; modules of a size share evenly."""
-        named = ((x.row.share_of_flops, [m.fqn in names for m in x.modules]) for x in self.classes)
-        return sum((share or 0) * sum(which) / len(which) for share, which in named if which)
+        named = (
+            (x.row.share_of_flops, [m.fqn in names for m in x.modules])
+            for x in self.classes
+        )
+        return sum(
+            (share or 0) * sum(which) / len(which) for share, which in named if which
+        )
 
 
 def join_by_size(
@@ -87,27 +92,41 @@ def join_by_size(
             by_size[size].append(module)
     rows = [row for row in gemms if row.flops and _is_linear(row)]
     forward = (row for row in rows if row.leg is Leg.FPROP)
-    sizes = {size for row in forward for size in _fitting(row)} if modules is None else {*by_size}
+    if modules is None:
+        sizes = {size for row in forward for size in _fitting(row)}
+    else:
+        sizes = {*by_size}
     for row in rows:
         fitting = next((size for size in _fitting(row) if size in sizes), None)
         if fitting is not None:
             of_size[fitting].append(row)
     whole = known_flops(gemm_totals(gemms))
-    classes = [_class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size]
+    classes = [
+        _class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size
+    ]
     return Layers(
-        classes=tuple(sorted(classes, key=lambda layer: (-layer.flops, layer.row.n, layer.row.k))),
+        classes=tuple(
+            sorted(classes, key=lambda layer: (-layer.flops, layer.row.n, layer.row.k))
+        ),
         flops=whole,
-        apart=tuple(m for m, own in of_modules if own and of_size.keys().isdisjoint(own)),
+        apart=tuple(
+            m for m, own in of_modules if own and of_size.keys().isdisjoint(own)
+        ),
     )
 
 
 def _class_of(
-    size: _Size, modules: list[ModuleRecord], rows: list[GemmRow], whole: float | None, steps: int
+    size: _Size,
+    modules: list[ModuleRecord],
+    rows: list[GemmRow],
+    whole: float | None,
+    steps: int,
 ) -> LayerClass:
     """Return the linears of a size; how often each ran is known if all ran equally often."""
     low = [module for module in modules if module.state in ("fp8", "fp4")]
     converted = tuple(m for m in low if m.format_of("fprop") != "high_precision")
-    observed, in_fp8 = Counter[str](), Counter[str]()
+    observed = Counter[str]()
+    in_fp8 = Counter[str]()
     for row in rows:
         observed[row.leg.value] += row.calls
         in_fp8[row.leg.value] += row.calls * row.precision.is_low
@@ -126,7 +145,9 @@ def _class_of(
         passes_per_step=passes / steps if passes and steps else None,
         observed=dict(+observed),
         in_fp8=dict(+in_fp8),
-        expected={leg: passes * count for leg, count in needed.items()} if passes else {},
+        expected={leg: passes * count for leg, count in needed.items()}
+        if passes
+        else {},
         share_of_flops=round(flops / whole, 6) if whole else None,
     )
     return LayerClass(row_of_report, tuple(modules), converted, flops)
@@ -135,7 +156,9 @@ def _class_of(
 def sizes_of(module: ModuleRecord) -> list[tuple[int, int]]:
     """Return (outputs, inputs) of the linear layers of a module, nothing if not known."""
     sizes = module.sizes or ((module.out_features, module.in_features),)
-    return [(n, k) for n, k in sizes if n and k] if module.kind == "linear" else []
+    if module.kind == "linear":
+        return [(n, k) for n, k in sizes if n and k]
+    return []
 
 
 def _sizes_of(module: ModuleRecord) -> list[_Size]:
@@ -186,14 +209,19 @@ class NamedLayers(NamedTuple):
 
     def by_layer(self) -> dict[str, list[GemmRow]]:
         """Return the GEMMs of each layer, in the order in which the layers ran first."""
-        return grouped((row for row in self.rows if row.layer), lambda row: row.layer or "")
+        return grouped(
+            (row for row in self.rows if row.layer), lambda row: row.layer or ""
+        )
 
 
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     """Return the ns that each layer's casts, scales and copies for FP8 took."""
-    times, columns = Counter[str](), trace.kernels
+    times = Counter[str]()
+    columns = trace.kernels
     if columns.layer:  # empty if the trace names none
-        for place in kinds.started(lambda kind: not kind.is_gemm and purpose_of(kind) is not None):
+        for place in kinds.started(
+            lambda kind: not kind.is_gemm and purpose_of(kind) is not None
+        ):
             if columns.layer[place] >= 0:
                 times[trace.layers[columns.layer[place]]] += columns.duration_ns[place]
     return times

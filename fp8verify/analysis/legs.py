@@ -26,7 +26,15 @@ from itertools import zip_longest
 from math import prod
 from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, Node, Size, gemm_shape
+from fp8verify.analysis.kinds import (
+    Gemm,
+    GemmShape,
+    Kind,
+    Kinds,
+    Node,
+    Size,
+    gemm_shape,
+)
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.kernels.operators import OPERATORS, find, function_of
 from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
@@ -46,16 +54,25 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
     # Custom autograd functions: X where a node XBackward encloses a GEMM.
     nodes = {name for gemm in of_kind.values() for name in gemm.kind.op.around}
     functions = _LINEAR.union(filter(None, map(function_of, nodes)))
-    settled = {number: _from_context(g.kind, functions) for number, g in of_kind.items()}
-    shaped = ((gemm.kind_id, gemm.shape) for gemm in gemms if gemm.shape and gemm.kind.multiplies)
-    forward = Counter(shape[1:] for number, shape in shaped if settled[number] is Leg.FPROP)
+    settled = {
+        number: _from_context(g.kind, functions) for number, g in of_kind.items()
+    }
+    shaped = (
+        (gemm.kind_id, gemm.shape)
+        for gemm in gemms
+        if gemm.shape and gemm.kind.multiplies
+    )
+    forward = Counter(
+        shape[1:] for number, shape in shaped if settled[number] is Leg.FPROP
+    )
     for number, gemm in of_kind.items():
         if settled[number] is None:
             settled[number] = _from_shape(gemm.kind, gemm.shape, forward)
     lacking = _lacking(gemms, settled, forward)
     turn: Counter[GemmShape] = Counter()
     for gemm in gemms:
-        leg, shape = settled[gemm.kind_id], gemm.shape
+        leg = settled[gemm.kind_id]
+        shape = gemm.shape
         if leg is None and shape in lacking:
             turn[shape] += gemm.kind.multiplies
             leg = lacking[shape][(turn[shape] - 1) % len(lacking[shape])]
@@ -78,7 +95,9 @@ def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
     return None
 
 
-def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[Size]) -> Leg | None:
+def _from_shape(
+    kind: Kind, shape: GemmShape | None, forward: Counter[Size]
+) -> Leg | None:
     """Decide by the shapes of the forward pass, else by the layout of the operands.
 
     wgrad is transposed only if nothing else fits. Only a compiled backward pass recomputes
@@ -86,20 +105,26 @@ def _from_shape(kind: Kind, shape: GemmShape | None, forward: Counter[Size]) -> 
     Hopper has no choice of layout.
     """
     if shape is not None:
-        recomputes = _COMPILED in map(function_of, kind.op.around) and not has_gradient(kind)
+        recomputes = _COMPILED in map(function_of, kind.op.around) and not has_gradient(
+            kind
+        )
         possible = (*GRADIENT_LEGS, Leg.RECOMPUTE) if recomputes else GRADIENT_LEGS
         legs = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
         if len(legs) == 1:
             return legs[0]
         if not legs and forward[shape.k, shape.n, shape.m]:
             return Leg.WGRAD
-    return None if kind.classification.precision.is_low else layout_leg(kind.name)
+    if kind.classification.precision.is_low:
+        return None
+    return layout_leg(kind.name)
 
 
 def layout_leg(kernel: str) -> Leg | None:
     """Return the leg by the operand layout of a BLAS kernel: NN is dgrad, NT is wgrad."""
     match = _LAYOUT.search(kernel)
-    return None if match is None else _LAYOUT_LEGS.get((match[1] or match[2]).upper())
+    if match is None:
+        return None
+    return _LAYOUT_LEGS.get((match[1] or match[2]).upper())
 
 
 def _lacking(
@@ -151,9 +176,15 @@ def settle_by_shape(
     gemms: Sequence[Gemm], nodes: Mapping[int, Node], surely_forward: frozenset[int]
 ) -> None:
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
-    shaped = [(gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP]
-    sure = Counter(shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward)
-    delayed = _delayed((shape, gemm.kind_id in surely_forward) for gemm, shape in shaped)
+    shaped = [
+        (gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP
+    ]
+    sure = Counter(
+        shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward
+    )
+    delayed = _delayed(
+        (shape, gemm.kind_id in surely_forward) for gemm, shape in shaped
+    )
     layers = {frozenset(size[1:]) for size in sure}
     # Where autograd numbers calls, one without a node has no gradient: an optimizer's product. One
     # that is no node's last call only has the number of the next node; a joint graph has no nodes.
@@ -165,18 +196,30 @@ def settle_by_shape(
     turned: set[int] = set()
     after_gradient = False
     for gemm, following in zip_longest(gemms, gemms[1:]):
-        leg, shape = gemm.leg, gemm.shape
+        leg = gemm.leg
+        shape = gemm.shape
         if shape is None or shape.batch != 1:
             continue
-        of_dgrad, of_wgrad = (shape.m, shape.k, shape.n), frozenset((shape.m, shape.n))
-        sides = frozenset((shape.n, shape.k))  # of its layer, if it is a forward GEMM or dgrad
-        if leg is Leg.FPROP and gemm.kind_id not in surely_forward and gemm.call not in trains:
+        of_dgrad = (shape.m, shape.k, shape.n)
+        of_wgrad = frozenset((shape.m, shape.n))
+        sides = frozenset(
+            (shape.n, shape.k)
+        )  # of its layer, if it is a forward GEMM or dgrad
+        if (
+            leg is Leg.FPROP
+            and gemm.kind_id not in surely_forward
+            and gemm.call not in trains
+        ):
             is_dgrad = dgrad[of_dgrad] > 0
             in_backward = after_gradient and gemm.step in turned
             # As many outputs as tokens make wgrad and a forward GEMM alike.
-            if wgrad[of_wgrad] > 0 and (sides not in layers or (in_backward and not is_dgrad)):
+            if wgrad[of_wgrad] > 0 and (
+                sides not in layers or (in_backward and not is_dgrad)
+            ):
                 leg = Leg.WGRAD
-            elif is_dgrad and (in_backward or _is_wgrad_of(following, shape, surely_forward)):
+            elif is_dgrad and (
+                in_backward or _is_wgrad_of(following, shape, surely_forward)
+            ):
                 leg = Leg.DGRAD
         elif leg is Leg.BACKWARD and sure[of_dgrad] and sides in delayed:
             leg = Leg.DGRAD
@@ -185,7 +228,11 @@ def settle_by_shape(
             wgrad[sides] += prod(shape)
             layers.add(sides)
         fits = dgrad[of_dgrad] > 0, wgrad[of_wgrad] > 0
-        parts = fits if leg is Leg.BACKWARD and not all(fits) else _PARTS.get(leg, (0, 0))
+        parts: tuple[float, float]
+        if leg is Leg.BACKWARD and not all(fits):
+            parts = fits
+        else:
+            parts = _PARTS.get(leg, (0, 0))
         dgrad[of_dgrad] -= parts[0]
         wgrad[of_wgrad] -= parts[1] * prod(shape)
         after_gradient = leg is not Leg.FPROP
@@ -198,15 +245,24 @@ def _delayed(shaped: Iterable[tuple[GemmShape, bool]]) -> set[_Sides]:
     """Return the sides of layers as much of whose wgrad may run outside of nodes as is expected."""
     work: defaultdict[_Sides, list[int]] = defaultdict(lambda: [0, 0])
     for shape, is_forward in shaped:
-        work[frozenset(shape[2:] if is_forward else shape[1:3])][is_forward] += prod(shape)
+        work[frozenset(shape[2:] if is_forward else shape[1:3])][is_forward] += prod(
+            shape
+        )
     return {sides for sides, (outside, forward) in work.items() if outside >= forward}
 
 
 def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:
     """Whether the next GEMM is wgrad of the layer whose dgrad has this shape."""
-    if gemm is None or gemm.shape is None or gemm.leg is not Leg.FPROP or gemm.kind_id in sure:
+    if (
+        gemm is None
+        or gemm.shape is None
+        or gemm.leg is not Leg.FPROP
+        or gemm.kind_id in sure
+    ):
         return False
-    tokens, outputs, inputs = dgrad.m, dgrad.k, dgrad.n
+    tokens = dgrad.m
+    outputs = dgrad.k
+    inputs = dgrad.n
     sides = {gemm.shape.m, gemm.shape.n}
     return gemm.shape.k == tokens and tokens not in sides and sides == {outputs, inputs}
 
@@ -214,16 +270,25 @@ def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> b
 # ---- the owner: a layer, attention, or the optimizer
 
 
-_BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"})
+_BATCHED: Final = frozenset(
+    {"aten::bmm", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"}
+)
 _SOFTMAX: Final = frozenset(
-    {"aten::softmax", "aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data"}
+    {
+        "aten::softmax",
+        "aten::_softmax",
+        "aten::_safe_softmax",
+        "aten::_softmax_backward_data",
+    }
 )
 
 
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return ATTENTION or OPTIMIZER by number of kind, for GEMMs that are not a layer's."""
     found = dict.fromkeys(optimizer_products(trace.ops, kinds.rows), Leg.OPTIMIZER)
-    gemms = {n: kind for n, kind in enumerate(kinds.rows) if kind.is_gemm and n not in found}
+    gemms = {
+        n: kind for n, kind in enumerate(kinds.rows) if kind.is_gemm and n not in found
+    }
     batched = {number: kind for number, kind in gemms.items() if _is_batched(kind)}
     inside = {number for number, kind in batched.items() if _under_attention(kind.op)}
     if batched:
@@ -234,7 +299,9 @@ def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
 def _is_batched(kind: Kind) -> bool:
     """Whether a kernel multiplies batches of matrices, as no linear layer does except experts."""
     known = kind.op.name in _BATCHED or _under_attention(kind.op)
-    from fp8verify.kernels.symbol import split  # as the grammars, not for a run without a trace
+    from fp8verify.kernels.symbol import (
+        split,
+    )  # as the grammars, not for a run without a trace
 
     return known or "bmm" in split(kind.name[:200])
 
@@ -243,12 +310,15 @@ def _under_attention(op: OpContext) -> bool:
     return any(find(name).encloses is Role.ATTENTION for name in op.parents)
 
 
-def _between_softmaxes(trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]) -> set[int]:
+def _between_softmaxes(
+    trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]
+) -> set[int]:
     """Return the pairs of GEMMs around a softmax whose sizes fit, in the forward pass."""
     found: set[int] = set()
     before: dict[int, tuple[int | None, bool]] = defaultdict(lambda: (None, False))
     for place in kinds.started(lambda kind: kind.is_gemm or _is_softmax(kind)):
-        stream, number = trace.kernels.stream[place], kinds.ids[place]
+        stream = trace.kernels.stream[place]
+        number = kinds.ids[place]
         (first, softmax), kind = before[stream], kinds.rows[number]
         if not kind.is_gemm:
             before[stream] = (first, True)
@@ -268,7 +338,8 @@ def _is_softmax(kind: Kind) -> bool:
 
 def _fit(first: Kind, second: Kind) -> bool:
     """Whether the second product can take what the first gave; unknown shapes can."""
-    scores, values = gemm_shape(first.op), gemm_shape(second.op)
+    scores = gemm_shape(first.op)
+    values = gemm_shape(second.op)
     if scores is None or values is None:
         return scores is values
     return scores[:3] == (values.batch, values.m, values.k)
@@ -278,7 +349,9 @@ def _with_gradients(batched: Mapping[int, Kind], inside: set[int]) -> Iterator[i
     """Yield the products of attention and all that have their sizes, as their gradients have."""
     sizes = {number: _sizes(kind) for number, kind in batched.items()}
     of_attention = {sizes[number] for number in inside}
-    forward = {n for n, kind in batched.items() if kind.op.name and not kind.op.backward}
+    forward = {
+        n for n, kind in batched.items() if kind.op.name and not kind.op.backward
+    }
     for number, size in sizes.items():
         alike = size in of_attention
         if size is None:  # gradients are attention's if every forward product is

@@ -42,12 +42,15 @@ def hear_library(
         words[kinds.ids[place]][product.name] += 1
     vouched = settled = disputed = 0
     for number, names in words.items():
-        before, said = kinds.rows[number], [decode(name) for name in names]
+        before = kinds.rows[number]
+        said = [decode(name) for name in names]
         precisions = {word.precision for word in said}
         if Precision.UNKNOWN in precisions or len(precisions) > 1:
             continue
         after = kinds.rows[number] = _heard(before, said[0])
-        was, now = (k.classification.precision is not Precision.UNKNOWN for k in (before, after))
+        was, now = (
+            k.classification.precision is not Precision.UNKNOWN for k in (before, after)
+        )
         vouched += names.total() * now
         settled += names.total() * (now and not was)
         disputed += names.total() * (was and not now)
@@ -73,7 +76,9 @@ def remark(found: LibraryLogReport) -> str:
     return ", ".join((said, *also))
 
 
-def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> _Pairs | None:
+def _join(
+    trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
+) -> _Pairs | None:
     """Return each product with the place of its kernel; None if they do not fit together."""
     columns = trace.kernels
     when = columns.launch_ns or columns.start_ns
@@ -83,14 +88,21 @@ def _join(trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]) -> 
         places = sorted(kinds.started(is_candidate), key=when.__getitem__)
         # A graph's kernels have no launch of their own; without any, the GPU's order counts.
         own = (x for x in places if not columns.launch_ns or columns.launch_ns[x] >= 0)
-        launched = grouped(own, lambda place: -1 if one_sequence else columns.thread[place])
-        both = [(launched[thread], [p for _, p in pairs]) for thread, pairs in of_thread.items()]
+        launched = grouped(
+            own, lambda place: -1 if one_sequence else columns.thread[place]
+        )
+        both = [
+            (launched[thread], [p for _, p in pairs])
+            for thread, pairs in of_thread.items()
+        ]
         if not any(_is_another_run(kinds, *of_one) for of_one in both):
             return [pair for of_one in both for pair in zip(*of_one, strict=True)]
     return None
 
 
-def _is_another_run(kinds: Kinds, places: Sequence[int], products: Sequence[Product]) -> bool:
+def _is_another_run(
+    kinds: Kinds, places: Sequence[int], products: Sequence[Product]
+) -> bool:
     """Whether products are not those of the kernels: not as many, or others."""
     if len(places) != len(products):
         return True
@@ -101,7 +113,9 @@ def _is_another_run(kinds: Kinds, places: Sequence[int], products: Sequence[Prod
         any(_same_size(*pair) is False for pair in pairs)
         or 2 * tiles.count(False) > len(tiles)
         # Where name and operator agree, the log is the one that is wrong.
-        or any(k.classification.source == "name+op" and not _agree(k, p) for k, p in pairs)
+        or any(
+            k.classification.source == "name+op" and not _agree(k, p) for k, p in pairs
+        )
     )
 
 
@@ -124,12 +138,16 @@ def _same_tile(kind: Kind, product: Product) -> bool | None:
 
 def _agree(kind: Kind, product: Product) -> bool:
     """Whether the types of a product are not other than those that its kernel's witnesses give."""
-    known, logged = kind.classification.precision, decode(product.name).precision
+    known = kind.classification.precision
+    logged = decode(product.name).precision
     return Precision.UNKNOWN in (known, logged) or alike(known, logged)
 
 
 def _is_blas_gemm(kind: Kind) -> bool:
-    of_blas = kind.classification.library in _OF_BLAS or _IN_CUBLAS.match(kind.name) is not None
+    of_blas = (
+        kind.classification.library in _OF_BLAS
+        or _IN_CUBLAS.match(kind.name) is not None
+    )
     return kind.multiplies and of_blas
 
 
@@ -157,6 +175,8 @@ def _heard(kind: Kind, word: KernelName) -> Kind:
         )
     if alike(found.precision, word.precision):
         return kind
-    conflict = f"the name says {found.precision.value} ({found.reason}), and it is {said}"
+    conflict = (
+        f"the name says {found.precision.value} ({found.reason}), and it is {said}"
+    )
     found = replace(found, precision=Precision.UNKNOWN, conflict=conflict)
     return kind._replace(classification=found)

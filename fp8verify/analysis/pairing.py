@@ -26,7 +26,16 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import ceil, inf, prod
 from typing import Final
 
-from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS, Gemm, Kind, Kinds, Node, Size, layer_shapes
+from fp8verify.analysis.kinds import (
+    ANY_SIZE,
+    EXPERTS,
+    Gemm,
+    Kind,
+    Kinds,
+    Node,
+    Size,
+    layer_shapes,
+)
 from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.purpose import is_of_backward, is_update
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
@@ -43,7 +52,9 @@ class _Waiting:
 
     def __init__(self, gemms: Iterable[Gemm] = ()) -> None:
         self._open: dict[Size, list[Gemm]] = defaultdict(list)
-        self._taken: dict[Size, dict[Leg, float]] = defaultdict(lambda: defaultdict(float))
+        self._taken: dict[Size, dict[Leg, float]] = defaultdict(
+            lambda: defaultdict(float)
+        )
         self._last: dict[Size, Gemm] = {}
         for gemm in gemms:
             self.add(gemm)
@@ -70,7 +81,9 @@ class _Waiting:
         """Mark the forward GEMM that ran first as one that trains; of a call, without sizes too."""
         if self._open[gemm.size]:
             self._mark(gemm.size)
-        elif of_call:  # Transformer Engine runs it outside of any operator that has shapes
+        elif (
+            of_call
+        ):  # Transformer Engine runs it outside of any operator that has shapes
             self._mark(ANY_SIZE)
 
     def _mark(self, size: Size) -> None:
@@ -82,10 +95,13 @@ class _Waiting:
             self._last[size].trained = True
 
     def _forward_size(self, gemm: Gemm) -> Size:
-        size, shape = gemm.size, gemm.shape
+        size = gemm.size
+        shape = gemm.shape
         if size in (EXPERTS, ANY_SIZE) or shape is None:
             return size if self._open[size] else ANY_SIZE
-        return next((s for s in shape.forward_sizes(gemm.leg) if s in self._open), ANY_SIZE)
+        return next(
+            (s for s in shape.forward_sizes(gemm.leg) if s in self._open), ANY_SIZE
+        )
 
 
 _NO_NODE: Final = Node([], [])
@@ -120,7 +136,10 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         inputs = forward[0].kind.layer_inputs
         if inputs is not None:
             gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
-        layers = [forward] if inputs and inputs.grouped else [[gemm] for gemm in forward]
+        if inputs and inputs.grouped:
+            layers = [forward]
+        else:
+            layers = [[gemm] for gemm in forward]
         in_turn = ((leg, layer) for layer in reversed(layers) for leg in GRADIENT_LEGS)
         work = [(leg, gemm.shape) for leg, layer in in_turn for gemm in layer]
         if len(gradients) == len(work) - 1 and first < HALF * whole:
@@ -135,7 +154,8 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         if gemm.kind.multiplies:
             last[site] = gemm
         elif max(site) >= 0 and site in last:
-            gemm.leg, gemm.shape = last[site].leg, last[site].shape
+            gemm.leg = last[site].leg
+            gemm.shape = last[site].shape
 
 
 def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
@@ -172,17 +192,25 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
         elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = waiting.take(gemm) or gemm.forward
             call = nodes[gemm.node].forward if waiting is not of_all else []
-            if call and not any(name.startswith(_GRAPH) for name in call[0].kind.op.around):
-                for forward in call:  # of a layer they train together, of a graph they need not
+            if call and not any(
+                name.startswith(_GRAPH) for name in call[0].kind.op.around
+            ):
+                for (
+                    forward
+                ) in call:  # of a layer they train together, of a graph they need not
                     forward.trained = True
         if gemm.leg is Leg.FPROP:
             of_all.add(gemm)
     # Steps that are cut between forward and backward pass end with a forward pass that trains.
     whole = whole and not any(
-        gemm.forward and gemm.forward.step < gemm.step and gemm.node == gemm.forward.makes >= 0
+        gemm.forward
+        and gemm.forward.step < gemm.step
+        and gemm.node == gemm.forward.makes >= 0
         for gemm in products
     )
-    last = max((n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0)
+    last = max(
+        (n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0
+    )
     for gemm in () if whole else products[last:]:
         gemm.trained |= gemm.leg is Leg.FPROP
 
@@ -202,17 +230,25 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         if gradients and gradients[0] is gemm:
             if Leg.WGRAD not in {gradient.leg for gradient in gradients}:
                 missing[gemm.step] += (forward * 2)[len(gradients) :]
-        elif max(gemm.node, gemm.makes) < 0 and gemm.step in missing and gemm.kind.multiplies:
+        elif (
+            max(gemm.node, gemm.makes) < 0
+            and gemm.step in missing
+            and gemm.kind.multiplies
+        ):
             outside[gemm.step].append(gemm)
     for step, products in outside.items():
         layers = missing[step]
         sides = {frozenset(gemm.size[1:]) for gemm in layers}
         delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
         shaped = all(gemm.shape for gemm in (*delayed, *layers))
-        work, lacks = (sum(prod(g.size) if shaped else 1 for g in of) for of in (delayed, layers))
+        work, lacks = (
+            sum(prod(g.size) if shaped else 1 for g in of) for of in (delayed, layers)
+        )
         if HALF * lacks <= work <= lacks:
             for place, gemm in enumerate(delayed):
-                gemm.forward = layers[place * len(layers) // max(len(delayed), len(layers))]
+                gemm.forward = layers[
+                    place * len(layers) // max(len(delayed), len(layers))
+                ]
                 gemm.leg, gemm.node = Leg.WGRAD, gemm.forward.makes
                 single = nodes[gemm.node].gradients
                 if work == lacks and len(single) == len(nodes[gemm.node].forward) == 1:
@@ -226,14 +262,18 @@ def _may_be_delayed(gemm: Gemm, sides: Container[frozenset[int]]) -> bool:
     return gemm.leg in (*VAGUE_LEGS, Leg.FPROP, Leg.OPTIMIZER)
 
 
-def settle_outside(trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
+def settle_outside(
+    trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node]
+) -> None:
     """Let GEMMs outside of operators be forward GEMMs, where they cannot have a gradient.
 
     Their launches are no graph's, so autograd made no node for them; and no node lacks a gradient
     that they could be.
     """
     outside = [gemm for gemm in gemms if gemm.leg is Leg.UNKNOWN and not gemm.trained]
-    is_complete = all(len(node.gradients) == 2 * len(node.forward) for node in nodes.values())
+    is_complete = all(
+        len(node.gradients) == 2 * len(node.forward) for node in nodes.values()
+    )
     are_known = all(gemm.node in nodes for gemm in gemms if gemm.leg in BACKWARD_LEGS)
     may_train = any(is_of_backward(g.kind) or layout_leg(g.kind.name) for g in outside)
     if nodes and is_complete and are_known and not may_train:
@@ -246,7 +286,9 @@ def settle_outside(trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node
 
 
 # What runs once in a forward pass: at the ends of a model, or of its stage in a pipeline.
-_ENDS = re.compile(r"embedding|cross_entropy|nll_loss|log_softmax|sendrecv", re.IGNORECASE)
+_ENDS = re.compile(
+    r"embedding|cross_entropy|nll_loss|log_softmax|sendrecv", re.IGNORECASE
+)
 
 
 def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
@@ -263,7 +305,10 @@ def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> N
         for place, gemm in enumerate(piece):
             gemm.micro_batch = number[gemm.step] + place // length
         number[piece[0].step] += len(piece) // length
-    updates = [] if trace.steps else [starts[place] for place in kinds.started(is_update)]
+    if trace.steps:
+        updates = []
+    else:
+        updates = [starts[place] for place in kinds.started(is_update)]
     current: dict[int, int] = defaultdict(int)
     for gemm in gemms:
         if gemm.trains_forward:
@@ -286,7 +331,9 @@ def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Ge
             continue
         piece = open_.setdefault(gemm.step, [])
         after = consumed.get(gemm.makes, -inf)
-        if piece and (gemm.step in turned or after > consumed.get(piece[-1].makes, inf)):
+        if piece and (
+            gemm.step in turned or after > consumed.get(piece[-1].makes, inf)
+        ):
             yield open_.pop(gemm.step)
             open_[gemm.step] = piece = []
         turned.discard(gemm.step)
@@ -294,13 +341,18 @@ def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Ge
     yield from filter(None, open_.values())
 
 
-def _repetition(piece: Sequence[Gemm], starts: Sequence[int], ends: Sequence[int]) -> int:
+def _repetition(
+    piece: Sequence[Gemm], starts: Sequence[int], ends: Sequence[int]
+) -> int:
     """Return how many GEMMs a repetition has: all, if layers and ends of a model do not repeat."""
-    first, last = bisect_left(ends, starts[0]), bisect_left(ends, starts[-1])
+    first = bisect_left(ends, starts[0])
+    last = bisect_left(ends, starts[-1])
     cuts = {0, *(bisect_left(starts, end) for end in ends[first:last])}
     marks = [(gemm.size, place in cuts) for place, gemm in enumerate(piece)]
     times = ((length, *divmod(len(piece), length)) for length in sorted(cuts - {0}))
-    fitting = (length for length, n, rest in times if not rest and marks == marks[:length] * n)
+    fitting = (
+        length for length, n, rest in times if not rest and marks == marks[:length] * n
+    )
     return next(fitting, len(piece))
 
 

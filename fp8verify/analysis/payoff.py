@@ -22,7 +22,13 @@ from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.report.model.parts import PayoffReport, TaxEntry, TaxReport
 from fp8verify.terms import Leg, OpContext, Precision, Role, Scaling
-from fp8verify.thresholds import ADDED_BY_FUSED, NEGLIGIBLE, SMALL_SIDE, USUAL_WAIT, WAITING
+from fp8verify.thresholds import (
+    ADDED_BY_FUSED,
+    NEGLIGIBLE,
+    SMALL_SIDE,
+    USUAL_WAIT,
+    WAITING,
+)
 
 _SIXTEEN_BIT = (Precision.BF16, Precision.FP16)
 _BANDWIDTH_BOUND = ("elementwise", "reduction", "quantize", "transpose", "memory")
@@ -42,7 +48,11 @@ _GAINS: Final[dict[Scaling, tuple[float, ...]]] = {
 
 
 def payoff(
-    trace: TraceEvidence, gpu_time: Mapping[str, int], step_ns: int | None, *, casts: bool
+    trace: TraceEvidence,
+    gpu_time: Mapping[str, int],
+    step_ns: int | None,
+    *,
+    casts: bool,
 ) -> tuple[PayoffReport | None, TaxReport | None]:
     """Return what FP8 can gain on a rank, and the kernels that it needs in addition to its GEMMs.
 
@@ -54,17 +64,24 @@ def payoff(
         step_ns: the usual time of a step outside the window, if it is known.
         casts: whether it ran or cast low precision, so kernels can be overhead of FP8.
     """
-    gemms, busy = trace.trained, trace.timeline.busy
+    gemms = trace.trained
+    busy = trace.timeline.busy
     if not gemms or not busy:
         return None, None
     copying = trace.copies.total()
     low_rows = [row for row in gemms if row.precision.is_low]
     high_rows = [row for row in gemms if row.precision in _SIXTEEN_BIT]
-    low, sixteen_bit = (sum(row.time_ns for row in rows) for rows in (low_rows, high_rows))
-    saved, gain = _saved(trace.gpu, low_rows), _saved(trace.gpu, high_rows, in_sixteen=True)
+    low, sixteen_bit = (
+        sum(row.time_ns for row in rows) for rows in (low_rows, high_rows)
+    )
+    saved = _saved(trace.gpu, low_rows)
+    gain = _saved(trace.gpu, high_rows, in_sixteen=True)
     rows = _overhead(trace.others) if casts else ()
     cost = round(1000 * added_us(rows))
-    speedup = max(0.0, busy - cost + saved) / busy if low and saved is not None else None
+    if low and saved is not None:
+        speedup = max(0.0, busy - cost + saved) / busy
+    else:
+        speedup = None
     ceiling = None
     if saved is not None and gain is not None and low + sixteen_bit:
         # Amdahl's law: other kernels take as long, 16-bit GEMMs as little as FP8 ones.
@@ -81,7 +98,8 @@ def payoff(
     shaped = [(row.time_ns, row.shape[1:]) for row in low_rows if row.shape is not None]
     known = sum(time_ns for time_ns, _ in shaped)
     small = sum(time_ns for time_ns, sides in shaped if min(sides) < SMALL_SIDE)
-    span, bound = trace.timeline.span, sum(gpu_time[key] for key in _BANDWIDTH_BOUND)
+    span = trace.timeline.span
+    bound = sum(gpu_time[key] for key in _BANDWIDTH_BOUND)
     report = PayoffReport(
         gpu_busy_us=micros(busy),
         idle_share=round(max(0.0, span - busy - copying) / span if span else 0.0, 6),
@@ -98,7 +116,8 @@ def payoff(
     )
     if not rows:
         return report, None
-    time_us, saved_us = round(fsum(row.time_us for row in rows), 3), micros(saved or 0)
+    time_us = round(fsum(row.time_us for row in rows), 3)
+    saved_us = micros(saved or 0)
     return report, TaxReport(
         time_us=time_us,
         unfused_us=round(fsum(row.time_us for row in rows if not row.fused), 3),
@@ -111,7 +130,9 @@ def payoff(
 
 def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
     """Add up the kernels that a run in BF16 would not need, by purpose, operator and leg."""
-    totals: dict[tuple[str, str | None, Leg, bool], list[int]] = defaultdict(lambda: [0, 0])
+    totals: dict[tuple[str, str | None, Leg, bool], list[int]] = defaultdict(
+        lambda: [0, 0]
+    )
     for total in others:
         purpose = purpose_of(total.kind)
         if purpose is not None:
@@ -121,7 +142,14 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
             row[0] += total.calls
             row[1] += total.time_ns
     rows = [
-        TaxEntry(purpose=purpose, op=op, leg=leg, fused=fused, kernels=calls, time_us=micros(ns))
+        TaxEntry(
+            purpose=purpose,
+            op=op,
+            leg=leg,
+            fused=fused,
+            kernels=calls,
+            time_us=micros(ns),
+        )
         for (purpose, op, leg, fused), (calls, ns) in totals.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.time_us))
@@ -131,24 +159,32 @@ def _leg_of(op: OpContext) -> Leg:
     """Say for which leg it ran: a gradient's cast serves dgrad and wgrad both."""
     if not op.backward:
         return Leg.FPROP if op.name else Leg.UNKNOWN
-    return Leg.RECOMPUTE if LAYER_FUNCTIONS.intersection(op.parents) else Leg.BACKWARD
+    if LAYER_FUNCTIONS.intersection(op.parents):
+        return Leg.RECOMPUTE
+    return Leg.BACKWARD
 
 
 def added_us(rows: Iterable[TaxEntry]) -> float:
     """Return the µs that kernels of FP8's overhead add to what BF16 takes."""
-    generated = [row for row in rows if row.fused and (row.op or "").startswith("triton_")]
+    generated = [
+        row for row in rows if row.fused and (row.op or "").startswith("triton_")
+    ]
     part = (1 - ADDED_BY_FUSED) * fsum(row.time_us for row in generated)
     return fsum(row.time_us for row in rows) - part
 
 
-def _saved(gpu: str | None, rows: list[GemmRow], *, in_sixteen: bool = False) -> int | None:
+def _saved(
+    gpu: str | None, rows: list[GemmRow], *, in_sixteen: bool = False
+) -> int | None:
     """Return what GEMMs take longer in BF16, or less in FP8; None if no rates are known."""
     known = [row for row in rows if in_sixteen or row.precision is Precision.FP8]
     time_ns, known_ns = (sum(row.time_ns for row in some) for some in (rows, known))
     if part_of(gpu) not in _HOPPER or time_ns - known_ns > NEGLIGIBLE * time_ns:
         return None
     gains = ((row.time_ns, _gain(row)) for row in known)
-    return round(sum(ns * (1 - 1 / gain if in_sixteen else gain - 1) for ns, gain in gains))
+    return round(
+        sum(ns * (1 - 1 / gain if in_sixteen else gain - 1) for ns, gain in gains)
+    )
 
 
 def _gain(row: GemmRow) -> float:
@@ -183,41 +219,57 @@ class WeightCasts(NamedTuple):
     time_ns: int
 
 
-def weight_casts(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> WeightCasts | None:
+def weight_casts(
+    trace: TraceEvidence, modules: Iterable[ModuleRecord]
+) -> WeightCasts | None:
     """Count the casts of weights, which their operators' sizes tell from those of inputs.
 
     None if a step is one micro-batch, or sizes are not recorded.
     """
-    last, gemms = Counter[int](), Counter[OpContext]()
+    last = Counter[int]()
+    gemms = Counter[OpContext]()
     for row in trace.trained:
         last[row.step] = max(last[row.step], row.micro_batch)
         gemms[row.kind.op] += row.calls
-    micro_batches, steps = min(last.values(), default=0) + 1, len(trace.steps)
+    micro_batches = min(last.values(), default=0) + 1
+    steps = len(trace.steps)
     layers = _layers_by_size(trace, modules)
     if micro_batches == 1 or not steps:
         return None
-    costs = [t for t in trace.others if t.kind.op.name and purpose_of(t.kind) is not None]
-    casts, time_ns = Counter[Size](), 0.0
+    costs = [
+        t for t in trace.others if t.kind.op.name and purpose_of(t.kind) is not None
+    ]
+    casts = Counter[Size]()
+    time_ns = 0.0
     for op, totals in grouped(costs, lambda total: total.kind.op).items():
         first = op.dims[0] if op.dims else ()
         size = next((size for size in (first, first[::-1]) if size in layers), None)
         if size is None:
             continue
         op_ns = sum(total.time_ns for total in totals)
-        calls = sum(t.calls for t in totals if t.kind.classification.role is Role.CAST_QUANTIZE)
+        calls = sum(
+            t.calls for t in totals if t.kind.classification.role is Role.CAST_QUANTIZE
+        )
         inputs = gemms[op] if op.name == _WEIGHT_AND_INPUT and len(op.dims) > 1 else 0
         weights = max(0, calls - inputs)
-        cast = weights * prod(size), (calls - weights) * prod(op.dims[1]) if inputs else 0
+        cast = (
+            weights * prod(size),
+            (calls - weights) * prod(op.dims[1]) if inputs else 0,
+        )
         casts[size] += weights
         time_ns += op_ns * (cast[0] / (sum(cast) or 1) if inputs else 1)
-    often = {size: count / (steps * layers[size]) for size, count in casts.items() if count}
+    often = {
+        size: count / (steps * layers[size]) for size, count in casts.items() if count
+    }
     most = max(often, key=often.__getitem__, default=None)
     if most is None:
         return None
     return WeightCasts(micro_batches, often[most], most, round(time_ns))
 
 
-def _layers_by_size(trace: TraceEvidence, modules: Iterable[ModuleRecord]) -> Counter[Size]:
+def _layers_by_size(
+    trace: TraceEvidence, modules: Iterable[ModuleRecord]
+) -> Counter[Size]:
     """Count the FP8 layers of each size that differs from the sizes of all inputs."""
     shapes = [row.shape for row in trace.trained if row.shape and row.leg is Leg.FPROP]
     inputs = {(shape.m, shape.k) for shape in shapes}

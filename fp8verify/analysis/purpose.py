@@ -14,7 +14,14 @@ from math import prod
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.kinds import Gemm, Kind, Kinds, gemm_shape
-from fp8verify.kernels.operators import OPERATORS, Counts, Part, find, function_of, node_of
+from fp8verify.kernels.operators import (
+    OPERATORS,
+    Counts,
+    Part,
+    find,
+    function_of,
+    node_of,
+)
 from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
 
@@ -69,21 +76,33 @@ def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[i
         kinds: all kinds of kernel.
     """
     closure = runs_closure(ops)
-    compiled = {_graph(kind.op) for kind in kinds if kind.name.startswith(_FOREACH)} - {()}
+    compiled = {_graph(kind.op) for kind in kinds if kind.name.startswith(_FOREACH)} - {
+        ()
+    }
 
     def is_own(kind: Kind) -> bool:
         if _inside_range(kind.op) is None:
             return not kind.op.backward and _graph(kind.op) in compiled
-        of_closure = kind.classification.precision.is_low or not multiplies_square(kind.op)
-        return in_optimizer(kind.op) and not (has_gradient(kind) or (closure and of_closure))
+        of_closure = kind.classification.precision.is_low or not multiplies_square(
+            kind.op
+        )
+        return in_optimizer(kind.op) and not (
+            has_gradient(kind) or (closure and of_closure)
+        )
 
-    return {number for number, kind in enumerate(kinds) if kind.is_gemm and is_own(kind)}
+    return {
+        number for number, kind in enumerate(kinds) if kind.is_gemm and is_own(kind)
+    }
 
 
 def runs_closure(ops: Iterable[OpContext]) -> bool:
     """Whether an optimizer ran the model's forward pass, given it as a closure."""
     inside = (_inside_range(op) or () for op in ops if not op.backward)
-    return any(is_of_layers(name) or _FORWARD.fullmatch(name) for names in inside for name in names)
+    return any(
+        is_of_layers(name) or _FORWARD.fullmatch(name)
+        for names in inside
+        for name in names
+    )
 
 
 def _graph(op: OpContext) -> tuple[str, ...]:
@@ -106,16 +125,23 @@ def _names(part: Part) -> frozenset[str]:
 LAYER_FUNCTIONS = _names(Part.LAYER)
 # Functions that are all about FP8, and the nodes of their backward passes.
 FP8_FUNCTIONS = frozenset(
-    name + suffix for name in LAYER_FUNCTIONS | _names(Part.CAST) for suffix in ("", "Backward")
+    name + suffix
+    for name in LAYER_FUNCTIONS | _names(Part.CAST)
+    for suffix in ("", "Backward")
 )
-_AMAX_OPS, _SCALE_OPS = _names(Part.AMAX), _names(Part.SCALE)
+_AMAX_OPS = _names(Part.AMAX)
+_SCALE_OPS = _names(Part.SCALE)
 # Roles of kernels inside FP8's functions that do not serve it.
 _ASIDE = (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY)
 # Casts, and what a compiler makes of them.
 _CASTING = frozenset({Role.ELEMENTWISE, Role.REDUCTION, Role.OTHER})
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
 _LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
-_ROLES = {Role.CAST_QUANTIZE: "cast", Role.AMAX_REDUCE: "amax", Role.TRANSPOSE: "transpose"}
+_ROLES = {
+    Role.CAST_QUANTIZE: "cast",
+    Role.AMAX_REDUCE: "amax",
+    Role.TRANSPOSE: "transpose",
+}
 
 
 def of_the_model(op: OpContext) -> bool:
@@ -138,12 +164,16 @@ def is_node_of_gemms(name: str) -> bool:
     if function is None:
         return False
     product = find(f"aten::{function.lower()}").product
-    return is_of_layers(function) or (product is not None and product.counts is Counts.PLAIN)
+    return is_of_layers(function) or (
+        product is not None and product.counts is Counts.PLAIN
+    )
 
 
 def purpose_of(kind: Kind) -> str | None:
     """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
-    op, role, around = kind.op, kind.classification.role, set(kind.op.around)
+    op = kind.op
+    role = kind.classification.role
+    around = set(kind.op.around)
     inside = not FP8_FUNCTIONS.isdisjoint(around)
     if role in _ASIDE if inside else not of_the_model(op):
         return None
@@ -154,7 +184,10 @@ def purpose_of(kind: Kind) -> str | None:
             return "scale"
     if not inside:
         return _ROLES.get(role) or _by_types(kind)
-    moves = sum("Float8" in name for name in op.types) > 1 and role is not Role.CAST_QUANTIZE
+    moves = (
+        sum("Float8" in name for name in op.types) > 1
+        and role is not Role.CAST_QUANTIZE
+    )
     return "transpose" if role is Role.TRANSPOSE or moves else "cast"
 
 
@@ -163,7 +196,8 @@ def _by_types(kind: Kind) -> str | None:
 
     Other kernels that a GEMM's own operator launches set it up.
     """
-    op, role = kind.op, kind.classification.role
+    op = kind.op
+    role = kind.classification.role
     low = sum(_LOW_TYPE.search(name) is not None for name in op.types)
     if not low or role not in _CASTING or find(op.name).product is not None:
         return None
@@ -186,22 +220,24 @@ _UPDATES = (
 
 # flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
 # Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
-_BACKWARD_NAME = (
-    r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)"
-)
+_BACKWARD_NAME = r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)"
 _MAX_NAME = 400
 
 
 def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
     """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
     vague = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
-    return any(kind.op.backward for kind in kinds) or any(gemm.leg in vague for gemm in gemms)
+    return any(kind.op.backward for kind in kinds) or any(
+        gemm.leg in vague for gemm in gemms
+    )
 
 
 def is_update(kind: Kind) -> bool:
     """Whether a kernel is of an optimizer's step."""
     names = (kind.name, *kind.op.around)
-    return not any("zero_grad" in name for name in names) and any(map(is_of_optimizer, names))
+    return not any("zero_grad" in name for name in names) and any(
+        map(is_of_optimizer, names)
+    )
 
 
 def is_of_optimizer(name: str) -> bool:
@@ -245,14 +281,21 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
     casts = [_cast(kind) for kind in kinds.rows]
     if not any(casts):
         return 0
-    of_layers = {g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)}
-    fed, waiting = 0, defaultdict[int, list[_Cast]](list)
-    for place in kinds.started(lambda k: bool(_cast(k)) or k.classification.role in CONSUMERS):
-        cast, stream = casts[kinds.ids[place]], trace.kernels.stream[place]
+    of_layers = {
+        g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
+    }
+    fed = 0
+    waiting = defaultdict[int, list[_Cast]](list)
+    for place in kinds.started(
+        lambda k: bool(_cast(k)) or k.classification.role in CONSUMERS
+    ):
+        cast = casts[kinds.ids[place]]
+        stream = trace.kernels.stream[place]
         if cast is not None:
             waiting[stream].append(cast)
         else:
-            gemm, before = of_layers.get(place), waiting.pop(stream, [])
+            gemm = of_layers.get(place)
+            before = waiting.pop(stream, [])
             fed += gemm is not None and _feed(before, gemm)
     return fed
 
@@ -262,7 +305,8 @@ def _cast(kind: Kind) -> _Cast | None:
 
     Operators record their inputs; `copy_` records its output first.
     """
-    found, op = kind.classification, kind.op
+    found = kind.classification
+    op = kind.op
     if found.role in CONSUMERS or not of_the_model(op):
         return None
     casts = found.role in QUANTIZING and found.precision.is_low
@@ -286,7 +330,8 @@ def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
     shape = gemm_shape(gemm.kind.op)
     if shape is None:
         return any(cast.written for cast in casts)
-    a, b = shape.batch * shape.m * shape.k, shape.batch * shape.k * shape.n
+    a = shape.batch * shape.m * shape.k
+    b = shape.batch * shape.k * shape.n
     written = Counter(size for cast in casts for size in cast.written or ())
     read = {size for cast in casts for size in cast.read}
     if gemm.leg is Leg.WGRAD:  # of two activations

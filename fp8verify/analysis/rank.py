@@ -15,7 +15,12 @@ from fp8verify.analysis.kinds import KindTotal
 from fp8verify.analysis.layers import Layers, join_by_size
 from fp8verify.analysis.payoff import payoff
 from fp8verify.analysis.purpose import QUANTIZING, of_the_model
-from fp8verify.capture.schema import ModuleRecord, NumericsRecord, RankMeta, RankNumerics
+from fp8verify.capture.schema import (
+    ModuleRecord,
+    NumericsRecord,
+    RankMeta,
+    RankNumerics,
+)
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.model.parts import GemmSummary, PayoffReport, TaxReport
 from fp8verify.terms import Precision
@@ -57,9 +62,13 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     def gpu_time(self) -> Mapping[str, int]:
         """Kernel time in ns by purpose; the values add up to all kernel time."""
         time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
-        time_ns["gemm"] = sum(row.time_ns for row in (*self.trace.gemms, *self.trace.optimizer))
+        time_ns["gemm"] = sum(
+            row.time_ns for row in (*self.trace.gemms, *self.trace.optimizer)
+        )
         for total in self.trace.others:
-            time_ns[gpu_time_key(total.kind, casts=self.ran_or_cast_low)] += total.time_ns
+            time_ns[gpu_time_key(total.kind, casts=self.ran_or_cast_low)] += (
+                total.time_ns
+            )
         return time_ns
 
     @cached_property
@@ -90,7 +99,9 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     @property
     def unreadable(self) -> str | None:
         """Why a trace of the rank could not be read, as a part of a longer sentence."""
-        return None if self.trace.error is None else self.trace.error.fact.rstrip(".")
+        if self.trace.error is None:
+            return None
+        return self.trace.error.fact.rstrip(".")
 
     @property
     def label(self) -> str:
@@ -158,7 +169,9 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
 
         Inductor's names do not say to which type they cast; a few clamps are not a recipe.
         """
-        others = [t for t in self.trace.others if t.kind.classification.role in QUANTIZING]
+        others = [
+            t for t in self.trace.others if t.kind.classification.role in QUANTIZING
+        ]
         casts = sum(total.calls for total in others if of_the_model(total.kind.op))
         low = any(row.precision.is_low for row in self.trace.gemms)
         return not low and casts * GEMMS_PER_CAST >= self.gemm.launches > 0
@@ -166,4 +179,7 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     @property
     def has_fp8_units(self) -> bool:
         """Whether the GPU may multiply in FP8; True if not known."""
-        return multiplies(self.trace.gpu, self.trace.compute_capability, Precision.FP8) is not False
+        return (
+            multiplies(self.trace.gpu, self.trace.compute_capability, Precision.FP8)
+            is not False
+        )

@@ -44,7 +44,9 @@ def clock_report(recorded: Recorded) -> parts.ClockReport | None:
                 framework_first=framework.first if framework else None,
                 framework_last=framework.last if framework else None,
             )
-            for window, framework in ((window, window.framework) for window in meta.windows)
+            for window, framework in (
+                (window, window.framework) for window in meta.windows
+            )
         ),
     )
 
@@ -62,15 +64,24 @@ def modules_report(rank: RankEvidence) -> parts.ModulesReport | None:
     if not rank.recorded.meta.modules_listed:
         return None
     # Attention cores do not multiply by a weight of their own.
-    linears = [m for m in rank.linears if not m.class_name.endswith("DotProductAttention")]
+    linears = [
+        m for m in rank.linears if not m.class_name.endswith("DotProductAttention")
+    ]
     by_state = sorted(grouped(linears, lambda module: module.state).items())
     unknown = ((m.source, m.class_name) for m in linears if m.state == "unknown")
     return parts.ModulesReport(
         counts={state: len(modules) for state, modules in by_state},
-        names={state: tuple(module.fqn for module in modules) for state, modules in by_state},
+        names={
+            state: tuple(module.fqn for module in modules)
+            for state, modules in by_state
+        },
         recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
-        scalings=tuple(sorted({module.scaling for module in linears if module.scaling})),
-        unknown_classes=tuple(sorted({".".join(filter(None, names)) for names in unknown})),
+        scalings=tuple(
+            sorted({module.scaling for module in linears if module.scaling})
+        ),
+        unknown_classes=tuple(
+            sorted({".".join(filter(None, names)) for names in unknown})
+        ),
         storage=tuple(_storage(rank)),
     )
 
@@ -94,7 +105,9 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     """
     metas = [rank.recorded.meta for rank in ranks]
     gpus = [(rank.trace.gpu, rank.trace.compute_capability) for rank in ranks]
-    gpus += [(meta.environment.gpu, meta.environment.compute_capability) for meta in metas]
+    gpus += [
+        (meta.environment.gpu, meta.environment.compute_capability) for meta in metas
+    ]
     name, capability = next((gpu for gpu in gpus if gpu[0]), (None, None))
     versions: dict[str, dict[str, None]] = {}
     for package, version in (item for meta in metas for item in meta.versions.items()):
@@ -108,7 +121,9 @@ def memory_report(meta: schema.RankMeta) -> parts.MemoryReport | None:
     peaks = [window.memory for window in meta.windows if window.memory is not None]
     if not peaks or not peaks[-1].allocated_peak:
         return None
-    return parts.MemoryReport(**structs.asdict(peaks[-1]), why=tuple(_why(meta.modules)))
+    return parts.MemoryReport(
+        **structs.asdict(peaks[-1]), why=tuple(_why(meta.modules))
+    )
 
 
 def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
@@ -116,10 +131,17 @@ def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
     converted = [module for module in modules if module.state == "fp8"]
     engine = [module for module in converted if is_transformer_engine(module)]
     # They cast values in high precision anew in each pass; what is not known may save anything.
-    others = [(module, module.weight_class or "") for module in converted if module not in engine]
-    weights, packages = ("Float8Training", "MXFP8Training", "Scaled"), ("torchao", "torchtitan")
+    others = [
+        (module, module.weight_class or "")
+        for module in converted
+        if module not in engine
+    ]
+    weights = ("Float8Training", "MXFP8Training", "Scaled")
+    packages = ("torchao", "torchtitan")
     dynamic = [
-        bool(module.recipe) or package_of(module) in packages or weight_class.startswith(weights)
+        bool(module.recipe)
+        or package_of(module) in packages
+        or weight_class.startswith(weights)
         for module, weight_class in others
     ]
     parameters = sum(module.weight_class in FP8_PARAMETERS for module in engine)
@@ -138,7 +160,10 @@ def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
             yield f"the weights of {counted(count, 'FP8 layer')} {what}"
     # wgrad, which reads the saved input, reads it in FP8: `backward_override`.
     formats = ((module.format_of("wgrad"), module.scaling or "") for module in engine)
-    if any(wgrad != "high_precision" or "dequantized" in scaling for wgrad, scaling in formats):
+    if any(
+        wgrad != "high_precision" or "dequantized" in scaling
+        for wgrad, scaling in formats
+    ):
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
 
 
@@ -168,7 +193,10 @@ class Kept(NamedTuple):
     @property
     def frozen(self) -> bool:
         """Whether the scale was the same before the window and after it."""
-        return self.slot.scale_before is not None and self.slot.scale_before == self.slot.scale
+        return (
+            self.slot.scale_before is not None
+            and self.slot.scale_before == self.slot.scale
+        )
 
     @property
     def newest(self) -> float | None:
@@ -185,7 +213,9 @@ class Kept(NamedTuple):
         of_last = slot.amax_before if before else self.newest
         known = {"max": of_all, "most_recent": of_last}
         amax = known.get(self.recipe.algorithm or "")
-        return slot.largest / amax / 2.0 ** (self.recipe.margin or 0) if amax else None
+        if amax:
+            return slot.largest / amax / 2.0 ** (self.recipe.margin or 0)
+        return None
 
     @property
     def headroom(self) -> float | None:
@@ -196,7 +226,8 @@ class Kept(NamedTuple):
     @property
     def first_of_window(self) -> float | None:
         """The amax of the first step that used the scale which the window began with."""
-        before, history = self.slot.amax_before, list(self.slot.amax)
+        before = self.slot.amax_before
+        history = list(self.slot.amax)
         if not before or before not in history:
             return None
         place = len(history) - 1 - history[::-1].index(before)
@@ -218,7 +249,9 @@ def kept_scales(rank: RankEvidence) -> list[Kept]:
 def recipes_of(rank: RankEvidence) -> tuple[schema.RecipeRecord, ...]:
     """Return the recipes of a rank's windows, each once."""
     windows = rank.recorded.numerics.record.windows
-    return tuple(dict.fromkeys(recipe for window in windows for recipe in window.recipes))
+    return tuple(
+        dict.fromkeys(recipe for window in windows for recipe in window.recipes)
+    )
 
 
 def steps_of(rank: RankEvidence) -> list[schema.MeasuredRecord]:
@@ -263,12 +296,16 @@ def _trend(rank: RankEvidence) -> tuple[parts.TrendPoint, ...]:
     windows = reversed(rank.recorded.meta.windows)
     ahead = next((w.framework.last - w.last for w in windows if w.framework), 0)
     return tuple(
-        parts.TrendPoint(step=line.step, scalars=scalars_of(line, finite.get(line.step + ahead)))
+        parts.TrendPoint(
+            step=line.step, scalars=scalars_of(line, finite.get(line.step + ahead))
+        )
         for line in rank.recorded.numerics.series
     )
 
 
-def scalars_of(line: schema.MeasuredRecord, loss: float | None = None) -> dict[str, float]:
+def scalars_of(
+    line: schema.MeasuredRecord, loss: float | None = None
+) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.report.model.parts`."""
     scalars: dict[str, float | None] = {}
     for name, of in parts.OF_TENSORS.items():
@@ -288,15 +325,21 @@ def numerics_report(rank: RankEvidence) -> parts.NumericsReport | None:
     if rank.recorded.numerics is NO_NUMERICS and not gradients:
         return None
     record = rank.recorded.numerics.record
-    measured, reason = record.measured, record.reason
+    measured = record.measured
+    reason = record.reason
     rows, notes = (measured.rows, measured.notes) if measured is not None else ((), ())
     if measured is not None and not rows:
-        reason = reason or "; ".join(notes) or f"no FP8 layer was seen in step {measured.step}"
+        reason = (
+            reason
+            or "; ".join(notes)
+            or f"no FP8 layer was seen in step {measured.step}"
+        )
     return parts.NumericsReport(
         step=measured.step if measured is not None else None,
         reason=reason,
         rows=tuple(
-            replace(row, **{name: rounded(getattr(row, name)) for name in _SHARES}) for row in rows
+            replace(row, **{name: rounded(getattr(row, name)) for name in _SHARES})
+            for row in rows
         ),
         recipes=recipes_of(rank),
         scales=tuple(

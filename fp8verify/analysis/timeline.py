@@ -60,10 +60,14 @@ def measure(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Timeline:
     busy, end = computing, _ = _covered(columns, order)
     talking, _ = _covered(columns, kinds.started(_communicates))
     if talking:
-        computing, _ = _covered(columns, kinds.started(lambda kind: not _communicates(kind)))
+        computing, _ = _covered(
+            columns, kinds.started(lambda kind: not _communicates(kind))
+        )
     # Kernels of two steps may overlap on two streams; no step takes less than nothing.
     steps = tuple(
-        None if own is None else max(0, own[1] - (own[0] if before is None else before[1]))
+        None
+        if own is None
+        else max(0, own[1] - (own[0] if before is None else before[1]))
         for before, own in pairwise([None, *bounds])
     )
     return Timeline(end - begin, busy, talking, busy - computing, steps)
@@ -98,8 +102,10 @@ def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
 
     Their places are given in the order of starts.
     """
-    starts, durations = columns.start_ns, columns.duration_ns
-    covered, reached = 0, -_NEVER
+    starts = columns.start_ns
+    durations = columns.duration_ns
+    covered = 0
+    reached = -_NEVER
     for place in order:
         start = starts[place]
         end = start + durations[place]
@@ -115,7 +121,9 @@ _NEVER = 1 << 62
 BUCKETS = 240
 
 
-def bucket_times(trace: Trace, kinds: Kinds, steps: StepBounds, span: int) -> parts.TimelineReport:
+def bucket_times(
+    trace: Trace, kinds: Kinds, steps: StepBounds, span: int
+) -> parts.TimelineReport:
     """Spread the kernels of a trace over `BUCKETS` buckets of equal length.
 
     Args:
@@ -124,7 +132,8 @@ def bucket_times(trace: Trace, kinds: Kinds, steps: StepBounds, span: int) -> pa
         steps: when the kernels of each step ran.
         span: from the start of the first kernel to the end of the last.
     """
-    columns, width = trace.kernels, max(1, -(-span // BUCKETS))
+    columns = trace.kernels
+    width = max(1, -(-span // BUCKETS))
     begin = min(columns.start_ns)
     # Beyond the last bucket is at most an empty kernel at the very end.
     times = [[0] * (BUCKETS + 1) for _ in range(4)]
@@ -137,7 +146,9 @@ def bucket_times(trace: Trace, kinds: Kinds, steps: StepBounds, span: int) -> pa
             place, offset, duration = place + 1, 0, duration - (width - offset)
         row[place] += duration
     # A picture needs one decimal.
-    fp8, high, unknown, rest = (tuple(round(ns / 1000, 1) for ns in row[:BUCKETS]) for row in times)
+    fp8, high, unknown, rest = (
+        tuple(round(ns / 1000, 1) for ns in row[:BUCKETS]) for row in times
+    )
     return parts.TimelineReport(
         bucket_us=width / 1000,
         fp8_us=fp8,
@@ -205,9 +216,13 @@ def _design_effect(windows: Sequence[Sequence[float]], count: int) -> float:
     """Return by how much windows inflate the variance of the mean: 1 + (size - 1) x correlation."""
     means = [fmean(window) for window in windows]
     whole = fmean(chain.from_iterable(windows))
-    between = sum(len(w) * (m - whole) ** 2 for w, m in zip(windows, means, strict=True))
+    between = sum(
+        len(w) * (m - whole) ** 2 for w, m in zip(windows, means, strict=True)
+    )
     between /= len(windows) - 1
-    inside = sum((time - m) ** 2 for w, m in zip(windows, means, strict=True) for time in w)
+    inside = sum(
+        (time - m) ** 2 for w, m in zip(windows, means, strict=True) for time in w
+    )
     inside /= count - len(windows)
     size = count / len(windows)
     spread = between + (size - 1) * inside
@@ -232,7 +247,9 @@ def _correlation(times: Sequence[float]) -> float:
 # Bytes of an element by NCCL's name for its type (c10::ScalarType, torch 2.11).
 ELEMENT_BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-    **dict.fromkeys(("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1),
+    **dict.fromkeys(
+        ("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1
+    ),
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
     **dict.fromkeys(("Float", "Int"), 4),
     **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
@@ -264,16 +281,22 @@ class CollectiveTotal(Collective, frozen=True, kw_only=True):
 
 def collective_totals(trace: Trace, kinds: Kinds) -> tuple[CollectiveTotal, ...]:
     """Add up the communication kernels of a trace by what they moved."""
-    columns, talks = trace.kernels, list(map(_communicates, kinds.rows))
-    calls, times = Counter[Collective](), Counter[Collective]()
-    for place, (number, collective) in enumerate(zip(kinds.ids, columns.collective, strict=True)):
+    columns = trace.kernels
+    talks = list(map(_communicates, kinds.rows))
+    calls = Counter[Collective]()
+    times = Counter[Collective]()
+    for place, (number, collective) in enumerate(
+        zip(kinds.ids, columns.collective, strict=True)
+    ):
         if collective >= 0 or talks[number]:
             name = trace.names[columns.name[place]]
             known = trace.collectives[collective] if collective >= 0 else _unknown(name)
             calls[known] += 1
             times[known] += columns.duration_ns[place]
     totals = ((known, calls[known], time_ns) for known, time_ns in times.items())
-    return tuple(CollectiveTotal(**asdict(known), calls=n, time_ns=ns) for known, n, ns in totals)
+    return tuple(
+        CollectiveTotal(**asdict(known), calls=n, time_ns=ns) for known, n, ns in totals
+    )
 
 
 def _unknown(kernel: str) -> Collective:
@@ -306,7 +329,9 @@ def communication_report(
         time_us=micros(timeline.communication),
         exposed_us=micros(timeline.exposed),
         collectives=tuple(sorted(rows, key=lambda row: -row.time_us)),
-        weight_gather=gathers if gathers.eight_bit_bytes or gathers.wider_bytes else None,
+        weight_gather=gathers
+        if gathers.eight_bit_bytes or gathers.wider_bytes
+        else None,
     )
 
 
@@ -316,17 +341,28 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> parts.WeightGather:
     FSDP2 also sends groups of mixed types as bytes, so the element type alone proves nothing:
     it is FP8 only if there is one byte per parameter.
     """
-    gathers = [t for t in totals if t.has_name(_GATHERS) and t.in_elements > limits.FEW_ELEMENTS]
+    gathers = [
+        t
+        for t in totals
+        if t.has_name(_GATHERS) and t.in_elements > limits.FEW_ELEMENTS
+    ]
     eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
-    narrow, every = (sum(t.bytes_of(t.in_elements) for t in some) for some in (eight_bit, gathers))
-    gradients = [t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements]
+    narrow, every = (
+        sum(t.bytes_of(t.in_elements) for t in some) for some in (eight_bit, gathers)
+    )
+    gradients = [
+        t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements
+    ]
     # Bytes per parameter of the group whose size fits: between FP8 and two FP32.
     ratios = ([t.out_elements / count for count in gradients] for t in eight_bit)
     fitting = ([ratio for ratio in of_one if 0.9 <= ratio <= 4.2] for of_one in ratios)
-    nearest = (min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit)
+    nearest = (
+        min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit
+    )
     is_typed = any(total.dtype not in _BYTES for total in eight_bit)
     per_parameter = 1.0 if is_typed else min(nearest, default=None)
-    least, most = limits.LEAST_FP8_BYTES, limits.MOST_FP8_BYTES
+    least = limits.LEAST_FP8_BYTES
+    most = limits.MOST_FP8_BYTES
     fp8 = None if per_parameter is None else least <= per_parameter < most
     return parts.WeightGather(
         fp8=fp8 if narrow else False,

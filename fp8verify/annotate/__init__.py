@@ -58,7 +58,11 @@ def annotate(path: Path, out: Path) -> Counter[str]:
         )
     trace = read_trace(path)
     draft = replacing(out, f"{out.name}.part")
-    with writing("the trace", out), draft as unfinished, _open(unfinished, out.suffix) as sink:
+    with (
+        writing("the trace", out),
+        draft as unfinished,
+        _open(unfinished, out.suffix) as sink,
+    ):
 
         def write(data: bytes) -> None:
             with writing("the trace", out):  # and not an error of reading
@@ -112,13 +116,21 @@ class Writer:
         is_list: whether the trace is a list of events, without metadata.
     """
 
-    def __init__(self, write: Callable[[bytes], object], trace: Trace, *, is_list: bool) -> None:
+    def __init__(
+        self, write: Callable[[bytes], object], trace: Trace, *, is_list: bool
+    ) -> None:
         self.counts: Counter[str] = Counter()
-        self._names, self._kernels, self._place = trace.names, trace.kernels, 0
+        self._names = trace.names
+        self._kernels = trace.kernels
+        self._place = 0
         gemms = label_gemms(trace, classify_kernels(trace))
-        self._gemms = {one.place: (one.kind.classification.precision, one.leg) for one in gemms}
-        self._write, self._is_list = write, is_list
-        self._in_events, self._ahead = is_list, b"[\n" if is_list else b"{\n"
+        self._gemms = {
+            one.place: (one.kind.classification.precision, one.leg) for one in gemms
+        }
+        self._write = write
+        self._is_list = is_list
+        self._in_events = is_list
+        self._ahead = b"[\n" if is_list else b"{\n"
         self._tracks: set[tuple[bytes, bytes]] = set()
 
     def finish(self) -> None:
@@ -167,12 +179,14 @@ class Writer:
     def _end_events(self) -> None:
         if self._in_events:
             self._write(b"\n]" if self._ahead == b",\n" else b"[]")
-            self._in_events, self._ahead = False, b",\n"
+            self._in_events = False
+            self._ahead = b",\n"
 
     def _append(self, event: bytes) -> None:
         if not self._in_events:
             self._write(self._ahead + b'"traceEvents": ')
-            self._in_events, self._ahead = True, b"[\n"
+            self._in_events = True
+            self._ahead = b"[\n"
         self._write(self._ahead + event)
         self._ahead = b",\n"
 
@@ -193,7 +207,10 @@ class Writer:
         self.counts[precision.value] += 1
         args: Fields = dict(_fields.decode(event.get("args", b"{}")))
         args[CATEGORY] = {"precision": precision.value, "leg": leg.value}
-        return [{**event, "args": args}, *self._track(event, f"{precision.value} {leg.value}")]
+        return [
+            {**event, "args": args},
+            *self._track(event, f"{precision.value} {leg.value}"),
+        ]
 
     def _label(self, name: str, duration_ns: int) -> tuple[Precision, Leg] | None:
         """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
@@ -210,12 +227,19 @@ class Writer:
 
         Perfetto colors slices by name, and by nothing else by design (google/perfetto#624).
         """
-        process, stream = bytes(event["pid"]), bytes(event["tid"])
+        process = bytes(event["pid"])
+        stream = bytes(event["tid"])
         if not stream.isdigit():
             return
         place = {"cat": CATEGORY, "pid": event["pid"], "tid": _TRACK + int(stream)}
         if (process, stream) not in self._tracks:
             self._tracks.add((process, stream))
             title = {"name": f"stream {stream.decode()}: GEMM precision"}
-            yield {"ph": "M", **place, "name": "thread_name", "ts": event["ts"], "args": title}
+            yield {
+                "ph": "M",
+                **place,
+                "name": "thread_name",
+                "ts": event["ts"],
+                "args": title,
+            }
         yield {"ph": "X", **place, "name": name, "ts": event["ts"], "dur": event["dur"]}

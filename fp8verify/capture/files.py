@@ -48,7 +48,9 @@ Record = TypeVar("Record", RankMeta, NumericsRecord)
 def find_logs(capture: Path) -> list[Path]:
     """Return the logs of a capture that are not empty: the run's own, other nodes', ranks'."""
     try:
-        logs = sorted(p for p in capture.glob(names.LOGS) if p.is_file() and p.stat().st_size)
+        logs = sorted(
+            p for p in capture.glob(names.LOGS) if p.is_file() and p.stat().st_size
+        )
     except OSError:
         return []
     return sorted(logs, key=lambda path: path.name != names.LOG)
@@ -80,7 +82,8 @@ def _read(path: Path, kind: type[Record], is_not: str) -> Record:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
-            f"Cannot read {path}: {error.strerror}.", "Check the name and the permissions."
+            f"Cannot read {path}: {error.strerror}.",
+            "Check the name and the permissions.",
         ) from None
     try:
         if len(data) > MAX_BYTES:
@@ -140,9 +143,13 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
     """
     numerics: dict[int, RankNumerics] = {}
     paths = folder.glob(names.NUMERICS) if folder.is_dir() else ()
-    for path in sorted(paths, key=lambda path: path.name.removesuffix(names.NUMERICS_SUFFIX)):
+    for path in sorted(
+        paths, key=lambda path: path.name.removesuffix(names.NUMERICS_SUFFIX)
+    ):
         record = _read(path, NumericsRecord, "has no numerics")
-        series = path.with_name(path.name.removesuffix(names.NUMERICS_SUFFIX) + names.SERIES_SUFFIX)
+        series = path.with_name(
+            path.name.removesuffix(names.NUMERICS_SUFFIX) + names.SERIES_SUFFIX
+        )
         lines = tuple(_series(series)) if series.is_file() else ()
         numerics.setdefault(record.rank, RankNumerics(record=record, series=lines))
     return numerics
@@ -154,7 +161,8 @@ def _series(path: Path) -> Iterator[MeasuredRecord]:
     Only every n-th line of a very large file is read.
     """
     with path.open("rb") as file:
-        size, first = path.stat().st_size, len(file.readline(_MAX_LINE)) or 1
+        size = path.stat().st_size
+        first = len(file.readline(_MAX_LINE)) or 1
         every = 1 + max(size // MAX_SERIES, size // first // MAX_LINES)
         file.seek(0)
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b"")):
@@ -168,7 +176,9 @@ def _series(path: Path) -> Iterator[MeasuredRecord]:
 
 def called_apis(metas: dict[int, RankMeta]) -> list[str]:
     """Return the APIs by which any rank asked for FP8."""
-    return list(dict.fromkeys(name for meta in metas.values() for name in meta.api_calls))
+    return list(
+        dict.fromkeys(name for meta in metas.values() for name in meta.api_calls)
+    )
 
 
 def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
@@ -191,8 +201,14 @@ def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
 
 
 def _traced(metas: dict[int, RankMeta]) -> list[tuple[str, int, WindowRecord]]:
-    windows = [(rank, window) for rank, meta in metas.items() for window in meta.windows]
-    return [(window.trace, rank, window) for rank, window in windows if window.trace is not None]
+    windows = [
+        (rank, window) for rank, meta in metas.items() for window in meta.windows
+    ]
+    return [
+        (window.trace, rank, window)
+        for rank, window in windows
+        if window.trace is not None
+    ]
 
 
 def remarks(metas: dict[int, RankMeta]) -> list[str]:
@@ -208,15 +224,22 @@ def remarks(metas: dict[int, RankMeta]) -> list[str]:
 
 
 def _first_of(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" + (f" and {len(ranks) - 1} more" if len(ranks) > 1 else "")
+    return f"rank {ranks[0]}" + (
+        f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
+    )
 
 
 def is_file_name(text: str) -> bool:
     """Whether it is a file's: nothing outside of the capture is opened for it."""
-    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None and text not in (".", "..")
+    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None and text not in (
+        ".",
+        "..",
+    )
 
 
-def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) -> list[str]:
+def census_remarks(
+    metas: dict[int, RankMeta], profiled: Container[int | None]
+) -> list[str]:
     """Return how the module list of ranks that were not profiled differs from the others'.
 
     Args:
@@ -226,14 +249,19 @@ def census_remarks(metas: dict[int, RankMeta], profiled: Container[int | None]) 
     alike: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
     for rank, meta in sorted(metas.items()):
         by_name = sorted((module.fqn, module.state) for module in meta.modules)
-        fqns, states = tuple(name for name, _ in by_name), tuple(state for _, state in by_name)
+        fqns = tuple(name for name, _ in by_name)
+        states = tuple(state for _, state in by_name)
         alike.setdefault(fqns, {}).setdefault(states, []).append(rank)
     remarks = []
     for ranks_by_states in alike.values():
-        (usual, _), *others = sorted(ranks_by_states.items(), key=lambda row: -len(row[1]))
+        (usual, _), *others = sorted(
+            ranks_by_states.items(), key=lambda row: -len(row[1])
+        )
         for states, ranks in others:
             unprofiled = [rank for rank in ranks if rank not in profiled]
-            differ = sum(state != common for state, common in zip(states, usual, strict=True))
+            differ = sum(
+                state != common for state, common in zip(states, usual, strict=True)
+            )
             if unprofiled:
                 remarks.append(
                     f"{_first_of(unprofiled)}: not profiled, and by its module list {differ} of "
@@ -263,7 +291,10 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
     text = "\n".join(lines) + "\n"
     if debug_folder is not None:
         # Several nodes may share the folder: none overwrites what another one wrote.
-        with suppress(OSError), (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file:
+        with (
+            suppress(OSError),
+            (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file,
+        ):
             file.write(text)
     frames = OUR_FRAME.findall(text)
     where = ":".join(frames[-1]) if frames else "outside of fp8verify"

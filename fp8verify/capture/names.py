@@ -11,9 +11,13 @@ REPORT = "report.json"
 LOGS = "log*.txt"  # and those of other nodes, and of ranks whose output went to files
 META_SUFFIX = ".meta.json"
 METAS = f"rank*{META_SUFFIX}"
-CLAIM = "capture.meta.json"  # whose capture it is, where several nodes may write into it
+CLAIM = (
+    "capture.meta.json"  # whose capture it is, where several nodes may write into it
+)
 LAYERS = "layers"  # a folder: traces of the eager steps that name layers
 NUMERICS_SUFFIX = ".numerics.json"  # scales and measured tensors of a rank
 NUMERICS = f"rank*{NUMERICS_SUFFIX}"
-SERIES_SUFFIX = ".numerics.jsonl"  # and of each step that `run --numerics-every` measured
+SERIES_SUFFIX = (
+    ".numerics.jsonl"  # and of each step that `run --numerics-every` measured
+)
 BOOTS = ".boot-*"  # of a run that is not over, or of `fp8verify env`

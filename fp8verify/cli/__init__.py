@@ -12,7 +12,9 @@ from fp8verify.version import __version__
 
 def main() -> None:
     """Run the command line; the only place that catches errors."""
-    if sys.argv[1:] == ["--version"]:  # scripts ask often, and click takes most of the time
+    if sys.argv[1:] == [
+        "--version"
+    ]:  # scripts ask often, and click takes most of the time
         print(f"fp8verify, version {__version__}")
         return
     if sys.argv[1:2] == ["run"]:
@@ -29,7 +31,9 @@ def main() -> None:
     except Fp8VerifyError as error:
         _tell(error)
         sys.exit(error.exit_code)
-    except OSError as error:  # as pathlib raises of a folder that may not be looked into
+    except (
+        OSError
+    ) as error:  # as pathlib raises of a folder that may not be looked into
         found = _of_the_system(error)
         _tell(found)
         sys.exit(found.exit_code)
@@ -42,7 +46,9 @@ def main() -> None:
 def _of_the_system(error: OSError) -> InputError:
     """Say what a path, or the disk, did to a command that did not foresee it."""
     if error.filename is None and isinstance(error, FileNotFoundError):
-        return InputError("The current folder was removed.", "Change into one that is there.")
+        return InputError(
+            "The current folder was removed.", "Change into one that is there."
+        )
     what = f"{error.filename}: " if error.filename else ""
     hint = "Check the path, and this user's right to it."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

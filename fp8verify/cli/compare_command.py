@@ -7,16 +7,28 @@ from typing import Any
 
 import click
 
-from fp8verify.cli.options import PLACE, FiniteFloat, ResultOptions, flag, result_options, valued
+from fp8verify.cli.options import (
+    PLACE,
+    FiniteFloat,
+    ResultOptions,
+    flag,
+    result_options,
+    valued,
+)
 from fp8verify.report import COMPARISON_FORMS, TABLE_FORMS
 
 
 @click.command("compare")
 @click.argument("baseline", metavar="BASELINE", type=PLACE)
 @click.argument("candidate", metavar="CANDIDATE", type=PLACE)
-@click.option("--baseline-log", metavar="FILE", type=PLACE, help="The baseline's log, for losses.")
 @click.option(
-    "--candidate-log", metavar="FILE", type=PLACE, help="The candidate's log, for losses."
+    "--baseline-log", metavar="FILE", type=PLACE, help="The baseline's log, for losses."
+)
+@click.option(
+    "--candidate-log",
+    metavar="FILE",
+    type=PLACE,
+    help="The candidate's log, for losses.",
 )
 @valued(
     "--min-speedup F",

@@ -13,7 +13,14 @@ from typing import Any
 
 import click
 
-from fp8verify.cli.options import FiniteFloat, emit, flag, form_option, output_option, valued
+from fp8verify.cli.options import (
+    FiniteFloat,
+    emit,
+    flag,
+    form_option,
+    output_option,
+    valued,
+)
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight import RECIPES, doctor
 from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, to_text
@@ -68,7 +75,9 @@ from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, 
     default=False,
     help="Fail if no GPU is found. By default a missing GPU does not change the exit code.",
 )
-@flag("--strict", text="Also exit with 1 for warnings, and if a file was not recognized.")
+@flag(
+    "--strict", text="Also exit with 1 for warnings, and if a file was not recognized."
+)
 @form_option(FORMS, "github prints workflow commands with file and line.", "text")
 @output_option("Write the report to a file instead of standard output.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
@@ -107,7 +116,9 @@ def doctor_command(
     emit(FORMS[form](report), output)
     named = [check.file for check in report.not_checked if check.file is not None]
     unread = any(not file.endswith(".py") for file in named)
-    sys.exit(report.exit_code or int(strict and (report.status is Status.WARN or unread)))
+    sys.exit(
+        report.exit_code or int(strict and (report.status is Status.WARN or unread))
+    )
 
 
 def check_each(files: Sequence[str]) -> int:

@@ -42,7 +42,8 @@ def explain_command(names: tuple[str, ...], form: str) -> None:
     """
     if not names:
         raise UsageError(
-            "no kernel name or finding code given", "Pass names, or - to read them from stdin."
+            "no kernel name or finding code given",
+            "Pass names, or - to read them from stdin.",
         )
     if form == "json":
         for name in _names(names):
@@ -100,7 +101,9 @@ def _as_text(name: str) -> str:
         lines = [printable(cause.text), f"  a cause:  {doubt}{known.cause}"]
         lines += [f"  next:     {known.remedy}", f"  evidence: {known.evidence}"]
         if known.check:
-            lines.append(f"  doctor:   fp8verify doctor checks for it beforehand ({known.check})")
+            lines.append(
+                f"  doctor:   fp8verify doctor checks for it beforehand ({known.check})"
+            )
         return "\n".join(lines)
     found = decode(name)
     said = f"  {found.role.value}, {found.precision.value}: {found.reason}"
@@ -122,7 +125,11 @@ def _as_plain(page: str) -> str:
     """Return Markdown as text of the terminal's width."""
     page = re.sub(r"(?m)^\*(.*)\*$|^#+ |`", r"\1", page)
     page = re.sub(r"\[([^\]]{1,200})\]\([^)]{1,200}\)", r"\1", page)
-    return re.sub(r"(?m)^(?:- |  → )?\S.*(?:\n(?!- |  →).+)*", lambda item: _wrapped(item[0]), page)
+    return re.sub(
+        r"(?m)^(?:- |  → )?\S.*(?:\n(?!- |  →).+)*",
+        lambda item: _wrapped(item[0]),
+        page,
+    )
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -36,7 +36,9 @@ MORE = ("env", "prove")
 _HOMES = {"table": "compare", "annotate": "inspect", "env": "run"}
 NEVER_SET = frozenset({"help", "version"})
 FRAMEWORKS = "frameworks"  # the table of settings that is no option
-HUGE = 10**18  # above what any option takes, and far below what Python refuses to write as text
+HUGE = (
+    10**18
+)  # above what any option takes, and far below what Python refuses to write as text
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
@@ -60,7 +62,9 @@ class _Commands(click.Group):
         """Import a command; a variable sets each option: --min-share is FP8VERIFY_MIN_SHARE."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"fp8verify.cli.{_HOMES.get(cmd_name, cmd_name)}_command")
+        module = importlib.import_module(
+            f"fp8verify.cli.{_HOMES.get(cmd_name, cmd_name)}_command"
+        )
         command: click.Command = getattr(module, f"{cmd_name}_command")
         for name, option in options_of(command).items():
             option.envvar = "FP8VERIFY_" + name.upper().replace("-", "_")
@@ -83,7 +87,9 @@ class _Commands(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        from difflib import get_close_matches  # only a wrong command is worth its import
+        from difflib import (
+            get_close_matches,
+        )  # only a wrong command is worth its import
 
         close = get_close_matches(name, COMMANDS, n=1)
         meant = f" Did you mean {close[0]!r}?" if close else ""
@@ -91,10 +97,16 @@ class _Commands(click.Group):
             meant = f" Did you mean `fp8verify inspect {name}`?"
         raise click.UsageError(f"No such command {name!r}.{meant}", ctx)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
         for title, is_more in (("Commands", False), ("More", True)):
             with formatter.section(title):
-                formatter.write_dl([row for row in COMMANDS.items() if (row[0] in MORE) == is_more])
+                formatter.write_dl(
+                    [row for row in COMMANDS.items() if (row[0] in MORE) == is_more]
+                )
 
 
 @contextmanager
@@ -108,7 +120,9 @@ def _usage_errors_of_ours() -> Iterator[None]:
         message = " ".join(f"{error.format_message()}{_place_of(error)}".split())
         fact, _, meant = message.partition(" Did you mean ")
         hint = f"{error.ctx.command_path if error.ctx else 'fp8verify'} --help lists its options."
-        raise UsageError(fact, f"Did you mean {meant} {hint}" if meant else hint) from None
+        raise UsageError(
+            fact, f"Did you mean {meant} {hint}" if meant else hint
+        ) from None
 
 
 def _place_of(error: click.UsageError) -> str:
@@ -185,10 +199,15 @@ def _refuse_unknown_key(file: SettingsFile) -> None:
         from difflib import get_close_matches  # only a slip is worth its import
 
         near = get_close_matches(key, known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Options are: {', '.join(sorted(known))}."
+        if near:
+            hint = f"Did you mean {near[0]}?"
+        else:
+            hint = f"Options are: {', '.join(sorted(known))}."
         if key == "tool":
             hint = "In fp8verify.toml the options are at the top level, without [tool.fp8verify]."
-        raise UsageError(f"{file.path} sets {key[:80]!r}, which is not an option.", hint)
+        raise UsageError(
+            f"{file.path} sets {key[:80]!r}, which is not an option.", hint
+        )
 
 
 def _as_typed(file: SettingsFile, name: str, option: click.Option) -> Any:
@@ -203,10 +222,13 @@ def _as_typed(file: SettingsFile, name: str, option: click.Option) -> Any:
     items = value if isinstance(value, list) else [value]
     # To Python True is a number too, and a huge one cannot be written as text.
     if not option.is_flag and all(
-        type(item) in (str, float) or (type(item) is int and abs(item) < HUGE) for item in items
+        type(item) in (str, float) or (type(item) is int and abs(item) < HUGE)
+        for item in items
     ):
         words = [str(item) for item in items]
         return words if option.multiple else ",".join(words)
     wanted = "true or false" if option.is_flag else "text or a number below 10^18"
-    hint = f"Write {name} = " + ("true." if option.is_flag else '"…", as on the command line.')
+    hint = f"Write {name} = " + (
+        "true." if option.is_flag else '"…", as on the command line.'
+    )
     raise UsageError(f"{file.path}: the value of {name} is not {wanted}.", hint)

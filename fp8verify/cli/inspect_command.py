@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.cli.options import FILE, PLACE, ReportOptions, flag, report_options, valued
+from fp8verify.cli.options import (
+    FILE,
+    PLACE,
+    ReportOptions,
+    flag,
+    report_options,
+    valued,
+)
 from fp8verify.errors import InputError, requires
 
 if TYPE_CHECKING:
@@ -37,7 +44,8 @@ if TYPE_CHECKING:
     text="Read the ranks' traces on the Dask cluster of this scheduler (tcp://host:8786).",
 )
 @flag(
-    "--breakdown", text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis)."
+    "--breakdown",
+    text="Add idle, compute and overlap times of each rank (HolisticTraceAnalysis).",
 )
 @report_options
 def inspect_command(
@@ -119,8 +127,11 @@ def annotate_command(trace: str, output: Path) -> None:
     files = find_traces(trace)
     if len({file.path for file in files}) > 1:
         raise InputError(
-            f"{trace} holds {len(files)} traces.", f"Name one of them, such as {files[0].path}."
+            f"{trace} holds {len(files)} traces.",
+            f"Name one of them, such as {files[0].path}.",
         )
     counts = annotate(Path(trace) if Path(trace).is_file() else files[0].path, output)
     shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    click.echo(f"{output}: {sum(counts.values())} GEMM kernels labeled{shown and f' ({shown})'}")
+    click.echo(
+        f"{output}: {sum(counts.values())} GEMM kernels labeled{shown and f' ({shown})'}"
+    )

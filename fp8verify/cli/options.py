@@ -88,10 +88,14 @@ def valued(name: str, *parameter: str, text: str, **more: Any) -> Callable[[Any]
         more: other arguments of `click.option`.
     """
     option, _, metavar = name.partition(" ")
-    return click.option(option, *parameter, metavar=metavar, help=text, cls=_Valued, **more)
+    return click.option(
+        option, *parameter, metavar=metavar, help=text, cls=_Valued, **more
+    )
 
 
-def form_option(forms: Collection[str], text: str, default: str | None = None) -> Callable[[C], C]:
+def form_option(
+    forms: Collection[str], text: str, default: str | None = None
+) -> Callable[[C], C]:
     """Return --format; `text` is its help. Without a default the file's suffix says the form."""
     return click.option(
         "--format",
@@ -111,7 +115,9 @@ def output_option(text: str, metavar: str | None = None) -> Callable[[C], C]:
 def result_options(forms: Collection[str], verbose: str) -> Callable[[C], C]:
     """Return --format, -o and -v; `verbose` says what the last one shows."""
     return added(
-        form_option(forms, "Format of the result.  [default: by the suffix of -o; else text]"),
+        form_option(
+            forms, "Format of the result.  [default: by the suffix of -o; else text]"
+        ),
         output_option("Write the result to a file instead of standard output."),
         flag("-v", "--verbose", text=verbose),
     )
@@ -160,7 +166,10 @@ attach_options = added(
         text="Have cuBLASLt log its products in each window: the library's own word for the types "
         "of each GEMM that it computes. Other kernels (CUTLASS, Triton) are not in its log.",
     ),
-    flag("--no-shapes", text="Do not record operator shapes: windows need less memory and time."),
+    flag(
+        "--no-shapes",
+        text="Do not record operator shapes: windows need less memory and time.",
+    ),
     flag(
         "--debug",
         text="Write what the agent did, with tracebacks, into the capture: debug.*.log. "
@@ -255,7 +264,11 @@ class ResultOptions(NamedTuple):
         return cls(form or _form_of(others[0], forms), *others)
 
     def write(
-        self, found: Rendered, whole: str = "", stream: TextIO | None = None, page: str = ""
+        self,
+        found: Rendered,
+        whole: str = "",
+        stream: TextIO | None = None,
+        page: str = "",
     ) -> None:
         """Render a result and write it whole.
 
@@ -317,7 +330,9 @@ class ReportOptions(NamedTuple):
         """Take these options out of a command's parameters."""
         is_default = given["form"] is None and given["output"] is None
         shown = ResultOptions.take(given, REPORT_FORMS)
-        return cls(shown, is_default, **{name: given.pop(name) for name in cls._fields[2:]})
+        return cls(
+            shown, is_default, **{name: given.pop(name) for name in cls._fields[2:]}
+        )
 
     @property
     def policy(self) -> Policy:
@@ -332,7 +347,9 @@ class ReportOptions(NamedTuple):
         if self.baseline is not None:
             from fp8verify.verdict.gates import gated, regressions
 
-            report = gated(report, regressions(report, self.baseline, self.tolerance), gate=gate)
+            report = gated(
+                report, regressions(report, self.baseline, self.tolerance), gate=gate
+            )
         if self.require_format is not None:
             from fp8verify.verdict.gates import gated, other_formats
 
@@ -358,7 +375,10 @@ class ReportOptions(NamedTuple):
             if can_be_baseline(report):
                 write_baseline(report, self.save_baseline)
             else:
-                click.echo(f"no baseline was saved: the run is {report.verdict.value}", err=True)
+                click.echo(
+                    f"no baseline was saved: the run is {report.verdict.value}",
+                    err=True,
+                )
 
 
 def _parse_share(
@@ -389,8 +409,12 @@ report_options = added(
         "Format of the report; github also appends to the job's summary.  "
         "[default: by the suffix of -o: .html .json .md .csv .xml; else text]",
     ),
-    output_option("Write the report to a file instead of standard output (run: standard error)."),
-    valued("--name NAME", text="Name of the run in the report.  [default: folder or file]"),
+    output_option(
+        "Write the report to a file instead of standard output (run: standard error)."
+    ),
+    valued(
+        "--name NAME", text="Name of the run in the report.  [default: folder or file]"
+    ),
     valued(
         "--min-share F",
         callback=_parse_share,

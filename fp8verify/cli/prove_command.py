@@ -27,7 +27,10 @@ from fp8verify.errors import UsageError
     type=click.IntRange(0, 10**9),
     text="Launches to skip first, such as the warm-up.",
 )
-@valued("--kernels REGEX", text="Measure the kernels whose names match; '' measures every kernel.")
+@valued(
+    "--kernels REGEX",
+    text="Measure the kernels whose names match; '' measures every kernel.",
+)
 @form_option(("text", "json"), "Format of the result.", "text")
 @output_option("Write the result to a file instead of standard output.", "FILE")
 def prove_command(
@@ -47,7 +50,9 @@ def prove_command(
     fp8verify prove --launches 40 --skip 200 --format json -o proof.json -- torchrun train.py
     """
     if not arguments:
-        raise UsageError("no command given", "Write it after --: fp8verify prove -- python x.py")
+        raise UsageError(
+            "no command given", "Write it after --: fp8verify prove -- python x.py"
+        )
     from fp8verify import prove
     from fp8verify.prove import ncu
 

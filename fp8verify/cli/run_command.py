@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _NO_REPORT = 3  # as where the evidence cannot decide
 _INTERRUPTED = 128 + signal.SIGINT
 _WINDOW = r"[0-9]{1,9}-[0-9]{1,9}"
-_WINDOWS = rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
+_WINDOWS = (
+    rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
+)
 _GROUPS = {
     "Record": "module steps after_seconds ranks trace_dir layers blas_log numerics numerics_every",
     "Watch": "every window metrics on_change stop_on",
@@ -56,7 +58,10 @@ class RunCommand(click.Command):
             if isinstance(command, (tuple, list)):
                 ours = args[: len(args) - len(command)]
                 if ours[-1:] != ["--"]:  # the first one is ours, wherever it is
-                    args = [*ours, *self._behind(ctx, command, has_steps=_has_steps(given))]
+                    args = [
+                        *ours,
+                        *self._behind(ctx, command, has_steps=_has_steps(given)),
+                    ]
         return super().parse_args(ctx, args)
 
     def _behind(
@@ -66,11 +71,15 @@ class RunCommand(click.Command):
         script, words, rest = split_command(command)
         steps, words = (None, words) if has_steps else take_steps(words)
         if steps is not None:
-            click.echo(f"fp8verify: takes --steps {steps} from behind the script", err=True)
+            click.echo(
+                f"fp8verify: takes --steps {steps} from behind the script", err=True
+            )
             yield from ("--steps", steps)
         options = (one for one in self.get_params(ctx) if isinstance(one, click.Option))
         known = {name for option in options for name in option.opts}
-        left = [word.partition("=")[0] for word in words if word.partition("=")[0] in known]
+        left = [
+            word.partition("=")[0] for word in words if word.partition("=")[0] in known
+        ]
         if left:
             click.echo(
                 f"fp8verify: left to the script: {', '.join(dict.fromkeys(left))} "
@@ -79,7 +88,9 @@ class RunCommand(click.Command):
             )
         yield from (*script, *words, *rest)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """Write the options by what they are for."""
         rows = {
             param.name or "": row
@@ -134,7 +145,9 @@ def _parse_verdicts(
     return names
 
 
-@click.command("run", cls=RunCommand, context_settings={"allow_interspersed_args": False})
+@click.command(
+    "run", cls=RunCommand, context_settings={"allow_interspersed_args": False}
+)
 @attach_options
 @flag(
     "--numerics",
@@ -188,11 +201,16 @@ def _parse_verdicts(
     show_default=True,
     text="End a window after S seconds, at the end of a step; 0: no limit.",
 )
-@valued("--python PATH", text="Python for SCRIPT.py and -m.  [default: the active environment's]")
+@valued(
+    "--python PATH",
+    text="Python for SCRIPT.py and -m.  [default: the active environment's]",
+)
 @click.option("-m", "module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @report_options
 @click.help_option("-h", "--help")
-@click.argument("command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", type=PLACE)
+@click.argument(
+    "command_line", nargs=-1, required=True, metavar="SCRIPT.py [ARGS…]", type=PLACE
+)
 def run_command(
     command_line: tuple[str, ...],
     module: bool,
@@ -230,7 +248,9 @@ def run_command(
     options = ReportOptions.take(given)
     words = (["-m"] if module else []) + list(command_line)
     if every is None:
-        _need_every(window=window, metrics=metrics, on_change=on_change, stop_on=stop_on)
+        _need_every(
+            window=window, metrics=metrics, on_change=on_change, stop_on=stop_on
+        )
         _settle_window(given)
     settings = read_settings(every=every, window=window, **given)
     _check_output(options.shown.output)
@@ -238,12 +258,16 @@ def run_command(
     if every is not None:
         sinks = [open_sink(what) for what in metrics]
         watch = RunWatch(settings, options.policy, sinks, on_change, stop_on)
-    reports = WindowReports(settings, options.policy, prints=options.shown.output is None)
+    reports = WindowReports(
+        settings, options.policy, prints=options.shown.output is None
+    )
     result = run_training(words, settings, watch or reports)
     if not result.last:  # the report is for the one that ends last
         _exit(result, result.exit_code)
     _let_interrupts_leave(result)
-    with training_comes_first(result, debug=given["debug"], exit_zero=options.exit_zero):
+    with training_comes_first(
+        result, debug=given["debug"], exit_zero=options.exit_zero
+    ):
         # Only now: the analysis would make every run start a tenth of a second later.
         from fp8verify.cli.run_report import report_run
 
@@ -257,7 +281,8 @@ def _settle_window(given: dict[str, Any]) -> None:
 
     `--steps N` with a time is a number of steps, and no window.
     """
-    steps, after_seconds = given["steps"], given["after_seconds"]
+    steps = given["steps"]
+    after_seconds = given["after_seconds"]
     if steps is None or after_seconds is None or steps.isdecimal():
         return
     if not _is_on_the_line("after_seconds"):
@@ -276,7 +301,9 @@ def _need_every(**given: object) -> None:
         # A settings file may serve runs of both kinds.
         if value and _is_on_the_line(name):
             wanted = "--" + name.replace("_", "-")
-            raise UsageError(f"{wanted} needs --every.", f"Such as --every 1000 {wanted} ….")
+            raise UsageError(
+                f"{wanted} needs --every.", f"Such as --every 1000 {wanted} …."
+            )
 
 
 def _is_on_the_line(name: str) -> bool:
@@ -290,7 +317,9 @@ def _check_output(path: Path | None) -> None:
     Raises:
         UsageError: its folder does not exist, or may not be written.
     """
-    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+    if path is not None and not os.access(
+        path if path.exists() else path.parent, os.W_OK
+    ):
         with writing("the report", path):
             raise OSError("it may not be written, or its folder does not exist")
 
@@ -329,7 +358,9 @@ def training_comes_first(
 def _exit(result: RunResult, code: int) -> NoReturn:
     """Exit as the script did, if its exit code is kept."""
     if result.signal is not None and code == result.exit_code:
-        from fp8verify.record.signals import end_by  # needs Linux, as the command says itself
+        from fp8verify.record.signals import (
+            end_by,
+        )  # needs Linux, as the command says itself
 
         end_by(result.signal)
     sys.exit(code)
@@ -345,8 +376,12 @@ def _let_interrupts_leave(result: RunResult) -> None:
 
     def leave(*_: object) -> None:
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
-        atexit.register(_ignore_interrupts)  # at its end Python would give the signal back
-        click.echo(f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True)
+        atexit.register(
+            _ignore_interrupts
+        )  # at its end Python would give the signal back
+        click.echo(
+            f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True
+        )
         sys.exit(code)
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

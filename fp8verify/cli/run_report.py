@@ -50,22 +50,35 @@ def report_run(
     notes = (*failed, *guess, *result.notes)
     if watch is not None:
         notes = (*notes, *watch.notes)
-    source = watch.worst if watch is not None and watch.worst is not None else result.capture
+    if watch is not None and watch.worst is not None:
+        source = watch.worst
+    else:
+        source = result.capture
     log = result.capture / LOG  # which a window that was kept has not
     is_apart = source != result.capture and log.is_file()
     is_ours = result.capture.name.startswith(CAPTURE)
-    name = options.name or (script_name(words) if is_ours else "") or result.capture.name
+    name = (
+        options.name or (script_name(words) if is_ours else "") or result.capture.name
+    )
     report = inspect(
-        source, log=log if is_apart else None, name=name, policy=options.policy, run_notes=notes
+        source,
+        log=log if is_apart else None,
+        name=name,
+        policy=options.policy,
+        run_notes=notes,
     )
     report = explain_missing(report, words)
     report = _with_failure(report, result)
     report = options.gated(report)
     if is_for_other_ranks(result, ranks):
-        report = replace(report, exit_code=0, exit_reason="the verdict is for other ranks")
+        report = replace(
+            report, exit_code=0, exit_reason="the verdict is for other ranks"
+        )
     # A run that we asked to stop did not fail.
     is_stopped = watch is not None and watch.stopped
-    report = replace(report, training_exit_code=None if is_stopped else result.exit_code)
+    report = replace(
+        report, training_exit_code=None if is_stopped else result.exit_code
+    )
     with suppress(OSError):
         keep_report(source, report.to_json())
     page = result.capture / PAGE
@@ -79,9 +92,15 @@ def report_run(
         emit(own_line(), None, stream)
     whole = os.path.relpath(page) if options.is_default and page.is_file() else ""
     kept = len(list(result.capture.parent.glob(f"{CAPTURE}*"))) if is_ours else 0
-    if kept >= MANY_CAPTURES and not options.shown.quiet and options.shown.output is None:
+    if (
+        kept >= MANY_CAPTURES
+        and not options.shown.quiet
+        and options.shown.output is None
+    ):
         place = os.path.relpath(result.capture.parent / CAPTURE)
-        say(f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*")
+        say(
+            f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*"
+        )
     options.write(report, whole or again, stream, whole)
     return report.training_exit_code or report.exit_code
 
@@ -99,7 +118,11 @@ def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:
 
     if result.ranks and not any_recorded(result.ranks):
         return True
-    return bool(metas) and not any_recorded(metas) and any_recorded(range(min(_MAX_WORLD, size)))
+    return (
+        bool(metas)
+        and not any_recorded(metas)
+        and any_recorded(range(min(_MAX_WORLD, size)))
+    )
 
 
 def _with_failure(report: Report, result: RunResult) -> Report:
@@ -112,13 +135,19 @@ def _with_failure(report: Report, result: RunResult) -> Report:
     # A shell may have ignored the exit code of a script that took no step.
     if result.exit_code == 0 and (last is None or seen):
         return report
-    ended, error = _ended(result), f": {last}" if last else ""
+    ended = _ended(result)
+    error = f": {last}" if last else ""
     if seen:
         # A process that was killed could not write down its last steps.
         known = any(meta.ended and meta.steps_seen == seen for meta in metas)
         place = "" if known else "at or "
         own = finding(
-            "window-not-complete", "failed", ended=ended, place=place, seen=seen, error=error
+            "window-not-complete",
+            "failed",
+            ended=ended,
+            place=place,
+            seen=seen,
+            error=error,
         )
     else:
         own = finding("no-training-step", "failed", ended=ended, error=error)

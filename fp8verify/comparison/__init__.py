@@ -80,7 +80,9 @@ def compare_reports(
     work = ratio if ratio is not None and speed.differs(ratio) else 1.0
     memory = measure.pair_memory(baseline, candidate)
     fast = speed.measure_speed(before, after, work)
-    same = fast.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
+    same = (
+        fast.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
+    )
     is_slow = fast.outcome is Outcome.SLOWER or same
     slow = speed.why_not_faster(before, after, work) if is_slow else ()
     return Comparison(
@@ -112,7 +114,8 @@ def compare_reports(
 
 def _obstacle(before: Measured, after: Measured) -> str | None:
     """Return why the runs cannot be compared, None if they can."""
-    ours, theirs = measure.sizes(before), measure.sizes(after)
+    ours = measure.sizes(before)
+    theirs = measure.sizes(after)
     if ours and theirs and not ours & theirs:
         return "the runs have no layer size in common: they train different models"
     if before.work and after.work:
@@ -128,7 +131,8 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
 
 
 def _side(report: Report, side: Measured) -> Side:
-    rank, times = side.ranks[0], asdict(side.times)
+    rank = side.ranks[0]
+    times = asdict(side.times)
     figures = {name: value for name, value in times.items() if name.endswith("_us")}
     return Side(
         name=report.name,
@@ -168,7 +172,8 @@ def _run_notes(
     fewest = min(before.times.count, after.times.count)
     if after.measured in ("gpu", "cpu") and fewest >= speed.LEAST_STEPS:
         yield "step times were measured under the profiler, which slows the CPU"
-    ours, theirs = measure.sizes(before), measure.sizes(after)
+    ours = measure.sizes(before)
+    theirs = measure.sizes(after)
     if ours and theirs and ours != theirs:
         yield f"{len(ours ^ theirs)} layer sizes occur in only one run"
     if not (before.work and after.work):
@@ -180,7 +185,9 @@ def _run_notes(
 
 def memory_notes(memory: MemoryPair | None) -> list[str]:
     """Say why the fullest rank needs more memory."""
-    if not memory or memory.candidate_allocated <= memory.baseline_allocated * (1 + _SAME_MEMORY):
+    if not memory or memory.candidate_allocated <= memory.baseline_allocated * (
+        1 + _SAME_MEMORY
+    ):
         return []
     return [f"memory: {line}" for line in memory.why]
 
@@ -258,14 +265,25 @@ def apply_gate(
     """
     if found.outcome is Outcome.NOT_COMPARABLE:
         return found
-    unmet = [*_loss_apart(found.loss, *max_loss_gap)] if max_loss_gap is not None else []
-    if min_speedup is not None and (found.speedup is None or found.speedup < min_speedup):
+    if max_loss_gap is not None:
+        unmet = [*_loss_apart(found.loss, *max_loss_gap)]
+    else:
+        unmet = []
+    if min_speedup is not None and (
+        found.speedup is None or found.speedup < min_speedup
+    ):
         reached = "unknown" if found.speedup is None else f"{found.speedup:.3f}x"
-        unmet.insert(0, finding("speedup-below-minimum", reached=reached, least=min_speedup))
-    return replace(found, exit_code=_FAILED, findings=(*unmet, *found.findings)) if unmet else found
+        unmet.insert(
+            0, finding("speedup-below-minimum", reached=reached, least=min_speedup)
+        )
+    if unmet:
+        return replace(found, exit_code=_FAILED, findings=(*unmet, *found.findings))
+    return found
 
 
-def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[Finding]:
+def _loss_apart(
+    loss: LossPair | None, most: float, relative: bool
+) -> Iterator[Finding]:
     if loss is None:
         yield finding("loss-gap-unknown")
         return
@@ -273,9 +291,14 @@ def _loss_apart(loss: LossPair | None, most: float, relative: bool) -> Iterator[
     said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
     broken = loss.first_bad_step is not None and loss.first_bad_run != "both"
     if broken:
-        said = f"{said}, and infinite or NaN in one run from step {loss.first_bad_step} on"
+        said = (
+            f"{said}, and infinite or NaN in one run from step {loss.first_bad_step} on"
+        )
     if broken or gap is None or gap > most:
-        limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %" if relative else f"{most:g}"
+        if relative:
+            limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %"
+        else:
+            limit = f"{most:g}"
         yield finding("loss-gap-too-large", gap=said, most=limit)
 
 
@@ -323,7 +346,10 @@ def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
     given: list[Run] = []
     for run in runs:
         given += [run] if isinstance(run, str | Path | Report) else run
-    reports = [run if isinstance(run, Report) else inspect(run, workers=workers) for run in given]
+    reports = [
+        run if isinstance(run, Report) else inspect(run, workers=workers)
+        for run in given
+    ]
     rows = tuple(map(_row, _named_apart(given, reports)))
     return RunTable(
         schema_version=TABLE_SCHEMA_VERSION,
@@ -337,7 +363,8 @@ def _row(report: Report) -> RunRow:
     """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
     rank = next(filter(measure.is_known, report.ranks), None)
     found = payoff(report)
-    gemm, severities = report.gemm, [one.severity for one in report.findings]
+    gemm = report.gemm
+    severities = [one.severity for one in report.findings]
     gemm_us = sum(gemm.time_us.values())
     flops = gemm.flops if gemm.flops_coverage >= 1 and gemm_us else None
     each_us = sum(rank.gemm.time_us.values()) / measure.steps_of(rank) if rank else None
@@ -356,7 +383,9 @@ def _row(report: Report) -> RunRow:
         step_us=measure.profiled_step_us(rank) if rank else None,
         gemm_us_per_step=each_us and round(each_us, 3),
         tflops=round(sum(flops.values()) / gemm_us / 1e6, 1) if flops else None,
-        casts_share_of_gpu_time=rank.tax.share_of_gpu_time if rank and rank.tax else None,
+        casts_share_of_gpu_time=rank.tax.share_of_gpu_time
+        if rank and rank.tax
+        else None,
         speedup_estimate=found and found.speedup,
         errors=severities.count(Severity.ERROR),
         warnings=severities.count(Severity.WARNING),

@@ -35,14 +35,17 @@ _STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
 Points = Mapping[int, float]
 
 
-def pair_losses(baseline: LossSeries | None, candidate: LossSeries | None) -> LossPair | str:
+def pair_losses(
+    baseline: LossSeries | None, candidate: LossSeries | None
+) -> LossPair | str:
     """Compare two series at their common steps; or return why not, "" if there is none."""
     if baseline is None or candidate is None:
         known = "baseline" if baseline else "candidate" if candidate else ""
         return known and f"only the log of the {known} has losses"
     if apart := _why_apart(baseline, candidate):
         return f"the losses are not compared: {apart}"
-    before, after = baseline.points, candidate.points
+    before = baseline.points
+    after = candidate.points
     common = sorted(before.keys() & after.keys())
     if not common:
         return "the logs' losses have no step in common"
@@ -133,8 +136,10 @@ def _trend(relative: Sequence[float]) -> str:
     third = len(relative) // 3
     if third < _LEAST_STEPS // 2:
         return "unknown"
-    first, last = relative[:third], relative[-third:]
-    ours, theirs = abs(median(first)), abs(median(last))
+    first = relative[:third]
+    last = relative[-third:]
+    ours = abs(median(first))
+    theirs = abs(median(last))
     noise = _scatter(first) + _scatter(last)
     if theirs > _GROWTH * ours + noise:
         return "growing"
@@ -147,19 +152,24 @@ def _scatter(values: Sequence[float]) -> float:
     return 3 * median(moves) / math.sqrt(len(values)) if moves else 0.0
 
 
-def _diverged(steps: Sequence[int], relative: Sequence[float], digit: float) -> int | None:
+def _diverged(
+    steps: Sequence[int], relative: Sequence[float], digit: float
+) -> int | None:
     """Return the first step from which on the gap is above 5%, if that is significant."""
     rolling = [
         median(relative[max(0, place - _ROLLING // 2) : place + _ROLLING // 2 + 1])
         for place in range(len(relative))
     ]
     at = next((n for n in range(len(rolling), 0, -1) if rolling[n - 1] <= MOST_GAP), 0)
-    last, earlier = relative[at:], relative[:at]
+    last = relative[at:]
+    earlier = relative[:at]
     if len(last) < _LEAST_STEPS or _is_noise(last, digit):
         return None
     size = min(len(last), len(earlier)) or 1
     before = (abs(median(earlier[n : n + size])) for n in range(0, len(earlier), size))
-    return steps[at] if median(last) > _GROWTH * max(before, default=0.0) else None
+    if median(last) > _GROWTH * max(before, default=0.0):
+        return steps[at]
+    return None
 
 
 def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
@@ -168,7 +178,10 @@ def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
     some = losses[:: 1 + len(losses) // 512]
     places = (Decimal(repr(loss)).as_tuple().exponent for loss in some)
     last = min((place for place in places if isinstance(place, int)), default=0)
-    usual = median(abs(before[step]) for step in steps[len(steps) // 2 :]) if steps else 0.0
+    if steps:
+        usual = median(abs(before[step]) for step in steps[len(steps) // 2 :])
+    else:
+        usual = 0.0
     # Differences of printed numbers are rounded, too.
     return 1.001 * 10.0**last / usual if usual else 0.0
 
@@ -177,7 +190,11 @@ def _first_bad(
     before: Points, after: Points, steps: Sequence[int]
 ) -> tuple[int | None, str | None]:
     """Return the first step whose loss is not finite in one run only, else in both, and the run."""
-    runs = {(True, False): "candidate", (False, True): "baseline", (False, False): "both"}
+    runs = {
+        (True, False): "candidate",
+        (False, True): "baseline",
+        (False, False): "both",
+    }
     usable = ((step, (_usable(before[step]), _usable(after[step]))) for step in steps)
     bad = [(step, runs[which]) for step, which in usable if which in runs]
     return min(bad, key=lambda found: found[1] == "both", default=(None, None))
@@ -194,7 +211,9 @@ def _curve(
     return tuple(
         (step, _finite(before[step]), _finite(after[step]))
         for place, step in enumerate(steps)
-        if place % every == 0 or step == steps[-1] or shown & set(steps[place - 1 : place + 2])
+        if place % every == 0
+        or step == steps[-1]
+        or shown & set(steps[place - 1 : place + 2])
     )
 
 
@@ -210,7 +229,9 @@ def _short(value: float) -> float:
 def loss_findings(loss: LossPair) -> Iterator[Finding]:
     """Yield what the gap of two losses calls for."""
     if loss.first_bad_run == "candidate":
-        yield finding("nan-or-inf", "compared", where=loss.place_of(loss.first_bad_step))
+        yield finding(
+            "nan-or-inf", "compared", where=loss.place_of(loss.first_bad_step)
+        )
     gap = loss.relative_gap or 0.0
     if loss.diverged_step is not None:
         since = loss.diverged_step - loss.first_step

@@ -26,8 +26,12 @@ from fp8verify.report.tables import layer_us, precisions
 from fp8verify.terms import CERTAIN_LEGS, Leg
 from fp8verify.text import join_windows
 
-GEMM, CASTS, ATTENTION = "GEMM", "casts and scales", "attention"
-NETWORK, REST, IDLE = "exposed communication", "other kernels", "GPU idle or copying"
+GEMM = "GEMM"
+CASTS = "casts and scales"
+ATTENTION = "attention"
+NETWORK = "exposed communication"
+REST = "other kernels"
+IDLE = "GPU idle or copying"
 # Steps of a log that the profiler or its warm-up may have slowed down stand this near to a window.
 _NEAR = 3
 _LEAST = 3
@@ -113,7 +117,9 @@ def profiled_step_us(rank: RankReport) -> float | None:
     return round(times.mean_us, 3) if times else None
 
 
-def _measure(ranks: Sequence[RankReport], source: str, times: StepStatistics) -> Measured:
+def _measure(
+    ranks: Sequence[RankReport], source: str, times: StepStatistics
+) -> Measured:
     """Measure ranks of one run by these step times."""
     budgets = [_budget(rank, times.mean_us) for rank in ranks]
     work = [_work(rank) for rank in ranks]
@@ -149,9 +155,15 @@ def _outside(ranks: Sequence[RankReport]) -> StepStatistics | None:
     return max(filter(None, known), key=lambda times: times.mean_us, default=None)
 
 
-def _logged(ranks: Sequence[RankReport], logged: Mapping[int, float]) -> StepStatistics | None:
-    near = {step.step + by for step in ranks[0].steps for by in range(-_NEAR, _NEAR + 1)}
-    known = [(step, time) for step, time in sorted(logged.items()) if 0 < time < math.inf]
+def _logged(
+    ranks: Sequence[RankReport], logged: Mapping[int, float]
+) -> StepStatistics | None:
+    near = {
+        step.step + by for step in ranks[0].steps for by in range(-_NEAR, _NEAR + 1)
+    }
+    known = [
+        (step, time) for step, time in sorted(logged.items()) if 0 < time < math.inf
+    ]
     times = [time for step, time in known if step not in near]
     # What only grows is the time since the start.
     if all(later > time for time, later in pairwise(times)):
@@ -173,7 +185,9 @@ def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
                 times.setdefault(step.step, []).append(own)
     means = {step: fmean(own) for step, own in times.items() if len(own) == len(ranks)}
     windows = join_windows((step, step) for step in sorted(means))
-    whole = [[means[step] for step in range(first, last + 1)] for first, last in windows]
+    whole = [
+        [means[step] for step in range(first, last + 1)] for first, last in windows
+    ]
     later = [window[1:] for window in whole if window[1:]]
     return step_statistics(later if sum(map(len, later)) >= _LEAST else whole)
 
@@ -208,7 +222,9 @@ def _work(rank: RankReport) -> float | None:
 
 def products(rank: RankReport) -> list[KernelRow]:
     """Return the GEMMs with a known shape, without the reductions of split-K ones."""
-    return [row for row in rank.kernels if row.role.is_gemm and row.shape and row.tflops]
+    return [
+        row for row in rank.kernels if row.role.is_gemm and row.shape and row.tflops
+    ]
 
 
 def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...]:
@@ -227,7 +243,9 @@ def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...
 
 # ---- pairs: GEMMs by layer size and leg, layers by name, ranks, memory
 
-_Key = tuple[Leg, int, int]  # of the GEMMs of a leg of the layers with so many outputs and inputs
+_Key = tuple[
+    Leg, int, int
+]  # of the GEMMs of a leg of the layers with so many outputs and inputs
 
 
 class _Gemms(NamedTuple):
@@ -247,13 +265,16 @@ def sizes(side: Measured) -> set[tuple[int, int]]:
 
 def _sizes(rank: RankReport) -> set[tuple[int, int]]:
     return {
-        (row.shape[2], row.shape[3]) for row in products(rank) if row.shape and row.leg is Leg.FPROP
+        (row.shape[2], row.shape[3])
+        for row in products(rank)
+        if row.shape and row.leg is Leg.FPROP
     }
 
 
 def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
     """Pair the GEMMs that both runs have, the longest of the baseline first."""
-    old, new = _gemms(baseline), _gemms(candidate)
+    old = _gemms(baseline)
+    new = _gemms(candidate)
     common = sorted(old.keys() & new.keys(), key=lambda key: (-old[key].time_us, key))
     return tuple(
         GemmPair(
@@ -268,7 +289,9 @@ def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
             candidate_us=round(after.each_us, 3),
             baseline_calls=round(before.calls, 3),
             candidate_calls=round(after.calls, 3),
-            speedup=round(before.each_us / before.tokens / (after.each_us / after.tokens), 4),
+            speedup=round(
+                before.each_us / before.tokens / (after.each_us / after.tokens), 4
+            ),
         )
         for (leg, n, k), before, after in ((key, old[key], new[key]) for key in common)
     )
@@ -277,7 +300,8 @@ def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
 def _gemms(side: Measured) -> dict[_Key, _Gemms]:
     rows: dict[_Key, list[tuple[KernelRow, float]]] = defaultdict(list)
     for rank in side.ranks:
-        known, share = _sizes(rank), steps_of(rank) * len(side.ranks)
+        known = _sizes(rank)
+        share = steps_of(rank) * len(side.ranks)
         for row in rank.kernels:
             if key := _layer(row, known):
                 rows[key].append((row, share))
@@ -301,13 +325,18 @@ def _layer(row: KernelRow, known: set[tuple[int, int]]) -> _Key | None:
     """Return leg, outputs and inputs of the layer that a GEMM belongs to."""
     if not row.role.is_gemm or row.leg not in CERTAIN_LEGS or row.shape is None:
         return None
-    ours = (size for size in GemmShape(*row.shape).layer_sizes(row.leg) if size in known)
+    ours = (
+        size for size in GemmShape(*row.shape).layer_sizes(row.leg) if size in known
+    )
     return next(((row.leg, *size) for size in ours), None)
 
 
-def pair_legs(baseline: Measured, candidate: Measured, work: float) -> tuple[LegPair, ...]:
+def pair_legs(
+    baseline: Measured, candidate: Measured, work: float
+) -> tuple[LegPair, ...]:
     """Pair the GEMM time a step of each leg that either run has."""
-    before, after = _leg_times(baseline), _leg_times(candidate)
+    before = _leg_times(baseline)
+    after = _leg_times(candidate)
     return tuple(
         LegPair(
             leg=leg.value,
@@ -324,13 +353,16 @@ def _leg_times(side: Measured) -> defaultdict[Leg, float]:
     times: defaultdict[Leg, float] = defaultdict(float)
     for rank in side.ranks:
         for leg in rank.legs:
-            times[leg.leg] += sum(leg.time_us.values()) / (steps_of(rank) * len(side.ranks))
+            times[leg.leg] += sum(leg.time_us.values()) / (
+                steps_of(rank) * len(side.ranks)
+            )
     return times
 
 
 def pair_layers(baseline: Measured, candidate: Measured) -> tuple[LayerPair, ...]:
     """Pair the layers that both runs name, on the first compared rank; the longest first."""
-    before, after = _layers(baseline), _layers(candidate)
+    before = _layers(baseline)
+    after = _layers(candidate)
     pairs = [
         LayerPair(
             layer=name,
@@ -342,12 +374,15 @@ def pair_layers(baseline: Measured, candidate: Measured) -> tuple[LayerPair, ...
         )
         for name in before.keys() & after
     ]
-    return tuple(sorted(pairs, key=lambda pair: (-(pair.candidate_us or 0.0), pair.layer)))
+    return tuple(
+        sorted(pairs, key=lambda pair: (-(pair.candidate_us or 0.0), pair.layer))
+    )
 
 
 def _layers(side: Measured) -> dict[str, tuple[str, float | None]]:
     """Return precisions and µs a step; an eager step of compiled code has not the run's times."""
-    rank, named = side.ranks[0], side.ranks[0].named_layers
+    rank = side.ranks[0]
+    named = side.ranks[0].named_layers
     if named is None:
         return {}
     steps = steps_of(rank) if named.source == "window" else None
@@ -379,7 +414,8 @@ def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:
 
 def pair_memory(baseline: Report, candidate: Report) -> MemoryPair | None:
     """Pair the peaks of the fullest ranks, which run out of memory first."""
-    before, after = _fullest(baseline), _fullest(candidate)
+    before = _fullest(baseline)
+    after = _fullest(candidate)
     if before is None or after is None:
         return None
     (had, _), (has, rank) = before, after
@@ -399,5 +435,7 @@ def _fullest(report: Report) -> tuple[MemoryReport, RankReport] | None:
     return max(known, key=lambda pair: pair[0].reserved_peak, default=None)
 
 
-def _ratio(before: float | None, after: float | None, work: float = 1.0) -> float | None:
+def _ratio(
+    before: float | None, after: float | None, work: float = 1.0
+) -> float | None:
     return round(before / after * work, 4) if before and after else None

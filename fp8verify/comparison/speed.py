@@ -22,7 +22,11 @@ from fp8verify.comparison.measure import (
 from fp8verify.report.model.comparison import Outcome
 from fp8verify.report.model.parts import Finding, PayoffReport, StepStatistics
 from fp8verify.thresholds import LONG_SERIES
-from fp8verify.verdict.findings.speed import cost_of_casts, gemms_are_small, payoff_remedy
+from fp8verify.verdict.findings.speed import (
+    cost_of_casts,
+    gemms_are_small,
+    payoff_remedy,
+)
 from fp8verify.verdict.findings_table import finding
 
 # Work that differs by less is the same.
@@ -72,7 +76,11 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
     outcome = Outcome.UNDECIDED
     if interval is not None and not interval[0] <= 1 <= interval[1]:
         outcome = Outcome.FASTER if interval[0] > 1 else Outcome.SLOWER
-    elif interval is not None and interval[0] >= 1 / (1 + _SAME) and interval[1] <= 1 + _SAME:
+    elif (
+        interval is not None
+        and interval[0] >= 1 / (1 + _SAME)
+        and interval[1] <= 1 + _SAME
+    ):
         outcome = Outcome.SAME
     undecided = outcome is Outcome.UNDECIDED
     gemms = before.budget[GEMM], after.budget[GEMM]
@@ -80,9 +88,13 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
         outcome=outcome,
         speedup=round(steps * work, 4),
         interval=interval and (round(interval[0], 4), round(interval[1], 4)),
-        steps_needed=_needed(before.times, after.times, steps * work) if undecided else None,
+        steps_needed=_needed(before.times, after.times, steps * work)
+        if undecided
+        else None,
         step_speedup=round(steps, 4),
-        busy_speedup=round(before.busy / after.busy * work, 4) if after.busy > 0 else None,
+        busy_speedup=round(before.busy / after.busy * work, 4)
+        if after.busy > 0
+        else None,
         gemm_speedup=round(gemms[0] / gemms[1] * work, 4) if gemms[1] > 0 else None,
     )
 
@@ -137,7 +149,9 @@ def _interval(
 def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
     """Return how many steps of each run would make the observed difference significant."""
     known = [
-        (side.deviation_us or 0.0) / side.mean_us * math.sqrt(side.count / side.effective)
+        (side.deviation_us or 0.0)
+        / side.mean_us
+        * math.sqrt(side.count / side.effective)
         for side in (before, after)
         if side.count >= _ENOUGH
     ]
@@ -158,7 +172,9 @@ def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> s
     )
     flops = f"{work:.2f}x the GEMM FLOPs" if work != 1.0 else ""
     remarks = "; ".join(filter(None, [interval, flops, how]))
-    said = f"{times}: {'at equal work ' if flops else ''}{speed.speedup:.2f}x ({remarks})"
+    said = (
+        f"{times}: {'at equal work ' if flops else ''}{speed.speedup:.2f}x ({remarks})"
+    )
     if speed.steps_needed is not None:
         return f"{said}, undecided: {'both are possible' if interval else 'a run has one step'}"
     if speed.outcome is Outcome.SAME:
@@ -186,26 +202,38 @@ _GEMM_REMEDY = (
     "Compare these GEMMs in both reports with --verbose: another layout, scaling or library; "
     "block scaling gains less than one scale a tensor. Check the GPU's clocks in both runs."
 )
-_RANK_REMEDY = "Find out what differs on this rank: its configuration, its modules, its log."
+_RANK_REMEDY = (
+    "Find out what differs on this rank: its configuration, its modules, its log."
+)
 _SCALES_REMEDY = "Precompute the scales (precompute_float8_dynamic_scale_for_fsdp)"
 _GATHER_REMEDY = ", gather weights in FP8 (enable_fsdp_float8_all_gather)"
 _WAIT_REMEDY = "; ranks that wait for a slower one show here too."
-_REST_REMEDY = "Compare these kernels in both reports with --verbose, or in a trace viewer."
+_REST_REMEDY = (
+    "Compare these kernels in both reports with --verbose, or in a trace viewer."
+)
 _NO_CAUSE = "Record more steps of both runs, and compare what each kind of work takes."
 
 
 def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[Finding]:
     """Name the causes in the order of what they cost, GEMMs first; times are at equal work."""
-    growth = {name: time / work - before.budget[name] for name, time in after.budget.items()}
+    growth = {
+        name: time / work - before.budget[name] for name, time in after.budget.items()
+    }
     least = _NOTICEABLE * after.times.mean_us / work
     lost = ranks_that_lost_fp8(before, after)
-    causes = [_finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost]
+    causes = [
+        _finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost
+    ]
     causes += _gemms(before, after, growth[GEMM], work, least)
     gain = f"GEMMs take {_ms(growth[GEMM], '+')} a step"
-    for cost, shown, cause, remedy in sorted(_others(after, growth), key=lambda o: -o[0]):
+    for cost, shown, cause, remedy in sorted(
+        _others(after, growth), key=lambda o: -o[0]
+    ):
         if cost >= least:
             causes.append(_finding(cause, remedy, f"{_ms(shown, '+')} a step; {gain}"))
-    yield from causes or [_finding("no single kind of work takes much longer", _NO_CAUSE, gain)]
+    yield from causes or [
+        _finding("no single kind of work takes much longer", _NO_CAUSE, gain)
+    ]
 
 
 def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
@@ -222,22 +250,37 @@ def _gemms(
     before: Measured, after: Measured, longer: float, work: float, least: float
 ) -> Iterator[Finding]:
     """Name GEMMs that became slower, or FP8 GEMMs that are hardly faster."""
-    remedy = payoff_remedy("small") if gemms_are_small(_payoffs(after)) else _GEMM_REMEDY
+    if gemms_are_small(_payoffs(after)):
+        remedy = payoff_remedy("small")
+    else:
+        remedy = _GEMM_REMEDY
     more_fp8 = after.fp8_share > before.fp8_share + _FELL
     if longer >= least:
         slow = [pair for pair in pair_gemms(before, after) if pair.speedup < _SLOWER]
         # By how many µs a step they became slower.
-        slow.sort(key=lambda pair: pair.candidate_us * pair.candidate_calls * (pair.speedup - 1))
+        slow.sort(
+            key=lambda pair: (
+                pair.candidate_us * pair.candidate_calls * (pair.speedup - 1)
+            )
+        )
         which = ", ".join(f"{p.n} x {p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3])
-        figure = f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
+        figure = (
+            f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
+        )
         yield _finding("slower GEMMs", remedy, figure)
     elif more_fp8 and before.budget[GEMM] < _HARDLY * after.budget[GEMM] / work:
-        yield _finding("GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step")
+        yield _finding(
+            "GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step"
+        )
 
 
-def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, float, str, str]]:
+def _others(
+    after: Measured, growth: dict[str, float]
+) -> Iterator[tuple[float, float, str, str]]:
     """Yield cost, its figure in the table, cause and remedy of each kind of work but GEMMs."""
-    gathers = [rank.communication.weight_gather for rank in after.ranks if rank.communication]
+    gathers = [
+        rank.communication.weight_gather for rank in after.ranks if rank.communication
+    ]
     in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
     network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
     yield growth[NETWORK], growth[NETWORK], NETWORK, network
@@ -245,7 +288,9 @@ def _others(after: Measured, growth: dict[str, float]) -> Iterator[tuple[float, 
     yield growth[ATTENTION], growth[ATTENTION], ATTENTION, _REST_REMEDY
     if after.budget[CASTS]:
         # Fused casts do other kernels' work too, so both count.
-        cause, case = cost_of_casts([r.tax for r in after.ranks if r.tax], _payoffs(after))
+        cause, case = cost_of_casts(
+            [r.tax for r in after.ranks if r.tax], _payoffs(after)
+        )
         yield growth[CASTS] + growth[REST], growth[CASTS], cause, payoff_remedy(case)
     else:
         yield growth[REST], growth[REST], REST, _REST_REMEDY
@@ -256,7 +301,9 @@ def _payoffs(side: Measured) -> list[PayoffReport]:
 
 
 def _finding(cause: str, remedy: str, figure: str) -> Finding:
-    return finding("fp8-not-paying", "compared", cause=cause, figure=figure, remedy=remedy)
+    return finding(
+        "fp8-not-paying", "compared", cause=cause, figure=figure, remedy=remedy
+    )
 
 
 def _ms(time_us: float, sign: str = "") -> str:

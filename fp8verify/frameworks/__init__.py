@@ -30,11 +30,15 @@ def for_agent() -> Table:
     """Return what the agent needs: step counters, and what classes of modules compute."""
     known = [*declared, *built_in()]
     counters = [
-        {"shown": one["name"].lower(), **row} for one in known for row in one.get("counters", ())
+        {"shown": one["name"].lower(), **row}
+        for one in known
+        for row in one.get("counters", ())
     ]
     counters.sort(key=lambda row: not row.get("drives"))
     modules = (one.get("modules", {}) for one in known)
     return {
-        "counters": [{key: row[key] for key in row if key != "drives"} for row in counters],
+        "counters": [
+            {key: row[key] for key in row if key != "drives"} for row in counters
+        ],
         "modules": dict(ChainMap(*modules)),
     }

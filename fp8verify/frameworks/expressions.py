@@ -32,13 +32,17 @@ def fault_of(expression: str) -> str | None:
         return f"is not a regular expression ({error})"
     if ways > log(_MOST_WAYS):
         return "has repetitions that match the same text, which may take forever"
-    return None if fixed_word(expression) else "has no fixed word of three letters to look for"
+    if fixed_word(expression):
+        return None
+    return "has no fixed word of three letters to look for"
 
 
 def fixed_word(expression: str) -> str:
     """Return the longest lower-case word that all lines of an expression have; "" without one."""
     parts = _flat(_parsed(expression))
-    letters = (chr(n) if name == "LITERAL" and n < 128 else "\n" for name, n, _ in parts)
+    letters = (
+        chr(n) if name == "LITERAL" and n < 128 else "\n" for name, n, _ in parts
+    )
     longest = max("".join(letters).lower().split("\n"), key=len)
     return longest if len(longest) >= _SHORTEST else ""
 
@@ -81,8 +85,12 @@ def _ways(tree: Any, *, is_whole: bool = False) -> float:
                 total += log(most - least + 1)
         elif name == "BRANCH":
             total += log(len(value[1])) + max(map(_ways, value[1]))
-        elif isinstance(value, tuple):  # an assertion, or a choice by whether a group matched
-            total += sum(_ways(inner) for inner in value if isinstance(inner, type(tree)))
+        elif isinstance(
+            value, tuple
+        ):  # an assertion, or a choice by whether a group matched
+            total += sum(
+                _ways(inner) for inner in value if isinstance(inner, type(tree))
+            )
     return total
 
 

@@ -19,7 +19,13 @@ _ClassName = Annotated[str, msgspec.Meta(pattern=r"\.")]
 _State = Literal["fp8", "mxfp8", "nvfp4", "mxfp4", "high_precision"]
 
 
-class _Row(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True, omit_defaults=True):
+class _Row(
+    msgspec.Struct,
+    frozen=True,
+    eq=False,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """A table of a file."""
 
 
@@ -111,7 +117,8 @@ def declare(given: Any, place: str) -> None:
     """
     if not isinstance(given, Mapping):
         raise UsageError(
-            f"{place}: frameworks is not a table.", "Write [tool.fp8verify.frameworks.NAME]."
+            f"{place}: frameworks is not a table.",
+            "Write [tool.fp8verify.frameworks.NAME].",
         )
     rows = [_of_user(str(name), table, place) for name, table in given.items()]
     declared[:] = map(msgspec.to_builtins, rows)
@@ -124,18 +131,25 @@ def _of_user(name: str, table: Any, place: str) -> Framework:
         fields = {key.replace("-", "_"): value for key, value in dict(table).items()}
         given = msgspec.convert({**fields, "name": name, "declared": True}, Framework)
     except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
-        keys = ", ".join(sorted(set(Framework.__struct_fields__) - {"name", "declared"}))
-        raise UsageError(f"{where}: {str(error)[:200]}.", f"Its keys are: {keys}.") from None
+        keys = ", ".join(
+            sorted(set(Framework.__struct_fields__) - {"name", "declared"})
+        )
+        raise UsageError(
+            f"{where}: {str(error)[:200]}.", f"Its keys are: {keys}."
+        ) from None
     words = list(given.words)
     expressions = [*given.claims, *given.denials, *given.limits]
     expressions += [row.line for row in given.layers]
     for expression in [*expressions, *filter(None, [given.loss])]:
         if fault := fault_of(expression):
-            hint = "Write one that names its words and bounds its repetitions, as .{0,80}."
+            hint = (
+                "Write one that names its words and bounds its repetitions, as .{0,80}."
+            )
             raise UsageError(f"{where}: {expression[:80]!r} {fault}.", hint)
         words.append(fixed_word(expression))
     if given.loss is not None and "loss" not in re.compile(given.loss).groupindex:
         raise UsageError(
-            f"{where}.loss has no group named loss.", r"Write for instance 'loss (?P<loss>[\d.]+)'."
+            f"{where}.loss has no group named loss.",
+            r"Write for instance 'loss (?P<loss>[\d.]+)'.",
         )
     return msgspec.structs.replace(given, words=tuple(dict.fromkeys(words)))

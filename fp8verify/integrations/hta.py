@@ -31,7 +31,8 @@ def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
     Raises:
         InputError: the traces cannot be found.
     """
-    ranks, notes = [], []
+    ranks = []
+    notes = []
     for file in {file.rank: file for file in reversed(find_traces(*paths))}.values():
         found = _analyze(file)
         if isinstance(found, str):

@@ -36,7 +36,9 @@ class Fp8VerifyCallback(Callback):  # type: ignore[misc]
         """Detach, and log what is left."""
         _log(trainer, self._attachment.end())
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: Any, pl_module: Any, exception: BaseException
+    ) -> None:
         """Detach: `on_train_end` does not come."""
         self._attachment.end()
 

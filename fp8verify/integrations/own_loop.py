@@ -17,7 +17,14 @@ from fp8verify.capture.names import REPORT
 from fp8verify.errors import InputError, UsageError
 from fp8verify.record.folder import CaptureFolder, make_capture_folder
 from fp8verify.record.injection import agent_config
-from fp8verify.record.live import Destination, History, Judge, WindowMetrics, is_closed, open_sink
+from fp8verify.record.live import (
+    Destination,
+    History,
+    Judge,
+    WindowMetrics,
+    is_closed,
+    open_sink,
+)
 from fp8verify.record.settings import RunSettings, read_settings
 from fp8verify.verdict.policy import Policy
 
@@ -62,13 +69,17 @@ class Recording:
             UsageError: the process is watched already.
         """
         if agent("hooks").installed() is not None:
-            raise UsageError("This process is watched already.", "Close the other watch first.")
+            raise UsageError(
+                "This process is watched already.", "Close the other watch first."
+            )
         # A TemporaryDirectory would be removed by a fork of this process that ends.
         folder = self.settings.trace_dir or Path(tempfile.mkdtemp(prefix="fp8verify-"))
         self.folder = folder.absolute()
         if _is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        config = agent_config(self.settings._replace(capture_log=False), CaptureFolder(self.folder))
+        config = agent_config(
+            self.settings._replace(capture_log=False), CaptureFolder(self.folder)
+        )
         self.observer = agent("hooks").install_late(config)
 
     def step(self) -> None:
@@ -147,7 +158,9 @@ class Watch(Recording):
         self._judge = Judge(policy or Policy(), self._history.take)
         self._process = os.getpid()  # a fork of it has nothing to close
         self.observer.recorder.on_closed = self._closed
-        atexit.register(self.close)  # a watch that is never closed is judged to its end too
+        atexit.register(
+            self.close
+        )  # a watch that is never closed is judged to its end too
 
     @property
     def last(self) -> WindowMetrics | None:
@@ -269,7 +282,11 @@ class Attachment:
         min_share: float = 0.5,
         numerics_every: int | None = None,
     ) -> None:
-        how: dict[str, Any] = {"steps": steps, "window": window, "numerics_every": numerics_every}
+        how: dict[str, Any] = {
+            "steps": steps,
+            "window": window,
+            "numerics_every": numerics_every,
+        }
         # Errors are the caller's: they come now, and not when the run begins.
         settings = read_settings(**how, every=every, ranks=ranks, trace_dir=trace_dir)
         self._judged: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
@@ -302,7 +319,9 @@ class Attachment:
         return [
             {
                 STEP: float(metrics["step"] or 0),
-                **{k: v for k, v in metrics.items() if k.startswith(("fp8/", "train/"))},
+                **{
+                    k: v for k, v in metrics.items() if k.startswith(("fp8/", "train/"))
+                },
             }
             for metrics in judged
         ]

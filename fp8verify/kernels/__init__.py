@@ -8,8 +8,21 @@ from msgspec.structs import asdict, replace
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import element_class
-from fp8verify.kernels.operators import Evidence, encloses, evidence_of, multiplies_nothing
-from fp8verify.terms import COUNTED, Hint, KernelName, OpContext, Precision, Role, Scaling
+from fp8verify.kernels.operators import (
+    Evidence,
+    encloses,
+    evidence_of,
+    multiplies_nothing,
+)
+from fp8verify.terms import (
+    COUNTED,
+    Hint,
+    KernelName,
+    OpContext,
+    Precision,
+    Role,
+    Scaling,
+)
 
 __all__ = ["Classification", "alike", "classify", "decode"]
 
@@ -70,7 +83,10 @@ def classify(decoded: KernelName, op: OpContext | None) -> Classification:
         reason = f"TorchInductor kernel, {Hint.SCALED_MM.value}"
         return replace(kernel, precision=Precision.FP8, source="name", reason=reason)
     if kernel.precision is Precision.UNKNOWN and decoded.hint is Hint.SIXTEEN_BITS:
-        halves = op is not None and {"c10::Half"} == {"c10::Half", "c10::BFloat16"} & set(op.types)
+        halves = op is not None and {"c10::Half"} == {
+            "c10::Half",
+            "c10::BFloat16",
+        } & set(op.types)
         precision = Precision.FP16 if halves else Precision.BF16
         reason = f"{kernel.reason}; {Hint.SIXTEEN_BITS.value}"
         return replace(kernel, precision=precision, source="name", reason=reason)
@@ -89,7 +105,9 @@ def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
         return replace(kernel, precision=Precision.UNKNOWN, conflict=f"{said} nothing")
     enclosing = encloses(op)
     if enclosing and decoded.role.is_gemm:
-        return replace(kernel, role=enclosing, reason=f"{kernel.reason}; launched by {op.name}")
+        return replace(
+            kernel, role=enclosing, reason=f"{kernel.reason}; launched by {op.name}"
+        )
     evidence = evidence_of(op)
     if evidence is None or not (kernel.role.is_gemm or silent):
         return kernel
@@ -119,7 +137,9 @@ def _both(kernel: Classification, op: OpContext, evidence: Evidence) -> Classifi
     )
 
 
-def _by_operator(kernel: Classification, op: OpContext, evidence: Evidence) -> Classification:
+def _by_operator(
+    kernel: Classification, op: OpContext, evidence: Evidence
+) -> Classification:
     """Classify by the operator, if the name does not show the operand types."""
     known = evidence.precision is not Precision.UNKNOWN
     named = kernel.role.is_gemm and not kernel.split_k

@@ -31,7 +31,14 @@ _D_NAMES: Final = {"DF16b": "bfloat16_t", "DF16_": "_Float16", "Dh": "half"}
 _STANDARD: Final = {
     "St": "std", "Sa": "std::allocator", "Ss": "std::string", "Sb": "std::basic_string"
 }  # fmt: skip
-_QUALIFIERS: Final = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": ""}
+_QUALIFIERS: Final = {
+    "P": "*",
+    "R": "&",
+    "O": "&&",
+    "K": " const",
+    "V": " volatile",
+    "r": "",
+}
 _SEQUENCE: Final = re.compile(r"[ST]([0-9A-Z]*)_")
 _NUMBER: Final = re.compile(r"\d+")
 _LITERAL: Final = re.compile(r"[^E]*")
@@ -112,7 +119,9 @@ class _Reader:
     def parameters(self) -> list[str]:
         """Read the types behind a function's name."""
         self.bound = self.last
-        if self.bound and self.text[self.at :]:  # a template's begin with what it returns
+        if (
+            self.bound and self.text[self.at :]
+        ):  # a template's begin with what it returns
             self.type()
         types: list[str] = []
         while self.at < len(self.text):

@@ -118,7 +118,8 @@ class Operands(NamedTuple):
         first, and its name does not say into what. MXFP8 times MXFP4 is multiplied as it is, and
         counts as MXFP4.
         """
-        a, b = element_class(self.a), element_class(self.b)
+        a = element_class(self.a)
+        b = element_class(self.b)
         if self.scale == "ue8m0" and {a, b} == {Precision.FP8, Precision.FP4}:
             return Precision.MXFP4
         return _SCALED.get((a, self.scale), a) if a is b else Precision.UNKNOWN
@@ -133,7 +134,9 @@ class Operands(NamedTuple):
         return None
 
 
-def both(element: str | None, out: str | None = None, scale: str | None = None) -> Operands:
+def both(
+    element: str | None, out: str | None = None, scale: str | None = None
+) -> Operands:
     """Return the operands of a product whose A and B have one type."""
     return Operands(element, element, out, scale)
 
@@ -179,5 +182,10 @@ def other(
 ) -> KernelName:
     """Describe a kernel that is not a GEMM of known types; `element` is the type that it writes."""
     return KernelName(
-        role=role, precision=precision, library=library, reason=reason, out=element, hint=hint
+        role=role,
+        precision=precision,
+        library=library,
+        reason=reason,
+        out=element,
+        hint=hint,
     )

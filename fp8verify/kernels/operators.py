@@ -121,10 +121,14 @@ class _Tables(msgspec.Struct):
 
 _TEXT: Final = Path(__file__).with_name("operators.toml").read_text(encoding="utf-8")
 _TABLES: Final = msgspec.convert(parse_toml(_TEXT), _Tables)
-OPERATORS: Final = {name: row for names, row in _TABLES.operators.items() for name in names.split()}
+OPERATORS: Final = {
+    name: row for names, row in _TABLES.operators.items() for name in names.split()
+}
 # Unlike a row that is empty, which is known and has nothing to say, and another object.
 UNKNOWN: Final = Operator()
-_NODE: Final = re.compile(r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII)
+_NODE: Final = re.compile(
+    r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII
+)
 
 
 @lru_cache(maxsize=4096)
@@ -221,10 +225,13 @@ def evidence_of(op: OpContext) -> Evidence | None:
         return None
     if product.named:
         return Evidence(product.role, frozenset({product.named}))
-    a, b = _element(op, product.a), _element(op, product.b)
+    a = _element(op, product.a)
+    b = _element(op, product.b)
     scale = _BLOCK_SCALES.get(_type(op, product.scale_a))
     maybe = {Operands(a, b, scale=scale).precision} - {Precision.UNKNOWN}
-    if a == b == "fp32":  # which of the two is a process-wide setting that no operator records
+    if (
+        a == b == "fp32"
+    ):  # which of the two is a process-wide setting that no operator records
         maybe = {Precision.FP32, Precision.TF32}
     return Evidence(product.role, frozenset(maybe), a, b, _scaling(op, product, a))
 
@@ -243,11 +250,17 @@ def _element(op: OpContext, place: int) -> str | None:
 def _scaling(op: OpContext, product: Product, a: str | None) -> Scaling | None:
     """Return the scaling that the shape of scale_a means: one element, or one a row."""
     place = product.scale_a
-    if place is None or product.role is not Role.GEMM or a not in _FP8 or len(op.dims) <= place:
+    if (
+        place is None
+        or product.role is not Role.GEMM
+        or a not in _FP8
+        or len(op.dims) <= place
+    ):
         return None
     if _type(op, place) == "Float8_e8m0fnu":
         return Scaling.MXFP8
-    rows, scale = op.dims[product.a], op.dims[place]
+    rows = op.dims[product.a]
+    scale = op.dims[place]
     if all(size == 1 for size in scale):
         return Scaling.TENSORWISE
     per_row = len(scale) == 2 and scale[1] == 1 and rows[:1] == scale[:1]
@@ -266,12 +279,17 @@ def multiplies_fp8(op: OpContext) -> bool:
     row = find(op.name)
     if row.product is not None:
         evidence = evidence_of(op)
-        return evidence is not None and evidence.precision in (Precision.FP8, Precision.MXFP8)
+        return evidence is not None and evidence.precision in (
+            Precision.FP8,
+            Precision.MXFP8,
+        )
     if row is not UNKNOWN or op.name.startswith("aten::") or multiplies_nothing(op):
         return False  # the table has every product of ATen
     recorded = [(dims, _element(op, place)) for place, dims in enumerate(op.dims)]
     matrices = [dims for dims, element in recorded if element in _FP8]
-    if len(matrices) != 2 or not all(len(dims) in (2, 3) and min(dims) > 0 for dims in matrices):
+    if len(matrices) != 2 or not all(
+        len(dims) in (2, 3) and min(dims) > 0 for dims in matrices
+    ):
         return False
     a, b = matrices
     high = {prod(dims) for dims, element in recorded if element in _HIGH}

@@ -14,7 +14,9 @@ _MAX_NODES: Final = 20_000
 _MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
 
 _PART: Final = r"(?:\(anonymous namespace\)|[\w$~]+)"
-_PATH: Final = re.compile(rf"(?:(?:void|bool|int|float|auto|static|long) )?({_PART}(?:::{_PART})*)")
+_PATH: Final = re.compile(
+    rf"(?:(?:void|bool|int|float|auto|static|long) )?({_PART}(?:::{_PART})*)"
+)
 _IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
 _SUFFIX: Final = re.compile(r"(?:\.kd|\.cubin)$")
 _CONDITION: Final = "std::enable_if"  # a return type with brackets of its own
@@ -49,7 +51,11 @@ class Symbol:
     @property
     def library(self) -> str:
         """The namespace; Triton for a bare identifier, as hardly anything else has such names."""
-        return "Triton" if self.is_identifier else self.path[0] if self.path[1:] else "unknown"
+        if self.is_identifier:
+            return "Triton"
+        if self.path[1:]:
+            return self.path[0]
+        return "unknown"
 
     @cached_property
     def tree(self) -> Type:
@@ -95,7 +101,8 @@ _BRACKETED = r"[({][^(){}]*[)}]"
 for _ in range(8):
     _BRACKETED = rf"[({{](?:[^(){{}}]|{_BRACKETED})*[)}}]"
 _LEXER: Final = re.compile(
-    rf"\(anonymous namespace\)|{_BRACKETED}|[({{].*|::|[<>,:)}}]|[^<>(){{}},:]+", re.DOTALL
+    rf"\(anonymous namespace\)|{_BRACKETED}|[({{].*|::|[<>,:)}}]|[^<>(){{}},:]+",
+    re.DOTALL,
 )
 _QUALIFIER: Final = re.compile(r"\b(?:const|volatile|typename)\b|[*&]")
 
@@ -117,14 +124,17 @@ class _Builder:
         elif not self.arguments[-1]:
             self.parts[-1] += text
         else:
-            self.parts, self.arguments = [text], [()]
+            self.parts = [text]
+            self.arguments = [()]
         self.joined = False
 
     def finish(self) -> tuple[Type, ...]:
         """End the type, and return it with those before it."""
         if self.parts:
             self.siblings.append(Type(tuple(self.parts), tuple(self.arguments)))
-        self.parts, self.arguments, self.joined = [], [], True
+        self.parts = []
+        self.arguments = []
+        self.joined = True
         return tuple(self.siblings)
 
 
@@ -154,14 +164,18 @@ def _siblings(lexemes: Iterator[str], depth: int) -> tuple[Type, ...]:
         elif bracketed:
             read.add(lexeme)
         elif words := _words(lexeme):
-            if not depth and (len(words) > 1 or not read.joined):  # what is before it is returned
+            if not depth and (
+                len(words) > 1 or not read.joined
+            ):  # what is before it is returned
                 read.finish()
             read.add(" ".join(words) if depth else words[-1])
     return read.finish()
 
 
 def _words(lexeme: str) -> list[str]:
-    return [lexeme] if lexeme == ANONYMOUS else _QUALIFIER.sub(" ", lexeme).split()
+    if lexeme == ANONYMOUS:
+        return [lexeme]
+    return _QUALIFIER.sub(" ", lexeme).split()
 
 
 def walk(root: Type) -> list[Type]:
@@ -171,7 +185,9 @@ def walk(root: Type) -> list[Type]:
     while stack and len(nodes) < _MAX_NODES:
         node = stack.pop()
         nodes.append(node)
-        stack.extend(child for group in reversed(node.arguments) for child in reversed(group))
+        stack.extend(
+            child for group in reversed(node.arguments) for child in reversed(group)
+        )
     return nodes
 
 
@@ -202,7 +218,10 @@ def split(identifier: str) -> tuple[str, ...]:
 _SPELLINGS: Final = (
     (re.compile(r"<unnamed>"), ANONYMOUS),
     (re.compile(r"\((?:bool|(?:unsigned )?(?:int|long|long long))\)(?=-?\d)"), ""),
-    (re.compile(r"\bconst ((?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])"), r"\1 const"),
+    (
+        re.compile(r"\bconst ((?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])"),
+        r"\1 const",
+    ),
     (re.compile(r"(?<=[\w>\])*&]) +(?=[*&])"), ""),
 )
 

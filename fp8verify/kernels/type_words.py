@@ -21,7 +21,9 @@ _SPELLED: Final[dict[str, Operands]] = {
     **dict.fromkeys(("mxfp8", "mxf8", "mx8"), both("fp8", scale="ue8m0")),
     **dict.fromkeys(("mxfp4", "mxf4", "mx4"), both("fp4", scale="ue8m0")),
     **dict.fromkeys(("nvfp4", "nvf4", "nv4"), both("fp4", scale="ue4m3")),
-    **dict.fromkeys(("e4m3fn", "e4m3fnuz", "fp8e4m3", "fp8e4nv", "f8e4m3"), both("e4m3")),
+    **dict.fromkeys(
+        ("e4m3fn", "e4m3fnuz", "fp8e4m3", "fp8e4nv", "f8e4m3"), both("e4m3")
+    ),
     **dict.fromkeys(("e5m2fnuz", "fp8e5m2", "fp8e5", "f8e5m2"), both("e5m2")),
     "float8": both("fp8"),
     "float16": both("fp16"),
@@ -29,7 +31,9 @@ _SPELLED: Final[dict[str, Operands]] = {
 }
 _TYPE: Final = "|".join(sorted(_SPELLED, key=len, reverse=True))
 _PRODUCTS: Final = word_set("gemm gemv matmul mm bmm gmm tgmm gemms gemm1 gemm2")
-_JOINED: Final = re.compile(rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matmul|mm|bmm)?")
+_JOINED: Final = re.compile(
+    rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matmul|mm|bmm)?"
+)
 _ONE: Final = re.compile(_TYPE)
 # a8w8, afp4wfp4, w4a16: the formats of activations and weights; a number is only a width.
 _WIDTH: Final = rf"{_TYPE}|\d{{1,2}}"
@@ -55,7 +59,9 @@ _SCALINGS: Final = word_rows(
 def _types(word: str) -> list[Operands]:
     """Return the types that a word consists of, none if it is no word of types."""
     match = _JOINED.fullmatch(word)
-    return [_SPELLED[one] for one in _ONE.findall(match["types"])] if match else []
+    if match:
+        return [_SPELLED[one] for one in _ONE.findall(match["types"])]
+    return []
 
 
 def is_pair(word: str) -> bool:
@@ -110,9 +116,12 @@ def operands(words: tuple[str, ...]) -> Operands:
         return _of_compound(compound)
     if _is_weight_only(words) or not 1 <= len(singles) <= 2:
         return Operands()
-    first, last = singles[0], singles[-1]
+    first = singles[0]
+    last = singles[-1]
     types = first._replace(b=last.b)
-    alike = element_class(first.a) is element_class(last.a) and first.scale == last.scale
+    alike = (
+        element_class(first.a) is element_class(last.a) and first.scale == last.scale
+    )
     return types if alike else Operands()
 
 
@@ -151,13 +160,18 @@ def _singles(words: tuple[str, ...]) -> list[Operands]:
             found[types[0]] = None
     vague = {types for types in found if types in (both("fp8"), both("fp4"))}
     exact = {element_class(types.a) for types in found.keys() - vague}
-    return [types for types in found if types not in vague or element_class(types.a) not in exact]
+    return [
+        types
+        for types in found
+        if types not in vague or element_class(types.a) not in exact
+    ]
 
 
 def _is_weight_only(words: tuple[str, ...]) -> bool:
     """Whether the type that a name gives may be that of the weights alone."""
     beside = any(
-        (first in _WEIGHTS and second in _SPELLED) or (second in _WEIGHTS and first in _SPELLED)
+        (first in _WEIGHTS and second in _SPELLED)
+        or (second in _WEIGHTS and first in _SPELLED)
         for first, second in pairwise(words)
     )
     return beside or not _WEIGHT_ONLY.isdisjoint(words)
@@ -169,7 +183,9 @@ def _of_pair(match: re.Match[str], singles: list[Operands]) -> Operands:
     aiter writes formats out (afp4wfp4, afp8wfp8) and a4w4 where tl.dot_scaled multiplies with
     E8M0 scales (aiter/ops/triton/_triton_kernels/gemm/basic, moe/moe_op_gemm_a4w4.py).
     """
-    activations_first, first, second = match["first"] == "a", match[2], match[3]
+    activations_first = match["first"] == "a"
+    first = match[2]
+    second = match[3]
     if first != second:
         a, w = (first, second) if activations_first else (second, first)
         return Operands(SHORT.get(a), SHORT.get(w))

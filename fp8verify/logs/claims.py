@@ -32,7 +32,9 @@ from fp8verify.text import clean
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
 MAX_LAYERS = 10_000  # that are named
 _MAX_SHAPES = 10_000
-_MAX_REPEATS = 100  # of a setting: every rank of a node may print it, but not every step
+_MAX_REPEATS = (
+    100  # of a setting: every rank of a node may print it, but not every step
+)
 _MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -49,9 +51,13 @@ def read_claims(path: Path) -> LogReading:
     """
     notes: list[str] = []
     found = _Scan(path.name)
-    for line in read_lines(path, notes, words=[word.encode() for word in wording.words().all]):
+    for line in read_lines(
+        path, notes, words=[word.encode() for word in wording.words().all]
+    ):
         found.add(line)
-    statements = sorted([*found.statements, *found.again.values()], key=lambda one: one.claim.line)
+    statements = sorted(
+        [*found.statements, *found.again.values()], key=lambda one: one.claim.line
+    )
     if statements:
         beginning = Claim(line=0, text="", framework="", says="off", source=path.name)
         statements = _with_steps(path, [Statement(beginning, ""), *statements])
@@ -79,13 +85,20 @@ def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
     found = list(statements)
     for place, text in read_between(path, [one.claim.line for one in found]):
         first = _STEP.search(text)
-        if first and _RESUMES.search(text, text.rfind(b"\n", 0, first.start()), first.start()):
+        if first and _RESUMES.search(
+            text, text.rfind(b"\n", 0, first.start()), first.start()
+        ):
             first = _STEP.search(text, first.end())
         if first:
-            steps = [*map(int, _STEP.findall(text, first.start())), *(found[place].steps or ())]
+            steps = [
+                *map(int, _STEP.findall(text, first.start())),
+                *(found[place].steps or ()),
+            ]
             found[place] = found[place]._replace(steps=(min(steps), max(steps)))
         if first or _ENDS.search(text):
-            found[place + 1 :] = [one._replace(stretch=place + 1) for one in found[place + 1 :]]
+            found[place + 1 :] = [
+                one._replace(stretch=place + 1) for one in found[place + 1 :]
+            ]
     return found
 
 
@@ -116,7 +129,10 @@ class _Scan:
         known = wording.words()
         closely = any(map(lower.__contains__, known.closely))
         settings = may_set(uncolored(line.text))
-        found, is_setting, is_off, before = False, False, False, len(self.statements)
+        found = False
+        is_setting = False
+        is_off = False
+        before = len(self.statements)
         if closely or settings or wording.says_something(line.text):
             for message in messages_of(line.text, known.all):
                 if closely and (layer := _layer_of(line, message.prefix)):
@@ -139,7 +155,9 @@ class _Scan:
         if off not in self.mentions and _LOW.search(line.text):
             said = next(messages_of(line.text), Message(line.text))
             text = clean((said.setting or said.text).strip()[:_MAX_TEXT])
-            self.mentions[off] = Mention(line=line.number, text=text, source=self._source)
+            self.mentions[off] = Mention(
+                line=line.number, text=text, source=self._source
+            )
 
     def _add(self, message: Message, line: Line) -> bool:
         """Keep what a message claims, and for which steps; return whether it claims anything."""
@@ -151,17 +169,33 @@ class _Scan:
         for phase, unclear in () if message.denied else _phases_of(message, said):
             self._mention(line, off=False)
             text = clean(message.text.strip()[:_MAX_TEXT])
-            stated = self._claim(line.number, text, OWN, phase.format if phase else None)
-            self._keep(Statement(stated, "phase", message.rank, phase=phase, unclear=unclear))
+            stated = self._claim(
+                line.number, text, OWN, phase.format if phase else None
+            )
+            self._keep(
+                Statement(stated, "phase", message.rank, phase=phase, unclear=unclear)
+            )
             found = True
         return claim is not None or found
 
-    def _claim(self, line: int, text: str, framework: str, format_: str | None) -> Claim:
+    def _claim(
+        self, line: int, text: str, framework: str, format_: str | None
+    ) -> Claim:
         """Return what a line says of a format; of none, that what was said is off."""
-        says = "off" if format_ is None else "not_fp8" if format_ == HIGH_PRECISION else "fp8"
+        if format_ is None:
+            says = "off"
+        elif format_ == HIGH_PRECISION:
+            says = "not_fp8"
+        else:
+            says = "fp8"
         low = format_ if says == "fp8" else None
         return Claim(
-            line=line, text=text, framework=framework, says=says, source=self._source, format=low
+            line=line,
+            text=text,
+            framework=framework,
+            says=says,
+            source=self._source,
+            format=low,
         )
 
     def _keep(self, statement: Statement) -> None:
@@ -209,7 +243,11 @@ class _Scan:
             recipe=recipe,
             source=self._source,
             format=low,
-            all_gather=True if "true" in gathers else False if "false" in gathers else None,
+            all_gather=True
+            if "true" in gathers
+            else False
+            if "false" in gathers
+            else None,
             legs=high_wgrad if values.get(f"{kind}_wgrad") == "false" else {},
             strength=CONFIGURATION,
         )
@@ -221,7 +259,9 @@ class _Scan:
                 self._keep(Statement(stated, topic, message.rank, phase=phase))
             if blocks := _first_and_last(values):
                 text = f"first_last_layers_bf16 of the dump around line {line.number}"
-                pin = LayerClaim("blocks", blocks, HIGH_PRECISION, framework, line.number, text)
+                pin = LayerClaim(
+                    "blocks", blocks, HIGH_PRECISION, framework, line.number, text
+                )
                 self._add_layer(pin, message.rank)
 
 
@@ -236,22 +276,34 @@ def _topic(claim: Claim) -> str:
 # ---- one message
 
 
-def _claim_of(message: Message, said: wording.Match, number: int, source: str) -> Claim | None:
+def _claim_of(
+    message: Message, said: wording.Match, number: int, source: str
+) -> Claim | None:
     """Return what a message claims, or None."""
     (framework, says, _, declared), where = said
     if message.denied and (says == "fp8" or framework == OWN):
         return None
-    if says == "not_fp8" and framework == OWN and wording.is_limited(message.text, where.end()):
+    if (
+        says == "not_fp8"
+        and framework == OWN
+        and wording.is_limited(message.text, where.end())
+    ):
         return None
-    sentence = (
-        message.setting.strip() if declared else wording.sentence_of(message.text, where.end())
-    )
+    if declared:
+        sentence = message.setting.strip()
+    else:
+        sentence = wording.sentence_of(message.text, where.end())
     counted = _COUNTS.search(sentence)
     figures = {**(counted.groupdict() if counted else {}), **where.groupdict()}
-    converted, total = (int(figures[name]) if figures.get(name) else None for name in _FIGURES)
+    converted, total = (
+        int(figures[name]) if figures.get(name) else None for name in _FIGURES
+    )
     if says == "fp8" and converted == 0:
         says = "not_fp8"
-    recipe, gather, low, legs = None, None, None, {}
+    recipe = None
+    gather = None
+    low = None
+    legs = {}
     if says == "fp8":
         named = _RECIPE.search(sentence)
         recipe = figures.get("recipe") or (named and (named["named"] or named["known"]))
@@ -285,7 +337,9 @@ _RECIPE = re.compile(
     r"mxfp[48]_\w+|nvfp4_\w+)\b",
     re.IGNORECASE,
 )
-_ALL_GATHER = re.compile(r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE)
+_ALL_GATHER = re.compile(
+    r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE
+)
 _FIGURES = ("converted", "total")
 _COUNTS = re.compile(
     r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
@@ -298,9 +352,12 @@ _COUNTS = re.compile(
 def claim_of_call(name: str) -> Claim:
     """Return the claim made by the call of an API, as `fp8verify run` recorded it."""
     name = clean(name)
-    whose, text = name.partition(".")[0][:40], f"{name[:200]}()"
+    whose = name.partition(".")[0][:40]
+    text = f"{name[:200]}()"
     source = f"{whose}'s call"
-    return Claim(line=0, text=text, framework=whose, says="fp8", source=source, format="fp8")
+    return Claim(
+        line=0, text=text, framework=whose, says="fp8", source=source, format="fp8"
+    )
 
 
 # ---- formats
@@ -317,7 +374,9 @@ _FORMATS = (
 def format_of(text: str, recipe: str | None = None) -> str | None:
     """Return the narrowest format that a recipe or, failing that, a line names."""
     said = (recipe or "", text)
-    return next((name for one in said for name, low in _FORMATS if low.search(one)), None)
+    return next(
+        (name for one in said for name, low in _FORMATS if low.search(one)), None
+    )
 
 
 # ---- single layers
@@ -325,7 +384,9 @@ def format_of(text: str, recipe: str | None = None) -> str | None:
 _QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
 _HIGH_CLASS = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
 # The section of a list of filters, which counts only where its converter is in use.
-_SECTION = re.compile(r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE)
+_SECTION = re.compile(
+    r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE
+)
 # torchtitan's word for a filter by size is no name of a layer.
 _NO_NAMES = frozenset({"auto_filter_small_kn"})
 _MAX_LAYER_LINE = 1 << 16
@@ -333,10 +394,14 @@ _MAX_LIST = 200  # lines
 
 
 @lru_cache(maxsize=2)
-def _layer_lines(known: tuple[Framework, ...]) -> tuple[tuple[str, str, re.Pattern[str]], ...]:
+def _layer_lines(
+    known: tuple[Framework, ...],
+) -> tuple[tuple[str, str, re.Pattern[str]], ...]:
     """Return whose lines about layers there are, how their names select modules, and the line."""
     return tuple(
-        (one.name, row.select, re.compile(row.line)) for one in known for row in one.layers
+        (one.name, row.select, re.compile(row.line))
+        for one in known
+        for row in one.layers
     )
 
 
@@ -354,11 +419,17 @@ def _layer_of(line: Line, prefix: str) -> LayerClaim | None:
             said = found.groupdict()
             every = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
             names = tuple(name for name in every if name not in _NO_NAMES)
-            section = _section(text[: found.start()], line, prefix) if select == "part" else ""
-            format_, text = _layer_format(said), clean(found[0][:300])
+            if select == "part":
+                section = _section(text[: found.start()], line, prefix)
+            else:
+                section = ""
+            format_ = _layer_format(said)
+            text = clean(found[0][:300])
             if not names or format_ is None:
                 return None
-            return LayerClaim(select, names, format_, framework, line.number, text, section)
+            return LayerClaim(
+                select, names, format_, framework, line.number, text, section
+            )
     return None
 
 
@@ -366,7 +437,9 @@ def _layer_format(said: Mapping[str, str]) -> str | None:
     """Return the format of a line's layers; a list names those left in high precision."""
     if "new" in said:
         # An override by another class of high precision, as a fused one, claims nothing.
-        return format_of(said["new"]) or (HIGH_PRECISION if format_of(said["old"]) else None)
+        return format_of(said["new"]) or (
+            HIGH_PRECISION if format_of(said["old"]) else None
+        )
     # The name of a configuration has its format: "mxfp8", "bf16_layers".
     key = said.get("key") or said.get("type")
     return HIGH_PRECISION if key is None else _format_or_high(key)
@@ -389,7 +462,11 @@ def _first_and_last(arguments: Mapping[str, str]) -> tuple[str, ...]:
     """Return the numbers of the blocks that Megatron's --first-last-layers-bf16 keeps in BF16."""
     if arguments.get("first_last_layers_bf16", "").lower() != "true":
         return ()
-    keys = ("num_layers", 0), ("num_layers_at_start_in_bf16", 1), ("num_layers_at_end_in_bf16", 1)
+    keys = (
+        ("num_layers", 0),
+        ("num_layers_at_start_in_bf16", 1),
+        ("num_layers_at_end_in_bf16", 1),
+    )
     numbers = (_number(arguments.get(key), least) for key, least in keys)
     count, first, last = (min(number, MAX_LAYERS) for number in numbers)
     return tuple(map(str, sorted({*range(first), *range(max(0, count - last), count)})))
@@ -402,9 +479,7 @@ def _number(text: str | None, default: int = 0) -> int:
 
 # ---- ranges of steps
 
-_STEP_NUMBER = (
-    r"(?:global |training |optimizer )?(?:step|iteration|iter)s?[ =#:]*(?P<{}>\d[\d_,]*)(?!\s*%)"
-)
+_STEP_NUMBER = r"(?:global |training |optimizer )?(?:step|iteration|iter)s?[ =#:]*(?P<{}>\d[\d_,]*)(?!\s*%)"
 _HIGH = r"(?:bf16|bfloat16|fp16|high[- ]precision)"
 _COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
 # FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
@@ -443,22 +518,34 @@ def _phases_of(
     None takes back that the run begins in high precision.
     """
     text = message.text
-    low, prefix = format_of(text), message.before
+    low = format_of(text)
+    prefix = message.before
     if (found := _NO_WARM_UP.search(text)) is not None:
         if wording.is_of_run(prefix, text, found):
             yield None, False
     elif (found := _WARM_UP.search(text)) is not None:
-        last, ours = (
-            _number(found["until"] or found["count"]),
-            wording.is_of_run(prefix, text, found),
-        )
-        for format_, first, end in ((HIGH_PRECISION, None, last), (low, last + 1, None)):
+        last = _number(found["until"] or found["count"])
+        ours = wording.is_of_run(prefix, text, found)
+        for format_, first, end in (
+            (HIGH_PRECISION, None, last),
+            (low, last + 1, None),
+        ):
             if format_ and ours is not False:
                 yield PhaseClaim(format_, first, end), ours is None
-    elif said and said[0].says == "fp8" and low and (found := _BEGINS.match(text, said[1].end())):
-        first = _number(found["at"] or found["past"] or found["count"]) + (not found["at"])
+    elif (
+        said
+        and said[0].says == "fp8"
+        and low
+        and (found := _BEGINS.match(text, said[1].end()))
+    ):
+        first = _number(found["at"] or found["past"] or found["count"]) + (
+            not found["at"]
+        )
         if first > 1:
-            yield PhaseClaim(low, first, None), not wording.is_of_run(prefix, text, said[1])
+            yield (
+                PhaseClaim(low, first, None),
+                not wording.is_of_run(prefix, text, said[1]),
+            )
 
 
 def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:

@@ -118,8 +118,12 @@ def last_error(logs: Iterable[Path]) -> str | None:
     """
     found: list[str] = []
     for log in logs:
-        with suppress(InputError):  # the report itself has a note on a log that cannot be read
-            found += _errors(islice((line.text for line in read_lines(log)), _MAX_LINES))
+        with suppress(
+            InputError
+        ):  # the report itself has a note on a log that cannot be read
+            found += _errors(
+                islice((line.text for line in read_lines(log)), _MAX_LINES)
+            )
     own = [error for error in found if not _CONSEQUENCES.match(error)]
     return next(reversed(own or found), None)
 

@@ -22,7 +22,9 @@ MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
-_COLOR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
+_COLOR = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)"
+)
 
 
 class Line(NamedTuple):
@@ -123,7 +125,9 @@ def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _feeds_only(data: bytes) -> bytes:
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
+    if b"\r" in data:
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return data
 
 
 def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Line]:
@@ -131,7 +135,8 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
     lower = data.lower()
     counted = at = 0
     while hit := gate.search(lower, at):
-        start, at = lower.rfind(b"\n", at, hit.start()) + 1, hit.end()
+        start = lower.rfind(b"\n", at, hit.start()) + 1
+        at = hit.end()
         number += data.count(b"\n", counted, start)
         counted = start
         yield Line(number, data[start:at].decode("utf-8", "replace"), data, start, at)
@@ -144,18 +149,22 @@ def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
             if not cast("Any", file).peek(1):
                 return
             source = Source(file, path.name, path)
-            held, size = [], 0
+            held = []
+            size = 0
             for piece in source:
                 held.append(piece.replace(b"\0", b""))
                 size += len(piece)
                 if size >= BLOCK_BYTES:
                     yield b"".join(held)
-                    held, size = [], 0
+                    held = []
+                    size = 0
             yield b"".join(held)
             if source.damage is not None and not source.head:
                 raise _unreadable(path, EOFError(source.damage))
             if source.damage is not None:
-                notes.append(f"{path.name} was read up to where its packed data is cut or damaged")
+                notes.append(
+                    f"{path.name} was read up to where its packed data is cut or damaged"
+                )
     except OSError as error:
         raise _unreadable(path, error) from None
 

@@ -86,7 +86,9 @@ def read_losses(logs: Sequence[Path]) -> LossSeries | None:
     """
     if not logs:
         return None
-    declared = (one.loss for one in frameworks() if one.declared and one.loss is not None)
+    declared = (
+        one.loss for one in frameworks() if one.declared and one.loss is not None
+    )
     words = [b"loss", *(fixed_word(loss).encode() for loss in declared)]
     lines = chain.from_iterable(read_lines(log, words=words) for log in logs)
     return scan_losses(line.text for line in lines)

@@ -179,7 +179,11 @@ def _prefix(text: str) -> tuple[int, bool, bool, int, str | None]:
     Return where that ends, whether only a logger writes it, whether it denies the message, where
     the last part ends that only a logger writes, and the rank.
     """
-    at, named, denied, names, rank = 0, 0, False, 0, None
+    at = 0
+    named = 0
+    denied = False
+    names = 0
+    rank = None
     for _ in range(_MAX_PREFIXES):
         if found := _STRONG.match(text, at):
             names = 0
@@ -191,13 +195,19 @@ def _prefix(text: str) -> tuple[int, bool, bool, int, str | None]:
             # A mark is what a program prints to be seen, as good as a logger's prefix.
             named = found.end()
             denied = denied or bool(_CROSSES.search(found[0]))
-        elif not names and (found := _NAME.match(text, at)) and not _TEXTUAL.search(found[0]):
+        elif (
+            not names
+            and (found := _NAME.match(text, at))
+            and not _TEXTUAL.search(found[0])
+        ):
             # A host's or a program's name is followed by what only a logger writes.
             if not named and not _STRONG.match(text, _next_word(text, found.end())):
                 break
             names += 1
             denied = denied or bool(_DENIAL.search(found[0]))
-        elif not (found := (named and _FIELD.match(text, at)) or _SEPARATOR.match(text, at)):
+        elif not (
+            found := (named and _FIELD.match(text, at)) or _SEPARATOR.match(text, at)
+        ):
             break
         at = found.end()
     return at, named > 0, denied, named, rank

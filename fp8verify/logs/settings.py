@@ -45,7 +45,9 @@ _LOW_VALUE = re.compile(
     r"(?:_(?:mixed|hybrid|e4m3|e5m2|current|delayed|sub\w*|block\w*|tensor\w*|row\w*|scal\w+|training"
     r"|true|te|ao))*"
 )
-_HIGH_VALUE = re.compile(rf"(?:precision\.|torch\.)?(?:amp_)?{_HIGH}(?:_(?:mixed|true))?")
+_HIGH_VALUE = re.compile(
+    rf"(?:precision\.|torch\.)?(?:amp_)?{_HIGH}(?:_(?:mixed|true))?"
+)
 _SWITCH = re.compile(r"enabled?|active|use")
 _SECTION = re.compile(r"_(?:config|cfg|conf|args|arguments|settings|options|kwargs)$")
 
@@ -144,7 +146,9 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
 
 def _setting(pair: re.Match[str]) -> tuple[str, str]:
     """Return the last part of a key, and what it is set to."""
-    name = re.split(r"[./]", pair["key"])[-1].lower().replace("-", "_").replace(" ", "_")
+    name = (
+        re.split(r"[./]", pair["key"])[-1].lower().replace("-", "_").replace(" ", "_")
+    )
     return name, pair["value"].strip("'\" ")
 
 
@@ -152,42 +156,63 @@ def _meaning(name: str, value: str) -> bool | None:
     """Return whether a setting switches low precision on or off; None for any other."""
     value = value.lower()
     if _FLAG.fullmatch(name):
-        return True if _ON.fullmatch(value) else False if _OFF.fullmatch(value) else None
+        if _ON.fullmatch(value):
+            return True
+        if _OFF.fullmatch(value):
+            return False
+        return None
     if _PRECISION.fullmatch(name):
         value = value.replace("-", "_")
-        return True if _LOW_VALUE.fullmatch(value) else False if _HIGH_VALUE.match(value) else None
+        if _LOW_VALUE.fullmatch(value):
+            return True
+        if _HIGH_VALUE.match(value):
+            return False
+        return None
     return None
 
 
 def _off_in(values: Mapping[str, str]) -> bool:
     return any(
-        _meaning(name, value) is False and _FLAG.fullmatch(name) and not _DETAIL.fullmatch(name)
+        _meaning(name, value) is False
+        and _FLAG.fullmatch(name)
+        and not _DETAIL.fullmatch(name)
         for name, value in values.items()
     )
 
 
 def _opens(name: str, value: str) -> bool:
     """Whether a setting is a section for low precision: `fp8:`, `'fp8': {`, `Float8Config(`."""
-    return value[-1:] in ("", "{", "(") and _FLAG.fullmatch(_SECTION.sub("", name)) is not None
+    return (
+        value[-1:] in ("", "{", "(")
+        and _FLAG.fullmatch(_SECTION.sub("", name)) is not None
+    )
 
 
-def _switch(text: str, found: re.Match[str], message: Message, line: Line) -> tuple[str, str]:
+def _switch(
+    text: str, found: re.Match[str], message: Message, line: Line
+) -> tuple[str, str]:
     """Return the text and the value of the `enabled` of a section."""
     inside = re.split(r"[)}]", text[found.end() : found.end() + 400], maxsplit=1)[0]
     if inside.strip():
         pairs = ((pair[0], pair) for pair in _PAIR.finditer(inside))
     else:
-        indent, below = indent_of(text), own_lines(line.below(), message.prefix)
-        deeper = takewhile(lambda one: not one.strip() or indent_of(one) > indent, below)
+        indent = indent_of(text)
+        below = own_lines(line.below(), message.prefix)
+        deeper = takewhile(
+            lambda one: not one.strip() or indent_of(one) > indent, below
+        )
         pairs = ((one.strip(), pair) for one in deeper if (pair := _PAIR.search(one)))
     switches = ((said, *_setting(pair)) for said, pair in pairs)
-    values = ((said, value) for said, name, value in switches if _SWITCH.fullmatch(name))
+    values = (
+        (said, value) for said, name, value in switches if _SWITCH.fullmatch(name)
+    )
     return next(values, ("", ""))
 
 
 def _stands_alone(text: str, found: re.Match[str]) -> bool:
     """Whether a setting is one, and not a part of a sentence or of a quotation."""
-    before, after = text[: found.start()], text[found.end() :]
+    before = text[: found.start()]
+    after = text[found.end() :]
     if before.count('"') % 2 or (before.count("'") % 2 and "'," in after):
         return False
     ends = found["value"].endswith("(") or _AFTER.match(after) is not None
@@ -221,7 +246,8 @@ def _sections(before: str) -> Iterator[str]:
 
 def own_lines(lines: Iterable[str], prefix: str) -> Iterator[str]:
     """Yield the lines with the same prefix, apart from its digits, without it."""
-    width, shape = len(prefix), prefix.translate(ALIKE)
+    width = len(prefix)
+    shape = prefix.translate(ALIKE)
     for line in lines:
         if not prefix or line[:width].translate(ALIKE) == shape:
             yield line[width:].rstrip()
@@ -252,12 +278,18 @@ def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
     indent = indent_of(text)
     # A record is whole in its line; another dump may come before.
     for lines in () if text.lstrip().startswith("{") else (line.below(), line.above()):
-        strangers, ended = 0, False
+        strangers = 0
+        ended = False
         for other in own_lines(lines, prefix):
-            depth, pair = indent_of(other), _PAIR.search(other)
+            depth = indent_of(other)
+            pair = _PAIR.search(other)
             strangers = 0 if pair else strangers + 1
             name, value = _setting(pair) if pair else ("", "")
-            if strangers > _STRANGERS or _RULE.match(other) or (name == key and not ended):
+            if (
+                strangers > _STRANGERS
+                or _RULE.match(other)
+                or (name == key and not ended)
+            ):
                 break
             ended = ended or (pair is not None and depth < indent)
             if pair and (name == "num_layers" or (depth == indent and not ended)):

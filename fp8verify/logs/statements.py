@@ -55,7 +55,10 @@ class LayerClaim(NamedTuple):
         if self.select == "part":
             return any(name in module for name in self.names)
         ours = f".{module}"
-        return any(ours.endswith(f".{name}") or f".{name}".endswith(ours) for name in self.names)
+        return any(
+            ours.endswith(f".{name}") or f".{name}".endswith(ours)
+            for name in self.names
+        )
 
 
 class PhaseClaim(NamedTuple):
@@ -73,7 +76,8 @@ class PhaseClaim(NamedTuple):
 
     def covers(self, step: int) -> bool:
         """Whether a step, by the run's own number, is in the range."""
-        first, last = self.first_step, self.last_step
+        first = self.first_step
+        last = self.last_step
         return (first is None or step >= first) and (last is None or step <= last)
 
 
@@ -119,12 +123,16 @@ class LogReading(NamedTuple):
     def held_at(self, step: int | None = None) -> list[Statement]:
         """Return what each log states before a step of the run, or None for its end."""
         held = []
-        for source in dict.fromkeys(statement.claim.source for statement in self.statements):
+        for source in dict.fromkeys(
+            statement.claim.source for statement in self.statements
+        ):
             own = [one for one in self.statements if one.claim.source == source]
             held += _resolved(_before(own, step))
         return held
 
-    def claims_at(self, step: int | None = None, counted: Sequence[int] = ()) -> list[Claim]:
+    def claims_at(
+        self, step: int | None = None, counted: Sequence[int] = ()
+    ) -> list[Claim]:
         """Return what the statements of each log come to before a step of the run, or its end.
 
         Args:
@@ -134,27 +142,43 @@ class LogReading(NamedTuple):
         """
         found: dict[tuple[str, str, str], Claim] = {}
         held = self.held_at(step)
-        is_high = {phase_at(held, number, (0,)) for number in counted} == {HIGH_PRECISION}
+        is_high = {phase_at(held, number, (0,)) for number in counted} == {
+            HIGH_PRECISION
+        }
         for one in held:
             if one.phase is None or any(map(one.phase.covers, counted)):
-                claim = (_revoked(one) if is_high and one.claim.says == "fp8" else one).claim
+                claim = (
+                    _revoked(one) if is_high and one.claim.says == "fp8" else one
+                ).claim
                 found.setdefault((claim.framework, claim.text, claim.says), claim)
         return list(found.values())
 
     def layers_for(self, claims: Iterable[Claim]) -> tuple[LayerClaim, ...]:
         """Return what is said of single layers; a list of filters counts with its converter."""
         formats = {claim.format for claim in claims if claim.says == "fp8"}
-        return tuple(one for one in self.layers if not one.section or one.section in formats)
+        return tuple(
+            one for one in self.layers if not one.section or one.section in formats
+        )
 
 
-def phase_at(statements: Iterable[Statement], step: int, ranks: Sequence[int] = ()) -> str | None:
+def phase_at(
+    statements: Iterable[Statement], step: int, ranks: Sequence[int] = ()
+) -> str | None:
     """Return the format that is stated for a step on some ranks, None if nothing is."""
-    held = [one for one in statements if not one.unclear and one.claim.says != "revoked"]
+    held = [
+        one for one in statements if not one.unclear and one.claim.says != "revoked"
+    ]
     numbers = (None, *map(str, ranks))
-    phases = [one.phase for one in held if one.phase and (not ranks or one.rank in numbers)]
+    phases = [
+        one.phase for one in held if one.phase and (not ranks or one.rank in numbers)
+    ]
     current = [phase.format for phase in phases if phase.covers(step)]
     later = any((phase.first_step or 0) > step for phase in phases)
-    return current[-1] if current else HIGH_PRECISION if later else None
+    if current:
+        return current[-1]
+    if later:
+        return HIGH_PRECISION
+    return None
 
 
 def _before(statements: list[Statement], step: int | None) -> list[Statement]:
@@ -176,7 +200,8 @@ def _resolved(statements: Iterable[Statement]) -> list[Statement]:
     for statement in statements:
         held = [_after(one, statement) for one in held]
         denied = statement.claim.strength == CONFIGURATION and any(
-            one.claim.says == "not_fp8" and one.rank is None and one.phase is None for one in held
+            one.claim.says == "not_fp8" and one.rank is None and one.phase is None
+            for one in held
         )
         held.append(_revoked(statement) if denied else statement)
     return [one for one in held if one.claim.says != "off"]
@@ -184,7 +209,8 @@ def _resolved(statements: Iterable[Statement]) -> list[Statement]:
 
 def _after(earlier: Statement, later: Statement) -> Statement:
     """Return a statement as a later one leaves it."""
-    says, other = earlier.claim.says, later.claim
+    says = earlier.claim.says
+    other = later.claim
     if says not in ("fp8", "not_fp8") or later.rank not in (None, earlier.rank):
         return earlier
     replaced = earlier.topic == later.topic and earlier.claim.text != other.text

@@ -66,7 +66,9 @@ def _patterns(known: tuple[Framework, ...]) -> tuple[Wording, ...]:
 
 
 def _compiled(expression: str) -> re.Pattern[str]:
-    whole = re.sub(r"<([A-Z_]+)>", lambda part: _PARTS.get(part[1], part[0]), expression)
+    whole = re.sub(
+        r"<([A-Z_]+)>", lambda part: _PARTS.get(part[1], part[0]), expression
+    )
     return re.compile(whole, re.IGNORECASE | re.DOTALL)
 
 
@@ -98,7 +100,9 @@ def _words(known: tuple[Framework, ...]) -> Words:
     closely += [word for one in known if one.declared for word in one.words]
     # What has a shorter one of them need not be looked for: each takes as long as the rest.
     found = [*_WORDS]
-    for word in sorted([*closely, *(word for one in known for word in one.words)], key=len):
+    for word in sorted(
+        [*closely, *(word for one in known for word in one.words)], key=len
+    ):
         if not any(one in word for one in found):
             found.append(word)
     return Words(tuple(found), tuple(closely))
@@ -182,7 +186,8 @@ def is_limited(text: str, end: int) -> bool:
 
 # An ellipsis ends no sentence: “Enabling FP8 training... failed”.
 _SENTENCE = re.compile(
-    r".*?(?:(?<!\.)[.!](?=\s|$)(?!\s*[(\[]default)|(?<![:=\s])\s{3,}|[\r\n]|$)", re.DOTALL
+    r".*?(?:(?<!\.)[.!](?=\s|$)(?!\s*[(\[]default)|(?<![:=\s])\s{3,}|[\r\n]|$)",
+    re.DOTALL,
 )
 # What may follow a claim: an end, a stop, a bracket, a preposition; no part of a file name.
 _FOLLOWS = re.compile(

@@ -56,7 +56,9 @@ def assemble(
         exit_code=0,
         fails=False,
         **_sums([rank.trace for rank in ranks]),
-        gpu_time_us={k: micros(sum(r.gpu_time[k] for r in ranks)) for k in ranks[0].gpu_time},
+        gpu_time_us={
+            k: micros(sum(r.gpu_time[k] for r in ranks)) for k in ranks[0].gpu_time
+        },
         ranks=tuple(map(_rank_report, ranks, judgement.ranks, repeat(promises))),
         claims=promises.claims,
         mention=promises.mention,
@@ -69,7 +71,9 @@ def assemble(
     )
 
 
-def _rank_report(rank: RankEvidence, assessed: Assessment, promises: Promises) -> RankReport:
+def _rank_report(
+    rank: RankEvidence, assessed: Assessment, promises: Promises
+) -> RankReport:
     trace, (payoff, tax) = rank.trace, rank.gain
     return RankReport(
         rank=trace.rank,
@@ -104,8 +108,12 @@ def _sums(traces: Sequence[TraceEvidence]) -> dict[str, Any]:
     optimizer = [row for trace in traces for row in trace.optimizer]
     return {
         "gemm": gemm_totals(gemms),
-        "attention_gemm": gemm_totals(row for trace in traces for row in trace.attention),
-        "untrained_gemm": gemm_totals(row for trace in traces for row in trace.untrained),
+        "attention_gemm": gemm_totals(
+            row for trace in traces for row in trace.attention
+        ),
+        "untrained_gemm": gemm_totals(
+            row for trace in traces for row in trace.untrained
+        ),
         "optimizer_gemm": gemm_totals(optimizer),
         "legs": _leg_rows([*gemms, *optimizer]),
         "recipe": _recipe_seen(gemms),
@@ -124,16 +132,21 @@ def _step_reports(trace: TraceEvidence) -> tuple[parts.StepReport, ...]:
             trains=place in training,
             whole=step.whole,
         )
-        for place, (step, gpu_ns) in enumerate(zip(trace.steps, trace.timeline.steps, strict=True))
+        for place, (step, gpu_ns) in enumerate(
+            zip(trace.steps, trace.timeline.steps, strict=True)
+        )
     )
 
 
 def _leg_rows(rows: Iterable[GemmRow]) -> tuple[parts.LegRow, ...]:
     """Cross GEMM time and launches by leg and precision, in the order of the legs."""
-    by_leg, found = grouped(rows, lambda row: row.leg), []
+    by_leg = grouped(rows, lambda row: row.leg)
+    found = []
     for leg in filter(by_leg.__contains__, Leg):
         total = gemm_totals(by_leg[leg])
-        kernels = {name: count for name, count in sorted(total.kernels.items()) if count}
+        kernels = {
+            name: count for name, count in sorted(total.kernels.items()) if count
+        }
         time_us = {name: total.time_us[name] for name in kernels}
         found.append(parts.LegRow(leg=leg, time_us=time_us, kernels=kernels))
     return tuple(found)
@@ -157,12 +170,18 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> parts.RecipeSeen:
 def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[parts.KernelRow, ...]:
     """List the kinds of kernel, the longest total time first; steps are added up."""
     every: list[GemmRow | KindTotal] = [*trace.gemms, *trace.optimizer, *trace.others]
-    rows, peaks = [], peak_of(trace.gpu)
+    rows = []
+    peaks = peak_of(trace.gpu)
     groups = grouped(every, lambda row: (row.kind, row.leg, row.shape))
     for (kind, leg, shape), alike in groups.items():
-        found, op = kind.classification, kind.op
-        time_ns, flops = (sum(row.time_ns for row in alike), sum(row.flops or 0 for row in alike))
-        tflops = round(flops / time_ns / 1000, 1) if flops and time_ns and timed else None
+        found = kind.classification
+        op = kind.op
+        time_ns = sum(row.time_ns for row in alike)
+        flops = sum(row.flops or 0 for row in alike)
+        if flops and time_ns and timed:
+            tflops = round(flops / time_ns / 1000, 1)
+        else:
+            tflops = None
         peak = peak_tflops(peaks, found.precision)
         shown = parts.KernelRow(
             name=kind.name,
@@ -187,10 +206,14 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[parts.KernelRow,
 def _layers_report(rank: RankEvidence) -> parts.LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
     # No single GEMM has the size of the 3-D parameters of experts.
-    layers, experts = rank.layers, [m.fqn for m in rank.modules if m.kind == "experts"]
+    layers = rank.layers
+    experts = [m.fqn for m in rank.modules if m.kind == "experts"]
     if not (layers.classes or layers.apart or experts):
         return None
-    note = f"no GEMM has the size of {len(layers.apart)} of the modules" if layers.apart else None
+    if layers.apart:
+        note = f"no GEMM has the size of {len(layers.apart)} of the modules"
+    else:
+        note = None
     if not rank.recorded.observed:
         note = "no module list: layers are identified by the sizes of their GEMMs only"
     elif not layers.classes:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _WORTH_A_WORKER = 32 << 20
 _USUAL_RATIO = 16
 # tensorboard_trace_handler's names: host_pid.time.pt.trace.json (torch/profiler/profiler.py, 2.11).
-_WORKER = re.compile(r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$")
+_WORKER = re.compile(
+    r"(?:^|/)(?P<worker>[^/]+)\.\d{10,}(?:\.\w+)*?\.pt\.trace\.json(?:\.\w+)?$"
+)
 
 
 _Logged: TypeAlias = "list[tuple[int, Product]] | None"
@@ -59,7 +61,9 @@ def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, Naming]:
     for rank, meta in metas.items():
         if meta.naming is not None:
             name = meta.naming.trace or ""
-            file = TraceFile(folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True)
+            file = TraceFile(
+                folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True
+            )
             steps[rank] = meta.naming, file if is_file_name(name) else None
     return steps
 
@@ -97,7 +101,10 @@ def _sharing(evidence: TraceEvidence, kinds: dict[Kind, Kind]) -> TraceEvidence:
     """Return equal evidence that refers to the kinds that other ranks have, which are kept once."""
     keep = kinds.setdefault
     shared = {
-        name: [row._replace(kind=keep(row.kind, row.kind)) for row in getattr(evidence, name)]
+        name: [
+            row._replace(kind=keep(row.kind, row.kind))
+            for row in getattr(evidence, name)
+        ]
         for name in ("gemms", "others", "optimizer")
     }
     return replace(evidence, **shared)
@@ -108,7 +115,10 @@ def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[Rank
     in_order = sorted(files, key=lambda file: not file.declared)
     windows = grouped(in_order, lambda file: file.rank if file.declared else file)
     none = None, None
-    return [RankJob(tuple(same), *naming.get(same[0].rank, none)) for same in windows.values()]
+    return [
+        RankJob(tuple(same), *naming.get(same[0].rank, none))
+        for same in windows.values()
+    ]
 
 
 def _examine_all(
@@ -116,7 +126,9 @@ def _examine_all(
 ) -> Iterator[list[TraceEvidence]]:
     files = [file for job in jobs for file in job.files]
     count = min(_worth(files) if workers is None else workers, len(jobs))
-    if not all(is_shared(file.path) for file in files) or (executor is None and count <= 1):
+    if not all(is_shared(file.path) for file in files) or (
+        executor is None and count <= 1
+    ):
         yield from map(examine, jobs)
         return
     # Executors take as long to import as a small trace to read.
@@ -130,7 +142,9 @@ def _anywhere(job: RankJob) -> RankJob:
     """Return the job for workers that started in another folder."""
 
     def absolute(file: TraceFile) -> TraceFile:
-        return file if is_remote(file.path) else replace(file, path=file.path.absolute())
+        if is_remote(file.path):
+            return file
+        return replace(file, path=file.path.absolute())
 
     layers = None if job.layers is None else absolute(job.layers)
     return RankJob(tuple(map(absolute, job.files)), job.naming, layers)
@@ -139,8 +153,12 @@ def _anywhere(job: RankJob) -> RankJob:
 def _worth(files: Iterable[TraceFile]) -> int:
     """Return how many worker processes the files are worth, by what they take unpacked."""
     with suppress(InputError, OSError):
-        sizes = ((file.name.endswith(".json"), file.path.stat().st_size) for file in files)
-        size = sum(packed * (1 if is_plain else _USUAL_RATIO) for is_plain, packed in sizes)
+        sizes = (
+            (file.name.endswith(".json"), file.path.stat().st_size) for file in files
+        )
+        size = sum(
+            packed * (1 if is_plain else _USUAL_RATIO) for is_plain, packed in sizes
+        )
         return _cores() if size > _WORTH_A_WORKER * _cores() else 1
     return 1
 
@@ -218,8 +236,12 @@ def _read(file: TraceFile) -> list[TraceEvidence]:
         return _unread(file, error.with_traceback(None))
     except MemoryError:
         hint = "Use fewer --workers, or a machine with more memory."
-        return _unread(file, InputError(f"{file.name} needs more memory than there is.", hint))
-    return _gathered(trace, file.rank, guessed=file.guessed, logged=_logged(file, trace))
+        return _unread(
+            file, InputError(f"{file.name} needs more memory than there is.", hint)
+        )
+    return _gathered(
+        trace, file.rank, guessed=file.guessed, logged=_logged(file, trace)
+    )
 
 
 def _logged(file: TraceFile, trace: Trace) -> _Logged:
@@ -227,7 +249,9 @@ def _logged(file: TraceFile, trace: Trace) -> _Logged:
     try:
         return None if file.blas_log is None else read_products(file.blas_log)
     except InputError as error:
-        trace.remarks.append(f"the BLAS library's log cannot be read: {error.fact.rstrip('.')}")
+        trace.remarks.append(
+            f"the BLAS library's log cannot be read: {error.fact.rstrip('.')}"
+        )
         return None
 
 
@@ -277,14 +301,20 @@ def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
     guessed: list[TraceEvidence] = []
     for members in grouped(ranks, _process_of).values():
         windows = sorted(members, key=lambda evidence: evidence.bounds or (0, 0))
-        bounds = [evidence.bounds for evidence in windows if evidence.bounds is not None]
+        bounds = [
+            evidence.bounds for evidence in windows if evidence.bounds is not None
+        ]
         in_turn = all(before[1] <= after[0] for before, after in pairwise(bounds))
         for evidence in [merge_windows(windows)] if in_turn else windows:
             (guessed if evidence.guessed else known).append(evidence)
     taken = {evidence.rank for evidence in known}
-    free = (number for number in range(len(known) + len(guessed)) if number not in taken)
+    free = (
+        number for number in range(len(known) + len(guessed)) if number not in taken
+    )
     guessed.sort(key=lambda evidence: evidence.rank or 0)
-    numbered = [replace(part, rank=number) for part, number in zip(guessed, free, strict=False)]
+    numbered = [
+        replace(part, rank=number) for part, number in zip(guessed, free, strict=False)
+    ]
     return sorted([*known, *numbered], key=lambda evidence: evidence.rank or 0)
 
 
@@ -292,5 +322,6 @@ def _process_of(evidence: TraceEvidence) -> Hashable:
     """Return rank and process; traces without a process are kept separate."""
     if evidence.process is None or evidence.bounds is None:
         return id(evidence)
-    rank, worker = None if evidence.guessed else evidence.rank, _WORKER.search(evidence.source)
+    rank = None if evidence.guessed else evidence.rank
+    worker = _WORKER.search(evidence.source)
     return rank, evidence.process, worker["worker"] if worker else None

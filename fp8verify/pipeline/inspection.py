@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import TraceEvidence, gather
-from fp8verify.analysis.rank import NO_LOSSES, NO_META, NO_NUMERICS, RankEvidence, Recorded
+from fp8verify.analysis.rank import (
+    NO_LOSSES,
+    NO_META,
+    NO_NUMERICS,
+    RankEvidence,
+    Recorded,
+)
 from fp8verify.capture import files as captured
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
@@ -21,8 +27,21 @@ from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import gather_ranks, naming_steps, read_pipe
 from fp8verify.report.model.report import Report
-from fp8verify.trace import NoTraceError, Trace, TraceFile, TraceFiles, find_traces, read_trace
-from fp8verify.trace.places import comes_through_pipe, is_remote, place, reading, run_name
+from fp8verify.trace import (
+    NoTraceError,
+    Trace,
+    TraceFile,
+    TraceFiles,
+    find_traces,
+    read_trace,
+)
+from fp8verify.trace.places import (
+    comes_through_pipe,
+    is_remote,
+    place,
+    reading,
+    run_name,
+)
 from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.judge import assess, judge
@@ -89,7 +108,8 @@ def inspect(
                 executor=executor,
             )
             profiled = {rank.rank for rank in traces}
-            unread, census = _notes(files, metas), captured.census_remarks(metas, profiled)
+            unread = _notes(files, metas)
+            census = captured.census_remarks(metas, profiled)
             remarked = [*captured.remarks(metas), *unread, *census]
     losses = read_losses(logs)
     ranks: list[RankEvidence] = []
@@ -118,7 +138,9 @@ def _printed_table(log: str | Path | None) -> TraceEvidence:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     path = Path(log)
     trace = Trace(source=path.name)
-    with suppress(InputError):  # what is wrong with the file was said when its claims were read
+    with suppress(
+        InputError
+    ):  # what is wrong with the file was said when its claims were read
         source, glance = glance_at(path)
         if source in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
             trace = read_trace(path)
@@ -136,14 +158,21 @@ def _with_sidecars(
     named = captured.named_traces(metas)
     logs = {} if folder is None else captured.blas_logs(folder, metas)
     of_file = ((file, file.path.name, file.blas_log) for file in files)
-    return [replace(f, layers=n in named, blas_log=log or logs.get(n)) for f, n, log in of_file]
+    return [
+        replace(f, layers=n in named, blas_log=log or logs.get(n))
+        for f, n, log in of_file
+    ]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
     """Say what was not read, and what was recorded and is not there."""
-    skipped = ((p.name, "has no trace" if p.is_dir() else "is not a trace") for p in files.skipped)
+    skipped = (
+        (p.name, "has no trace" if p.is_dir() else "is not a trace")
+        for p in files.skipped
+    )
     notes = [f"{name} {what} and was left out" for name, what in skipped]
-    declared, names = captured.declared_traces(metas), {file.path.name for file in files}
+    declared = captured.declared_traces(metas)
+    names = {file.path.name for file in files}
     missing = ((name, rank) for name, rank in declared.items() if name not in names)
     why = "is not there, although the run recorded it"
     return notes + [f"{name} of rank {rank} {why}" for name, rank in missing]
@@ -172,7 +201,10 @@ def _read_sidecars(
             return None, {}, {}, ()
         metas = captured.read_ranks(folder)
         is_local = not is_remote(folder)  # as is what `fp8verify env` attached to
-        notes = captured.notes_on_attachment(folder, observed=bool(metas)) if is_local else ()
+        if is_local:
+            notes = captured.notes_on_attachment(folder, observed=bool(metas))
+        else:
+            notes = ()
         return folder, metas, captured.read_numerics(folder), notes
 
 
@@ -180,7 +212,10 @@ def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
     """Return what the logs and calls claim and promise, and what of the logs was not read."""
     if not (paths or calls):
         return LogReading()
-    from fp8verify.logs.claims import claim_of_call, read_claims  # its patterns take a while
+    from fp8verify.logs.claims import (
+        claim_of_call,
+        read_claims,
+    )  # its patterns take a while
     from fp8verify.logs.statements import Statement
 
     read = []
@@ -190,7 +225,10 @@ def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
     calls_made = [Statement(claim_of_call(call), call) for call in calls]
     mentions = (reading.mention for reading in read if reading.mention is not None)
     return LogReading(
-        [*(statement for reading in read for statement in reading.statements), *calls_made],
+        [
+            *(statement for reading in read for statement in reading.statements),
+            *calls_made,
+        ],
         [note for reading in read for note in reading.notes],
         [claim for reading in read for claim in reading.layers],
         next(mentions, None),
@@ -217,7 +255,8 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
     path = place(log)
     notes = []
     if losses is not None and losses.points:
-        first, last = min(losses.points), max(losses.points)
+        first = min(losses.points)
+        last = max(losses.points)
         said = f"{path.name} has losses of steps {first} to {last}"
         notes.append(f"{said}, the last is {losses.points[last]:.4g}")
     end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, InvalidStateError, as_completed
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    InvalidStateError,
+    as_completed,
+)
 from contextlib import contextmanager, suppress
 from threading import Thread
 from time import sleep
@@ -44,9 +50,13 @@ def spread(
 
 def _reason(error: Exception) -> str:
     if isinstance(error, BrokenExecutor):
-        return "its worker process died, or that of another trace, killed or out of memory"
+        return (
+            "its worker process died, or that of another trace, killed or out of memory"
+        )
     text = str(error).strip().partition("\n")[0][:200].rstrip(".")
-    return f"its worker failed with {type(error).__name__}" + (f" ({text})" if text else "")
+    return f"its worker failed with {type(error).__name__}" + (
+        f" ({text})" if text else ""
+    )
 
 
 @contextmanager
@@ -100,7 +110,9 @@ def dask_cluster(address: str) -> Iterator[Executor]:
     except Exception as error:  # whatever else listens there makes it fail in any way
         # A client that never started waits 20 s for its end, unless it takes itself for closed.
         client.status = "closed"
-        reason = (str(error) or type(error).__name__).partition("\n")[0][:200].rstrip(".")
+        reason = (
+            (str(error) or type(error).__name__).partition("\n")[0][:200].rstrip(".")
+        )
         raise UsageError(
             f"no Dask scheduler answers at {address}: {reason}.",
             "Give the address that `dask scheduler` prints, such as tcp://host:8786.",
@@ -121,7 +133,9 @@ class _Watched(Executor):
         self._waiting: set[Future[Any]] = set()
         Thread(target=self._watch, daemon=True).start()
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
         future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)

@@ -76,12 +76,16 @@ def doctor(
     variables = os.environ if environment is None else environment
     found = machine.find_python(words, variables)
     given = tuple(gpu for name in gpus for gpu in machine.named_gpus(name))
-    with ThreadPoolExecutor(2) as pool:  # programs run in parallel with reading the files
+    with ThreadPoolExecutor(
+        2
+    ) as pool:  # programs run in parallel with reading the files
         seen = pool.submit(lambda: (given, "") if gpus else machine.find_gpus())
         python = pool.submit(machine.with_versions, found)
         facts = read_launch([str(path) for path in configs], words, variables)
     gpus_here, why_no_gpu = seen.result()
-    facts = facts._replace(gpus=gpus_here, why_no_gpu=why_no_gpu, require_gpu=require_gpu)
+    facts = facts._replace(
+        gpus=gpus_here, why_no_gpu=why_no_gpu, require_gpu=require_gpu
+    )
     facts = facts._replace(python=python.result())
     if start and command:
         from fp8verify.preflight.dry_start import dry_start
@@ -106,7 +110,9 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
 
     if report.verdict in WITHOUT_FP8:
         with suppress(Fp8VerifyError):  # no such library, or no such file any more
-            return replace(report, findings=(*report.findings, *_explanations(report, command)))
+            return replace(
+                report, findings=(*report.findings, *_explanations(report, command))
+            )
     return report
 
 
@@ -132,9 +138,19 @@ def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     if any(rank.modules.counts for rank in report.ranks if rank.modules):
         sources = {one.path for one in facts.unread if one.kind == "python"}
         found = [check for check in found if check.file not in sources]
-    told = [(check.code, f"{check.place}{check.message}", check.hint) for check in found]
+    told = [
+        (check.code, f"{check.place}{check.message}", check.hint) for check in found
+    ]
     if facts.asks and not found:
-        hint = "`fp8verify doctor` before the same command checks the versions here too."
-        told = [("fp8-asked", f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it", hint)]
+        hint = (
+            "`fp8verify doctor` before the same command checks the versions here too."
+        )
+        told = [
+            (
+                "fp8-asked",
+                f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it",
+                hint,
+            )
+        ]
     for code, message, hint in told[:_SHOWN]:
         yield Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)

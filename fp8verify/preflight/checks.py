@@ -85,9 +85,17 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """Return the report as JSON, the same text as `doctor --format json`."""
         fields = ("code", "status", "message", "hint", "source")
-        checks = [{field: getattr(check, field) for field in fields} for check in self.checks]
-        document = {"status": self.status, "conclusion": self.conclusion, "checks": checks}
-        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+        checks = [
+            {field: getattr(check, field) for field in fields} for check in self.checks
+        ]
+        document = {
+            "status": self.status,
+            "conclusion": self.conclusion,
+            "checks": checks,
+        }
+        return (
+            msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+        )
 
     def __str__(self) -> str:
         """Return the report as `doctor` prints it."""
@@ -97,13 +105,21 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 _GRAVITY = (Status.FAIL, Status.WARN, Status.NOTE, Status.OK, Status.SKIPPED)
 FAULTS = (Status.FAIL, Status.WARN)
 # What a machine is, which says nothing of the files and the command that were named.
-_OF_MACHINE = {"fp8-units", "no-gpu", "te-not-installed", "torch-not-installed", "versions"}
+_OF_MACHINE = {
+    "fp8-units",
+    "no-gpu",
+    "te-not-installed",
+    "torch-not-installed",
+    "versions",
+}
 _UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found"})
 
 
 def report_of(checks: Iterable[Check]) -> DoctorReport:
     """Join checks to a report, each fact once, most severe first."""
-    ordered = sorted(dict.fromkeys(checks), key=lambda check: _GRAVITY.index(check.status))
+    ordered = sorted(
+        dict.fromkeys(checks), key=lambda check: _GRAVITY.index(check.status)
+    )
     status, conclusion = _concluded(ordered)
     return DoctorReport(status=status, conclusion=conclusion, checks=tuple(ordered))
 
@@ -112,8 +128,14 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
     counts = Counter(check.status for check in checks)
     faults = counts[Status.FAIL] + counts[Status.WARN]
     if faults:
-        words = {Status.FAIL: "fail", Status.WARN: "warn", Status.SKIPPED: "not checked"}
-        parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+        words = {
+            Status.FAIL: "fail",
+            Status.WARN: "warn",
+            Status.SKIPPED: "not checked",
+        }
+        parts = [
+            f"{counts[state]} {word}" for state, word in words.items() if counts[state]
+        ]
         head = counted(faults, "FAULT").upper()
         return checks[0].status, f"{head}: {', '.join(parts)}"
     named = [check for check in checks if check.code not in _OF_MACHINE] or checks
@@ -140,7 +162,12 @@ def to_text(report: DoctorReport) -> str:
         parts = [f"{check.place}{check.message}"]
         if check.status in _LEVELS:
             parts += [check.hint, f"[{check.source}]" if check.source else ""]
-        rows = [row for part in parts if part for row in _wrapped(part, columns - len(pad) - 2)]
+        rows = [
+            row
+            for part in parts
+            if part
+            for row in _wrapped(part, columns - len(pad) - 2)
+        ]
         state = check.status.value.replace("fail", "FAIL")
         lines.append(f"{state:7}  {check.code:{width}}  {rows[0]}")
         lines += [f"{pad}  {row}" for row in rows[1:]]
@@ -150,7 +177,9 @@ def to_text(report: DoctorReport) -> str:
 def _wrapped(text: str, width: int) -> list[str]:
     """Return lines of a text, broken between words: names and paths stay whole."""
     text = printable(text)
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    return textwrap.wrap(
+        text, width, break_long_words=False, break_on_hyphens=False
+    ) or [""]
 
 
 def to_github(report: DoctorReport) -> str:
@@ -160,8 +189,11 @@ def to_github(report: DoctorReport) -> str:
     for check in report.checks:
         if check.status in _LEVELS:
             text = check.message + (f"\n{check.hint}" if check.hint else "")
-            level, title = _LEVELS[check.status], f"FP8 {check.code}"
-            lines.append(annotation(level, title, text, file=check.file, line=check.line))
+            level = _LEVELS[check.status]
+            title = f"FP8 {check.code}"
+            lines.append(
+                annotation(level, title, text, file=check.file, line=check.line)
+            )
     return "".join(f"{line}\n" for line in lines)
 
 

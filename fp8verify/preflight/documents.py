@@ -86,7 +86,10 @@ def read_document(path: str) -> Document:
             "pip install tree-sitter tree-sitter-bash",
         ) from None
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        if str(error):
+            reason = str(error).splitlines()[0][:200]
+        else:
+            reason = type(error).__name__
         raise InputError(
             f"{path} cannot be read as {kind.upper()}: {reason}.",
             "Pass the file that the run reads; the ending of its name gives the format.",
@@ -115,7 +118,8 @@ def _text(path: str) -> str:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
-            f"Cannot read {path}: {error.strerror}.", "Name a configuration file with --config."
+            f"Cannot read {path}: {error.strerror}.",
+            "Name a configuration file with --config.",
         ) from None
     if len(data) > MAX_BYTES:
         raise InputError(
@@ -164,7 +168,9 @@ def _node_lines(root: Any) -> dict[str, int]:
     stack: list[tuple[str, Any]] = [("", root)]
     while stack and len(lines) < MAX_VALUES:  # aliases may make them endless
         prefix, node = stack.pop()
-        is_mapping = getattr(node, "id", "") == "mapping" and len(prefix) <= MAX_KEY * MAX_DEPTH
+        is_mapping = (
+            getattr(node, "id", "") == "mapping" and len(prefix) <= MAX_KEY * MAX_DEPTH
+        )
         for key, value in node.value if is_mapping else ():
             name = f"{prefix}.{key.value}" if prefix else str(key.value)
             lines[name] = key.start_mark.line + 1
@@ -229,7 +235,9 @@ def _without_remarks(text: str) -> str:
                     line = lines[number - 1]
                     left = begin if number == first else 0
                     right = end if number == last else len(line)
-                    lines[number - 1] = line[:left] + " " * (right - left) + line[right:]
+                    lines[number - 1] = (
+                        line[:left] + " " * (right - left) + line[right:]
+                    )
             if token.type not in (tokenize.COMMENT, tokenize.NL):
                 before = token.type
     return "\n".join(line.rstrip() for line in lines)

@@ -56,7 +56,9 @@ def dry_start(command: Sequence[str], timeout: float) -> DryModel:
     return DryModel((), why, remedy, tuple(cause.failure for cause in known))
 
 
-def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[int | None, str]:
+def _run(
+    arguments: list[str], boot: Path, mark: str, timeout: float
+) -> tuple[int | None, str]:
     """Return the exit code, None if time ran out, and the end of the output."""
     environment = child_environment({**os.environ, **_QUIET, _MARK: mark}, boot)
     with ended_on_signals():
@@ -73,7 +75,9 @@ def _run(arguments: list[str], boot: Path, mark: str, timeout: float) -> tuple[i
     return code, output.text()
 
 
-def wait_and_end(child: subprocess.Popen[bytes], mark: str, timeout: float) -> int | None:
+def wait_and_end(
+    child: subprocess.Popen[bytes], mark: str, timeout: float
+) -> int | None:
     """Return the exit code of a command, None if time ran out; leave no process of it behind."""
     try:
         return child.wait(timeout)
@@ -101,7 +105,10 @@ def _why(ending: int | None, tail: str, timeout: float) -> tuple[str, str]:
     lines = [line for line in tail.splitlines() if line.strip()]
     last = f": {lines[-1].strip()[:200]}" if lines and ending else ""
     how = f"with exit code {ending}" if ending >= 0 else f"by signal {-ending}"
-    step = "See why it fails by itself" if ending else "Put the command that trains after --"
+    if ending:
+        step = "See why it fails by itself"
+    else:
+        step = "Put the command that trains after --"
     return f"it ended {how} before it built an optimizer{last}", f"{step}; {files_only}"
 
 
@@ -110,7 +117,9 @@ class Tail:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._bytes = b""
-        self._thread = threading.Thread(target=self._follow, args=(stream,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._follow, args=(stream,), daemon=True
+        )
         self._thread.start()
 
     def _follow(self, stream: IO[bytes]) -> None:
@@ -163,7 +172,11 @@ def ended_on_signals() -> Iterator[None]:
 
     Elsewhere than in the main thread Python handles no signals, and they do what they did.
     """
-    handled = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    handled = [
+        n
+        for n in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(n) is signal.SIG_DFL
+    ]
     if threading.current_thread() is not threading.main_thread():
         handled = []
     for number in handled:

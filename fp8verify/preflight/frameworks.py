@@ -28,7 +28,12 @@ from fp8verify.preflight.tables import (
 Row = Mapping[str, Any]
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _COMPARED = 300  # keys of a file that are compared with the signs of frameworks
-_FORMATS = {"mxfp8": "mxfp8", "blockwise": "fp8_block", "block": "fp8_block", "nvfp4": "nvfp4"}
+_FORMATS = {
+    "mxfp8": "mxfp8",
+    "blockwise": "fp8_block",
+    "block": "fp8_block",
+    "nvfp4": "nvfp4",
+}
 _BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"}
 
 
@@ -101,7 +106,9 @@ def frameworks() -> dict[str, Row]:
     from.
     """
     rows = table("frameworks")
-    return {name: _completed(name, row) for name, row in rows.items() if name != "families"}
+    return {
+        name: _completed(name, row) for name, row in rows.items() if name != "families"
+    }
 
 
 def _completed(name: str, row: Row) -> Row:
@@ -109,7 +116,9 @@ def _completed(name: str, row: Row) -> Row:
     schema = row.get("schema", name)
     keys = dict(keys_of(schema))
     if under := row.get("under"):
-        keys = {f"{under}.{name}" if name else under: names for name, names in keys.items()}
+        keys = {
+            f"{under}.{name}" if name else under: names for name, names in keys.items()
+        }
     for section, names in row.get("fields", {}).items():
         keys[section] = keys.get(section, frozenset()) | frozenset(names)
     source = schemas().get(schema, {}).get("source")
@@ -119,7 +128,11 @@ def _completed(name: str, row: Row) -> Row:
 
 def recognize(document: Document) -> Config | None:
     """Return the configuration that a document is, None if no framework knows its keys."""
-    rows = [(name, row) for name, row in frameworks().items() if document.kind in row["kinds"]]
+    rows = [
+        (name, row)
+        for name, row in frameworks().items()
+        if document.kind in row["kinds"]
+    ]
     for alike in (_renamed, _misspelled):
         for framework, row in rows:
             more = alike(row, document)
@@ -144,14 +157,18 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
     if document.is_launch:
         if "launcher" in row and not re.search(row["launcher"], document.text):
             return False
-    elif "" in row.get("closed", ()):  # most keys of a file that shares some are another's
+    elif "" in row.get(
+        "closed", ()
+    ):  # most keys of a file that shares some are another's
         names = {key for key in document.values if "." not in key}
         if 2 * len(row["keys"][""] & names) < len(names):
             return False
     seen = {**given, "<text>": document.text}
     if any(all_hold(tests, seen) for tests in row.get("signs", ())):
         return True
-    spelled = document.values if document.is_launch else given  # arguments have one spelling alone
+    spelled = (
+        document.values if document.is_launch else given
+    )  # arguments have one spelling alone
     marks = sum(mark in spelled for mark in row.get("marks", ()))
     return marks >= 3 and all_hold(row.get("besides", {}), given)
 
@@ -160,7 +177,12 @@ def _misspelled(row: Row, document: Document) -> dict[str, Any]:
     """Return the signs of a framework that a file has, but for one slip, with their values."""
     if document.is_launch:
         return {}
-    signs = {key for tests in row.get("signs", ()) for key, test in tests.items() if test != "!*"}
+    signs = {
+        key
+        for tests in row.get("signs", ())
+        for key, test in tests.items()
+        if test != "!*"
+    }
     meant: dict[str, Any] = {}
     for sign in sorted((signs | {*row.get("marks", ())}) - {*document.values}):
         if _PLAIN.fullmatch(sign):
@@ -174,7 +196,9 @@ def _canonical(key: str, row: Row) -> str:
     """Return a key's name in the rows: Megatron's family shares the names of Megatron-LM."""
     if key in row.get("alias", ()):
         return str(row["alias"][key])
-    prefix = next((prefix for prefix in row.get("strip", ()) if key.startswith(prefix)), "")
+    prefix = next(
+        (prefix for prefix in row.get("strip", ()) if key.startswith(prefix)), ""
+    )
     key = key.removeprefix(prefix)
     if row.get("family") == "megatron":
         key = key.replace("_", "-")
@@ -182,16 +206,22 @@ def _canonical(key: str, row: Row) -> str:
 
 
 def _config(framework: str, row: Row, document: Document) -> Config:
-    document = document._replace(elsewhere=document.elsewhere or row.get("based_on", ""))
+    document = document._replace(
+        elsewhere=document.elsewhere or row.get("based_on", "")
+    )
     may_default = not document.elsewhere
     given: dict[str, Any] = dict(row.get("defaults", {}))
     origins: dict[str, str] = {}
     for key, value in document.values.items():
         name = _canonical(key, row)
         if name not in origins or key == name:
-            given[name], origins[name] = value, key
-    compiles, default = row.get("compile", {}), row.get("compile", {}).get("default")
-    shards = next((n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1)
+            given[name] = value
+            origins[name] = key
+    compiles = row.get("compile", {})
+    default = row.get("compile", {}).get("default")
+    shards = next(
+        (n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1
+    )
     return Config(
         document=document,
         framework=framework,
@@ -199,7 +229,9 @@ def _config(framework: str, row: Row, document: Document) -> Config:
         given=given,
         origins=origins,
         ask=_ask(row, given, may_default=may_default),
-        compile=_switch(compiles.get("keys", ()), given, default if may_default else None),
+        compile=_switch(
+            compiles.get("keys", ()), given, default if may_default else None
+        ),
         checkpointing=_switch(row.get("checkpointing", ()), given),
         tensor_parallel=shards,
         layers=tuple(layers_from_sizes(row, given, shards)),
@@ -207,12 +239,16 @@ def _config(framework: str, row: Row, document: Document) -> Config:
     )
 
 
-def _switch(keys: Sequence[str], given: Values, default: bool | None = None) -> bool | None:
+def _switch(
+    keys: Sequence[str], given: Values, default: bool | None = None
+) -> bool | None:
     for key in keys:
         value = value_of(key, given)
         if value is not MISSING and value != {}:
             said = truth(value)
-            return said if said is not None or not isinstance(value, str) else value != ""
+            if said is not None or not isinstance(value, str):
+                return said
+            return value != ""
     return default
 
 
@@ -223,10 +259,14 @@ def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
             recipe = _text(asks.get("recipe", ""), given, may_default=may_default)
             fmt = asks.get("format", "")
             fmt = _FORMATS.get(recipe, fmt) if fmt == "fp8" else fmt
-            backend = _BACKENDS.get(_text(asks.get("backend", ""), given, may_default=may_default))
+            backend = _BACKENDS.get(
+                _text(asks.get("backend", ""), given, may_default=may_default)
+            )
             wanted = asks.get("key") or next(iter(asks["when"]))
             key = name_of(wanted, given) or wanted
-            return Ask(fmt, recipe or None, backend, key, asks.get("until", "")) if fmt else None
+            if fmt:
+                return Ask(fmt, recipe or None, backend, key, asks.get("until", ""))
+            return None
     return None
 
 
@@ -244,13 +284,21 @@ def word(value: Any) -> str:
     return value.strip().lower() if isinstance(value, str) else ""
 
 
-def _tokens(factors: Sequence[tuple[str, int]], given: Values, *, may_default: bool) -> int | None:
+def _tokens(
+    factors: Sequence[tuple[str, int]], given: Values, *, may_default: bool
+) -> int | None:
     """Return the product of the keys that give it, by their values or defaults."""
-    numbers = [whole(given.get(key, default if may_default else None)) for key, default in factors]
-    return math.prod(filter(None, numbers)) if numbers and all(numbers) else None
+    numbers = [
+        whole(given.get(key, default if may_default else None))
+        for key, default in factors
+    ]
+    if numbers and all(numbers):
+        return math.prod(filter(None, numbers))
+    return None
 
 
-_ALIKE, _NEAR = 0.8, 0.7
+_ALIKE = 0.8
+_NEAR = 0.7
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
@@ -264,8 +312,11 @@ def nearest_name(name: str, names: Iterable[str]) -> str | None:
 
 def is_path_slip(path: str, meant: str) -> bool:
     """Return whether two dotted names differ in one part, and there by a slip."""
-    parts, others = path.split("."), meant.split(".")
-    differing = [pair for pair in zip(parts, others, strict=False) if pair[0] != pair[1]]
+    parts = path.split(".")
+    others = meant.split(".")
+    differing = [
+        pair for pair in zip(parts, others, strict=False) if pair[0] != pair[1]
+    ]
     return len(parts) == len(others) and len(differing) == 1 and is_slip(*differing[0])
 
 
@@ -279,6 +330,8 @@ def is_slip(given: str, meant: str) -> bool:
     if abs(len(given) - len(meant)) > 3 or len(differing) > 1 or is_plural:
         return False
     ours, theirs = differing[0]
-    is_short = min(len(ours), len(theirs)) < 4 or any(char.isdigit() for char in ours + theirs)
+    is_short = min(len(ours), len(theirs)) < 4 or any(
+        char.isdigit() for char in ours + theirs
+    )
     close = not is_short and get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)
     return sorted(ours) == sorted(theirs) or (bool(close) and ours[:1] == theirs[:1])

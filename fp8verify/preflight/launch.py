@@ -70,7 +70,11 @@ class Facts(NamedTuple):
     @property
     def asks(self) -> tuple[tuple[Ask, str], ...]:
         """The FP8 requests of the configurations, each with its file."""
-        return tuple((config.ask, config.path) for config in self.configs if config.ask is not None)
+        return tuple(
+            (config.ask, config.path)
+            for config in self.configs
+            if config.ask is not None
+        )
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -92,28 +96,36 @@ def read_launch(
     values = arguments(command)
     line = Document("the command", "arguments", values, text=" ".join(command))
     documents = [read_document(path) for path in configs]
-    documents += _of_the_command([*command, *_default_file(command, variables)], configs)
+    documents += _of_the_command(
+        [*command, *_default_file(command, variables)], configs
+    )
     for script in [one for one in documents if one.kind == "shell"]:
         files = [file for _, file in _config_files(script)]
         documents += _of_the_command(files, [one.path for one in documents])
     # `--section.key=value`, with which TOML runs change their file.
     overrides = {key: value for key, value in values.items() if "." in key}
     if any(document.kind == "toml" for document in documents):
-        line = line._replace(values={k: v for k, v in values.items() if k not in overrides})
+        line = line._replace(
+            values={k: v for k, v in values.items() if k not in overrides}
+        )
     found: list[Config] = []
     unread: list[Document] = []
     for document in [*documents, *([line] if command else [])]:
         if document.kind == "toml":
             document = document._replace(values={**document.values, **overrides})
         if not document.elsewhere:
-            document = document._replace(elsewhere=", ".join(f for _, f in _config_files(document)))
+            document = document._replace(
+                elsewhere=", ".join(f for _, f in _config_files(document))
+            )
         config = recognize(document)
         if config is None:
             unread.append(document)
             continue
         found.append(config)
         set_here = [key for key in document.values if key.startswith("ENV_VARS.")]
-        variables |= {k.removeprefix("ENV_VARS."): str(document.values[k]) for k in set_here}
+        variables |= {
+            k.removeprefix("ENV_VARS."): str(document.values[k]) for k in set_here
+        }
     return Facts(
         environment=variables,
         configs=tuple(found),
@@ -132,13 +144,17 @@ def _missing(documents: Sequence[Document]) -> Iterator[Check]:
                 framework = launched_by(document)
                 whose = f"{framework}; its" if framework else "the"
                 line = document.lines.get(key)
-                yield said("config-not-found", document.path, line, whose=whose, missing=file)
+                yield said(
+                    "config-not-found", document.path, line, whose=whose, missing=file
+                )
 
 
 def _config_files(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a launch that name a configuration file, with the file."""
     for key, value in document.values.items() if document.is_launch else ():
-        is_file = kind_of(str(value)) in ("yaml", "toml", "json") or str(value).startswith("$")
+        is_file = kind_of(str(value)) in ("yaml", "toml", "json") or str(
+            value
+        ).startswith("$")
         if _CONFIG_FILE.fullmatch(key) and is_file:
             beside = Path(document.path).parent / str(value)
             is_beside = document.kind == "shell" and beside.is_file()

@@ -22,10 +22,14 @@ _VARIABLE = re.compile(
 _WHOLE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*|[@*])(?:\[[@*]\]|:\d+)?\}?")
 _HOLDS_ARGUMENTS = re.compile(r"[@*]|.*(?:ARG|OPT|FLAG|EXTRA|OVERRIDE)", re.IGNORECASE)
 _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
-_SHELLS = re.compile(r"^\s*(?:ba|z|k)?sh\b|^\s*(?:srun|sbatch|ssh)\b|>\s*\S+\.(?:sh|sbatch|slurm)")
+_SHELLS = re.compile(
+    r"^\s*(?:ba|z|k)?sh\b|^\s*(?:srun|sbatch|ssh)\b|>\s*\S+\.(?:sh|sbatch|slurm)"
+)
 
 
-def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int], str, dict[str, int]]:
+def read_launch_script(
+    text: str,
+) -> tuple[dict[str, Any], dict[str, int], str, dict[str, int]]:
     """Return arguments by name and their lines; variables are those that it assigns plainly.
 
     The words of arrays are read where the array is assigned. A here-document is data, unless a
@@ -46,7 +50,8 @@ def read_launch_script(text: str) -> tuple[dict[str, Any], dict[str, int], str, 
 
 
 def _tree(text: str) -> Any:
-    library, language = import_module("tree_sitter"), import_module("tree_sitter_bash")
+    library = import_module("tree_sitter")
+    language = import_module("tree_sitter_bash")
     parser = library.Parser(library.Language(language.language()))
     return parser.parse(text.encode()).root_node
 
@@ -59,8 +64,12 @@ class _Script:
         self.values: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
         self.arrays: set[str] = set()
-        self.expanded: dict[str, str] = {}  # the names of variables by the words that they are
-        self.branches: dict[str, int] = {}  # of arguments, by where they begin; 0 is outside
+        self.expanded: dict[
+            str, str
+        ] = {}  # the names of variables by the words that they are
+        self.branches: dict[
+            str, int
+        ] = {}  # of arguments, by where they begin; 0 is outside
         self._room = MAX_GROWTH
 
     def read(self, text: str, first_line: int, shells: int) -> None:
@@ -74,9 +83,15 @@ class _Script:
                 self._words(node, first_line, branch)
             if node.type == "redirected_statement" and shells < MAX_SHELLS:
                 self._here_document(node, first_line, shells + 1)
-            if depth < MAX_DEPTH and node.type not in ("heredoc_body", "string", "raw_string"):
+            if depth < MAX_DEPTH and node.type not in (
+                "heredoc_body",
+                "string",
+                "raw_string",
+            ):
                 branch = node.start_byte + 1 if node.type in _BRANCHES else branch
-                stack += [(child, depth + 1, branch) for child in reversed(node.children)]
+                stack += [
+                    (child, depth + 1, branch) for child in reversed(node.children)
+                ]
 
     def _assign(self, node: Any) -> None:
         name, value = (node.child_by_field_name(field) for field in ("name", "value"))
@@ -90,10 +105,17 @@ class _Script:
         """Read the words of a command or an array, or of a string that holds arguments."""
         words: list[tuple[str, int]] = []
         for child in node.named_children:
-            if child.type in ("comment", "variable_assignment", "array", "variable_name"):
+            if child.type in (
+                "comment",
+                "variable_assignment",
+                "array",
+                "variable_name",
+            ):
                 continue
             for number, line in enumerate(_unquoted(child).splitlines()):
-                parts = self._resolved(line.replace("\\", " ")).replace('"', " ").split()
+                parts = (
+                    self._resolved(line.replace("\\", " ")).replace('"', " ").split()
+                )
                 row = first_line + child.start_point[0] + number + 1
                 words += [(part.strip("'"), row) for part in parts]
         plain = self._without_variables(words)
@@ -110,7 +132,9 @@ class _Script:
             found = _WHOLE.fullmatch(word)
             after_value = bool(plain) and not plain[-1][0].startswith("--")
             has_flag = any(other.startswith("--") for other, _ in plain)
-            if found and (_HOLDS_ARGUMENTS.match(found["name"]) or (has_flag and after_value)):
+            if found and (
+                _HOLDS_ARGUMENTS.match(found["name"]) or (has_flag and after_value)
+            ):
                 self.expanded.setdefault(word, found["name"])
             elif not (found and "[" in word):
                 plain.append((word, row))
@@ -120,7 +144,9 @@ class _Script:
         if not _SHELLS.search(_text(node).partition("\n")[0]):
             return
         for redirect in node.named_children:
-            for body in redirect.named_children if redirect.type == "heredoc_redirect" else ():
+            for body in (
+                redirect.named_children if redirect.type == "heredoc_redirect" else ()
+            ):
                 if body.type == "heredoc_body":
                     self.read(_text(body), first_line + body.start_point[0], shells)
 
@@ -157,7 +183,9 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     return value or _resolved(word, variables)
 
 
-_OVERRIDE = re.compile(r"\+{0,2}([a-z][\w.]*)=(\S*)")  # Hydra's, OmegaConf's and torchtune's
+_OVERRIDE = re.compile(
+    r"\+{0,2}([a-z][\w.]*)=(\S*)"
+)  # Hydra's, OmegaConf's and torchtune's
 
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -167,13 +195,19 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
     """Yield each argument with its value and the place of its name."""
-    for place, (word, following) in enumerate(zip_longest(words, words[1:], fillvalue="--end")):
+    for place, (word, following) in enumerate(
+        zip_longest(words, words[1:], fillvalue="--end")
+    ):
         if override := _OVERRIDE.fullmatch(word):
             yield override[1], override[2].strip("\"'"), place
         elif _is_name(word):
             name, has_value, value = word[2:].partition("=")
             has_none = _is_name(following) or _OVERRIDE.fullmatch(following)
-            yield name, value.strip("\"'") if has_value else bool(has_none) or following, place
+            yield (
+                name,
+                value.strip("\"'") if has_value else bool(has_none) or following,
+                place,
+            )
 
 
 def _is_name(word: str) -> bool:

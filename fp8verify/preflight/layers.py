@@ -34,9 +34,12 @@ def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
     names: dict[tuple[int, int], list[str]] = {}
     for module in modules:
         if module.in_features and module.out_features:
-            names.setdefault((module.out_features, module.in_features), []).append(module.fqn)
+            names.setdefault((module.out_features, module.in_features), []).append(
+                module.fqn
+            )
     return tuple(
-        LayerSize(listed(shorten(fqns, fqns), 3), n, k, len(fqns)) for (n, k), fqns in names.items()
+        LayerSize(listed(shorten(fqns, fqns), 3), n, k, len(fqns))
+        for (n, k), fqns in names.items()
     )
 
 
@@ -45,7 +48,9 @@ def named(layers: Iterable[LayerSize]) -> str:
     return listed([f"{layer.name} {layer.k} -> {layer.n}" for layer in layers], 6)
 
 
-def layers_from_sizes(row: Mapping[str, Any], given: Values, shards: int) -> Iterator[LayerSize]:
+def layers_from_sizes(
+    row: Mapping[str, Any], given: Values, shards: int
+) -> Iterator[LayerSize]:
     """Yield the linear layers of a decoder by its sizes.
 
     Args:
@@ -58,26 +63,34 @@ def layers_from_sizes(row: Mapping[str, Any], given: Values, shards: int) -> Ite
     def number(name: str) -> int | None:
         return whole(given.get(sizes.get(name, ""), sizes.get(f"{name}_default")))
 
-    dim, count = number("dim"), number("layers")
+    dim = number("dim")
+    count = number("layers")
     is_unsized = any(is_on(value_of(key, given)) for key in row.get("unsized", ()))
     if dim is None or count is None or is_unsized:
         return
     q = kv = dim
     if heads := number("heads"):
         head = number("head_dim") or dim // heads
-        q, kv = head * heads, head * (number("kv_heads") or heads)
+        q = head * heads
+        kv = head * (number("kv_heads") or heads)
     yield LayerSize("attention q", q // shards, dim, count)
     yield LayerSize("attention k, v", max(1, kv // shards), dim, 2 * count)
     yield LayerSize("attention o", dim, q // shards, count)
     hidden = number("hidden") or _hidden(sizes, given, dim)
-    gates = 2 if "gated" not in sizes or is_on(given.get(sizes["gated"], MISSING)) else 1
+    if "gated" not in sizes or is_on(given.get(sizes["gated"], MISSING)):
+        gates = 2
+    else:
+        gates = 1
     experts = number("experts")
     sparse = count // (number("frequency") or 1) if experts else 0
     if sparse < count:
-        yield LayerSize("feed-forward in", hidden // shards, dim, gates * (count - sparse))
+        yield LayerSize(
+            "feed-forward in", hidden // shards, dim, gates * (count - sparse)
+        )
         yield LayerSize("feed-forward out", dim, hidden // shards, count - sparse)
     if experts:
-        width, active = number("expert_hidden") or hidden, sparse * (number("top_k") or 1)
+        width = number("expert_hidden") or hidden
+        active = sparse * (number("top_k") or 1)
         yield LayerSize("expert feed-forward in", width, dim, gates * active, "expert")
         yield LayerSize("expert feed-forward out", dim, width, active, "expert")
     if vocabulary := number("vocabulary"):

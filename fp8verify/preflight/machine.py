@@ -33,7 +33,9 @@ class Gpu(NamedTuple):
     capability: str | None = None
 
 
-def answer_of(*command: str, given: str = "", timeout: float = TIMEOUT_S) -> tuple[int, str, str]:
+def answer_of(
+    *command: str, given: str = "", timeout: float = TIMEOUT_S
+) -> tuple[int, str, str]:
     """Run a program; return its exit code, output and errors, or -1 and the reason."""
     try:
         done = subprocess.run(  # noqa: S603 - a tool of the driver, or a Python
@@ -82,14 +84,18 @@ def named_gpus(text: str) -> tuple[Gpu, ...]:
     Raises:
         UsageError: there is no such GPU among those that are known.
     """
-    match = re.fullmatch(r"(?:([1-9]\d{0,3})\s?x\s?)?(\S.{0,80})", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(
+        r"(?:([1-9]\d{0,3})\s?x\s?)?(\S.{0,80})", text.strip(), re.IGNORECASE
+    )
     count, name = match.groups() if match else ("", "")
     part = part_of(name)
     if number := re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)a?", name, re.IGNORECASE):
         found = Gpu("NVIDIA GPU", f"{number[1]}.{number[2]}")
     elif re.fullmatch(r"gfx[0-9a-f]{3,5}", name, re.IGNORECASE):
         found = Gpu("AMD GPU", name.lower())
-    elif capability := next((cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None):
+    elif capability := next(
+        (cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None
+    ):
         maker = "AMD Instinct" if capability.startswith("gfx") else "NVIDIA"
         found = Gpu(f"{maker} {part}", capability)
     else:
@@ -110,7 +116,9 @@ def parse(tool: str, text: str) -> Iterator[Gpu]:
         return
     with suppress(ValueError, TypeError, AttributeError, KeyError):
         data = json.loads(text)
-        for gpu in data["gpu_data"] if isinstance(data, dict) else data:  # as ROCm 7 wraps it
+        for gpu in (
+            data["gpu_data"] if isinstance(data, dict) else data
+        ):  # as ROCm 7 wraps it
             target = gpu["asic"]["target_graphics_version"].lower().partition(":")[0]
             if target.startswith("gfx"):
                 yield Gpu(gpu["asic"].get("market_name") or "AMD GPU", target)
@@ -220,6 +228,8 @@ def built_for(versions: Mapping[str, str]) -> dict[str, str]:
         return {"torch_rocm": rocm[1]}
     if cuda := re.search(r"\+cu(\d+)(\d)$", torch):
         return {"torch_cuda": f"{cuda[1]}.{cuda[2]}"}
-    cublas = (text for name, text in versions.items() if name.startswith("nvidia_cublas"))
+    cublas = (
+        text for name, text in versions.items() if name.startswith("nvidia_cublas")
+    )
     version = parsed(next(cublas, None))
     return {"torch_cuda": f"{version.major}.{version.minor}"} if version else {}

@@ -33,7 +33,9 @@ _HINT = (
 _WORKER = Path(__file__).parent / "worker.py"
 _MARK = "fp8verify: "
 _LOW = ("fp8", "fp8_module_off", "fp8_emulated")
-_EXPERT = re.compile(r"(?:^|\.)experts?\.", re.IGNORECASE)  # they share the tokens among them
+_EXPERT = re.compile(
+    r"(?:^|\.)experts?\.", re.IGNORECASE
+)  # they share the tokens among them
 Rounds = Mapping[str, Sequence[float]]  # µs of a step by precision
 
 
@@ -46,7 +48,11 @@ class Shape(NamedTuple):
 
 
 def measure(
-    facts: Facts, shapes: Sequence[str], tokens: int | None, recipes: Sequence[str], **options: Any
+    facts: Facts,
+    shapes: Sequence[str],
+    tokens: int | None,
+    recipes: Sequence[str],
+    **options: Any,
 ) -> Iterator[Check]:
     """Time every size of the model, and the given sizes, in BF16 and with each recipe.
 
@@ -63,8 +69,15 @@ def measure(
     given: dict[Shape, list[LayerSize]] = {parse_shape(text): [] for text in shapes}
     layers_by_shape = given | _of_the_training(facts, tokens)
     asked = list(layers_by_shape)[:MAX_SHAPES]
-    compiled = not any(config.ask and config.compile is False for config in facts.configs)
-    request = {"shapes": asked, "recipes": list(recipes), "compile": compiled, **options}
+    compiled = not any(
+        config.ask and config.compile is False for config in facts.configs
+    )
+    request = {
+        "shapes": asked,
+        "recipes": list(recipes),
+        "compile": compiled,
+        **options,
+    }
     where, found = _answers(facts.python.program, request)
     if "error" in where:
         yield said("measured/nothing", why=where["error"])
@@ -73,16 +86,29 @@ def measure(
     source = f"measured on {versions}, {'' if compiled else 'not '}compiled, each layer alone"
     model: list[Rounds] = []
     for shape, answer in zip(asked, found, strict=True):
-        layers, rounds = layers_by_shape[shape], answer["rounds"]
-        failed = "".join(f"; {name} failed ({why})" for name, why in answer["errors"].items())
-        yield _check(f"{_named(shape, layers)}{failed}", rounds, source, code="measured")
+        layers = layers_by_shape[shape]
+        rounds = answer["rounds"]
+        failed = "".join(
+            f"; {name} failed ({why})" for name, why in answer["errors"].items()
+        )
+        yield _check(
+            f"{_named(shape, layers)}{failed}", rounds, source, code="measured"
+        )
         if layers:
             count = sum(layer.modules for layer in layers)
-            model.append({name: [count * us for us in times] for name, times in rounds.items()})
+            model.append(
+                {name: [count * us for us in times] for name, times in rounds.items()}
+            )
     if model:
-        complete = [name for name in (BF16, *recipes) if all(name in one for one in model)]
-        by_size = {name: zip(*(one[name] for one in model), strict=True) for name in complete}
-        sums = {name: [sum(times) for times in rounds] for name, rounds in by_size.items()}
+        complete = [
+            name for name in (BF16, *recipes) if all(name in one for one in model)
+        ]
+        by_size = {
+            name: zip(*(one[name] for one in model), strict=True) for name in complete
+        }
+        sums = {
+            name: [sum(times) for times in rounds] for name, rounds in by_size.items()
+        }
         left_out = len(layers_by_shape) - len(asked)
         missing = f"; {left_out} sizes are left out" if left_out else ""
         label = f"the model's linear layers{missing}"
@@ -114,7 +140,9 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
         layers = layers_of(one for one in low if not _EXPERT.search(one.fqn))
     else:
         layers = tuple(layer for config in facts.configs for layer in config.layers)
-    m = tokens or next((one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS)
+    m = tokens or next(
+        (one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS
+    )
     found: dict[Shape, list[LayerSize]] = {}
     for layer in layers:
         if layer.kind != "expert":
@@ -139,17 +167,27 @@ def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
     """Say what the fastest recipe gains; rounds of one number belong together."""
-    recipes = sorted((name for name in rounds if name != BF16), key=lambda n: median(rounds[n]))
+    recipes = sorted(
+        (name for name in rounds if name != BF16), key=lambda n: median(rounds[n])
+    )
     if BF16 not in rounds or not recipes:
         hint = "Measure fewer tokens with --tokens where memory is short."
-        return Check(code, Status.SKIPPED, f"{label}: could not be measured", hint, source)
-    told = [f"{name} {_ms(rounds[name])} with casts, {_gained(rounds, name)}" for name in recipes]
+        return Check(
+            code, Status.SKIPPED, f"{label}: could not be measured", hint, source
+        )
+    told = [
+        f"{name} {_ms(rounds[name])} with casts, {_gained(rounds, name)}"
+        for name in recipes
+    ]
     _, low, high = _gain(rounds, recipes[0])
-    answer, status = "cannot tell", Status.SKIPPED
+    answer = "cannot tell"
+    status = Status.SKIPPED
     if low >= 1 + MARGIN:
-        answer, status = "pays", Status.OK
+        answer = "pays"
+        status = Status.OK
     elif high <= 1 / (1 + MARGIN):
-        answer, status = "does not pay alone", Status.WARN
+        answer = "does not pay alone"
+        status = Status.WARN
     message = f"{label}: BF16 {_ms(rounds[BF16])} a step, {'; '.join(told)}: {answer}"
     return Check(code, status, message, _HINT, source)
 

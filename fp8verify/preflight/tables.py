@@ -45,7 +45,9 @@ def name_of(key: str, values: Values) -> str | None:
         if part in values and (len(parts) == 1 or values[part] not in ("", None)):
             return part
         is_glob = "*" in part or "[" in part
-        if is_glob and (found := next((name for name in values if fnmatchcase(name, part)), "")):
+        if is_glob and (
+            found := next((name for name in values if fnmatchcase(name, part)), "")
+        ):
             return found
     return None
 
@@ -76,7 +78,9 @@ def _item_holds(test: str, value: Any) -> bool:
     text = "" if value is None else str(value).strip()
     if test.startswith(("<", ">", "=")):
         version = parsed(text)  # nightlies count as theirs
-        return version is not None and SpecifierSet(test).contains(version, prereleases=True)
+        return version is not None and SpecifierSet(test).contains(
+            version, prereleases=True
+        )
     if test.startswith("~"):
         return re.search(test[1:], text) is not None
     return fnmatchcase(text.lower(), test.lower())
@@ -92,7 +96,9 @@ def parsed(text: str | None) -> Version | None:
 
 def is_on(value: Any) -> bool:
     """Return whether a key is given and not switched off."""
-    given = value is not MISSING and value is not None and value not in ("", "auto", "null")
+    given = (
+        value is not MISSING and value is not None and value not in ("", "auto", "null")
+    )
     return given and value != {} and truth(value) is not False
 
 
@@ -150,7 +156,9 @@ class Rule(NamedTuple):
     def check(self, message: str, file: str | None, line: int | None) -> Check:
         """Return the check that the row makes, with its message filled in."""
         source = f"{self.evidence}; read {table('rules')['read']}"
-        return Check(self.code, Status(self.status), message, self.remedy, source, file, line)
+        return Check(
+            self.code, Status(self.status), message, self.remedy, source, file, line
+        )
 
 
 @cache
@@ -197,15 +205,21 @@ def code_page(code: str) -> str:
     Raises:
         KeyError: no check has this code.
     """
-    of_code = [rule for of_group in rules().values() for rule in of_group if rule.code == code]
+    of_code = [
+        rule for of_group in rules().values() for rule in of_group if rule.code == code
+    ]
     means, why = codes()[code]
     sections = {
         "What it means": means,
         "Why it matters": why,
         "Fix": "\n".join(f"- {plain(rule)}\n  → {rule.remedy}" for rule in of_code),
-        "Evidence": "\n".join(f"- {one}" for one in dict.fromkeys(r.evidence for r in of_code)),
+        "Evidence": "\n".join(
+            f"- {one}" for one in dict.fromkeys(r.evidence for r in of_code)
+        ),
     }
-    return "\n\n".join(f"## {head}\n\n{text}" for head, text in sections.items() if text)
+    return "\n\n".join(
+        f"## {head}\n\n{text}" for head, text in sections.items() if text
+    )
 
 
 _KEY = re.compile(r"<[=@]?\*?([^<>|]+)[^<>]*>")  # in a message: the first of its names

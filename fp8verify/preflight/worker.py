@@ -21,7 +21,8 @@ from torch import nn
 
 BF16 = "bf16"
 WARM_UP = 3  # compiles, and chooses kernels
-ROUNDS, STEPS = 7, 10
+ROUNDS = 7
+STEPS = 10
 # The GPU sleeps some 10 ms while the CPU queues a round, so launching costs nothing measured.
 SLEEP_CYCLES = 20_000_000
 
@@ -47,7 +48,9 @@ def say(answer: dict[str, Any]) -> None:
     print(f"fp8verify: {json.dumps(answer)}", flush=True)
 
 
-def measure(shape: list[int], recipes: list[str], device: str, *, compiled: bool) -> dict[str, Any]:
+def measure(
+    shape: list[int], recipes: list[str], device: str, *, compiled: bool
+) -> dict[str, Any]:
     """Return the times of one layer by precision, and errors by precision."""
     steps: dict[str, Callable[[], None]] = {}
     errors = {}
@@ -61,19 +64,26 @@ def measure(shape: list[int], recipes: list[str], device: str, *, compiled: bool
             errors[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     rounds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(ROUNDS):
-        for name, step in steps.items():  # in turn, so a GPU that warms up slows all of them
+        for (
+            name,
+            step,
+        ) in steps.items():  # in turn, so a GPU that warms up slows all of them
             rounds[name].append(timed_us(step, device))
     return {"rounds": rounds, "errors": errors}
 
 
-def prepare(name: str, shape: list[int], device: str, *, compiled: bool) -> Callable[[], None]:
+def prepare(
+    name: str, shape: list[int], device: str, *, compiled: bool
+) -> Callable[[], None]:
     """Return one step of a layer of K inputs and N outputs that reads M tokens."""
     m, k, n = shape
     layer: nn.Module = nn.Linear(k, n, bias=False, device=device, dtype=torch.bfloat16)
     if name != BF16:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-        config = replace(Float8LinearConfig.from_recipe_name(name), emulate=device == "cpu")
+        config = replace(
+            Float8LinearConfig.from_recipe_name(name), emulate=device == "cpu"
+        )
         layer = convert_to_float8_training(nn.Sequential(layer), config=config)
     if compiled:
         layer = torch.compile(layer)

@@ -18,7 +18,9 @@ Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
 # The counters in which a class must show: most have one of their name, those of 8 bits and less
 # share one on some GPUs.
 SOURCES: Final[dict[Precision, frozenset[str]]] = {
-    **{one: frozenset({one.value}) for one in Precision if one is not Precision.UNKNOWN},
+    **{
+        one: frozenset({one.value}) for one in Precision if one is not Precision.UNKNOWN
+    },
     **{one: frozenset({FP8_FP6_FP4}) for one in Precision if one.is_low},
     **{one: frozenset({"fp8", FP8_FP6_FP4}) for one in Precision if one.is_fp8},
     **{one: frozenset({"fp4", FP8_FP6_FP4}) for one in Precision if one.is_fp4},
@@ -58,11 +60,17 @@ def prove_launches(launches: Iterable[Launch]) -> list[Proof]:
 
 
 def judge(
-    kernel: str, operations: dict[str, int], flops: int | None = None, *, launches: int = 1
+    kernel: str,
+    operations: dict[str, int],
+    flops: int | None = None,
+    *,
+    launches: int = 1,
 ) -> Proof | None:
     """Compare one kernel's class with its operations; None for one that multiplies nothing."""
     decoded = decode(kernel)
-    multiplied = [name for name, n in operations.items() if n and name not in CUDA_CORES]
+    multiplied = [
+        name for name, n in operations.items() if n and name not in CUDA_CORES
+    ]
     if not decoded.role.is_gemm and (not multiplied or decoded.role in _PRODUCTS):
         return None
     agreement, reason = _agreement(decoded, operations, multiplied, flops)
@@ -79,7 +87,10 @@ def judge(
 
 
 def _agreement(
-    decoded: KernelName, operations: Mapping[str, int], multiplied: list[str], flops: int | None
+    decoded: KernelName,
+    operations: Mapping[str, int],
+    multiplied: list[str],
+    flops: int | None,
 ) -> tuple[Agreement, str]:
     # CUDA cores scale the output of every kernel, so their counts decide only alone.
     counted_types = multiplied or [name for name in CUDA_CORES if operations.get(name)]
@@ -108,16 +119,29 @@ def _agreement(
 
 def as_json(gpu: Gpu, proofs: Sequence[Proof]) -> str:
     """Return one JSON document: the GPU and a row for each kernel."""
-    document = {"gpu": gpu.name, "compute_capability": gpu.capability, "kernels": proofs}
+    document = {
+        "gpu": gpu.name,
+        "compute_capability": gpu.capability,
+        "kernels": proofs,
+    }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool = False) -> str:
+def as_text(
+    gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool = False
+) -> str:
     """Return the table: agreement, class, 2·M·N·K, operations by type, kernel."""
     from fp8verify.report.page import GOOD, Grid, Page
     from fp8verify.report.text import write_text
 
-    headings = ("<agreement", "calls", "<class", "2·M·N·K", "<counted operations", "<kernel")
+    headings = (
+        "<agreement",
+        "calls",
+        "<class",
+        "2·M·N·K",
+        "<counted operations",
+        "<kernel",
+    )
     rows = [
         (
             proof.agreement,
@@ -130,7 +154,10 @@ def as_text(gpu: Gpu, proofs: Sequence[Proof], *, width: int = 150, color: bool 
         for proof in proofs
     ]
     wrong = (proof for proof in proofs if proof.agreement in ("differs", "missed"))
-    below = (summary(proofs), *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong))
+    below = (
+        summary(proofs),
+        *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong),
+    )
     grid = Grid("Proofs", headings, rows, stretch=True, below=below)
     head = f"{gpu.name}, operations of one launch by source type"
     page = Page("", GOOD, (gpu.name,), "", fails=False, body=(head, grid))

@@ -29,7 +29,9 @@ CUDA_CORES: Final = frozenset({"fp32"})  # counted in epilogues too, so they dec
 _TENSOR: Final = "sm__ops_path_tensor_"
 # As in Nsight Compute's own FP32 roofline: a fused multiply-add is two operations.
 _FFMA: Final = "smsp__sass_thread_inst_executed_op_ffma_pred_on"
-_SPARSITY: Final = re.compile(r"_sparsity_(?:off|on)$")  # two halves of the count without it
+_SPARSITY: Final = re.compile(
+    r"_sparsity_(?:off|on)$"
+)  # two halves of the count without it
 
 
 class Counter(NamedTuple):
@@ -67,7 +69,9 @@ def choose(known: Collection[str]) -> dict[str, Counter]:
     """Return the metrics to measure, each with its counter, out of those that `ncu` knows."""
     chosen = {name: Counter("fp32", operations=2) for name in known if name == _FFMA}
     for source in _SOURCES:
-        listed = (_listed(form.format(_SPELLED.get(source, source)), known) for form in _FORMS)
+        listed = (
+            _listed(form.format(_SPELLED.get(source, source)), known) for form in _FORMS
+        )
         chosen |= dict.fromkeys(next(filter(None, listed), ()), Counter(source))
     return chosen
 
@@ -76,13 +80,13 @@ def _listed(form: str, known: Collection[str]) -> list[str]:
     shape = re.compile(_TENSOR + form)
     names = [name for name in known if shape.fullmatch(_SPARSITY.sub("", name))]
     whole = {_SPARSITY.sub("", name) for name in names if _SPARSITY.search(name)}
-    return [name for name in names if name not in whole]  # and its halves would count twice
+    return [
+        name for name in names if name not in whole
+    ]  # and its halves would count twice
 
 
 # Words of kernels that multiply matrices; what they catch besides is left out afterwards.
-GEMM_LIKE: Final = (
-    "nvjet|[gG]emm|GEMM|gemv|cutlass|xmma|[mM]atmul|_mm_|_mm$|triton_tem|marlin|wgmma|bmm|gmm"
-)
+GEMM_LIKE: Final = "nvjet|[gG]emm|GEMM|gemv|cutlass|xmma|[mM]atmul|_mm_|_mm$|triton_tem|marlin|wgmma|bmm|gmm"
 _QUERY_SECONDS: Final = 120
 _METRIC: Final = re.compile(r"^\s*\"?([a-z]+__\w+)\b", re.MULTILINE)
 _NO_RIGHT: Final = (
@@ -91,7 +95,9 @@ _NO_RIGHT: Final = (
 )
 _KERNEL: Final = "Kernel Name"
 # Ranges of torch.autograd.profiler.emit_nvtx(record_shapes=True).
-_NVTX: Final = re.compile(r"(?P<op>[\w.:]{1,200}), [^\"]{0,300}?sizes = \[(?P<sizes>[\[\]\d, ]*)\]")
+_NVTX: Final = re.compile(
+    r"(?P<op>[\w.:]{1,200}), [^\"]{0,300}?sizes = \[(?P<sizes>[\[\]\d, ]*)\]"
+)
 _SIZE: Final = re.compile(r"\[([\d, ]*)\]")
 _MAX_ROWS: Final = 100_000
 _MAX_LINE: Final = 1 << 16
@@ -132,8 +138,12 @@ def find_gpu() -> Gpu:
             "ncu (NVIDIA Nsight Compute) is not on PATH.",
             "Install it (nsight-compute of the CUDA packages), or add /usr/local/cuda/bin to PATH.",
         )
-    done = _output(["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"])
-    capability, _, name = (part.strip() for part in done.partition("\n")[0].partition(","))
+    done = _output(
+        ["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"]
+    )
+    capability, _, name = (
+        part.strip() for part in done.partition("\n")[0].partition(",")
+    )
     if not name:
         raise ProveError(
             "No NVIDIA GPU was found: nvidia-smi is missing or lists none.",
@@ -194,7 +204,12 @@ def _arguments(gpu: Gpu, log: Path, window: Window) -> list[str]:
 
     Kernel replay repeats single kernels; application replay would repeat the run.
     """
-    names = ["--kernel-name-base", "demangled", "--kernel-name", f"regex:{window.kernels}"]
+    names = [
+        "--kernel-name-base",
+        "demangled",
+        "--kernel-name",
+        f"regex:{window.kernels}",
+    ]
     return [
         gpu.ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log),
         "--metrics", ",".join(f"{name}.sum" for name in gpu.metrics),
@@ -209,7 +224,10 @@ def _nothing(log: str, code: int, window: Window) -> ProveError:
     errors = [line for line in log.splitlines() if line.startswith("==ERROR==")]
     if errors:
         said = errors[0].removeprefix("==ERROR==").strip()
-        hint = _NO_RIGHT if "ERR_NVGPUCTRPERM" in said else "Run the command under ncu by hand."
+        if "ERR_NVGPUCTRPERM" in said:
+            hint = _NO_RIGHT
+        else:
+            hint = "Run the command under ncu by hand."
         return ProveError(f"ncu measured nothing: {said}", hint)
     after = f" after {window.skip} launches" if window.skip else ""
     return ProveError(
@@ -230,8 +248,14 @@ class Launch(NamedTuple):
 def read_launches(lines: Iterable[str], metrics: Mapping[str, Counter]) -> list[Launch]:
     """Return the launches of a log, in order; rows that cannot be read are left out."""
     rows = islice(_rows(lines), _MAX_ROWS)
-    named = ((clean(row[_KERNEL]), row) for row in rows if row["ID"].strip())  # not that of units
-    return [Launch(name, _operations(row, metrics), _flops(row)) for name, row in named if name]
+    named = (
+        (clean(row[_KERNEL]), row) for row in rows if row["ID"].strip()
+    )  # not that of units
+    return [
+        Launch(name, _operations(row, metrics), _flops(row))
+        for name, row in named
+        if name
+    ]
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, str]]:
@@ -245,13 +269,17 @@ def _rows(lines: Iterable[str]) -> Iterator[dict[str, str]]:
             yield {"ID": "", _KERNEL: ""} | dict(zip(header, cells, strict=False))
 
 
-def _operations(row: Mapping[str, str], metrics: Mapping[str, Counter]) -> dict[str, int]:
+def _operations(
+    row: Mapping[str, str], metrics: Mapping[str, Counter]
+) -> dict[str, int]:
     """Sum the metrics of a launch by source type."""
     found: dict[str, int] = {}
     for metric, counter in metrics.items():
         count = _number(row.get(f"{metric}.sum", ""))
         if count is not None:
-            found[counter.source] = found.get(counter.source, 0) + count * counter.operations
+            found[counter.source] = (
+                found.get(counter.source, 0) + count * counter.operations
+            )
     return found
 
 

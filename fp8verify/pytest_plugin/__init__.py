@@ -137,7 +137,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
     A test may ask for more than ACTIVE does: where it failed, its line says so.
     """
-    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    reports = [
+        report for reports in terminalreporter.stats.values() for report in reports
+    ]
     failed = {report.nodeid for report in reports if getattr(report, "failed", False)}
     lines = {
         f"{'FAILED ' if report.nodeid in failed else ''}{value}  {report.nodeid}"
@@ -156,7 +158,9 @@ def reports_of(config: pytest.Config) -> SessionReports:
     if _session not in config.stash:
         from fp8verify.pytest_plugin.session_reports import SessionReports
 
-        config.stash[_session] = SessionReports(config, lambda: config.stash.get(_current, None))
+        config.stash[_session] = SessionReports(
+            config, lambda: config.stash.get(_current, None)
+        )
     return config.stash[_session]
 
 
@@ -191,6 +195,8 @@ def fp8_run(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Report
         __tracebackhide__ = True
         reports = reports_of(pytestconfig)
         share = reports.min_share if min_share is None else min_share
-        return reports.note(session_reports.run(command, tmp_path, steps, timeout, share))
+        return reports.note(
+            session_reports.run(command, tmp_path, steps, timeout, share)
+        )
 
     return run

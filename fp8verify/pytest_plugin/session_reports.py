@@ -24,7 +24,11 @@ from fp8verify.report.model.report import Report
 from fp8verify.report.tables import percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable
-from fp8verify.verdict.gates import assert_fp8_active, assert_gemm_precision, assert_no_regression
+from fp8verify.verdict.gates import (
+    assert_fp8_active,
+    assert_gemm_precision,
+    assert_no_regression,
+)
 from fp8verify.verdict.policy import Policy, parse_share
 
 # The control device of NVIDIA's driver, and the GPU of the Windows Subsystem for Linux.
@@ -47,7 +51,9 @@ class SessionReports:
         min_share: the FP8 share that a test must reach if it does not say one.
     """
 
-    def __init__(self, config: pytest.Config, current: Callable[[], pytest.Item | None]) -> None:
+    def __init__(
+        self, config: pytest.Config, current: Callable[[], pytest.Item | None]
+    ) -> None:
         self._current = current
         self.min_share: float = config.getoption("--fp8-min-share")
         self._must_run: bool = config.getoption("--fp8-require-gpu")
@@ -57,7 +63,9 @@ class SessionReports:
 
     def prepare(self, item: pytest.Item) -> None:
         """Skip a marked test that asks for no report if there is none."""
-        if self._trace is None and not _FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if self._trace is None and not _FIXTURES.intersection(
+            getattr(item, "fixturenames", ())
+        ):
             self.skip("marked fp8, and no --fp8-trace was given")
 
     def skip(self, reason: str) -> NoReturn:
@@ -106,7 +114,9 @@ class SessionReports:
         share = self.min_share if demands.min_share is None else demands.min_share
         with _two_lines():
             complaints = [
-                line for one in reports for line in unmet(one, demands, share, self._baseline)
+                line
+                for one in reports
+                for line in unmet(one, demands, share, self._baseline)
             ]
         if complaints:
             pytest.fail("\n".join(complaints), pytrace=False)
@@ -120,7 +130,9 @@ def _two_lines() -> Iterator[None]:
         yield
     except Fp8VerifyError as error:
         # `from None`: pytest would show the error itself above it, a second time.
-        raise pytest.fail.Exception(f"{error.fact}\n{error.hint}", pytrace=False) from None
+        raise pytest.fail.Exception(
+            f"{error.fact}\n{error.hint}", pytrace=False
+        ) from None
 
 
 class Demands(NamedTuple):
@@ -164,7 +176,9 @@ def _names(value: str | Iterable[object]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(map(str, value))
 
 
-def unmet(report: Report, demands: Demands, min_share: float, baseline: str | None) -> list[str]:
+def unmet(
+    report: Report, demands: Demands, min_share: float, baseline: str | None
+) -> list[str]:
     """Return what a report does not meet, a message each."""
     checks = [
         partial(assert_fp8_active, report, min_share=min_share),
@@ -183,13 +197,18 @@ def unmet(report: Report, demands: Demands, min_share: float, baseline: str | No
         except AssertionError as error:  # noqa: PERF203 - a few checks
             complaints.append(str(error))
     if complaints and report.verdict is Verdict.ACTIVE:
-        return [f"FP8 ran, and not as this test asks ({printable(report.name)}):", *complaints]
+        return [
+            f"FP8 ran, and not as this test asks ({printable(report.name)}):",
+            *complaints,
+        ]
     return complaints
 
 
 def _assert_layers_fp8(report: Report, pattern: str) -> None:
     states = report.layer_states
-    matching = {name: state for name, state in states.items() if fnmatchcase(name, pattern)}
+    matching = {
+        name: state for name, state in states.items() if fnmatchcase(name, pattern)
+    }
     others = [f"{name} ({state})" for name, state in matching.items() if state != "fp8"]
     if not states:
         why = "this capture has no module list"
@@ -212,11 +231,17 @@ def why_not() -> str | None:
         return "no NVIDIA GPU here"
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "CUDA_VISIBLE_DEVICES hides every GPU"
-    return None if importlib.util.find_spec("torch") else "torch is not installed"
+    if importlib.util.find_spec("torch"):
+        return None
+    return "torch is not installed"
 
 
 def run(
-    command: Sequence[str | Path], folder: Path, steps: str, timeout: float, min_share: float | str
+    command: Sequence[str | Path],
+    folder: Path,
+    steps: str,
+    timeout: float,
+    min_share: float | str,
 ) -> Report:
     """Run a script under a window of steps and return the report on it.
 
@@ -226,9 +251,25 @@ def run(
     __tracebackhide__ = True
     place = Path(mkdtemp(prefix="fp8-run-", dir=folder))
     report = place / "report.json"
-    arguments = [sys.executable, "-m", "fp8verify", "run", "--steps", steps, "--ranks", "all"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "fp8verify",
+        "run",
+        "--steps",
+        steps,
+        "--ranks",
+        "all",
+    ]
     arguments += ["--trace-dir", str(place / "capture"), "--min-share", str(min_share)]
-    arguments += ["--exit-zero", "--format", "json", "-o", str(report), *map(str, command)]
+    arguments += [
+        "--exit-zero",
+        "--format",
+        "json",
+        "-o",
+        str(report),
+        *map(str, command),
+    ]
     output = place / "output.txt"
     mark = f"FP8VERIFY_TEST={place}"
     with output.open("wb") as file:
@@ -242,7 +283,9 @@ def run(
         )
     code = wait_and_end(process, mark, timeout)
     if code is None:
-        pytest.fail(f"the script took more than {timeout:g} s:\n{_tail(output)}", pytrace=False)
+        pytest.fail(
+            f"the script took more than {timeout:g} s:\n{_tail(output)}", pytrace=False
+        )
     if code or not report.exists():
         pytest.fail(f"the script exited with {code}:\n{_tail(output)}", pytrace=False)
     return msgspec.json.decode(report.read_bytes(), type=Report)

@@ -18,7 +18,9 @@ from typing import NamedTuple
 from fp8verify.errors import InputError, UsageError
 
 ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-LOOKS_FOR_TORCH = "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"
+LOOKS_FOR_TORCH = (
+    "import importlib.util as i, sys; sys.exit(i.find_spec('torch') is None)"
+)
 PATIENCE_S = 20
 MOST_LETTERS = 40  # of a script's name
 # What makes a Python print, ask or end in another way.
@@ -43,15 +45,21 @@ def resolve_command(command: Sequence[str], python: str = sys.executable) -> lis
     if words[:1] == ["--"]:
         del words[0]
     if not words:
-        raise UsageError("There is nothing to run.", "Name a script: fp8verify run train.py")
+        raise UsageError(
+            "There is nothing to run.", "Name a script: fp8verify run train.py"
+        )
     if words[0] == "-m":
         if len(words) < 2:
-            raise UsageError("-m names no module.", "Name one: fp8verify run -m package.train")
+            raise UsageError(
+                "-m names no module.", "Name one: fp8verify run -m package.train"
+            )
         return [python, *words]
     if words[0].endswith(".py"):
         script = Path(words[0])
         if script.is_dir():
-            raise InputError(f"{script} is a folder, not a script.", "Name the script in it.")
+            raise InputError(
+                f"{script} is a folder, not a script.", "Name the script in it."
+            )
         if not script.is_file():
             raise InputError(
                 f"There is no script {script}.", f"The current folder is {Path.cwd()}."
@@ -85,7 +93,8 @@ def _check_program(name: str) -> None:
 
     if which(name) is not None:
         return
-    fact, hint = f"There is no program {name}.", "Give SCRIPT.py, -m MODULE, or a program on PATH."
+    fact = f"There is no program {name}."
+    hint = "Give SCRIPT.py, -m MODULE, or a program on PATH."
     if name.endswith(".ipynb"):
         fact = f"{name} is a notebook."
         hint = f"Run it as a program: fp8verify run --steps 10-12 -- jupyter execute {name}"
@@ -125,11 +134,15 @@ def choose_python(wanted: str | None, environment: Mapping[str, str]) -> Python:
 
         program = which(wanted, path=environment.get("PATH"))
         if program is None:
-            raise InputError(f"There is no program {wanted}.", "Give --python the path of one.")
+            raise InputError(
+                f"There is no program {wanted}.", "Give --python the path of one."
+            )
         return Python(program)
     if find_spec("torch") is not None:
         return Python(sys.executable)
-    active = (python for python in active_pythons(environment) if _has_torch(python.program))
+    active = (
+        python for python in active_pythons(environment) if _has_torch(python.program)
+    )
     return next(active, Python(sys.executable))
 
 
@@ -150,7 +163,10 @@ def active_pythons(environment: Mapping[str, str]) -> Iterator[Python]:
 def _has_torch(program: str) -> bool:
     try:
         asked = subprocess.run(  # noqa: S603 - a Python that the user's own environment names
-            [program, "-c", LOOKS_FOR_TORCH], capture_output=True, timeout=PATIENCE_S, check=False
+            [program, "-c", LOOKS_FOR_TORCH],
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -164,7 +180,9 @@ def leave_switches() -> None:
     """Start this process again without them, if the environment has any."""
     switches = {name: os.environ[name] for name in SWITCHES if os.environ.get(name)}
     if switches:
-        others = {name: value for name, value in os.environ.items() if name not in switches}
+        others = {
+            name: value for name, value in os.environ.items() if name not in switches
+        }
         words = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, words, {**others, KEPT: json.dumps(switches)})  # noqa: S606
 
@@ -173,4 +191,7 @@ def with_switches(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment as it was given to us."""
     variables = dict(environment)
     switches = json.loads(variables.pop(KEPT, "{}"))
-    return {**variables, **{name: switches[name] for name in SWITCHES if name in switches}}
+    return {
+        **variables,
+        **{name: switches[name] for name in SWITCHES if name in switches},
+    }

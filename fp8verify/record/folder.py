@@ -90,10 +90,13 @@ def make_capture_folder(
         InputError: if it cannot be made, holds other files, is the capture of another job or of an
             earlier run of this one, or other users may write it.
     """
-    name, once = job.name, job.once and job.runners != 1
+    name = job.name
+    once = job.once and job.runners != 1
     shared = name is not None and (once or wanted is not None)
     if wanted is None:
-        unique = f"{script}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        unique = (
+            f"{script}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        )
         of_job = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:128] if name and once else ""
         wanted = Path(f"{CAPTURE}{of_job or unique.lstrip('-')}")
     folder = wanted.absolute()
@@ -118,9 +121,13 @@ def check_name(folder: Path) -> None:
     name = str(folder.absolute())
     match = re.search(UNUSABLE, name)
     if match is not None:
-        why = "cannot be in PYTHONPATH" if match[0] == os.pathsep else "cannot hold a trace"
+        if match[0] == os.pathsep:
+            why = "cannot be in PYTHONPATH"
+        else:
+            why = "cannot hold a trace"
         raise UsageError(
-            f"{name} {why}: there is a {match[0]!a} in it.", "Name another folder with --trace-dir."
+            f"{name} {why}: there is a {match[0]!a} in it.",
+            "Name another folder with --trace-dir.",
         )
 
 
@@ -161,7 +168,9 @@ def undone_unless_started(capture: CaptureFolder) -> Iterator[None]:
     except Fp8VerifyError:
         with suppress(OSError):
             capture.log.unlink(missing_ok=True)
-            if capture.secondary_node is None and not any(capture.path.glob(f"{PRESENT}*")):
+            if capture.secondary_node is None and not any(
+                capture.path.glob(f"{PRESENT}*")
+            ):
                 for name in (CLAIM, ENDED):
                     (capture.path / name).unlink(missing_ok=True)
                 if not capture.existed:
@@ -179,7 +188,9 @@ def _claim(folder: Path, job: str, started: float) -> bool:
     draft.write_text(claim, encoding="utf-8")
     try:
         try:
-            os.link(draft, folder / CLAIM)  # whole at once, and exclusive on NFS as well
+            os.link(
+                draft, folder / CLAIM
+            )  # whole at once, and exclusive on NFS as well
         except OSError:  # it is there, or this is a file system without hard links
             with (folder / CLAIM).open("x", encoding="utf-8") as file:
                 file.write(claim)
@@ -225,25 +236,36 @@ def job_of(command: Sequence[str], environment: Mapping[str, str]) -> Job:
     rendezvous = _option(command, RDZV_ID) or environment.get("PET_RDZV_ID")
     if rendezvous is not None and rendezvous != NO_ID:
         return Job(f"rdzv-{rendezvous}")
-    space, size = environment.get("PMIX_NAMESPACE"), environment.get("OMPI_COMM_WORLD_SIZE", "")
-    mpi = Job(f"mpi-{space}", int(size), once=True) if space and size.isdecimal() else None
+    space = environment.get("PMIX_NAMESPACE")
+    size = environment.get("OMPI_COMM_WORLD_SIZE", "")
+    if space and size.isdecimal():
+        mpi = Job(f"mpi-{space}", int(size), once=True)
+    else:
+        mpi = None
     return _slurm(environment) or mpi or Job(_meeting_place(command, environment))
 
 
 def _slurm(environment: Mapping[str, str]) -> Job | None:
-    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    job = environment.get("SLURM_JOB_ID")
+    step = environment.get("SLURM_STEP_ID")
     if not job or not step:
         return None
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
     name = f"slurm-{job}.{step}" + (f"-{restarts}" if restarts != "0" else "")
-    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", "")
+    tasks = environment.get("SLURM_STEP_NUM_TASKS") or environment.get(
+        "SLURM_NTASKS", ""
+    )
     return Job(name, int(tasks) if tasks.isdecimal() else None, once=True)
 
 
-def _meeting_place(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+def _meeting_place(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> str | None:
     endpoint = _option(command, ENDPOINTS) or environment.get("PET_RDZV_ENDPOINT")
     address, port = (
-        _option(command, names) or environment.get(f"PET_{name}") or environment.get(name)
+        _option(command, names)
+        or environment.get(f"PET_{name}")
+        or environment.get(name)
         for names, name in ((ADDRESSES, "MASTER_ADDR"), (PORTS, "MASTER_PORT"))
     )
     if not endpoint and address:
@@ -336,4 +358,6 @@ def _was_killed(mark: Path) -> bool:
 
 def node_name() -> str:
     """Return the first label of this machine's name, fit for a file name."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", os.uname().nodename.split(".")[0])[:64] or "node"
+    return (
+        re.sub(r"[^A-Za-z0-9_-]", "-", os.uname().nodename.split(".")[0])[:64] or "node"
+    )

@@ -34,7 +34,9 @@ STARTS = ("sitecustomize.py", "_fp8verify_boot.py")  # in its folder `boot`
 PACKAGE = "_fp8verify_agent"  # as `_fp8verify_boot` imports it
 ARCHIVE = "agent.zip"
 CONFIG = "config.json"
-UNCHECKED = (0b01).to_bytes(4, "little") + bytes(8)  # PEP 552: byte code that needs no source
+UNCHECKED = (0b01).to_bytes(4, "little") + bytes(
+    8
+)  # PEP 552: byte code that needs no source
 # Puts a folder, quoted, in front of PYTHONPATH. POSIX's `${…:+…}` leaves no empty entry, which
 # would be the working directory.
 EXPORT = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
@@ -132,7 +134,9 @@ def _agent_archive(archive: Path) -> bytes:
 
 def _renamed(code: CodeType, name: str) -> CodeType:
     """Return byte code whose tracebacks show a file of another name."""
-    inner = tuple(_renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts)
+    inner = tuple(
+        _renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts
+    )
     return code.replace(co_filename=name, co_consts=inner)
 
 
@@ -153,7 +157,9 @@ def export_line(settings: RunSettings) -> str:
         InputError: the folder cannot be used.
     """
     if settings.trace_dir is None:
-        raise UsageError("There is no folder for the capture.", "Name one with --trace-dir.")
+        raise UsageError(
+            "There is no folder for the capture.", "Name one with --trace-dir."
+        )
     check_name(settings.trace_dir)
     name = settings.job or job_of((), os.environ).name
     capture = make_capture_folder(settings.trace_dir, Job(name))

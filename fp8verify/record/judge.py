@@ -21,7 +21,12 @@ from typing import Any
 from fp8verify.errors import Fp8VerifyError
 from fp8verify.record.folder import keep_report
 from fp8verify.record.live import WindowMetrics
-from fp8verify.report.model.parts import GRAD_NORM, GRAD_NORM_CLIP_RATIO, OF_TENSORS, TrendPoint
+from fp8verify.report.model.parts import (
+    GRAD_NORM,
+    GRAD_NORM_CLIP_RATIO,
+    OF_TENSORS,
+    TrendPoint,
+)
 from fp8verify.report.model.report import Report
 from fp8verify.terms import Leg, Verdict, low_precision_share
 from fp8verify.verdict.policy import Policy
@@ -40,7 +45,9 @@ def main() -> None:
         json.dump(_answer(**request), answers)
 
 
-def _answer(folder: str, log: str | None, policy: dict[str, Any]) -> WindowMetrics | str:
+def _answer(
+    folder: str, log: str | None, policy: dict[str, Any]
+) -> WindowMetrics | str:
     from fp8verify.pipeline.inspection import inspect
 
     try:
@@ -85,8 +92,15 @@ def window_metrics(report: Report) -> WindowMetrics:
 
 def scalars_of(report: Report) -> dict[str, float]:
     """Return the scalars that a report gives, by name."""
-    norms = [n.norm for rank in report.ranks if rank.numerics for n in rank.numerics.gradients[-1:]]
-    overheads = [rank.tax.share_of_gpu_time for rank in report.ranks if rank.tax is not None]
+    norms = [
+        n.norm
+        for rank in report.ranks
+        if rank.numerics
+        for n in rank.numerics.gradients[-1:]
+    ]
+    overheads = [
+        rank.tax.share_of_gpu_time for rank in report.ranks if rank.tax is not None
+    ]
     scalars = {
         "fp8/active": float(report.verdict is Verdict.ACTIVE),
         "fp8/share_of_gemm_time": report.gemm.fp8_share_of_time,
@@ -116,7 +130,10 @@ def _low_share(report: Report, leg: Leg) -> float | None:
 def _step_time(report: Report) -> float | None:
     """Return the median step of the slowest rank, in ms: on the GPU, else on the CPU."""
     ranks = [
-        median(step.duration_us if step.gpu_us is None else step.gpu_us for step in rank.steps)
+        median(
+            step.duration_us if step.gpu_us is None else step.gpu_us
+            for step in rank.steps
+        )
         for rank in report.ranks
         if rank.steps
     ]
@@ -129,12 +146,21 @@ def _measured(report: Report) -> list[TrendPoint]:
     return [trend[-1] for trend in trends if trend]
 
 
-def _numerics(report: Report, name: str, worst: Callable[[Iterable[float]], float]) -> float | None:
+def _numerics(
+    report: Report, name: str, worst: Callable[[Iterable[float]], float]
+) -> float | None:
     """Take a figure of the measured step, else of the scales that delayed scaling keeps."""
-    values = [point.scalars[name] for point in _measured(report) if name in point.scalars]
+    values = [
+        point.scalars[name] for point in _measured(report) if name in point.scalars
+    ]
     of = OF_TENSORS.get(name)
     if not values and of is not None and of.kept is not None:
-        rows = [row for rank in report.ranks if rank.numerics for row in rank.numerics.scales]
+        rows = [
+            row
+            for rank in report.ranks
+            if rank.numerics
+            for row in rank.numerics.scales
+        ]
         figures = [of.kept(row) for row in rows if row.tensor in of.tensors]
         values = [float(value) for value in figures if value is not None]
     return worst(values) if values else None

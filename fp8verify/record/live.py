@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from fp8verify.verdict.policy import Policy
 
 WindowMetrics = dict[str, Any]  # one line of --metrics
-Sink = Callable[[WindowMetrics], object]  # gets the metrics of each window, in their order
+Sink = Callable[
+    [WindowMetrics], object
+]  # gets the metrics of each window, in their order
 Destination = str | Path | Sink
 
 PACKAGE = Path(__file__).parents[2]
@@ -56,7 +58,9 @@ def open_sink(what: Destination) -> Sink:
     if callable(what):
         return what
     if not isinstance(what, (str, Path)):
-        raise UsageError(f"{type(what).__name__} is not a sink.", "Give a file or a function.")
+        raise UsageError(
+            f"{type(what).__name__} is not a sink.", "Give a file or a function."
+        )
     if isinstance(what, str) and re.match(r"[A-Za-z][\w-]+:", what):
         raise UsageError(
             f"{what[:80]!r} is not a file: metrics are written as JSON lines.",
@@ -140,12 +144,16 @@ class Judge:
         take: gets each one's folder and metrics, or why there are none, on a thread of its own.
     """
 
-    def __init__(self, policy: Policy, take: Callable[[Path, WindowMetrics | str], object]) -> None:
+    def __init__(
+        self, policy: Policy, take: Callable[[Path, WindowMetrics | str], object]
+    ) -> None:
         self._policy = policy
         self._take = take
         self._waiting: deque[tuple[Path, Path | None]] = deque()
         self._lock = threading.Lock()  # of all that follows
-        self._thread: threading.Thread | None = None  # while there is something to judge
+        self._thread: threading.Thread | None = (
+            None  # while there is something to judge
+        )
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -206,11 +214,17 @@ class Judge:
 def _start_process() -> subprocess.Popen[str]:
     """Start one without what attaches us to the script, and without its GPUs."""
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    entries = [entry for entry in path if entry and not Path(entry).name.startswith(".boot-")]
+    entries = [
+        entry for entry in path if entry and not Path(entry).name.startswith(".boot-")
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "fp8verify.record.judge"],
         cwd=PACKAGE,  # where `-m` finds us, and not what the script calls like our modules
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(entries), "CUDA_VISIBLE_DEVICES": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(entries),
+            "CUDA_VISIBLE_DEVICES": "",
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -252,8 +266,11 @@ class History:
     def take(self, folder: Path, judged: WindowMetrics | str) -> None:
         """Take the next window: its metrics, or why there are none."""
         metrics = _not_judged(folder, judged) if isinstance(judged, str) else judged
-        verdict, before = metrics["verdict"], self.last["verdict"] if self.last else None
-        is_worse = all(GRAVITY.index(verdict) > GRAVITY.index(other) for other in self.counts)
+        verdict = metrics["verdict"]
+        before = self.last["verdict"] if self.last else None
+        is_worse = all(
+            GRAVITY.index(verdict) > GRAVITY.index(other) for other in self.counts
+        )
         self.last = metrics
         self.counts[verdict] += 1
         if is_worse or (verdict != before and self._kept < MAX_KEPT):
@@ -314,7 +331,9 @@ class Watcher:
         self.over = threading.Event()  # the run has ended
 
     @contextmanager
-    def following(self, capture: CaptureFolder, stop: Callable[[], None]) -> Iterator[None]:
+    def following(
+        self, capture: CaptureFolder, stop: Callable[[], None]
+    ) -> Iterator[None]:
         """Follow the run while inside; `stop` asks it to end."""
         if capture.secondary_node is not None:
             yield
@@ -346,11 +365,16 @@ class WindowReports(Watcher):
 
     def follow(self, capture: CaptureFolder, stop: Callable[[], None]) -> None:  # noqa: ARG002
         """Judge until the last window is judged, or the run is over."""
-        asked, judged = self.settings, 0
-        count = len(asked.windows + asked.global_windows) + (asked.timed_window is not None)
+        asked = self.settings
+        judged = 0
+        count = len(asked.windows + asked.global_windows) + (
+            asked.timed_window is not None
+        )
         judge = Judge(self.policy, self._say)
         while not self.over.wait(POLL_S):
-            with suppress(Exception):  # the script may remove or exchange anything there
+            with suppress(
+                Exception
+            ):  # the script may remove or exchange anything there
                 closed, is_last = progress(capture.path, asked.ranks, count)
                 if closed > judged:
                     judge.submit(capture.path)
@@ -400,7 +424,9 @@ class RunWatch(Watcher):
     def follow(self, capture: CaptureFolder, stop: Callable[[], None]) -> None:
         """Judge each window; at the end of the run, wait until all are judged."""
         live = capture.path / "live"
-        history = History(capture.path, self._sinks, partial(self._changed, capture.path, stop))
+        history = History(
+            capture.path, self._sinks, partial(self._changed, capture.path, stop)
+        )
         self._errors = history.errors
         judge = Judge(self.policy, history.take)
         submitted: set[str] = set()
@@ -413,7 +439,9 @@ class RunWatch(Watcher):
                         is_over or is_closed(folder, self.settings.ranks)
                     ):
                         submitted.add(folder.name)
-                        judge.submit(folder, capture.log if capture.log.is_file() else None)
+                        judge.submit(
+                            folder, capture.log if capture.log.is_file() else None
+                        )
         self._last_call = time.monotonic() + AT_THE_END_S
         judge.wait()
         self.worst = history.worst
@@ -423,15 +451,22 @@ class RunWatch(Watcher):
         self.notes = (summary, *self.notes, *history.errors)
 
     def _changed(
-        self, capture: Path, stop: Callable[[], None], before: str | None, metrics: WindowMetrics
+        self,
+        capture: Path,
+        stop: Callable[[], None],
+        before: str | None,
+        metrics: WindowMetrics,
     ) -> None:
         """Report a verdict that differs from the last one, and do what the user asked for."""
-        verdict, step = metrics["verdict"], metrics["step"]
+        verdict = metrics["verdict"]
+        step = metrics["step"]
         was = "" if before is None else f", was {before}"
         say(f"{verdict} at step {step}{was}: {metrics['reason']}")
         if verdict in self._stop_on and not self.stopped and not self.over.is_set():
             self.stopped = True
-            self.notes = (f"fp8verify stopped the script, since step {step} is {verdict}",)
+            self.notes = (
+                f"fp8verify stopped the script, since step {step} is {verdict}",
+            )
             say(f"{self.notes[0]} (--stop-on)")
             stop()
         if self._command is not None and before is not None:
@@ -443,7 +478,9 @@ class RunWatch(Watcher):
             }
             failure = self._run_command(self._command, variables)
             if failure is not None and len(self._errors) < MAX_ERRORS:
-                self._errors.append(f"--on-change at step {step}: the command {failure}")
+                self._errors.append(
+                    f"--on-change at step {step}: the command {failure}"
+                )
 
     def _run_command(self, command: str, variables: dict[str, str]) -> str | None:
         """Run a shell command, for which the next window waits, and return how it failed."""
@@ -466,7 +503,9 @@ class RunWatch(Watcher):
         return f"failed with exit code {code}" if code else None
 
     def _summary(self, capture: Path, history: History) -> str:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in history.counts.items())
+        counts = ", ".join(
+            f"{count} {verdict}" for verdict, count in history.counts.items()
+        )
         if counts:
             return f"of the run's windows {counts}"
         live = self.settings.live

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-STDOUT, STDERR = 1, 2
+STDOUT = 1
+STDERR = 2
 HEAD_BYTES = TAIL_BYTES = 8 << 20  # of a log
 MAX_LINE = 64 << 10
 CHUNK = 64 << 10
@@ -49,7 +50,9 @@ NOT_FOR_STANDBY = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1,
     signal.SIGUSR2, signal.SIGPIPE,
 )  # fmt: skip
-ENDED = b"e"  # what a runner that ends says to its standby; one that is killed says nothing
+ENDED = (
+    b"e"  # what a runner that ends says to its standby; one that is killed says nothing
+)
 
 
 class Output:
@@ -64,7 +67,9 @@ class Output:
     """
 
     def __init__(self, log: Path, boot: Path) -> None:
-        self._log = BoundedLog(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        self._log = BoundedLog(
+            os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        )
         self._files: list[LoggedFile] = []
         self._given: dict[int, int] = {}  # what the script gets for our descriptor
         ends = []  # where to read, and what to forward it to
@@ -86,7 +91,9 @@ class Output:
 
     def resize(self) -> bool:
         """Follow a change of our terminal's size; return whether there was one."""
-        resized = [_copy_window_size(ours, given) for ours, given in self._given.items()]
+        resized = [
+            _copy_window_size(ours, given) for ours, given in self._given.items()
+        ]
         return any(resized)
 
     def close(self) -> None:
@@ -155,7 +162,8 @@ def _pipe_like(target: int) -> tuple[int, int]:
 def _copy_window_size(source: int, target: int) -> bool:
     with suppress(OSError):
         wanted, current = (
-            fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8)) for terminal in (source, target)
+            fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8))
+            for terminal in (source, target)
         )
         fcntl.ioctl(target, termios.TIOCSWINSZ, wanted)
         return wanted != current
@@ -172,7 +180,9 @@ class BoundedLog:
     that says how much is missing. What the file holds already counts as head.
     """
 
-    def __init__(self, descriptor: int, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
+    def __init__(
+        self, descriptor: int, head: int = HEAD_BYTES, tail: int = TAIL_BYTES
+    ) -> None:
         self.descriptor = descriptor
         self._lock = threading.Lock()
         self._is_open = True
@@ -189,7 +199,9 @@ class BoundedLog:
             self._is_open = False
             self._shorten_tail()
             if self._left_out:
-                self._append(b"\n[fp8verify: %d bytes left out here]\n" % self._left_out)
+                self._append(
+                    b"\n[fp8verify: %d bytes left out here]\n" % self._left_out
+                )
             self._append(bytes(self._tail))
             os.close(self.descriptor)
 
@@ -198,7 +210,8 @@ class BoundedLog:
         with self._lock:
             if not self._is_open:
                 return
-            head, rest = data[: self._head_left], data[self._head_left :]
+            head = data[: self._head_left]
+            rest = data[self._head_left :]
             self._head_left -= len(head)
             self._append(head)
             self._tail += rest
@@ -274,7 +287,8 @@ class LoggedFile(threading.Thread):
     def _read(self) -> bytes:
         data = os.read(self._file, CHUNK)
         if not data:
-            at, size = os.lseek(self._file, 0, os.SEEK_CUR), os.fstat(self._file).st_size
+            at = os.lseek(self._file, 0, os.SEEK_CUR)
+            size = os.fstat(self._file).st_size
             if size < at:  # somebody emptied it
                 os.lseek(self._file, 0, os.SEEK_SET)
                 data = os.read(self._file, CHUNK)
@@ -283,7 +297,9 @@ class LoggedFile(threading.Thread):
     def _take(self, lines: bytes) -> None:
         import re  # which a standby does not need
 
-        self._log.write(re.sub(rb"(?m)^fp8verify: .*\n?", b"", lines))  # the runner's own
+        self._log.write(
+            re.sub(rb"(?m)^fp8verify: .*\n?", b"", lines)
+        )  # the runner's own
 
     def finish(self) -> None:
         """Return when the file is read to its end, or a child that prints on takes too long."""
@@ -310,7 +326,12 @@ class Stream(threading.Thread):
     """
 
     def __init__(
-        self, read_end: int, target: int, log: BoundedLog, leave: int, on_broken: Callable[[], None]
+        self,
+        read_end: int,
+        target: int,
+        log: BoundedLog,
+        leave: int,
+        on_broken: Callable[[], None],
     ) -> None:
         super().__init__(daemon=True)
         self.read_end = read_end
@@ -329,9 +350,13 @@ class Stream(threading.Thread):
         either.register(self._leave, 0)
         deadline = None
         while self.is_open:
-            if deadline is None and any(ready == self._leave for ready, _ in either.poll()):
+            if deadline is None and any(
+                ready == self._leave for ready, _ in either.poll()
+            ):
                 deadline = time.monotonic() + DRAIN_S
-            if deadline is not None and (time.monotonic() > deadline or self._is_empty()):
+            if deadline is not None and (
+                time.monotonic() > deadline or self._is_empty()
+            ):
                 break
             self._forward_some()
         self._log.flush()
@@ -342,7 +367,9 @@ class Stream(threading.Thread):
 
     def _forward_some(self) -> None:
         data = b""
-        with suppress(OSError):  # EIO on Linux: the other side of the terminal is closed
+        with suppress(
+            OSError
+        ):  # EIO on Linux: the other side of the terminal is closed
             data = os.read(self.read_end, CHUNK)
         self.ends_line = data.endswith(b"\n") if data else self.ends_line
         self._log.write(data)
@@ -390,7 +417,9 @@ class Relay:
         ends: where to read, and what to forward it to.
     """
 
-    def __init__(self, log: BoundedLog, boot: str, ends: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, log: BoundedLog, boot: str, ends: Sequence[tuple[int, int]]
+    ) -> None:
         self._log = log.descriptor
         self._boot = boot
         self._leave, self._wake = os.pipe()
@@ -455,10 +484,22 @@ class Relay:
 
     def _start_standby(self) -> None:
         ends = [stream for stream in self._streams if stream.is_open]
-        words = [sys.executable, "-I", "-S", "-c", START, PACKAGE, str(self._log), self._boot]
+        words = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            START,
+            PACKAGE,
+            str(self._log),
+            self._boot,
+        ]
         words += [f"{stream.read_end}:{stream.target}" for stream in ends]
         # In a session of its own: Ctrl-C, Ctrl-Z and a hang-up are not for it.
-        how = {"pass_fds": [self._log, *(s.read_end for s in ends)], "start_new_session": True}
+        how = {
+            "pass_fds": [self._log, *(s.read_end for s in ends)],
+            "start_new_session": True,
+        }
         self._standby = start_helper(words, NOT_FOR_STANDBY, **how) if ends else None
 
 
@@ -487,7 +528,10 @@ def main() -> None:
     if has_ended:  # what comes after the end of the script is not logged
         os.dup2(os.open(os.devnull, os.O_WRONLY), int(log))
     bounded = BoundedLog(int(log))
-    ends = [(int(read_end), int(target)) for read_end, target in (w.split(":") for w in words)]
+    ends = [
+        (int(read_end), int(target))
+        for read_end, target in (w.split(":") for w in words)
+    ]
     relay = Relay(bounded, boot, ends)
     relay.join()
     bounded.close()
@@ -515,7 +559,8 @@ def leave_open_line(target: int) -> None:
 
 def own_line() -> str:
     """Return what begins a line of ours on standard error: once a line end if the run's is open."""
-    is_amid, _is_amid_line[0] = _is_amid_line[0], False
+    is_amid = _is_amid_line[0]
+    _is_amid_line[0] = False
     return "\n" if is_amid else ""
 
 

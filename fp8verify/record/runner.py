@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
-from fp8verify.record.command import python_for, resolve_command, script_name, with_switches
+from fp8verify.record.command import (
+    python_for,
+    resolve_command,
+    script_name,
+    with_switches,
+)
 from fp8verify.record.folder import (
     CaptureFolder,
     Job,
@@ -46,7 +51,9 @@ INNER = "inner"  # written by boot/sitecustomize.py
 RANKS = "ranks"  # and one for each that claimed its files
 IMPORTED = "imported"  # by the agent: one line for each process that imported torch
 STEP = "call fp8verify.step() after each step"
-STREAMS = "streams.jsonl"  # by the agent: where ranks print whose output does not come to us
+STREAMS = (
+    "streams.jsonl"  # by the agent: where ranks print whose output does not come to us
+)
 MAX_LOGS = 1024
 NAME = re.compile(r"rank[0-9]{1,9}\.(?:out|err)")
 
@@ -113,7 +120,9 @@ def run_training(
     return result._replace(last=lock.last, signal=-code if code < 0 else None)
 
 
-def _spawn(arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder) -> int:
+def _spawn(
+    arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder
+) -> int:
     """Run the command, once its output has a reader.
 
     Returns its exit code; the negative number of a signal that ended it.
@@ -161,7 +170,9 @@ def collect_result(
     empty = [path for path in metas if not path.stat().st_size]
     for path in empty:
         path.unlink()
-    unwritten = tuple(f"{path.name} could not be written: is the disk full?" for path in empty)
+    unwritten = tuple(
+        f"{path.name} could not be written: is the disk full?" for path in empty
+    )
     errors = boot_errors(boot, capture.path if settings.debug else None)
     ranks = tuple(int(line) for line in boot_lines(boot / RANKS) if line.isdecimal())
     # What processes of this run were writing when they were killed.
@@ -170,7 +181,9 @@ def collect_result(
         for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
             with suppress(OSError):
                 draft.unlink()
-    inner = [folder for folder in boot_lines(boot / INNER) if any(Path(folder).glob(METAS))]
+    inner = [
+        folder for folder in boot_lines(boot / INNER) if any(Path(folder).glob(METAS))
+    ]
     if not errors and len(metas) > len(empty):
         return RunResult(capture.path, exit_code, notes=unwritten, ranks=ranks)
     if inner:
@@ -208,9 +221,12 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
     for line in boot_lines(boot / STREAMS)[:MAX_LOGS]:
         with suppress(ValueError, KeyError, TypeError, OSError):
             stream = json.loads(line)
-            name, source = stream["name"], Path(stream["path"])
+            name = stream["name"]
+            source = Path(stream["path"])
             # What goes to our own stdout or stderr is in the log already.
-            is_ours = any(os.path.samestat(source.stat(), os.fstat(given)) for given in (1, 2))
+            is_ours = any(
+                os.path.samestat(source.stat(), os.fstat(given)) for given in (1, 2)
+            )
             if NAME.fullmatch(name) and not is_ours:
                 _copy_ends(source, capture.path / f"log.{name}{suffix}.txt")
 

@@ -136,7 +136,11 @@ def read_settings(
     Raises:
         UsageError: if one means nothing.
     """
-    for name, count in (("every", every), ("window", window), ("numerics_every", numerics_every)):
+    for name, count in (
+        ("every", every),
+        ("window", window),
+        ("numerics_every", numerics_every),
+    ):
         _check_count(name, count)
     asked = RunSettings(
         **as_given,
@@ -156,7 +160,9 @@ def read_settings(
                 f"With {other}, steps are counted from the start of this run; its report and its "
                 "lines name the framework's own numbers too.",
             )
-        return asked._replace(global_windows=parse_windows(steps.strip().removeprefix(GLOBAL)))
+        return asked._replace(
+            global_windows=parse_windows(steps.strip().removeprefix(GLOBAL))
+        )
     if every is not None:
         others = {
             "--layers": asked.layers,
@@ -188,10 +194,13 @@ def _check_count(name: str, value: object) -> None:
 
 def _live_windows(every: int, window: int | None, steps: str | None) -> LiveWindows:
     """Return the windows of a whole run; `--steps` names the first of them."""
-    (first, last), *more = parse_windows(steps) if steps is not None else [(every, every + 1)]
+    (first, last), *more = (
+        parse_windows(steps) if steps is not None else [(every, every + 1)]
+    )
     if more:
         raise UsageError(
-            "With --every, --steps names the first window alone.", "Such as --steps 10-11."
+            "With --every, --steps names the first window alone.",
+            "Such as --steps 10-11.",
         )
     length = window or last - first + 1
     if length + MIN_BETWEEN > every:
@@ -227,11 +236,16 @@ def _parse_window(part: str, text: str) -> Window:
             f"{text[:80]!r} does not name steps.",
             "Give the first and last step, such as 10-12, or several windows: 10-12,500-502.",
         )
-    first, last = int(match[1]), int(match[2] or match[1])
+    first = int(match[1])
+    last = int(match[2] or match[1])
     if first < 1:
-        raise UsageError(f"{part} begins before the first step.", "Steps are counted from 1.")
+        raise UsageError(
+            f"{part} begins before the first step.", "Steps are counted from 1."
+        )
     if last < first:
-        raise UsageError(f"{part} ends before it begins.", f"Did you mean {last}-{first}?")
+        raise UsageError(
+            f"{part} ends before it begins.", f"Did you mean {last}-{first}?"
+        )
     return first, last
 
 
@@ -263,7 +277,9 @@ def parse_ranks(text: str) -> RankSelection:
     if every := re.fullmatch("every:0*([1-9][0-9]{0,8})", text):
         return RankSelection(every=int(every[1]))
     if re.fullmatch("[0-9]{1,9}( *, *[0-9]{1,9})*", text):
-        return RankSelection(only=tuple(sorted({int(rank) for rank in text.split(",")})))
+        return RankSelection(
+            only=tuple(sorted({int(rank) for rank in text.split(",")}))
+        )
     raise UsageError(
         f"{text[:80]!r} does not name ranks.",
         "Give auto, all, every:64, or a list such as 0 or 0,7.",

@@ -39,7 +39,14 @@ class Witness:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._words = [sys.executable, "-I", "-S", "-c", "import os; os.read(0, 1)", *command]
+        self._words = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import os; os.read(0, 1)",
+            *command,
+        ]
         self._start()
 
     def _start(self) -> None:
@@ -51,7 +58,10 @@ class Witness:
         if self._process is None or self._process.poll() is not None:
             return number == signal.SIGINT and os.isatty(0)
         until = time.monotonic() + PATIENCE_S
-        while not (seen := self._pending() >> (number - 1) & 1) and time.monotonic() < until:
+        while (
+            not (seen := self._pending() >> (number - 1) & 1)
+            and time.monotonic() < until
+        ):
             time.sleep(POLL_S)
         if seen:
             self.close()
@@ -89,11 +99,14 @@ class SignalForwarder:
         try:
             yield
         finally:
-            witness, self._witness = self._witness, None
+            witness = self._witness
+            self._witness = None
             if witness is not None:
                 witness.close()
 
-    def watch(self, child: subprocess.Popen[bytes], on_resize: Callable[[], bool] | None) -> None:
+    def watch(
+        self, child: subprocess.Popen[bytes], on_resize: Callable[[], bool] | None
+    ) -> None:
         """Begin to forward to `child`; once it has ended, nothing is forwarded any more."""
         self._on_resize = on_resize or self._on_resize
         early = self._arrived.qsize()

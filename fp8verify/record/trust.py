@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 from fp8verify.errors import InputError
 from fp8verify.files import parse_toml
 
-TRUST = "FP8VERIFY_TRUST"  # folders, as in PATH, that are trusted whoever may write there
+TRUST = (
+    "FP8VERIFY_TRUST"  # folders, as in PATH, that are trusted whoever may write there
+)
 OWN_FILE = "fp8verify.toml"
 PROJECT_FILE = "pyproject.toml"
 TABLE = "fp8verify"
@@ -32,7 +34,9 @@ OWN_ONLY = (
 def is_trusted(folder: Path) -> bool:
     """Return whether FP8VERIFY_TRUST names a folder, or one above it."""
     trusted = [entry for entry in os.environ.get(TRUST, "").split(os.pathsep) if entry]
-    return any(folder.resolve().is_relative_to(Path(entry).resolve()) for entry in trusted)
+    return any(
+        folder.resolve().is_relative_to(Path(entry).resolve()) for entry in trusted
+    )
 
 
 def why_distrusted(path: Path, descriptor: int) -> str | None:
@@ -42,7 +46,9 @@ def why_distrusted(path: Path, descriptor: int) -> str | None:
     status = os.fstat(descriptor)
     if status.st_mode & stat.S_IWOTH:
         return "all users may write it"
-    if _is_ours(status) or (stat.S_ISDIR(status.st_mode) and _owns_what_it_makes(descriptor)):
+    if _is_ours(status) or (
+        stat.S_ISDIR(status.st_mode) and _owns_what_it_makes(descriptor)
+    ):
         return None
     return "it belongs to another user"
 
@@ -55,7 +61,9 @@ def _owns_what_it_makes(descriptor: int) -> bool:
     """Whether files of ours get the owner of a folder: NFS and containers may map users."""
     name = f".owner-{os.urandom(6).hex()}"
     try:
-        made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=descriptor)
+        made = os.open(
+            name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=descriptor
+        )
     except OSError:
         return False
     try:
@@ -91,7 +99,9 @@ def check_capture(folder: Path) -> tuple[str, ...]:
             f"The capture folder {folder} is not used: {why}.",
             f"Name a folder of your own with --trace-dir, or trust it: {TRUST}={folder}",
         )
-    shared = next((one for one in (folder, folder.parent) if _is_shared(one.stat())), None)
+    shared = next(
+        (one for one in (folder, folder.parent) if _is_shared(one.stat())), None
+    )
     why = "may be written by other users: they could exchange the files of a run"
     return () if shared is None else (f"{shared} {why}",)
 
@@ -100,7 +110,9 @@ def _is_shared(status: os.stat_result) -> bool:
     """Whether other users may rename what is in a folder; a group of this user alone is none."""
     if not _is_ours(status):
         return True
-    if status.st_mode & stat.S_ISVTX or not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & stat.S_ISVTX or not status.st_mode & (
+        stat.S_IWGRP | stat.S_IWOTH
+    ):
         return False
     if status.st_mode & stat.S_IWOTH:
         return True
@@ -108,7 +120,8 @@ def _is_shared(status: os.stat_result) -> bool:
     import pwd
 
     try:
-        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(status.st_gid)
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(status.st_gid)
     except KeyError:
         return True
     return user.pw_gid != status.st_gid or bool(set(group.gr_mem) - {user.pw_name})
@@ -121,13 +134,17 @@ def make_private(folder: str) -> int:
         OSError: it cannot be made, or is not ours alone once it is.
     """
     os.mkdir(folder, 0o700)  # noqa: PTH102 - every run waits for this
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(
+        folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    )
     status = os.fstat(descriptor)
     owned = status.st_uid == os.getuid() or _owns_what_it_makes(descriptor)
     if (owned and not status.st_mode & 0o077) or is_trusted(Path(folder)):
         return descriptor
     os.close(descriptor)
-    raise PermissionError(1, f"other users may write it (if they are trusted: {TRUST}={folder})")
+    raise PermissionError(
+        1, f"other users may write it (if they are trusted: {TRUST}={folder})"
+    )
 
 
 # --- settings files: the nearest fp8verify.toml, or pyproject.toml with `[tool.fp8verify]`
@@ -155,10 +172,14 @@ def find_settings(folder: Path) -> SettingsFile:
         values = None if data is None else _values(path, data)
         if values is None:
             continue
-        dropped = [key for key in OWN_ONLY if is_shared and values.pop(key, None) is not None]
+        dropped = [
+            key for key in OWN_ONLY if is_shared and values.pop(key, None) is not None
+        ]
         if dropped:
             keys = ", ".join(dropped)
-            notes.append(f"{path} may be written by its group, so {keys} of it is ignored")
+            notes.append(
+                f"{path} may be written by its group, so {keys} of it is ignored"
+            )
         return SettingsFile(path, values, tuple(notes))
     return SettingsFile(None, {}, tuple(notes))
 
@@ -166,7 +187,8 @@ def find_settings(folder: Path) -> SettingsFile:
 def _places(folder: Path) -> Iterator[Path]:
     """Yield the files whose settings may hold in a folder, the nearest first."""
     try:
-        owner, home = folder.stat().st_uid, Path.home()
+        owner = folder.stat().st_uid
+        home = Path.home()
     except (OSError, RuntimeError):
         return
     for directory in (folder, *folder.parents):
@@ -184,10 +206,13 @@ def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes | None, bool]:
         # The descriptor is checked: the name may mean another file a moment later.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if path.name == PROJECT_FILE or isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        if path.name == PROJECT_FILE or isinstance(
+            error, (FileNotFoundError, NotADirectoryError)
+        ):
             return None, False
         raise InputError(
-            f"Cannot read the settings {path}: {error.strerror}.", "Check its permissions."
+            f"Cannot read the settings {path}: {error.strerror}.",
+            "Check its permissions.",
         ) from None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -212,7 +237,10 @@ def _values(path: Path, data: bytes) -> dict[str, Any] | None:
             raise ValueError(f"it is longer than {MAX_BYTES} bytes")
         table: Any = parse_toml(data.decode())
     except (ValueError, RecursionError) as error:
-        why = str(error)[:200] if isinstance(error, ValueError) else "it is nested too deeply"
+        if isinstance(error, ValueError):
+            why = str(error)[:200]
+        else:
+            why = "it is nested too deeply"
         raise InputError(
             f"The settings {path} are not TOML: {why}.", "Fix the file, or remove it."
         ) from None

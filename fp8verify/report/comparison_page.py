@@ -34,9 +34,12 @@ def comparison_page(comparison: Comparison) -> Page:
     sides = (comparison.candidate, comparison.baseline)
     gpus = [side.gpu for side in sides if side is not None and side.gpu]
     needed = comparison.steps_needed
-    loss = "; ".join(filter(None, [loss_line(comparison.loss), loss_trend(comparison.loss)]))
+    loss = "; ".join(
+        filter(None, [loss_line(comparison.loss), loss_trend(comparison.loss)])
+    )
     notes = tuple(Note("note", note, rank=6) for note in comparison.notes)
-    budget, legs = _budget_grid(comparison), _leg_grid(comparison)
+    budget = _budget_grid(comparison)
+    legs = _leg_grid(comparison)
     return Page(
         verdict=comparison.outcome.value.replace("_", " "),
         tone=TONES.get(comparison.outcome, FAIR),
@@ -62,11 +65,15 @@ def _exit(comparison: Comparison) -> str:
     if comparison.outcome is Outcome.NOT_COMPARABLE:
         return f"exit {comparison.exit_code}: the runs cannot be compared"
     why = f": {listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}"
-    return f"exit {comparison.exit_code}{why if comparison.exit_code and errors else ''}"
+    return (
+        f"exit {comparison.exit_code}{why if comparison.exit_code and errors else ''}"
+    )
 
 
 def _budget_grid(comparison: Comparison) -> Grid:
-    rows = _with_sum([(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget])
+    rows = _with_sum(
+        [(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget]
+    )
     cells: dict[str, Callable[[_Times], str]] = {
         "<ms per step": lambda row: row[0],
         "baseline": lambda row: millis(row[1]),
@@ -74,18 +81,24 @@ def _budget_grid(comparison: Comparison) -> Grid:
         # What rounds to nothing has no minus sign.
         "change": lambda row: f"{round((row[2] - row[1]) / 1000, 2) + 0.0:+.2f}",
     }
-    below = f"GPU kernel time: {times(comparison.busy_speedup)} (profiling adds waiting)"
+    below = (
+        f"GPU kernel time: {times(comparison.busy_speedup)} (profiling adds waiting)"
+    )
     return Grid(BUDGET, *columns(rows, cells), below=(below,))
 
 
 def _leg_grid(comparison: Comparison) -> Grid:
-    legs = _with_sum([(leg.leg, leg.baseline_us, leg.candidate_us) for leg in comparison.legs])
+    legs = _with_sum(
+        [(leg.leg, leg.baseline_us, leg.candidate_us) for leg in comparison.legs]
+    )
     speedups = [*(leg.speedup for leg in comparison.legs), comparison.gemm_speedup]
     rows = [
         (name, millis(before), millis(after), times(speedup))
         for (name, before, after), speedup in zip(legs, speedups, strict=False)
     ]
-    return Grid("GEMMs by leg", ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"), rows)
+    return Grid(
+        "GEMMs by leg", ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"), rows
+    )
 
 
 # What took how many µs in the baseline and in the candidate.
@@ -106,7 +119,9 @@ def _further_grids(comparison: Comparison) -> Iterator[Grid]:
         "FP8": lambda run: percent(run[1].fp8_share_of_time),
         "steps": lambda run: str(run[1].step.steps),
         "mean ms": lambda run: millis(run[1].step.mean_us),
-        "range": lambda run: f"{millis(run[1].step.min_us)}-{millis(run[1].step.max_us)}",
+        "range": lambda run: (
+            f"{millis(run[1].step.min_us)}-{millis(run[1].step.max_us)}"
+        ),
         "<name": lambda run: run[1].name,
     }
     sides = (("baseline", comparison.baseline), ("candidate", comparison.candidate))
@@ -118,10 +133,17 @@ def _further_grids(comparison: Comparison) -> Iterator[Grid]:
             ("reserved", memory.baseline_reserved, memory.candidate_reserved),
         )
         rows = [
-            (what, gib(before), gib(after), f"{after / before - 1:+.0%}" if before else "-")
+            (
+                what,
+                gib(before),
+                gib(after),
+                f"{after / before - 1:+.0%}" if before else "-",
+            )
             for what, before, after in peaks
         ]
-        yield Grid("Memory", ("<peak GPU memory", "baseline", "candidate", "change"), rows)
+        yield Grid(
+            "Memory", ("<peak GPU memory", "baseline", "candidate", "change"), rows
+        )
     ranks: dict[str, Callable[[RankPair], str]] = {
         "<rank": lambda pair: str(pair.rank),
         "baseline ms": lambda pair: millis(pair.baseline_us),
@@ -133,7 +155,9 @@ def _further_grids(comparison: Comparison) -> Iterator[Grid]:
     yield Grid("Ranks", *columns(comparison.ranks, ranks), shown=_TOP)
     layers: dict[str, Callable[[LayerPair], str]] = {
         "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
-        "candidate us": lambda pair: _micros(pair.candidate_us, pair.candidate_precision),
+        "candidate us": lambda pair: _micros(
+            pair.candidate_us, pair.candidate_precision
+        ),
         "speed-up": lambda pair: times(pair.speedup),
         "<layer (GEMMs of a step)": lambda pair: pair.layer,
     }
@@ -143,10 +167,14 @@ def _further_grids(comparison: Comparison) -> Iterator[Grid]:
         "<leg": lambda pair: pair.leg,
         "tokens": lambda pair: _tokens(pair.baseline_tokens, pair.candidate_tokens),
         "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
-        "candidate us": lambda pair: _micros(pair.candidate_us, pair.candidate_precision),
+        "candidate us": lambda pair: _micros(
+            pair.candidate_us, pair.candidate_precision
+        ),
         "speed-up": lambda pair: times(pair.speedup),
     }
-    yield Grid("One GEMM of each size and leg", *columns(comparison.gemms, gemms), shown=_TOP)
+    yield Grid(
+        "One GEMM of each size and leg", *columns(comparison.gemms, gemms), shown=_TOP
+    )
 
 
 def _micros(time_us: float | None, precision: str) -> str:
@@ -171,7 +199,10 @@ def loss_line(loss: LossPair | None) -> str:
     )
     bad = ""
     if loss.first_bad_step is not None:
-        whose = "both" if loss.first_bad_run == "both" else f"the {loss.first_bad_run} alone"
+        if loss.first_bad_run == "both":
+            whose = "both"
+        else:
+            whose = f"the {loss.first_bad_run} alone"
         bad = f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
     return (
         f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, largest "
@@ -219,8 +250,12 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
         del cells["lowest"]
     reasons = [f"{run.name}: {run.reason}." for run in table.runs if verbose]
     grid = Grid("Runs", *columns(table.runs, cells), below=(*reasons, _LEGEND))
-    active = sum(run.verdict is Verdict.ACTIVE and not run.exit_code for run in table.runs)
-    worst = next((run.name for run in table.runs if run.exit_code == table.exit_code), "")
+    active = sum(
+        run.verdict is Verdict.ACTIVE and not run.exit_code for run in table.runs
+    )
+    worst = next(
+        (run.name for run in table.runs if run.exit_code == table.exit_code), ""
+    )
     why = f": the largest of the runs ({worst})" if table.exit_code else ""
     return Page(
         verdict="",
@@ -237,4 +272,6 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
 def verdict_of(run: RunRow) -> str:
     """Return a run's verdict, with its errors where it is ACTIVE and fails for them."""
     errors = run.errors if run.verdict is Verdict.ACTIVE and run.exit_code else 0
-    return f"ACTIVE, {counted(errors, 'error')}" if errors else run.verdict.value
+    if errors:
+        return f"ACTIVE, {counted(errors, 'error')}"
+    return run.verdict.value

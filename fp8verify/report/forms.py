@@ -63,16 +63,22 @@ def render(
     if form == "text":
         from fp8verify.report.text import write_text
 
-        return write_text(page, terminal=terminal, verbose=verbose, width=width, whole=whole)
+        return write_text(
+            page, terminal=terminal, verbose=verbose, width=width, whole=whole
+        )
     if form in ("html", "notebook"):
         from fp8verify.report import html
 
-        return html.write_html(result, page) if form == "html" else html.write_notebook(page)
+        if form == "html":
+            return html.write_html(result, page)
+        return html.write_notebook(page)
     from fp8verify.report import markup
 
     if form == "junit" and isinstance(result, Report):
         return markup.write_junit(result, page)
-    return {"markdown": markup.write_markdown, "github": markup.write_github}[form](page)
+    return {"markdown": markup.write_markdown, "github": markup.write_github}[form](
+        page
+    )
 
 
 def to_json(result: msgspec.Struct) -> str:

@@ -48,7 +48,8 @@ LEGENDS = {
     "curve-a": "baseline",
     "curve-b": "candidate",
 }
-_CURVE_WIDTH, _CURVE_HEIGHT = 1000, 100
+_CURVE_WIDTH = 1000
+_CURVE_HEIGHT = 100
 # Losses that fall by more than this factor are drawn on a logarithmic scale.
 _STEEP = 2.0
 # More step marks than this would hide the picture.
@@ -58,12 +59,14 @@ _MAX_MARKS = 24
 def write_html(result: Rendered, page: Page) -> str:
     """Write a report, a comparison or a table of runs as a page."""
     if isinstance(result, Report):
-        name, facts = "page", _report_facts(result, page)
+        name = "page"
+        facts = _report_facts(result, page)
     elif isinstance(result, Comparison):
         facts = {"steps": step_bars(result), **loss_curves(result.loss)}
         name = "compare"
     else:
-        name, facts = "runs", {}
+        name = "runs"
+        facts = {}
     template = _environment().get_template(f"{name}.html.j2")
     return template.render(result=result, page=page, **facts)
 
@@ -71,12 +74,16 @@ def write_html(result: Rendered, page: Page) -> str:
 def write_notebook(page: Page) -> str:
     """Write a few lines of HTML for a notebook's cell: verdict, findings, tables."""
     grids = [grid.head(_ROWS) for grid in page.grids if not grid.folded]
-    return _environment().get_template("notebook.html.j2").render(page=page, grids=grids)
+    return (
+        _environment().get_template("notebook.html.j2").render(page=page, grids=grids)
+    )
 
 
 def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     """Return what the page of a report shows besides its `Page`, as much as a page can hold."""
-    not_active_first = sorted(report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE)
+    not_active_first = sorted(
+        report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE
+    )
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
@@ -93,7 +100,12 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
 
 def _hover(report: TimelineReport) -> dict[str, object]:
     """Return what the page's script shows of each bucket."""
-    rows = (report.fp8_us, report.other_precision_us, report.unknown_precision_us, report.rest_us)
+    rows = (
+        report.fp8_us,
+        report.other_precision_us,
+        report.unknown_precision_us,
+        report.rest_us,
+    )
     return {
         "bucket": report.bucket_us,
         "times": list(zip(*rows, strict=True)),
@@ -199,7 +211,11 @@ def leg_bars(report: Report) -> list[Bar]:
 def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:
     whole = sum(time_us.values())
     parts = [
-        (kind_of(name), us, f"{where}, {name}: {millis(us)} {unit}, {percent(us / whole)}")
+        (
+            kind_of(name),
+            us,
+            f"{where}, {name}: {millis(us)} {unit}, {percent(us / whole)}",
+        )
         for name, us in time_us.items()
         if us
     ]
@@ -208,8 +224,12 @@ def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:
 
 def step_bars(comparison: Comparison) -> list[Bar]:
     """Draw a mean step of both runs by kind of work; GEMMs by precision."""
-    drawn, work = [], {label: kind for kind, label in LEGENDS.items()}
-    for name, side in (("baseline", comparison.baseline), ("candidate", comparison.candidate)):
+    drawn = []
+    work = {label: kind for kind, label in LEGENDS.items()}
+    for name, side in (
+        ("baseline", comparison.baseline),
+        ("candidate", comparison.candidate),
+    ):
         low = (side and side.fp8_share_of_time) or 0.0
         parts: list[Part] = []
         for row in comparison.budget:
@@ -256,11 +276,15 @@ def timeline(report: TimelineReport) -> Timeline:
     for kind, row in rows.items():
         for x, us in enumerate(row):  # a rectangle for each bucket that has time
             if us * scale >= 0.05:
-                bands[kind] += f"M{x} {TIMELINE_HEIGHT - below[x]:.1f}h1v-{us * scale:.1f}h-1z"
+                bands[kind] += (
+                    f"M{x} {TIMELINE_HEIGHT - below[x]:.1f}h1v-{us * scale:.1f}h-1z"
+                )
             below[x] += us * scale
     span = count * report.bucket_us
     steps = report.steps if len(report.steps) <= _MAX_MARKS else ()
-    marks = {f"step {number}": round(count * begin / span, 2) for number, begin, _ in steps}
+    marks = {
+        f"step {number}": round(count * begin / span, 2) for number, begin, _ in steps
+    }
     return Timeline(count, bands, marks, span / 1000)
 
 
@@ -290,9 +314,12 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
     """
     if loss is None:
         return {"curve": None, "gap": None}
-    gaps = [(s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None]
+    gaps = [
+        (s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None
+    ]
     unit = "value" if loss.counted else "step"
-    least, most = min(_values(loss.curve), default=0.0), max(_values(loss.curve), default=0.0)
+    least = min(_values(loss.curve), default=0.0)
+    most = max(_values(loss.curve), default=0.0)
     steep = least > 0 and most >= _STEEP * least
     return {"curve": _curve(loss.curve, unit, is_log=steep), "gap": _curve(gaps, unit)}
 
@@ -307,9 +334,12 @@ def _curve(points: Points, unit: str, *, is_log: bool = False) -> Curve | None:
     if len(points) < 2 or not values:
         return None
     scale = math.log if is_log else float
-    least, most = min(values), max(values)
-    low, high = scale(least), scale(most)
-    first, last = points[0][0], points[-1][0]
+    least = min(values)
+    most = max(values)
+    low = scale(least)
+    high = scale(most)
+    first = points[0][0]
+    last = points[-1][0]
     paths = ["", ""]
     for run in (0, 1):
         pen = "M"

@@ -14,7 +14,11 @@ from fp8verify.text import printable
 
 _ROWS = 64
 _SIGNS = {GOOD: "✅", FAIR: "⚠️", BAD: "❌"}
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+_LEVELS = {
+    Severity.ERROR: "error",
+    Severity.WARNING: "warning",
+    Severity.INFO: "notice",
+}
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
 
 
@@ -47,7 +51,10 @@ def _list(items: Iterable[str]) -> Iterator[str]:
 
 def _told(page: Page) -> Iterator[str]:
     for note in page.told():
-        code = f" `{note.finding.code}`" if note.finding is not None and note.label != "fix" else ""
+        if note.finding is not None and note.label != "fix":
+            code = f" `{note.finding.code}`"
+        else:
+            code = ""
         yield f"**{note.label}**{code}: {markdown(note.text)}"
 
 
@@ -55,7 +62,9 @@ def _section(grid: Grid) -> str:
     shown = grid.head(_ROWS)
     lines = [line.replace(" with -v", "") for line in (shown.above, *shown.below)]
     above, *below = map(markdown, lines)
-    parts = "\n\n".join(filter(None, [above, _table(shown) if shown.rows else "", *below]))
+    parts = "\n\n".join(
+        filter(None, [above, _table(shown) if shown.rows else "", *below])
+    )
     if grid.folded:
         return f"<details><summary>{grid.title}</summary>\n\n{parts}\n\n</details>"
     return f"**{grid.title}**\n\n{parts}"
@@ -69,7 +78,9 @@ def _table(grid: Grid) -> str:
 
 def markdown(text: str) -> str:
     """Escape text for a paragraph or table cell of GitHub-flavored Markdown."""
-    safe = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    safe = (
+        printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )
     return _SPECIAL.sub(r"\\\1", safe).replace("@", "&#64;").replace("#", "&#35;")
 
 
@@ -83,18 +94,33 @@ def write_github(page: Page) -> str:
     lines = [f"{page.sentence} ({page.name})."]
     lines += [page.fix] if cause is None else [cause.message, cause.hint]
     lines += [f"{note.label}: {note.text}" for note in page.sources]
-    lines += [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
-    title = f"FP8 {page.verdict}" if cause is None else f"FP8 {page.verdict}: {cause.code}"
+    lines += (
+        [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
+    )
+    if cause is None:
+        title = f"FP8 {page.verdict}"
+    else:
+        title = f"FP8 {page.verdict}: {cause.code}"
     written = [annotation(level, title, "\n".join([*filter(None, lines), page.exit]))]
     for finding in page.findings:
         if finding is not cause:
-            text = f"{finding.message}\n{finding.hint}" if finding.hint else finding.message
-            written.append(annotation(_LEVELS[finding.severity], f"FP8 {finding.code}", text))
+            if finding.hint:
+                text = f"{finding.message}\n{finding.hint}"
+            else:
+                text = finding.message
+            written.append(
+                annotation(_LEVELS[finding.severity], f"FP8 {finding.code}", text)
+            )
     return "".join(f"{line}\n" for line in written)
 
 
 def annotation(
-    level: str, title: str, message: str, *, file: str | None = None, line: int | None = None
+    level: str,
+    title: str,
+    message: str,
+    *,
+    file: str | None = None,
+    line: int | None = None,
 ) -> str:
     """Return a workflow command of GitHub Actions, escaped as actions/runner 2.x reads it.
 
@@ -150,15 +176,23 @@ def write_junit(report: Report, page: Page) -> str:
     root = Xml.Element("testsuites")
     root.append(suite)
     Xml.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n'
+        + Xml.tostring(root, "unicode")
+        + "\n"
+    )
 
 
-def _case(name: str, verdict: Verdict, head: str, text: str, *, failed: bool) -> Xml.Element:
+def _case(
+    name: str, verdict: Verdict, head: str, text: str, *, failed: bool
+) -> Xml.Element:
     case = Xml.Element("testcase", name=printable(name), time="0")
     if failed:
         kind = "error" if verdict is Verdict.INCONCLUSIVE else "failure"
         message = printable(head)
-        Xml.SubElement(case, kind, type=verdict.value, message=message).text = _lines(text)
+        Xml.SubElement(case, kind, type=verdict.value, message=message).text = _lines(
+            text
+        )
     else:
         Xml.SubElement(case, "system-out").text = f"{printable(head)}\n{_lines(text)}"
     return case

@@ -12,7 +12,9 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity
 
 _Item = TypeVar("_Item")
-GOOD, FAIR, BAD = "good", "fair", "bad"
+GOOD = "good"
+FAIR = "fair"
+BAD = "bad"
 
 
 class Grid(NamedTuple):
@@ -68,7 +70,9 @@ def columns(
         items: what the rows are about.
         cells: what a column shows of an item, by its heading.
     """
-    return tuple(cells), [tuple(cell(item) for cell in cells.values()) for item in items]
+    return tuple(cells), [
+        tuple(cell(item) for cell in cells.values()) for item in items
+    ]
 
 
 class Note(NamedTuple):
@@ -99,7 +103,9 @@ class Note(NamedTuple):
         if self.finding is None or self.label in ("fix", ""):
             return self.text
         code = f"[{self.finding.code}]"
-        return f"{self.text} {code}" if self.label == "speed" else f"{code} {self.text}"
+        if self.label == "speed":
+            return f"{self.text} {code}"
+        return f"{code} {self.text}"
 
 
 class Page(NamedTuple):
@@ -156,14 +162,18 @@ class Page(NamedTuple):
     @property
     def grids(self) -> Iterator[Grid]:
         """The tables."""
-        return (part for part in (*self.requested, *self.body) if isinstance(part, Grid))
+        return (
+            part for part in (*self.requested, *self.body) if isinstance(part, Grid)
+        )
 
     @property
     def reports(self) -> tuple[Finding, ...]:
         """The findings that decide or cost, but for the one that is the line of the speed."""
         paying = self.speed and self.speed.finding
         return tuple(
-            one for one in self.findings if one.severity is not Severity.INFO and one is not paying
+            one
+            for one in self.findings
+            if one.severity is not Severity.INFO and one is not paying
         )
 
     @property
@@ -189,7 +199,9 @@ class Page(NamedTuple):
         if self.speed is not None:
             yield self.speed
             if self.speed.finding is not None:
-                yield Note("fix", self.speed.finding.hint, finding=self.speed.finding, rank=3)
+                yield Note(
+                    "fix", self.speed.finding.hint, finding=self.speed.finding, rank=3
+                )
         every = (one for one in self.findings if one.severity is Severity.INFO)
         for finding in every if verbose else self.infos:
             yield Note.of(finding, 5)
@@ -207,4 +219,6 @@ _DETAIL = frozenset({
 def sentence(text: str) -> str:
     """Return text as a sentence begins; a name in front stays as it is."""
     first = text.split(" ", 1)[0]
-    return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
+    if first.isalpha() and first.islower():
+        return text[:1].upper() + text[1:]
+    return text

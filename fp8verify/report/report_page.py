@@ -9,11 +9,22 @@ from msgspec.structs import replace
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.report import tables
 from fp8verify.report.model import parts
-from fp8verify.report.model.report import BreakdownReport, RankBreakdown, RankReport, Report
+from fp8verify.report.model.report import (
+    BreakdownReport,
+    RankBreakdown,
+    RankReport,
+    Report,
+)
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
-from fp8verify.terms import LEGS, Severity, Verdict, low_precision_count, low_precision_name
+from fp8verify.terms import (
+    LEGS,
+    Severity,
+    Verdict,
+    low_precision_count,
+    low_precision_name,
+)
 from fp8verify.text import MEASURES, counted
 
 TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
@@ -51,7 +62,9 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
     unsure = report.verdict is Verdict.INCONCLUSIVE
     return Page(
         verdict=_verdict(report),
-        tone=BAD if report.fails and _errors(report) else TONES.get(report.verdict, BAD),
+        tone=BAD
+        if report.fails and _errors(report)
+        else TONES.get(report.verdict, BAD),
         run=tuple(dict.fromkeys(_run(report))),
         sentence=sentence(report.reason),
         fails=report.fails,
@@ -104,7 +117,9 @@ def _run(report: Report) -> Iterator[str]:
         yield report.environment.gpu
     if shown := steps_shown(report):
         yield shown
-    left_out = [one.message for one in report.findings if one.code == "ranks-not-observed"]
+    left_out = [
+        one.message for one in report.findings if one.code == "ranks-not-observed"
+    ]
     if left_out or len(report.ranks) > 1:
         yield (left_out or [f"{len(report.ranks)} ranks"])[0]
 
@@ -124,8 +139,12 @@ def _fix(report: Report) -> str:
         return ""
     if report.verdict is Verdict.PARTIAL:
         known = [rank.expected for rank in report.ranks if rank.expected is not None]
-        return _ACCEPT if known and all(one.is_met for one in known) else _FIX[report.verdict]
-    if report.verdict is Verdict.INACTIVE:  # its layers may be outside of their autocast
+        if known and all(one.is_met for one in known):
+            return _ACCEPT
+        return _FIX[report.verdict]
+    if (
+        report.verdict is Verdict.INACTIVE
+    ):  # its layers may be outside of their autocast
         layers = (one.hint for one in report.findings if one.code == "layer-not-fp8")
         return next(layers, _FIX[report.verdict])
     said = any(one.hint and one.code != "fp8-forward-only" for one in grave)
@@ -157,7 +176,9 @@ def _proof(report: Report) -> Grid | None:
         parts.ProofRow(
             value=leg.leg.value,
             low=(low := low_precision_count(leg.kernels)),
-            high=sum(leg.kernels.values()) - low - (unknown := leg.kernels.get("unknown", 0)),
+            high=sum(leg.kernels.values())
+            - low
+            - (unknown := leg.kernels.get("unknown", 0)),
             unknown=unknown,
             time_us=sum(leg.time_us.values()),
             flops=None,
@@ -166,26 +187,44 @@ def _proof(report: Report) -> Grid | None:
         for leg in report.legs
         if leg.leg in LEGS
     ]
-    if report.verdict is Verdict.PARTIAL and {row.short for row in legs} == {True, False}:
-        return _proof_grid(parts.Proof(coordinate="leg", rows=tuple(legs)), legs, report)
+    if report.verdict is Verdict.PARTIAL and {row.short for row in legs} == {
+        True,
+        False,
+    }:
+        return _proof_grid(
+            parts.Proof(coordinate="leg", rows=tuple(legs)), legs, report
+        )
     return None
 
 
-def _proof_grid(proof: parts.Proof, rows: Sequence[parts.ProofRow], report: Report) -> Grid:
+def _proof_grid(
+    proof: parts.Proof, rows: Sequence[parts.ProofRow], report: Report
+) -> Grid:
     name = proof.coordinate
     # Of many, those that fell short come first; few stay in their order.
     if len(rows) > _PROOF_ROWS:
         rows = sorted(rows, key=lambda row: row.short is False)
     unknown = any(row.unknown for row in rows)
-    high = [kind for kind, n in report.gemm.kernels.items() if n and kind not in _NOT_HIGH]
+    high = [
+        kind for kind, n in report.gemm.kernels.items() if n and kind not in _NOT_HIGH
+    ]
     of_all = f"all in {high[0].upper()}" if len(high) == 1 else "none in FP8"
     formats = low_precision_name(report.gemm.kernels)
     left_out = max(0, len(rows) - _PROOF_ROWS) + proof.left_out
-    notes = [row.note or (of_all if row.high and not row.low + row.unknown else "") for row in rows]
+    notes = [
+        row.note or (of_all if row.high and not row.low + row.unknown else "")
+        for row in rows
+    ]
     noted = any(notes)
     return Grid(
         f"GEMMs by {name}",
-        (f"<{name}", f"{formats} GEMMs", *["unknown"] * unknown, "GEMM ms", *["<"] * noted),
+        (
+            f"<{name}",
+            f"{formats} GEMMs",
+            *["unknown"] * unknown,
+            "GEMM ms",
+            *["<"] * noted,
+        ),
         [
             (
                 row.value.removeprefix(f"{name} "),
@@ -208,9 +247,14 @@ _NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknow
 
 def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
     """Yield what `--layers`, `--numerics` and `--breakdown` asked for."""
-    if _is_named(report) and (layers := tables.layer_table(report, verbose=verbose)) is not None:
+    if (
+        _is_named(report)
+        and (layers := tables.layer_table(report, verbose=verbose)) is not None
+    ):
         yield layers
-    numbers = [(rank, rank.numerics) for rank in report.ranks if rank.numerics is not None]
+    numbers = [
+        (rank, rank.numerics) for rank in report.ranks if rank.numerics is not None
+    ]
     measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
     for rank, found in measured if verbose else measured[:1]:
         yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
@@ -233,7 +277,10 @@ def _body(report: Report) -> Iterator[Grid | str]:
         yield _kernel_grid(report, timed)
     if len(report.ranks) > 1:
         yield _rank_grid(report)
-    if not _is_named(report) and (layers := tables.layer_table(report, verbose=True)) is not None:
+    if (
+        not _is_named(report)
+        and (layers := tables.layer_table(report, verbose=True)) is not None
+    ):
         yield layers
     if timed and any(len(rank.steps) > 1 for rank in report.ranks):
         yield _step_grid(report)
@@ -247,7 +294,9 @@ def _gemm_grid(report: Report, timed: bool) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
     name, unit = MEASURES[report.measure]
     others = report.other_gemms
-    what, share = ("<GEMM of layers", "of layers") if others else (f"<GEMM {name}", "share")
+    what, share = (
+        ("<GEMM of layers", "of layers") if others else (f"<GEMM {name}", "share")
+    )
     layers = [
         (
             row.precision,
@@ -259,7 +308,13 @@ def _gemm_grid(report: Report, timed: bool) -> Grid:
         for row in report.layer_gemm.rows
     ]
     apart = [
-        (f"({row.precision}, {purpose})", str(row.kernels), millis(row.time_us), "-", "-")
+        (
+            f"({row.precision}, {purpose})",
+            str(row.kernels),
+            millis(row.time_us),
+            "-",
+            "-",
+        )
         for purpose, row in others
     ]
     headings = (what, "kernels", unit, share, "TFLOP/s")
@@ -274,7 +329,9 @@ def _rate(tflops: float | None) -> str:
 
 def _leg_grid(report: Report) -> Grid:
     kinds = [
-        name for name in report.gemm.kernels if any(leg.time_us.get(name) for leg in report.legs)
+        name
+        for name in report.gemm.kernels
+        if any(leg.time_us.get(name) for leg in report.legs)
     ]
     rows = [
         (leg.leg.value, *(millis(leg.time_us.get(name) or None) for name in kinds))
@@ -291,7 +348,9 @@ def _gpu_time(report: Report) -> str:
     head = f"{what} {total / 1000:.2f} {MEASURES[report.measure].unit}"
     if not total:  # a trace may say of every kernel that it took no time
         return head
-    kinds = [f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005]
+    kinds = [
+        f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005
+    ]
     return f"{head}: {', '.join(kinds)}"
 
 
@@ -302,15 +361,21 @@ def _kernel_grid(report: Report, timed: bool) -> Grid:
         MEASURES[report.measure].unit: lambda row: millis(row.time_us),
         "<precision": lambda row: row.precision.value,
         "<leg": lambda row: row.leg.value if row.leg else "-",
-        "<M x N x K": lambda row: " x ".join(map(str, row.shape[1:])) if row.shape else "-",
+        "<M x N x K": lambda row: (
+            " x ".join(map(str, row.shape[1:])) if row.shape else "-"
+        ),
         "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
         "TFLOP/s": lambda row: _rate(row.tflops),
-        "of peak": lambda row: figure(row.percent_of_peak and row.percent_of_peak / 100, ".0%"),
+        "of peak": lambda row: figure(
+            row.percent_of_peak and row.percent_of_peak / 100, ".0%"
+        ),
         "<kernel": lambda row: row.name,
     }
     if not timed:
         del cells["TFLOP/s"], cells["of peak"]
-    return Grid("Longest GEMM kernels", *columns(kernels, cells), own_line=True, folded=True)
+    return Grid(
+        "Longest GEMM kernels", *columns(kernels, cells), own_line=True, folded=True
+    )
 
 
 def _rank_grid(report: Report) -> Grid:
@@ -320,7 +385,9 @@ def _rank_grid(report: Report) -> Grid:
     cells: dict[str, Callable[[RankReport], str]] = {
         "<rank": lambda rank: figure(rank.rank, "d"),
         "<verdict": lambda rank: rank.verdict.value,
-        f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(rank.layer_share),
+        f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(
+            rank.layer_share
+        ),
         f"GEMM {unit}": lambda rank: millis(sum(rank.gemm.time_us.values())),
         "<source": lambda rank: rank.source,
     }
@@ -335,7 +402,9 @@ def _breakdown_grid(breakdown: BreakdownReport) -> Grid:
         "idle": lambda rank: percent(_share(rank.idle_us, rank.span_us)),
         "computing": lambda rank: percent(_share(rank.compute_us, rank.span_us)),
         "other": lambda rank: percent(_share(rank.non_compute_us, rank.span_us)),
-        "comm. hidden": lambda rank: percent(_share(rank.communication_overlap_percent, 100)),
+        "comm. hidden": lambda rank: percent(
+            _share(rank.communication_overlap_percent, 100)
+        ),
     }
     title = "Breakdown by HolisticTraceAnalysis"
     return Grid(title, *columns(breakdown.ranks, cells), below=breakdown.notes)
@@ -345,7 +414,9 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _tensor_grid(numerics: parts.NumericsReport, title: str, verbose: bool) -> Grid | str:
+def _tensor_grid(
+    numerics: parts.NumericsReport, title: str, verbose: bool
+) -> Grid | str:
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not numerics.rows:
         return f"{title}: none measured, {numerics.reason or ''}"
@@ -376,14 +447,20 @@ def worst(rows: Sequence[TensorRecord]) -> list[TensorRecord]:
     """Return rows by how much their casts lose, those with NaN first."""
     return sorted(
         rows,
-        key=lambda row: (not (row.nan or row.inf), -(row.flushed or 0.0), row.sqnr_db or 999.0),
+        key=lambda row: (
+            not (row.nan or row.inf),
+            -(row.flushed or 0.0),
+            row.sqnr_db or 999.0,
+        ),
     )
 
 
 def _all_tensors(rows: Sequence[TensorRecord]) -> str:
     formats = []
     for kind in dict.fromkeys(row.format for row in rows if row.format):
-        figures = sorted(r.sqnr_db for r in rows if r.format == kind and r.sqnr_db is not None)
+        figures = sorted(
+            r.sqnr_db for r in rows if r.format == kind and r.sqnr_db is not None
+        )
         if figures:
             middle = figures[len(figures) // 2]
             formats.append(

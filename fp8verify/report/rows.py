@@ -63,7 +63,9 @@ def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(columns))
 
 
-def _of_ranks(report: Report, rows: Callable[[RankReport], Iterator[Row]]) -> Iterator[Row]:
+def _of_ranks(
+    report: Report, rows: Callable[[RankReport], Iterator[Row]]
+) -> Iterator[Row]:
     return ((rank.rank, *row) for rank in report.ranks for row in rows(rank))
 
 
@@ -85,7 +87,8 @@ def _gemms(rank: RankReport) -> Iterator[Row]:
 
 def _steps(rank: RankReport) -> Iterator[Row]:
     for step in rank.steps:
-        share, total = step.gemm.fp8_share_of_time, sum(step.gemm.time_us.values())
+        share = step.gemm.fp8_share_of_time
+        total = sum(step.gemm.time_us.values())
         yield step.step, share, total, step.duration_us, step.gpu_us
 
 
@@ -115,7 +118,8 @@ def _numerics(rank: RankReport) -> Iterator[Row]:
 
 
 def _ranks(rank: RankReport) -> Iterator[Row]:
-    gemm_us, gpu_us = sum(rank.gemm.time_us.values()), sum(rank.gpu_time_us.values())
+    gemm_us = sum(rank.gemm.time_us.values())
+    gpu_us = sum(rank.gpu_time_us.values())
     head = (rank.source, rank.verdict.value, rank.reason)
     yield *head, rank.gemm.fp8_share_of_time, gemm_us, gpu_us, rank.health.kernels
 
@@ -126,10 +130,21 @@ _FRAMES: dict[str, tuple[Sequence[str], Callable[[RankReport], Iterator[Row]]]] 
     "gemms": ((*_KERNEL, "is_fp8"), _gemms),
     "steps": (("step", "fp8_share_of_time", "gemm_us", "cpu_us", "gpu_us"), _steps),
     "layers": (("layer", "state"), _layers),
-    "named_layers": (("layer", "leg", "precision", "kernels", "time_us", "source"), _named_layers),
+    "named_layers": (
+        ("layer", "leg", "precision", "kernels", "time_us", "source"),
+        _named_layers,
+    ),
     "numerics": (_TENSOR, _numerics),
     "ranks": (
-        ("source", "verdict", "reason", "fp8_share_of_time", "gemm_us", "gpu_us", "kernels"),
+        (
+            "source",
+            "verdict",
+            "reason",
+            "fp8_share_of_time",
+            "gemm_us",
+            "gpu_us",
+            "kernels",
+        ),
         _ranks,
     ),
 }
@@ -144,7 +159,9 @@ def write_csv(result: Report | RunTable) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     columns, rows = columns_and_rows(result)
     writer.writerow(columns)
-    writer.writerows([_cell(v) if isinstance(v, str) else v for v in row] for row in rows)
+    writer.writerows(
+        [_cell(v) if isinstance(v, str) else v for v in row] for row in rows
+    )
     return buffer.getvalue()
 
 
@@ -163,7 +180,9 @@ def columns_and_rows(result: Report | RunTable) -> tuple[Sequence[str], Iterable
     if isinstance(result, RunTable):
         return _RUN, ([*map(_words, _fields(run, _RUN))] for run in result.runs)
     kernels = _of_ranks(result, _kernels)
-    return ("rank", *_KERNEL, "run"), ([*map(_words, row), result.name] for row in kernels)
+    return ("rank", *_KERNEL, "run"), (
+        [*map(_words, row), result.name] for row in kernels
+    )
 
 
 def _words(value: object) -> object:

@@ -18,7 +18,15 @@ from fp8verify.terms import (
     low_precision_name,
     low_precision_share,
 )
-from fp8verify.text import counted, cut_middle, gib, label_of_ranks, listed, show_steps, show_window
+from fp8verify.text import (
+    counted,
+    cut_middle,
+    gib,
+    label_of_ranks,
+    listed,
+    show_steps,
+    show_window,
+)
 from fp8verify.thresholds import HALF
 
 _Line = TypeVar("_Line", str, Note)
@@ -99,7 +107,9 @@ def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, st
 
 def _label_of(ranks: Sequence[RankReport]) -> str:
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
-    return label_of_ranks(numbers) if len(numbers) == len(ranks) else ranks[0].label
+    if len(numbers) == len(ranks):
+        return label_of_ranks(numbers)
+    return ranks[0].label
 
 
 def _modules(rank: RankReport, modules: parts.ModulesReport) -> str:
@@ -112,17 +122,24 @@ def _modules(rank: RankReport, modules: parts.ModulesReport) -> str:
     states = list(_states(counts, modules)) or [(0, "converted")]
     (first, what), *others = states
     also = "".join(f", {count} {state}" for count, state in others)
-    return "; ".join([f"{first} of {total} linear layers {what}{also}", *modules.storage])
+    return "; ".join(
+        [f"{first} of {total} linear layers {what}{also}", *modules.storage]
+    )
 
 
-def _states(counts: dict[str, int], modules: parts.ModulesReport) -> Iterator[tuple[int, str]]:
+def _states(
+    counts: dict[str, int], modules: parts.ModulesReport
+) -> Iterator[tuple[int, str]]:
     """Yield how many are in each state that is not plain high precision, converted ones first."""
     converted = sum(counts.get(state, 0) for state in _CONVERTED)
     if converted:
         yield converted, "converted"
     for state, count in counts.items():
         if state == "unknown":
-            classes = f" ({listed(modules.unknown_classes, 2)})" if modules.unknown_classes else ""
+            if modules.unknown_classes:
+                classes = f" ({listed(modules.unknown_classes, 2)})"
+            else:
+                classes = ""
             yield count, f"of unknown class{classes}, judged by their GEMMs"
         elif state not in (*_CONVERTED, "high_precision"):
             yield count, _STATES.get(state, state.replace("_", " "))
@@ -131,7 +148,9 @@ def _states(counts: dict[str, int], modules: parts.ModulesReport) -> Iterator[tu
 def _scaling(report: Report) -> str:
     """Say how operands are scaled: as configured, else inferred from kernels."""
     modules = [rank.modules for rank in report.ranks if rank.modules is not None]
-    configured = sorted({scaling for of_rank in modules for scaling in of_rank.scalings})
+    configured = sorted(
+        {scaling for of_rank in modules for scaling in of_rank.scalings}
+    )
     if not report.recipe.time_us:
         return ""
     if configured:
@@ -143,12 +162,15 @@ def _kernels(report: Report) -> str:
     gemms = report.layer_gemm
     kernels = sum(rank.health.kernels for rank in report.ranks)
     if not gemms.launches:
-        return f"no linear-layer GEMM among {kernels} kernels" if kernels else "none in the trace"
+        if kernels:
+            return f"no linear-layer GEMM among {kernels} kernels"
+        return "none in the trace"
     shares = low_precision_share(gemms.time_us) or 0.0
     formats = low_precision_name(gemms.kernels)
     unit = "GEMM time" if report.measure == "time" else "GEMM FLOPs"
-    return f"{_counts(gemms.kernels)}: {formats} is {about(shares)} of {unit}" + "".join(
-        _more(report)
+    return (
+        f"{_counts(gemms.kernels)}: {formats} is {about(shares)} of {unit}"
+        + "".join(_more(report))
     )
 
 
@@ -169,13 +191,22 @@ def _counts(kernels: dict[str, int]) -> str:
 
 
 def _more(report: Report) -> Iterator[str]:
-    known = [one for one in (rank.expected for rank in report.ranks) if one and one.share_of_flops]
+    known = [
+        one
+        for one in (rank.expected for rank in report.ranks)
+        if one and one.share_of_flops
+    ]
     if known:
-        least = min(known, key=lambda one: one.measured_share_of_flops - one.share_of_flops)
-        share, measured = about(least.share_of_flops), about(least.measured_share_of_flops)
+        least = min(
+            known, key=lambda one: one.measured_share_of_flops - one.share_of_flops
+        )
+        share = about(least.share_of_flops)
+        measured = about(least.measured_share_of_flops)
         if (share, measured) != ("100%", "100%"):
             yield f", {measured} of FLOPs ({share} expected)"
-    attention = [r for rank in report.ranks for r in rank.kernels if r.role is Role.ATTENTION]
+    attention = [
+        r for rank in report.ranks for r in rank.kernels if r.role is Role.ATTENTION
+    ]
     if any(row.precision.is_fp8 for row in attention):
         yield "; attention in FP8"
     logged = [rank.library_log for rank in report.ranks if rank.library_log is not None]
@@ -212,22 +243,28 @@ def payoff(report: Report) -> Payoff | None:
     found = [_payoff_of(rank, alone=alone) for rank in report.ranks]
     estimates = [one for one in found if one is not None]
     measured = [one for one in estimates if one.speedup is not None]
-    return min(measured or estimates[:1], key=lambda one: one.speedup or 0.0, default=None)
+    return min(
+        measured or estimates[:1], key=lambda one: one.speedup or 0.0, default=None
+    )
 
 
 def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     figures = rank.payoff
     if figures is None or figures.ceiling is None:
         return None
-    kernels, step = figures.speedup_estimate, figures.step_speedup_estimate
+    kernels = figures.speedup_estimate
+    step = figures.step_speedup_estimate
     if kernels is None:
         if low_precision_count(rank.gemm.kernels):
             return None  # FP8 ran, and what it gained is not known
-        most = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
+        most = (
+            f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
+        )
         return Payoff("", None, most)
     speedup = kernels if step is None else step
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
-        busy, whole = figures.gpu_busy_in_step_us / 1000, figures.step_us / 1000
+        busy = figures.gpu_busy_in_step_us / 1000
+        whole = figures.step_us / 1000
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
         why = f"the CPU limits the step (GPU busy {busy:{form}} of {whole:{form}} ms)"
         return Payoff(FAIR, speedup, f"no gain: {why}")
@@ -235,7 +272,10 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
         why = f"the GPU is idle for {figures.idle_share:.0%} of the window"
         return Payoff(FAIR, speedup, f"no gain: {why}")
     what = "GPU kernels" if step is None else "a step"
-    cost = f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time" if rank.tax else ""
+    if rank.tax:
+        cost = f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
+    else:
+        cost = ""
     estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
     text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate}){cost}"
     return Payoff(GOOD if speedup > 1 + _EVEN else FAIR, speedup, text)
@@ -260,7 +300,9 @@ def steps_shown(report: Report) -> str:
 
 def _steps_line(clock: parts.ClockReport) -> str:
     call = f" ({clock.counts})" if clock.counts else ""
-    said = ["fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"]
+    said = [
+        "fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"
+    ]
     windows = [window for window in clock.windows if window.state in _RECORDED]
     for window in windows[:_WINDOWS]:
         shown = f"window {show_window((window.first, window.last))}"
@@ -281,12 +323,19 @@ def report_notes(report: Report) -> Iterator[Note]:
     decides = deciding_claim(report)
     for claim in report.claims:
         if claim is not decides:
-            by = "a setting" if claim.strength != "claim" else f"{claim.framework}'s wording"
+            if claim.strength != "claim":
+                by = "a setting"
+            else:
+                by = f"{claim.framework}'s wording"
             by += ", taken back later" if claim.says == "revoked" else ""
             yield Note("log", f"{quoted(claim)} ({by})")
     notes = _by_ranks((rank, note) for rank in report.ranks for note in _of_rank(rank))
     for note, where in notes:
-        yield note if len(report.ranks) == 1 else note._replace(text=f"{where}: {note.text}")
+        yield (
+            note
+            if len(report.ranks) == 1
+            else note._replace(text=f"{where}: {note.text}")
+        )
     yield from (Note("note", note) for note in report.notes)
 
 
@@ -302,14 +351,23 @@ def _of_rank(rank: RankReport) -> Iterator[Note]:
     if numbers is not None and numbers.recipes:
         yield Note("scales", _scales(numbers))
     if numbers is not None and numbers.loss_scales:
-        yield Note("loss scale", ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales))
+        yield Note(
+            "loss scale",
+            ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales),
+        )
     if numbers is not None and numbers.gradients:
-        norms = [f"{figure(norm.norm, '.4g')} in step {norm.step}" for norm in numbers.gradients]
+        norms = [
+            f"{figure(norm.norm, '.4g')} in step {norm.step}"
+            for norm in numbers.gradients
+        ]
         part = " (of this rank's part)" if numbers.gradients[0].sharded else ""
         yield Note("gradient", f"norm {', '.join(norms[:6])}{part}")
     if (peak := rank.memory) is not None:
-        held, total = gib(peak.reserved_peak), gib(peak.total)
-        used = f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"
+        held = gib(peak.reserved_peak)
+        total = gib(peak.total)
+        used = (
+            f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"
+        )
         yield Note("memory", used)
         yield from (Note("", line) for line in peak.why)
 
@@ -331,8 +389,18 @@ def _network(moved: parts.CommunicationReport) -> str:
 
 def _scales(numerics: parts.NumericsReport) -> str:
     recipe = numerics.recipes[0]
-    settings = {"margin": recipe.margin, "history": recipe.history_length, "by": recipe.algorithm}
-    how = ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
-    free = [row.headroom_octaves for row in numerics.scales if row.headroom_octaves is not None]
+    settings = {
+        "margin": recipe.margin,
+        "history": recipe.history_length,
+        "by": recipe.algorithm,
+    }
+    how = ", ".join(
+        f"{name} {value}" for name, value in settings.items() if value is not None
+    )
+    free = [
+        row.headroom_octaves
+        for row in numerics.scales
+        if row.headroom_octaves is not None
+    ]
     headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""
     return f"{recipe.name}{how and f' ({how})'}{headroom}"

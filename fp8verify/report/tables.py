@@ -15,7 +15,9 @@ from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
 from fp8verify.text import indexed, label_of_ranks, pattern, patterns, shorten
 
-DEAD = 0.999  # share of values that the cast makes zero: the dB of the others mean nothing
+DEAD = (
+    0.999  # share of values that the cast makes zero: the dB of the others mean nothing
+)
 
 
 def merge_kernels(report: Report) -> list[parts.KernelRow]:
@@ -97,7 +99,9 @@ def percent(share: float | None) -> str:
 def about(share: float) -> str:
     """Return a share for a sentence: "57%", but "99.7%" and "0.3%", which are not all or none."""
     whole = f"{share:.0%}"
-    return f"{share:.1%}" if whole in ("0%", "100%") and 0 < share < 1 else whole
+    if whole in ("0%", "100%") and 0 < share < 1:
+        return f"{share:.1%}"
+    return whole
 
 
 def millis(time_us: float | None) -> str:
@@ -134,9 +138,13 @@ def layer_table(report: Report, *, verbose: bool) -> Grid | None:
     rows = [
         (kind.replace("_", " "), name)
         for kind in kinds
-        for name in shorten([name for name, state in states.items() if state == kind], states)
+        for name in shorten(
+            [name for name, state in states.items() if state == kind], states
+        )
     ]
-    return Grid("Layers", ("<configured", "<layer"), rows, stretch=True) if rows else None
+    if rows:
+        return Grid("Layers", ("<configured", "<layer"), rows, stretch=True)
+    return None
 
 
 def _of_rank(report: Report, rank: RankReport) -> list[str]:
@@ -168,13 +176,21 @@ def _of_all(low: int, ran: int) -> str:
 
 def _by_name(named: parts.NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
     eager = named.source == "step"
-    notes += [f"from step {named.step}, which ran without torch.compile"] if eager else []
+    notes += (
+        [f"from step {named.step}, which ran without torch.compile"] if eager else []
+    )
     if named.unjoined:
-        notes.append(f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer")
+        notes.append(
+            f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer"
+        )
     notes += [named.note] if named.note else []
     seen = {leg.leg for row in named.rows for leg in row.legs}
     cells: dict[str, Callable[[LayerGroup], str]] = {
-        **{leg.value: partial(_low_of_all, leg) for leg in Leg if leg in seen or leg in LEGS},
+        **{
+            leg.value: partial(_low_of_all, leg)
+            for leg in Leg
+            if leg in seen or leg in LEGS
+        },
         "ms": lambda group: millis(sum(map(layer_us, group[1]))),
         "<configured": lambda group: (group[1][0].state or "-").replace("_", " "),
         "<outputs x inputs": lambda group: _size(group[1][0]),
@@ -191,7 +207,12 @@ def _by_name(named: parts.NamedLayersReport, notes: list[str], verbose: bool) ->
 
 def _low_of_all(leg: Leg, group: LayerGroup) -> str:
     """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, of how many there are."""
-    ran = [row_leg.kernels for row in group[1] for row_leg in row.legs if row_leg.leg is leg]
+    ran = [
+        row_leg.kernels
+        for row in group[1]
+        for row_leg in row.legs
+        if row_leg.leg is leg
+    ]
     low = sum(map(low_precision_count, ran))
     return _of_all(low, sum(sum(kernels.values()) for kernels in ran))
 
@@ -214,12 +235,17 @@ def layer_groups(named: parts.NamedLayersReport) -> list[LayerGroup]:
     groups = []
     for (shape, _), rows in alike.items():
         names = [row.layer for row in rows]
-        groups.append((indexed(names) if kinds[shape] > 1 else ", ".join(patterns(names)), rows))
+        groups.append(
+            (indexed(names) if kinds[shape] > 1 else ", ".join(patterns(names)), rows)
+        )
     return sorted(groups, key=lambda group: _all_low(group[1][0]))
 
 
 def _all_low(row: parts.NamedLayerRow) -> bool:
-    return all(low_precision_count(leg.kernels) == sum(leg.kernels.values()) for leg in row.legs)
+    return all(
+        low_precision_count(leg.kernels) == sum(leg.kernels.values())
+        for leg in row.legs
+    )
 
 
 def precisions(row: parts.NamedLayerRow) -> str:

@@ -21,7 +21,13 @@ _LEAST_WORDS = 12
 _GAP = 2
 _LABEL_WIDTH = 9
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
-_LABELS = {"error": "red", "warning": "yellow", "info": "cyan", "fix": "bold", "speed": ""}
+_LABELS = {
+    "error": "red",
+    "warning": "yellow",
+    "info": "cyan",
+    "fix": "bold",
+    "speed": "",
+}
 
 
 def write_text(
@@ -48,9 +54,14 @@ def write_text(
 class _Screen:
     """A page on a screen of a certain width."""
 
-    def __init__(self, page: Page, terminal: bool, verbose: bool, width: int, whole: str) -> None:
+    def __init__(
+        self, page: Page, terminal: bool, verbose: bool, width: int, whole: str
+    ) -> None:
         """Open a console that writes into memory."""
-        self._page, self._verbose, self._width, self._whole = page, verbose, width, whole
+        self._page = page
+        self._verbose = verbose
+        self._width = width
+        self._whole = whole
         self._console = Console(
             file=StringIO(),
             force_terminal=terminal,
@@ -68,19 +79,28 @@ class _Screen:
         tables = [line for part in page.requested for line in self._below(part)]
         rows = [*page.told(verbose=self._verbose)]
         rows += page.notes if self._verbose else page.urgent
-        rows += [Note("software", page.software)] if self._verbose and page.software else []
+        rows += (
+            [Note("software", page.software)] if self._verbose and page.software else []
+        )
         rows += [Note("report", self._whole)] if self._whole else []
         if not self._verbose:
             end = self._lines(self._exit([])) if page.exit else []
             room = page.lines - sum(map(len, parts)) - len(end) - 1 - bool(end)
             rows = self._fitting(rows, room)
         shown = {row.finding.code for row in rows if row.finding is not None}
-        left = [one.code for one in (*page.reports, *page.infos) if one.code not in shown]
+        left = [
+            one.code for one in (*page.reports, *page.infos) if one.code not in shown
+        ]
         listed = self._lines(_labeled(rows))
         shown_parts = page.body if self._verbose or not page.verdict else ()
         body = [line for part in shown_parts for line in self._below(part)]
         end = self._lines(self._exit(left)) if page.exit else []
-        parts += [tables, ["", *listed] if listed else [], body, ["", *end] if end else []]
+        parts += [
+            tables,
+            ["", *listed] if listed else [],
+            body,
+            ["", *end] if end else [],
+        ]
         lines = [line.rstrip() for part in parts for line in part]
         return "\n".join(lines[1:] if lines[:1] == [""] else lines) + "\n"
 
@@ -117,7 +137,9 @@ class _Screen:
             rows = [self._referring(row) for row in rows]
         fitting = [row for row in rows if not row.rank]
         for row in sorted(rows, key=lambda row: row.rank):
-            if row.label == "fix" and all(other.finding is not row.finding for other in fitting):
+            if row.label == "fix" and all(
+                other.finding is not row.finding for other in fitting
+            ):
                 continue  # advice without what it is about
             wanted = [other for other in rows if other in fitting or other is row]
             if row.rank and (all_fit or self._height(wanted) <= room):
@@ -126,7 +148,9 @@ class _Screen:
 
     def _referring(self, row: Note) -> Note:
         is_cause = row.finding is not None and row.finding.code == self._page.cause
-        return row._replace(text="see the sentence above") if is_cause and not row.rank else row
+        if is_cause and not row.rank:
+            return row._replace(text="see the sentence above")
+        return row
 
     def _height(self, rows: list[Note]) -> int:
         options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
@@ -176,19 +200,25 @@ def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     rows = tuple(row[:-1] for row in grid.rows)
     others = grid._replace(headings=grid.headings[:-1], rows=rows, stretch=False)
     output = StringIO()
-    console = Console(file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False)
+    console = Console(
+        file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False
+    )
     console.print(_table(others, width, uncut=True), crop=False)
     head, *lines = output.getvalue().splitlines()
     title = f"{head.rstrip()}  {grid.names[-1]}"
     yield Text(title, style="bold", no_wrap=True, overflow="ignore")
     for line, row in zip(lines, grid.rows, strict=True):
         yield Text(line.rstrip(), no_wrap=True, overflow="ignore")
-        yield Padding(Text(printable(row[-1]), style="dim", overflow="fold"), (0, 0, 0, 4))
+        yield Padding(
+            Text(printable(row[-1]), style="dim", overflow="fold"), (0, 0, 0, 4)
+        )
 
 
 def _table(grid: Grid, width: int, uncut: bool) -> Table:
     rows = [tuple(map(printable, row)) for row in grid.rows]
-    needed = [max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)]
+    needed = [
+        max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)
+    ]
     gaps = _GAP * (len(needed) - 1)
     words = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
     fits = sum(needed[:-1]) + gaps + (words if grid.stretch else needed[-1]) <= width

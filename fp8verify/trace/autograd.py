@@ -31,9 +31,12 @@ class Autograd:
     """
 
     def __init__(self, columns: Columns, parent: array[int]) -> None:
-        self._ops, self._parent = columns.ops, parent
+        self._ops = columns.ops
+        self._parent = parent
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
-        self._of_nodes = frozenset(n for n, id_ in enumerate(self._forward_id) if id_ is not None)
+        self._of_nodes = frozenset(
+            n for n, id_ in enumerate(self._forward_id) if id_ is not None
+        )
 
     def sites(self, op_rows: Sequence[int]) -> tuple[list[Site], array[int]]:
         """Return the places in the graph, and for each kernel the number of its own.
@@ -45,19 +48,31 @@ class Autograd:
             op_rows: for each kernel the row of its operator, or -1.
         """
         sources = list(map(self._numbered, op_rows))
-        calls, nodes = {-1: -1}, {-1: -1}
-        sequence, around, is_node = self._ops.sequence, self._around, self.is_node
+        calls = {-1: -1}
+        nodes = {-1: -1}
+        sequence = self._ops.sequence
+        around = self._around
+        is_node = self.is_node
         for source in set(sources) - {-1}:
-            call, node = -1, source
-            if not is_node(source):  # then the outermost operator with its number is the call
-                number, call, node = sequence[source], source, around(source)
+            call = -1
+            node = source
+            if not is_node(
+                source
+            ):  # then the outermost operator with its number is the call
+                number = sequence[source]
+                call = source
+                node = around(source)
                 while node >= 0 and sequence[node] == number and not is_node(node):
-                    call, node = node, around(node)
+                    call = node
+                    node = around(node)
             while node >= 0 and not is_node(node):
                 node = around(node)
-            calls[source], nodes[source] = call, node
+            calls[source] = call
+            nodes[source] = node
         numbers = self._numbers(set(calls.values()) - {-1}, set(nodes.values()) - {-1})
-        sites = [Site(call, numbers[call], numbers[nodes[s]]) for s, call in calls.items()]
+        sites = [
+            Site(call, numbers[call], numbers[nodes[s]]) for s, call in calls.items()
+        ]
         places = {source: place for place, source in enumerate(calls)}
         return sites, array("i", list(map(places.__getitem__, sources)))
 
@@ -79,7 +94,9 @@ class Autograd:
         hits: dict[Hashable, Counter[int]] = defaultdict(Counter)
         ops = self._ops
         for row in nodes:
-            for thread in {ops.thread[maker] for maker in makers.get(ops.sequence[row], ())}:
+            for thread in {
+                ops.thread[maker] for maker in makers.get(ops.sequence[row], ())
+            }:
                 hits[self.forward_id(row)][thread] += 1
         ranked = {forward: counts.most_common(2) for forward, counts in hits.items()}
         return {
@@ -94,7 +111,8 @@ class Autograd:
 
     def _numbered(self, row: int) -> int:
         """Return the innermost operator at or around a row that has a number, or -1."""
-        sequence, parent = self._ops.sequence, self._parent
+        sequence = self._ops.sequence
+        parent = self._parent
         while row >= 0 and sequence[row] < 0:
             row = parent[row]
         return row
@@ -107,7 +125,8 @@ class Autograd:
 
         Recordings that were joined use the numbers of autograd again.
         """
-        ops, by_number = self._ops, defaultdict[int, list[int]](list)
+        ops = self._ops
+        by_number = defaultdict[int, list[int]](list)
         for call in calls:
             by_number[ops.sequence[call]].append(call)
         threads = self.forward_threads(nodes, by_number)
@@ -116,9 +135,11 @@ class Autograd:
             alike[ops.sequence[call], ops.thread[call]].append(call)
         for node in nodes:
             alike[ops.sequence[node], threads.get(self.forward_id(node))].append(node)
-        numbers, last = {-1: -1}, -1
+        numbers = {-1: -1}
+        last = -1
         for rows in alike.values():
-            last, after_node = last + 1, False
+            last = last + 1
+            after_node = False
             for row in sorted(rows, key=ops.start.__getitem__):
                 last += after_node and row in calls
                 after_node = row in nodes
@@ -137,17 +158,25 @@ class NamedOps:
         names: of the layers, in the order of their first annotation.
     """
 
-    def __init__(self, columns: Columns, parent: array[int], autograd: Autograd) -> None:
-        self._ops, self._parent, self._autograd = columns.ops, parent, autograd
+    def __init__(
+        self, columns: Columns, parent: array[int], autograd: Autograd
+    ) -> None:
+        self._ops = columns.ops
+        self._parent = parent
+        self._autograd = autograd
         labels = [name for name in columns.op_names if name.startswith(LAYER_PREFIX)]
         self.names = [clean(label.removeprefix(LAYER_PREFIX)) for label in labels]
-        self._number = {columns.op_names[label]: place for place, label in enumerate(labels)}
+        self._number = {
+            columns.op_names[label]: place for place, label in enumerate(labels)
+        }
         self._annotations = frozenset(self._closed_annotations(columns.step_names))
         self._makers = self._forward_rows()
         nodes = filter(autograd.is_node, range(len(parent)))
         self._thread_of = autograd.forward_threads(nodes, self._makers)
 
-    def of_launches(self, op_rows: array[int], inner: Iterable[int | None]) -> array[int]:
+    def of_launches(
+        self, op_rows: array[int], inner: Iterable[int | None]
+    ) -> array[int]:
         """Return the layer of each kernel, an index into `names`, or -1.
 
         Args:
@@ -157,7 +186,11 @@ class NamedOps:
         places = starmap(self._innermost, zip(op_rows, inner, strict=True))
         names = self._ops.name
         return array(
-            "i", (self._number[names[a]] if a >= 0 else -1 for a in map(self._annotation, places))
+            "i",
+            (
+                self._number[names[a]] if a >= 0 else -1
+                for a in map(self._annotation, places)
+            ),
         )
 
     def _innermost(self, row: int, launch: int | None) -> int:
@@ -182,7 +215,8 @@ class NamedOps:
 
         Other ranges prove nothing: a step that an optimizer's hook begins outlasts the optimizer's.
         """
-        ends, names = self._ops.end, self._ops.name
+        ends = self._ops.end
+        names = self._ops.name
         for row, name in enumerate(names):
             if name in self._number and self._ops.inputs[row] < 0:
                 step = next((r for r in self._outwards(row) if names[r] in steps), row)
@@ -200,7 +234,11 @@ class NamedOps:
         """Return the operators of the forward pass by sequence number."""
         rows: dict[int, list[int]] = defaultdict(list)
         for row, number in enumerate(self._ops.sequence):
-            if number >= 0 and self._ops.inputs[row] >= 0 and not self._autograd.is_node(row):
+            if (
+                number >= 0
+                and self._ops.inputs[row] >= 0
+                and not self._autograd.is_node(row)
+            ):
                 rows[number].append(row)
         return rows
 
@@ -211,7 +249,9 @@ class NamedOps:
         alike = self._makers.get(ops.sequence[row], ())
         before = [
             maker
-            for maker in sorted(alike, key=lambda maker: (ops.start[maker], -ops.end[maker]))
+            for maker in sorted(
+                alike, key=lambda maker: (ops.start[maker], -ops.end[maker])
+            )
             if ops.thread[maker] == thread and ops.start[maker] < ops.start[row]
         ]
         return before[-1] if before and self._agree(before) else -1

@@ -44,9 +44,7 @@ _MOST_THREADS: Final = 1 << 12
 _FLOPS_PER_NS: Final = 10**6
 _MOST_FLOPS: Final = 1 << 54  # of one product; a GPU would take ten seconds for it
 _FLOPS: Final = "a BLAS log has no times: all shares are of FLOPs"
-_SEQUENCE: Final = (
-    "its steps are the shortest sequence of products that repeats: a step, or a micro-batch"
-)
+_SEQUENCE: Final = "its steps are the shortest sequence of products that repeats: a step, or a micro-batch"
 _NO_SEQUENCE: Final = "no sequence of products repeats, so the steps are unknown"
 # As library_types.h ("R_8F_E4M3"), hipblasltDatatype_to_string or hipblaslt-bench ("f8_r") call
 # them, without prefix and suffix.
@@ -166,7 +164,8 @@ class _ApiCalls:
             a, b, *_, d = self._layouts
             product = _product(a, b, d, "", "", "cuBLASLt")
         self.untyped += product is None
-        self._queried, self._layouts = None, []
+        self._queried = None
+        self._layouts = []
         return product
 
 
@@ -193,10 +192,15 @@ def read(source: Source, how: Reading) -> Trace:
         InputError: none of its lines gives the types of a product.
     """
     del how
-    log, order, kinds, threads = ProductLog(source.lines()), array("i"), Interner(), set()
+    log = ProductLog(source.lines())
+    order = array("i")
+    kinds = Interner()
+    threads = set()
     counts: Counter[int] = Counter()
     for thread, product in log:
-        kind = kinds[product if len(kinds) < _MOST_KINDS else product._replace(m=0, n=0, k=0)]
+        kind = kinds[
+            product if len(kinds) < _MOST_KINDS else product._replace(m=0, n=0, k=0)
+        ]
         counts[kind] += 1
         threads.add(thread)
         if len(order) <= _MAX_ROWS:
@@ -210,17 +214,23 @@ def read(source: Source, how: Reading) -> Trace:
         )
     # A row for each product, or for each kind if there are too many.
     is_whole = len(order) <= _MAX_ROWS
-    products, every = list(kinds), [(kind, 1) for kind in order]
-    columns = _columns([(products[kind], n) for kind, n in (every if is_whole else counts.items())])
+    products = list(kinds)
+    every = [(kind, 1) for kind in order]
+    columns = _columns(
+        [(products[kind], n) for kind, n in (every if is_whole else counts.items())]
+    )
     columns.steps = _steps(order, columns.ops) if is_whole else []
     trace = Trace(source=source.name, in_flops=True)
     fill(trace, columns)
     health = trace.health
-    health.events, health.skipped_events = counts.total() + log.cut + log.untyped, log.untyped
+    health.events = counts.total() + log.cut + log.untyped
+    health.skipped_events = log.untyped
     has_odd = len(kinds) > _MOST_KINDS
     health.truncated = bool(log.cut) or has_odd or source.damage is not None
     if has_odd:
-        health.notes.append(f"the sizes of only {_MOST_KINDS} kinds of products were read")
+        health.notes.append(
+            f"the sizes of only {_MOST_KINDS} kinds of products were read"
+        )
     if log.cut:
         health.notes.append(f"{log.cut} lines of products are cut")
     if log.untyped:
@@ -238,7 +248,8 @@ def read(source: Source, how: Reading) -> Trace:
 
 def _columns(rows: list[tuple[Product, int]]) -> Columns:
     """Return products, each so many times, with operators that say their types."""
-    collector, begin = RowCollector(), 0
+    collector = RowCollector()
+    begin = 0
     columns = collector.columns
     times = []
     for number, (product, calls) in enumerate(rows):
@@ -263,7 +274,9 @@ def _steps(order: array[int], ops: OpColumns) -> list[Step]:
 
 
 def _inputs(product: Product) -> bytes:
-    types = [f"c10::{_TORCH.get(element or '', element or '')}" for element in product[1:3]]
+    types = [
+        f"c10::{_TORCH.get(element or '', element or '')}" for element in product[1:3]
+    ]
     batch, m, n, k = product[3:7]
     stack = [batch] if batch > 1 else []
     dims = [[*stack, m, k], [*stack, k, n]]
@@ -272,7 +285,9 @@ def _inputs(product: Product) -> bytes:
 
 def _period(order: array[int]) -> int:
     """Return the length of the shortest sequence that repeats from the start on; 0 for none."""
-    longest = array("i", [0]) * len(order)  # the longest proper prefix that ends there, too
+    longest = array("i", [0]) * len(
+        order
+    )  # the longest proper prefix that ends there, too
     for place in range(1, len(order)):
         length = longest[place - 1]
         while length and order[place] != order[length]:
@@ -312,7 +327,8 @@ def _described(line: str, library: str) -> Product | None:
         # The number of the solution and the factors say nothing of types and sizes.
         return _bench_product(line.partition(_BENCH)[2].rstrip())
     a, b, d = (_part(line, key) for key in ("Adesc=", "Bdesc=", "Ddesc="))
-    compute, algo = _part(line, "computeDesc="), _part(line, "algo=") or ""
+    compute = _part(line, "computeDesc=")
+    algo = _part(line, "algo=") or ""
     if a is None or b is None or d is None or compute is None:
         return None
     # The pointers to scales differ from call to call, and are the only thing that does.
@@ -322,10 +338,18 @@ def _described(line: str, library: str) -> Product | None:
 
 def _matrix(text: str) -> tuple[str | None, int, int, int]:
     """Return type, rows, columns and batch of a matrix, 0 for a size that is not said."""
-    sizes = {name.lower().replace("_", ""): int(value) for name, value in _NUMBER.findall(text)}
+    sizes = {
+        name.lower().replace("_", ""): int(value)
+        for name, value in _NUMBER.findall(text)
+    }
     kind = _TYPE.search(text)
     batch = max(1, sizes.get("batchcount", 1))
-    return _element_of(kind[1]) if kind else None, sizes.get("rows", 0), sizes.get("cols", 0), batch
+    return (
+        _element_of(kind[1]) if kind else None,
+        sizes.get("rows", 0),
+        sizes.get("cols", 0),
+        batch,
+    )
 
 
 @lru_cache(_MOST_KINDS)
@@ -342,7 +366,8 @@ def _product(
         inner = {a_rows, a_columns} - {rows} or {rows}
     if not (rows and columns and len(inner) == 1):
         return None
-    scale, tile = _SCALE.search(compute), _TILE.search(algo)
+    scale = _SCALE.search(compute)
+    tile = _TILE.search(algo)
     name = _name(library, (a, b, d), compute, scale[1] if scale else "")
     return _possible(
         Product(name, b, a, batch, columns, rows, inner.pop(), tile[1] if tile else "")
@@ -353,15 +378,25 @@ def _product(
 def _bench_product(text: str) -> Product | None:
     """Return the product of a command line of hipblaslt-bench."""
     given = {word: value for word, value in pairwise(text.split()) if word[:1] == "-"}
-    sizes = [given.get("--batch_count", "1"), *(given.get(key, "") for key in ("-m", "-n", "-k"))]
+    sizes = [
+        given.get("--batch_count", "1"),
+        *(given.get(key, "") for key in ("-m", "-n", "-k")),
+    ]
     a, b, d = (_element_of(given.get(f"--{at}_type", "")) for at in "abd")
     # What the operands are cast to first, where that is another type.
     a = _element_of(given.get("--compute_input_typeA", "")) or a
     b = _element_of(given.get("--compute_input_typeB", "")) or b
-    if a is None or b is None or not all(text.isdecimal() and len(text) < 11 for text in sizes):
+    if (
+        a is None
+        or b is None
+        or not all(text.isdecimal() and len(text) < 11 for text in sizes)
+    ):
         return None
     batch, rows, cols, k = map(int, sizes)
-    scale = "VEC32_UE8M0" if given.get("--scaleA") == given.get("--scaleB") == "3" else ""
+    if given.get("--scaleA") == given.get("--scaleB") == "3":
+        scale = "VEC32_UE8M0"
+    else:
+        scale = ""
     name = _name("hipBLASLt", (a, b, d), given.get("--compute_type", ""), scale)
     return _possible(Product(name, b, a, batch, cols, rows, k))
 

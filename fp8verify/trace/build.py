@@ -20,7 +20,9 @@ _MOST_NAMES = 16_384
 _ONE_HOUR_NS = 3600 * 10**9
 
 
-def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool = False) -> None:
+def fill(
+    trace: Trace, columns: Columns, *, layers: bool = False, launches: bool = False
+) -> None:
     """Fill in what the columns say: kernels with their operators and steps, copies, counts.
 
     Args:
@@ -29,7 +31,9 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         launches: say when and on which thread kernels were launched.
     """
-    kernels, base_ns, health = columns.kernels, columns.base_ns, trace.health
+    kernels = columns.kernels
+    base_ns = columns.base_ns
+    health = trace.health
     op_rows, launch_rows = _correlate(columns, trace, layers=layers)
     whole = [True] * len(columns.steps)
     if not health.complete:
@@ -42,7 +46,13 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
     kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
     trace.kernels, trace.names = kernels, _bounded_names(columns, health)
     trace.collectives = [
-        Collective(name=clean(n), dtype=clean(d), in_elements=i, out_elements=o, group_size=ranks)
+        Collective(
+            name=clean(n),
+            dtype=clean(d),
+            in_elements=i,
+            out_elements=o,
+            group_size=ranks,
+        )
         for n, d, i, o, ranks in columns.collectives
     ]
     trace.process = _process(columns)
@@ -55,15 +65,25 @@ def fill(trace: Trace, columns: Columns, *, layers: bool = False, launches: bool
 
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     """Note the time and the thread of each launch; a graph's, of many kernels, is none."""
-    calls, kernels, shared = columns.calls, columns.kernels, Counter(launch_rows)
-    threads = [n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for _, n in columns.threads]
+    calls = columns.calls
+    kernels = columns.kernels
+    shared = Counter(launch_rows)
+    threads = [
+        n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for _, n in columns.threads
+    ]
     rows = [row if row >= 0 and shared[row] == 1 else -1 for row in launch_rows]
     base = columns.base_ns
-    kernels.launch_ns = array("q", [calls.start[row] + base if row >= 0 else -1 for row in rows])
-    kernels.thread = array("q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows])
+    kernels.launch_ns = array(
+        "q", [calls.start[row] + base if row >= 0 else -1 for row in rows]
+    )
+    kernels.thread = array(
+        "q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows]
+    )
 
 
-def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[int], array[int]]:
+def _correlate(
+    columns: Columns, trace: Trace, *, layers: bool
+) -> tuple[array[int], array[int]]:
     """Follow every kernel back, whatever the order of the events in the file was.
 
     An operator is found by the `op_id` of the kernel; if that names none, by the launch with the
@@ -73,16 +93,22 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
     Returns:
         For each kernel the rows of its operator and of its launch, -1 for none.
     """
-    ops, kernels = columns.ops, columns.kernels
+    ops = columns.ops
+    kernels = columns.kernels
 
     def is_operator(row: int) -> bool:
         return ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names
 
     op_rows = _rows_by_number(columns.op_ids, ops.op_id, is_operator)
-    launch_rows = _rows_by_number(columns.correlations, columns.calls.correlation, lambda _: True)
+    launch_rows = _rows_by_number(
+        columns.correlations, columns.calls.correlation, lambda _: True
+    )
     pairs = zip(op_rows, launch_rows, strict=True)
     unplaced = {launch for op, launch in pairs if launch >= 0 and (op < 0 or layers)}
-    threads = set(ops.thread) if layers else {ops.thread[row] for row in op_rows if row >= 0}
+    if layers:
+        threads = set(ops.thread)
+    else:
+        threads = {ops.thread[row] for row in op_rows if row >= 0}
     parent, enclosing = nest(columns, threads, unplaced)
     for kernel, launch in enumerate(launch_rows):
         if op_rows[kernel] < 0 <= launch:
@@ -95,7 +121,9 @@ def _correlate(columns: Columns, trace: Trace, *, layers: bool) -> tuple[array[i
     autograd = Autograd(columns, parent)
     trace.sites, kernels.site = autograd.sites(op_rows)
     rows = zip(op_rows, launch_rows, strict=True)
-    kernels.launch = array("b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows])
+    kernels.launch = array(
+        "b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows]
+    )
     outside = list(compress(count(), map(_NO_OP.__eq__, kernels.launch)))
     if outside:
         shared = Counter(launch_rows[kernel] for kernel in outside)
@@ -141,13 +169,17 @@ def _bounded_names(columns: Columns, health: Health) -> list[str]:
         numbers = columns.kernels.name
         numbers[:] = array("i", (min(number, _MOST_NAMES) for number in numbers))
         health.truncated = True
-        health.notes.append(f"only {_MOST_NAMES} of {len(columns.names)} kernel names were read")
+        health.notes.append(
+            f"only {_MOST_NAMES} of {len(columns.names)} kernel names were read"
+        )
     return names
 
 
 def _process(columns: Columns) -> int | None:
     """Return the process of most operators, as far as threads name their process."""
-    owners = [thread[0] if isinstance(thread, tuple) else None for thread in columns.threads]
+    owners = [
+        thread[0] if isinstance(thread, tuple) else None for thread in columns.threads
+    ]
     calls: Counter[object] = Counter()
     for thread, count_of_thread in Counter(columns.ops.thread).items():
         calls[owners[thread]] += count_of_thread
@@ -162,10 +194,14 @@ def _clear_bad_durations(columns: Columns) -> int:
     No kernel runs longer than the CPU side of the trace, whose end waits for the GPU. Broken
     counters of some GPUs say otherwise.
     """
-    durations, starts = columns.kernels.duration_ns, columns.kernels.start_ns
-    begun, limit = (columns.ops.start, columns.calls.start, starts), _ONE_HOUR_NS
+    durations = columns.kernels.duration_ns
+    starts = columns.kernels.start_ns
+    begun = (columns.ops.start, columns.calls.start, starts)
+    limit = _ONE_HOUR_NS
     if columns.last_end:
-        limit = max(columns.last_end, max(starts, default=0)) - min(map(min, filter(len, begun)))
+        limit = max(columns.last_end, max(starts, default=0)) - min(
+            map(min, filter(len, begun))
+        )
     if min(durations, default=0) >= 0 and max(durations, default=0) <= limit:
         return 0  # as nearly always: looking at each one takes longer
     bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]

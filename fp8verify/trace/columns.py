@@ -151,8 +151,17 @@ class Columns(Struct):
         self, number: int, name: str, inputs: bytes, start: int = 0, end: int = 0
     ) -> None:
         """Add an operator on a thread of its own, where no other one encloses it."""
-        row = (start, end, number, self.op_names[name], self.threads[number], self.inputs[inputs])
-        for field_name, value in zip(self.ops.__struct_fields__, (*row, -1), strict=True):
+        row = (
+            start,
+            end,
+            number,
+            self.op_names[name],
+            self.threads[number],
+            self.inputs[inputs],
+        )
+        for field_name, value in zip(
+            self.ops.__struct_fields__, (*row, -1), strict=True
+        ):
             getattr(self.ops, field_name).append(value)
 
     def note_ends(self, ends: Iterable[float]) -> None:

@@ -19,7 +19,8 @@ LAYER_PREFIX = "fp8verify:"
 
 # Names that hold a hash or a running number, which would make every call a context of its own.
 _VOLATILE = re.compile(
-    r"^(## Call \w+) \w+( ##)$|^(Torch-Compiled Region(?:: [!\d/_]{1,40})?).*$", re.DOTALL
+    r"^(## Call \w+) \w+( ##)$|^(Torch-Compiled Region(?:: [!\d/_]{1,40})?).*$",
+    re.DOTALL,
 )
 # A node of autograd's backward pass; a range of the user's proves nothing by its name.
 # A region of compiled autograd's has its number behind an exclamation mark (torch's CompileId).
@@ -65,13 +66,16 @@ class Contexts:
         return number
 
     def _link_of(self, row: int) -> int:
-        links, parent = self._link_of_row, self._parent
+        links = self._link_of_row
+        parent = self._parent
         path = []
         while row >= 0 and links[row] == _UNKNOWN:
             path.append(row)
             row = parent[row]
         link = links[row] if row >= 0 else -1
-        names, inputs, memo = self._ops.name, self._ops.inputs, self._link_memo
+        names = self._ops.name
+        inputs = self._ops.inputs
+        memo = self._link_memo
         for inner in reversed(path):
             key = (names[inner], inputs[inner], link)
             known = memo.get(key)
@@ -101,12 +105,17 @@ class Contexts:
 
     def _build(self, link: int, inputs: int) -> OpContext:
         name, outer, backward = self._links[link]
-        given, parents = self._inputs[inputs], list[str]()
+        given = self._inputs[inputs]
+        parents = list[str]()
         while outer >= 0 and len(parents) < MAX_PARENTS:
             parents.append(self._links[outer][0])
             outer = self._links[outer][1]
         return OpContext(
-            name=name, types=given.types, dims=given.dims, parents=tuple(parents), backward=backward
+            name=name,
+            types=given.types,
+            dims=given.dims,
+            parents=tuple(parents),
+            backward=backward,
         )
 
 
@@ -123,16 +132,20 @@ def nest(
     Returns:
         The row that encloses each row of `ops`, and each of the launches by its row; or -1.
     """
-    ops, calls = columns.ops, columns.calls
+    ops = columns.ops
+    calls = columns.calls
     instants: dict[int, list[int]] = defaultdict(list)
     for launch in sorted(launches, key=lambda row: (calls.start[row], row)):
         instants[calls.thread[launch]].append(launch)
     members = {number: array("i") for number in {*threads, *instants}}
     # Profilers write the operators of a thread one after another.
-    for thread, rows_of_thread in groupby(range(len(ops.thread)), ops.thread.__getitem__):
+    for thread, rows_of_thread in groupby(
+        range(len(ops.thread)), ops.thread.__getitem__
+    ):
         if thread in members:
             members[thread].extend(rows_of_thread)
-    parent, enclosing = array("i", [-1]) * len(ops.name), dict[int, int]()
+    parent = array("i", [-1]) * len(ops.name)
+    enclosing = dict[int, int]()
     for thread, rows in members.items():
         times = [calls.start[launch] for launch in instants[thread]]
         ordered = start_order(rows, ops.start, ops.end, ops.inputs)
@@ -154,7 +167,9 @@ def start_order(
     done = 0
     for place in compress(count(1), map(eq, times, following)):
         if place >= done:
-            done = bisect_right(ordered, start[ordered[place]], place, key=start.__getitem__)
+            done = bisect_right(
+                ordered, start[ordered[place]], place, key=start.__getitem__
+            )
             tied = ordered[place - 1 : done]
             in_order = sorted(tied, key=lambda row: (-end[row], inputs[row] >= 0))
             ordered[place - 1 : done] = array("i", in_order)
@@ -187,26 +202,32 @@ def link_parents(
     """
     # The innermost open range, and when it ends; `parent` leads from it to those around it, whose
     # ends are kept. If none is open, -1 is a range without end.
-    inner, until = -1, _FOREVER
+    inner = -1
+    until = _FOREVER
     ends: list[int] = []
     around: list[int] = []
     waiting = iter((*instants, _FOREVER))
     instant = next(waiting)
-    begins, finishes = map(start.__getitem__, rows), map(end.__getitem__, rows)
+    begins = map(start.__getitem__, rows)
+    finishes = map(end.__getitem__, rows)
     for row, begin, finish in zip(rows, begins, finishes, strict=True):
         while instant < begin:
             while until < instant:
-                inner, until = parent[inner], ends.pop()
+                inner = parent[inner]
+                until = ends.pop()
             around.append(inner)
             instant = next(waiting)
         while until < begin or (until == begin < finish):
-            inner, until = parent[inner], ends.pop()
+            inner = parent[inner]
+            until = ends.pop()
         parent[row] = inner
         ends.append(until)
-        inner, until = row, finish
+        inner = row
+        until = finish
     while instant < _FOREVER:
         while until < instant:
-            inner, until = parent[inner], ends.pop()
+            inner = parent[inner]
+            until = ends.pop()
         around.append(inner)
         instant = next(waiting)
     return around

@@ -21,7 +21,9 @@ from fp8verify.trace.source import Glance
 _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _PROBES_AT_ONCE = 16
 # JSON files of a capture that are not traces; a hidden file is still being written.
-_OURS = re.compile(r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$")
+_OURS = re.compile(
+    r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$"
+)
 # The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"
 
@@ -65,12 +67,16 @@ class NoTraceError(InputError):
 class TraceFiles(list[TraceFile]):
     """The traces of a path by rank, and the given files that hold none."""
 
-    def __init__(self, files: Iterable[TraceFile] = (), skipped: Iterable[Path] = ()) -> None:
+    def __init__(
+        self, files: Iterable[TraceFile] = (), skipped: Iterable[Path] = ()
+    ) -> None:
         super().__init__(files)
         self.skipped = list(skipped)
 
 
-def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -> TraceFiles:
+def find_traces(
+    *paths: str | Path, declared: Mapping[str, int] | None = None
+) -> TraceFiles:
     """Return the traces of `paths` (files, folders, patterns or URLs), by rank.
 
     A folder is searched itself; if it holds no trace, its direct subfolders are. A damaged file
@@ -92,7 +98,11 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
             return TraceFiles([replace(file, guessed=False)])
         held = {path: _candidates_in(path) for path in where}
         named = set(map(str, paths))
-        empty = [path for path in held if str(path) in named and not held[path] and path.is_dir()]
+        empty = [
+            path
+            for path in held
+            if str(path) in named and not held[path] and path.is_dir()
+        ]
     probes = _probe_all(list(dict.fromkeys(chain.from_iterable(held.values()))))
     found = [path for path, probe in probes.items() if _counts(path, probe)]
     logs = [path for path in found if probes[path].is_blas_log]
@@ -108,7 +118,12 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
         )
     counts = Counter(path.name for path in traces)
     files = [
-        _trace_file(path, probes[path], declared.get(path.name), shares_name=counts[path.name] > 1)
+        _trace_file(
+            path,
+            probes[path],
+            declared.get(path.name),
+            shares_name=counts[path.name] > 1,
+        )
         for path in traces
     ]
     files = _by_rank(files, list(declared))
@@ -119,9 +134,16 @@ def find_traces(*paths: str | Path, declared: Mapping[str, int] | None = None) -
 
 
 def _trace_file(
-    path: Path, glance: Glance, declared: int | None = None, *, shares_name: bool = False
+    path: Path,
+    glance: Glance,
+    declared: int | None = None,
+    *,
+    shares_name: bool = False,
 ) -> TraceFile:
-    name = f"{clean(path.parent.name)}/{clean(path.name)}" if shares_name else clean(path.name)
+    if shares_name:
+        name = f"{clean(path.parent.name)}/{clean(path.name)}"
+    else:
+        name = clean(path.name)
     if declared is not None:
         return TraceFile(path, declared, name, declared=True)
     rank = _rank_of_name(path.name) if glance.rank is None else glance.rank
@@ -143,7 +165,9 @@ def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
     free = (number for number in count() if number not in taken)
     files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
     place = {name: index for index, name in enumerate(order)}
-    return sorted(files, key=lambda file: (file.rank, place.get(file.path.name, len(place))))
+    return sorted(
+        files, key=lambda file: (file.rank, place.get(file.path.name, len(place)))
+    )
 
 
 def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> list[TraceFile]:
@@ -151,7 +175,9 @@ def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> list[TraceFile]
     by_rank = {log.rank: log.path for log in logs if not log.guessed or len(files) == 1}
     counts = Counter(file.rank for file in files)
     return [
-        replace(file, blas_log=by_rank.pop(file.rank, None)) if counts[file.rank] == 1 else file
+        replace(file, blas_log=by_rank.pop(file.rank, None))
+        if counts[file.rank] == 1
+        else file
         for file in files
     ]
 
@@ -204,7 +230,9 @@ def _refuse_captures(folder: Path) -> None:
     children = sorted(child for child in folder.iterdir() if child.is_dir())
     records = Counter(record.name for child in children for record in child.glob(METAS))
     if any(count > 1 for count in records.values()):
-        runs = [child for child in children if _trace_files(child) or any(child.glob(METAS))]
+        runs = [
+            child for child in children if _trace_files(child) or any(child.glob(METAS))
+        ]
         raise NoTraceError(
             f"{folder} holds {len(runs)} captures.",
             f"Inspect one, such as {runs[0]}, or list all: fp8verify table {folder}/*/",
@@ -215,6 +243,8 @@ def _trace_files(folder: Path) -> list[Path]:
     files = (
         entry
         for entry in folder.iterdir()
-        if entry.name.endswith(suffixes()) and not _OURS.search(entry.name) and entry.is_file()
+        if entry.name.endswith(suffixes())
+        and not _OURS.search(entry.name)
+        and entry.is_file()
     )
     return sorted(files, key=lambda path: by_number(path.name))

@@ -66,12 +66,15 @@ def read(source: Source, how: Reading) -> Trace:
             streams[event.pid, event.tid] = int(found[1])
     launches = []
     for event in events:
-        device, stream = devices.get(event.pid), streams.get((event.pid, event.tid))
+        device = devices.get(event.pid)
+        stream = streams.get((event.pid, event.tid))
         is_timed = 0 <= event.ts <= MAX_MICROS and 0 <= event.dur <= MAX_MICROS
         if event.ph == "X" and is_timed and device is not None and stream is not None:
-            begin, length = round(1000 * event.ts), round(1000 * event.dur)
+            begin = round(1000 * event.ts)
+            length = round(1000 * event.dur)
             launches.append((event.name, begin, begin + length, device, stream, None))
-    trace, rows = Trace(source=source.name), RowCollector()
+    trace = Trace(source=source.name)
+    rows = RowCollector()
     rows.launches(launches)
     rows.fill(trace, "JAX", layers=how.layers)
     trace.health.events = len(events)

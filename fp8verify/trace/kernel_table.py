@@ -26,13 +26,26 @@ from fp8verify.trace.rows import COPY, RowCollector
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.tables import Trace
 
-_NS: Final = {"n": 1, "u": 10**3, "m": 10**6, "": 10**9}  # by the prefix of s, sec, second
+_NS: Final = {
+    "n": 1,
+    "u": 10**3,
+    "m": 10**6,
+    "": 10**9,
+}  # by the prefix of s, sec, second
 _JSON_ROWS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
 _JSON_START: Final = re.compile(r"[\[{]")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
 # What a column holds, by headings as `_heading` spells them. The first that a table has counts.
 _COLUMNS: Final = {
-    "name": ("kernel name", "kernelname", "kernel_name", "name", "kernel", "key", "operation"),
+    "name": (
+        "kernel name",
+        "kernelname",
+        "kernel_name",
+        "name",
+        "kernel",
+        "key",
+        "operation",
+    ),
     "calls": (
         *("# of calls", "number of calls", "instances", "calls", "count"),
         "kernel duration (us)_count",
@@ -50,11 +63,27 @@ _TIMES: Final = tuple(
     for tool, pattern, unit in (
         # torch 1.6 to 2.13, profiler_util._build_table: "Self CUDA", "Self XPU", "Self CUDA total"
         ("key_averages()", r"self (?!cpu\b)[a-z]+\d?(?: time| total)*", "u"),
-        ("key_averages()", r"self_(?!cpu)[a-z]+_time_total", "u"),  # attributes of its events
+        (
+            "key_averages()",
+            r"self_(?!cpu)[a-z]+_time_total",
+            "u",
+        ),  # attributes of its events
         ("key_averages()", r"(?:cuda|xpu|hip|device)(?: time)? total", "u"),
-        ("nsys", rf"total time(?: \({_UNIT}\))?", "n"),  # cuda_gpu_kern_sum, 2021 to 2026
-        ("rocprof", rf"total_?duration_?\(?{_UNIT}\)?", "n"),  # rocprof --stats, rocprofv3 --stats
-        ("ncu", rf"gpu__time_duration\.(?:sum|avg|max)(?: \({_UNIT}\))?", "n"),  # --csv --page raw
+        (
+            "nsys",
+            rf"total time(?: \({_UNIT}\))?",
+            "n",
+        ),  # cuda_gpu_kern_sum, 2021 to 2026
+        (
+            "rocprof",
+            rf"total_?duration_?\(?{_UNIT}\)?",
+            "n",
+        ),  # rocprof --stats, rocprofv3 --stats
+        (
+            "ncu",
+            rf"gpu__time_duration\.(?:sum|avg|max)(?: \({_UNIT}\))?",
+            "n",
+        ),  # --csv --page raw
         ("nsys", rf"(?:kernel )?dur(?:ation)? \({_UNIT}\)", "n"),  # cuda_gpu_trace
         ("rocprof", rf"duration_?{_UNIT}", "n"),  # results.csv of rocprof v1
         ("ncu", r"duration", "n"),  # --page details, with a column of units
@@ -75,7 +104,10 @@ _RULE: Final = re.compile(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
 _DASHES: Final = re.compile(r"-+")
 _GAP: Final = re.compile(r" {2,}")
 _DELIMITERS: Final = ("\u2502", "\t", "|", ",", ";")
-_HEAVY: Final = {0x2503: 0x2502, 0x2551: 0x2502}  # rich draws headings with other lines than rows
+_HEAVY: Final = {
+    0x2503: 0x2502,
+    0x2551: 0x2502,
+}  # rich draws headings with other lines than rows
 _IS_RULED: Final = re.compile(r"[\s|:+=\u2500-\u257f-]*")
 _TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
 _TIME_UNIT: Final = re.compile(_UNIT)
@@ -93,7 +125,9 @@ _RANGE: Final = re.compile(
     r"|autograd::"
 )
 _OPERATOR: Final = re.compile(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
-_CALL: Final = re.compile(r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request")
+_CALL: Final = re.compile(
+    r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request"
+)
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _MOST_COLUMNS: Final = 1 << 12
@@ -143,8 +177,11 @@ class Table(Struct):
         if len(cells) != self.width:
             return False
         row = {what: cells[place].strip() for what, place in self.places.items()}
-        name, time = row["name"], row["time"]
-        if not name and (unit := _TIME_UNIT.fullmatch(time)):  # ncu's are below the headings
+        name = row["name"]
+        time = row["time"]
+        if not name and (
+            unit := _TIME_UNIT.fullmatch(time)
+        ):  # ncu's are below the headings
             self.unit = unit[1]
         counters = [(metric, cells[place]) for place, metric in self.counters]
         if "metric" in row:
@@ -155,9 +192,14 @@ class Table(Struct):
                 self.counted[name] = counter[1]
         if not name or not time:
             return True
-        ns, calls = _nanoseconds(time, self.unit), _whole(row.get("calls", "1"))
+        ns = _nanoseconds(time, self.unit)
+        calls = _whole(row.get("calls", "1"))
         if ns is None or calls is None:
-            self.unread += any(map(str.isdigit, time)) or time.lower() in ("nan", "inf", "-nan")
+            self.unread += any(map(str.isdigit, time)) or time.lower() in (
+                "nan",
+                "inf",
+                "-nan",
+            )
             return True
         is_on_cpu = bool(_nanoseconds(row.get("cpu", ""), "u"))
         self._sum(self.on_cpu if is_on_cpu else self.sums, name, _Sum(ns, calls))
@@ -198,12 +240,18 @@ class Table(Struct):
     def is_whole(self) -> bool:
         """Whether it lists all kernels, as far as it says so."""
         if self.total_ns is not None:
-            return sum(row.ns for row in self.kernels.values()) >= _WHOLE * self.total_ns
-        return self.tool != "key_averages()" and (not self.shares or self.shares >= 100 * _WHOLE)
+            return (
+                sum(row.ns for row in self.kernels.values()) >= _WHOLE * self.total_ns
+            )
+        return self.tool != "key_averages()" and (
+            not self.shares or self.shares >= 100 * _WHOLE
+        )
 
     def _is_of_cpu(self, name: str) -> bool:
         """Whether a name is of a call, an operator or a range; other tools list no operators."""
-        if self.tool == "key_averages()" and (_RANGE.match(name) or _OPERATOR.fullmatch(name)):
+        if self.tool == "key_averages()" and (
+            _RANGE.match(name) or _OPERATOR.fullmatch(name)
+        ):
             return True
         return _CALL.fullmatch(name) is not None
 
@@ -222,7 +270,8 @@ def read(source: Source, how: Reading) -> Trace:
     """
     table = any_table = None
     for found in _tables(source):
-        any_table, table = found, found if found.has_kernels else table
+        any_table = found
+        table = found if found.has_kernels else table
     if table is None and any_table is not None:
         raise InputError(
             f"{source.name} holds a table, but no row of a GPU kernel with a time.",
@@ -231,15 +280,20 @@ def read(source: Source, how: Reading) -> Trace:
         )
     if table is None:
         is_json = _JSON_ROWS.match(source.head) is not None
-        raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
-    trace, rows = Trace(source=source.name), RowCollector()
+        raise not_a_trace(
+            source, "a trace: no list of events in it" if is_json else "JSON"
+        )
+    trace = Trace(source=source.name)
+    rows = RowCollector()
     rows.launches(_launches(table.kernels))
     _add_counted(rows, table.counted)
     rows.fill(trace, table.tool, layers=how.layers)
     trace.health.skipped_events += table.unread
     trace.health.truncated = source.damage is not None
     trace.seen = table.operators
-    trace.remarks.append("the table does not say when kernels ran: idle time is unknown")
+    trace.remarks.append(
+        "the table does not say when kernels ran: idle time is unknown"
+    )
     if not table.is_whole and table.tool == "key_averages()":
         trace.health.truncated = True
         trace.health.notes.append(
@@ -248,14 +302,17 @@ def read(source: Source, how: Reading) -> Trace:
         )
     elif not table.is_whole:
         trace.health.records_lost = True
-        trace.health.notes.append(f"its rows add up to {table.shares:.1f}%, not to 100%")
+        trace.health.notes.append(
+            f"its rows add up to {table.shares:.1f}%, not to 100%"
+        )
     return trace
 
 
 def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, None]]:
     """Yield the kernels one after another, each call with the mean time of its row."""
     calls = sum(row.calls for row in rows.values())
-    kept, begin = min(calls, _MAX_CALLS), 0
+    kept = min(calls, _MAX_CALLS)
+    begin = 0
     for name, row in rows.items():
         count = max(1, row.calls * kept // calls)
         for number in range(count):
@@ -266,12 +323,15 @@ def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, 
 
 def _add_counted(rows: RowCollector, counted: dict[str, str]) -> None:
     """Give kernels whose operations were counted an operator that says so."""
-    columns, number_of = rows.columns, dict[int, int]()
+    columns = rows.columns
+    number_of = dict[int, int]()
     for number, (name, source) in enumerate(counted.items()):
         if name in columns.names:
             number_of[columns.names[name]] = number
             columns.add_operator(number, f"{COUNTED}{source}", SEPARATOR * 2)
-    columns.op_ids = array("q", [number_of.get(name, -1) for name in columns.kernels.name])
+    columns.op_ids = array(
+        "q", [number_of.get(name, -1) for name in columns.kernels.name]
+    )
 
 
 # ---- tables in text
@@ -297,7 +357,9 @@ def _tables(source: Source) -> Iterator[Table]:
             table = following
         elif table is not None and line and not _IS_RULED.fullmatch(line):
             is_whole = table.add(table.cells(line)) and line.count('"') % 2 == 0
-            table.unread += not (is_whole or raw.endswith("\n"))  # cut within its last line
+            table.unread += not (
+                is_whole or raw.endswith("\n")
+            )  # cut within its last line
     if table is not None:
         yield table
 
@@ -311,10 +373,13 @@ class _Headings:
 
     def take(self, line: str) -> Table | None:
         """Return the table that begins with this line, if one of kernels does."""
-        previous, self._previous = self._previous, line
+        previous = self._previous
+        self._previous = line
         table = None
         if rule := _RULE.search(line):
-            self._spans = [slice(*dashes.span()) for dashes in _DASHES.finditer(line, rule.start())]
+            self._spans = [
+                slice(*dashes.span()) for dashes in _DASHES.finditer(line, rule.start())
+            ]
             table = _by_spans(previous, self._spans)
         elif any(word in line[:4096].lower() for word in _HINTS):
             table = _by_spans(line, self._spans) if self._spans else None
@@ -358,7 +423,9 @@ def _split(line: str, sign: str) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _table(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> Table | None:
+def _table(
+    headings: Sequence[str], cells: Callable[[str], Sequence[str]]
+) -> Table | None:
     """Return an empty table with these headings; None if they are none."""
     known = list(map(_heading, headings))
     if not 2 <= len(known) <= _MOST_COLUMNS:
@@ -379,7 +446,9 @@ def _table(headings: Sequence[str], cells: Callable[[str], Sequence[str]]) -> Ta
         for place, text in enumerate(known):
             if (match := pattern.fullmatch(text)) and place != places["name"]:
                 unit = usual if not match.re.groups or match[1] is None else match[1]
-                counters = tuple((n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200]))
+                counters = tuple(
+                    (n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])
+                )
                 places = {**places, "time": place}
                 return Table(tool, cells, len(known), places, unit, counters)
     return None
@@ -406,7 +475,9 @@ def _nanoseconds(text: str, unit: str) -> int | None:
 
 def _whole(text: str) -> int | None:
     digits = text.strip().replace(",", "").removesuffix(".0")
-    return max(1, int(digits)) if digits.isdecimal() and len(digits) <= 15 else None
+    if digits.isdecimal() and len(digits) <= 15:
+        return max(1, int(digits))
+    return None
 
 
 def _number(text: str) -> float | None:
@@ -415,7 +486,9 @@ def _number(text: str) -> float | None:
 
 
 def _is_time_of_ncu(metric: str) -> bool:
-    return any(shape.fullmatch(metric.lower()) for tool, shape, _ in _TIMES if tool == "ncu")
+    return any(
+        shape.fullmatch(metric.lower()) for tool, shape, _ in _TIMES if tool == "ncu"
+    )
 
 
 # ---- JSON
@@ -424,14 +497,19 @@ def _is_time_of_ncu(metric: str) -> bool:
 def _json_tables(source: Source) -> Iterator[Table]:
     """Yield the tables of a list of rows, as nsys prints it, or of rocprofv3's results."""
     text = source.whole(_MAX_JSON).decode("utf-8", "replace").lstrip("\ufeff")
-    place, decoder = 0, json.JSONDecoder()
+    place = 0
+    decoder = json.JSONDecoder()
     while start := _JSON_START.search(text, place):
         try:
             found, place = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             return
         rows = _rocprof_rows(found) if isinstance(found, dict) else found
-        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+        if (
+            isinstance(rows, list)
+            and rows
+            and all(isinstance(row, dict) for row in rows)
+        ):
             headings = list(dict.fromkeys(key for row in rows[:100] for key in row))
             table = _table(headings, lambda _: ())
             if table is not None:
@@ -447,7 +525,9 @@ def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
         for run in results["rocprofiler-sdk-tool"]:
             symbols = run["kernel_symbols"]
             symbols = symbols.values() if isinstance(symbols, dict) else symbols
-            names = {s["kernel_id"]: s.get("formatted_kernel_name", "") for s in symbols}
+            names = {
+                s["kernel_id"]: s.get("formatted_kernel_name", "") for s in symbols
+            }
             for dispatch in run["buffer_records"]["kernel_dispatch"]:
                 time_ns = dispatch["end_timestamp"] - dispatch["start_timestamp"]
                 name = names.get(dispatch["dispatch_info"]["kernel_id"], "")

@@ -41,7 +41,9 @@ _LOST: Final = re.compile(
     r"\ballocate CUPTI buffer|\bConnection to session is lost\b",
     re.IGNORECASE,
 )
-_NOTHING: Final = re.compile(r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events")
+_NOTHING: Final = re.compile(
+    r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events"
+)
 # Buffers that were still with CUPTI: the work at the end may be missing.
 _OUTSTANDING: Final = re.compile(r"CUPTI buffers: \d+ of \d+")
 _GRAPHS_ALONE: Final = (
@@ -57,16 +59,30 @@ _RANGES: Final = "NVTX_EVENTS"
 _DIAGNOSTICS: Final = "DIAGNOSTIC_EVENT"
 _GPUS: Final = "TARGET_INFO_GPU"
 _DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
-_COPIES: Final = {"memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY", "memset": "CUPTI_ACTIVITY_KIND_MEMSET"}
+_COPIES: Final = {
+    "memcpy": "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "memset": "CUPTI_ACTIVITY_KIND_MEMSET",
+}
 _WANTED: Final = frozenset(
-    {_KERNELS, _CALLS, _RANGES, _GRAPHS, _STRINGS, _DIAGNOSTICS, _GPUS, _DEVICES, *_COPIES.values()}
+    {
+        _KERNELS,
+        _CALLS,
+        _RANGES,
+        _GRAPHS,
+        _STRINGS,
+        _DIAGNOSTICS,
+        _GPUS,
+        _DEVICES,
+        *_COPIES.values(),
+    }
 )
 
 # Serialized ids hold the process in bits 24 to 47, and the thread below (documentation of nsys,
 # "SQLite Schema Reference"). Everything but the thread identifies a process.
 _THREAD_BITS: Final = 0xFFFFFF
 # NVTX_EVENTS.eventType (ENUM_NSYS_EVENT_TYPE).
-_PUSH_POP, _START_END = 59, 60
+_PUSH_POP = 59
+_START_END = 60
 # A helper process that ran a kernel or two is not a rank.
 _LEAST_SHARE: Final = 0.01
 _LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
@@ -188,7 +204,9 @@ class Export:
         if not known:
             return iter(())
         names = ", ".join(name if name in known else "NULL" for name in columns)
-        owner = next((name for name in ("globalPid", "globalTid") if name in known), None)
+        owner = next(
+            (name for name in ("globalPid", "globalTid") if name in known), None
+        )
         mine = "TRUE"
         if self.process is not None and owner is not None and table != _DIAGNOSTICS:
             mine = f"({owner} & ~{_THREAD_BITS}) = {self.process}"
@@ -246,7 +264,14 @@ class Export:
             last: the end of ranges that were still open.
         """
         for event, domain, text, number, start, end, thread in self.table(
-            _RANGES, "eventType", "domainId", "text", "textId", "start", "end", "globalTid"
+            _RANGES,
+            "eventType",
+            "domainId",
+            "text",
+            "textId",
+            "start",
+            "end",
+            "globalTid",
         ):
             name = text or self._strings.get(number)
             if event in (_PUSH_POP, _START_END) and not domain and name is not None:
@@ -274,7 +299,9 @@ class Export:
             wanted = next((gpu for *place, gpu in gpus if tuple(place) == mine), device)
         rows = self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
         known = {number: rest for number, *rest in rows}
-        name, major, minor = known.get(wanted) or next(iter(known.values()), (None, None, None))
+        name, major, minor = known.get(wanted) or next(
+            iter(known.values()), (None, None, None)
+        )
         has_capability = isinstance(major, int) and isinstance(minor, int)
         return (
             clean(name[:200]) if isinstance(name, str) and name else None,
@@ -288,7 +315,8 @@ class Export:
 
 def _read(export: Export, name: str, how: Reading) -> Trace:
     rows = RowCollector()
-    columns, kernels = rows.columns, rows.columns.kernels
+    columns = rows.columns
+    kernels = rows.columns.kernels
     rows.kernels(export.kernels())
     rows.calls(export.table(_CALLS, "correlationId", "start", "end", "globalTid"))
     ends = map(add, kernels.start_ns, kernels.duration_ns)
@@ -298,7 +326,10 @@ def _read(export: Export, name: str, how: Reading) -> Trace:
     trace = Trace(source=name)
     notes = trace.health.notes
     texts = export.remarks()  # they hold paths, and nothing of them is kept
-    graphs = [_number(end) - _number(start) for start, end in export.table(_GRAPHS, "start", "end")]
+    graphs = [
+        _number(end) - _number(start)
+        for start, end in export.table(_GRAPHS, "start", "end")
+    ]
     if graphs:
         notes.append(_GRAPHS_ALONE.format(len(graphs), sum(graphs) / 1e6))
     if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
@@ -322,14 +353,18 @@ def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> 
     """
     started = dict(zip(columns.correlations, columns.kernels.start_ns, strict=True))
     lone = [
-        start for start, number in export.called(_LAUNCH, failed=False) if number not in started
+        start
+        for start, number in export.called(_LAUNCH, failed=False)
+        if number not in started
     ]
     if not started:
         return 0
     until = _FOREVER
     if not outstanding:
         # From here on, a launch may have waited longer than the recording went on.
-        calls_of_kernels = zip(columns.calls.correlation, columns.calls.start, strict=True)
+        calls_of_kernels = zip(
+            columns.calls.correlation, columns.calls.start, strict=True
+        )
         waits = (started[c] - start for c, start in calls_of_kernels if c in started)
         until = max(columns.kernels.start_ns) - max(waits, default=_FOREVER)
     begins, ends = (
@@ -337,5 +372,6 @@ def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> 
         for mark in (_CAPTURE_BEGIN, _CAPTURE_END)
     )
     return sum(
-        start < until and bisect_right(begins, start) <= bisect_left(ends, start) for start in lone
+        start < until and bisect_right(begins, start) <= bisect_left(ends, start)
+        for start in lone
     )

@@ -60,11 +60,15 @@ def _options(url: str) -> dict[str, Any]:
                     body += piece
                     if len(body) > MAX_BODY:
                         self.close()
-                        raise ClientPayloadError(f"an answer of more than {MAX_BODY >> 20} MB")
+                        raise ClientPayloadError(
+                            f"an answer of more than {MAX_BODY >> 20} MB"
+                        )
                 self._body = bytes(body)
             return self._body
 
-    timeout = ClientTimeout(total=MAX_SECONDS, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
+    timeout = ClientTimeout(
+        total=MAX_SECONDS, sock_connect=_SILENCE_S, sock_read=_SILENCE_S
+    )
     return {"client_kwargs": {"response_class": BoundedResponse, "timeout": timeout}}
 
 
@@ -97,7 +101,10 @@ def is_shared(path: Path) -> bool:
 
 def by_number(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts names by the numbers in them: `trace_2` before `trace_10`."""
-    return [(int(part[:18]) if part.isdecimal() else -1, part) for part in _NUMBERS.split(name)]
+    return [
+        (int(part[:18]) if part.isdecimal() else -1, part)
+        for part in _NUMBERS.split(name)
+    ]
 
 
 def expand(text: str | Path) -> list[Path]:
@@ -116,7 +123,9 @@ def expand(text: str | Path) -> list[Path]:
         matches = place(head + slash or ".").glob(given[len(head + slash) :])
         paths = sorted(matches, key=lambda path: by_number(str(path)))
     if not paths:
-        raise InputError(f"{given} matches no file.", "Check the pattern; quote it in a shell.")
+        raise InputError(
+            f"{given} matches no file.", "Check the pattern; quote it in a shell."
+        )
     return paths
 
 
@@ -136,7 +145,9 @@ def reading(what: str | Path) -> Iterator[None]:
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError(f"{what} does not exist.", "Give a trace or a folder of traces.") from None
+        raise InputError(
+            f"{what} does not exist.", "Give a trace or a folder of traces."
+        ) from None
     except OSError as error:
         reason = error.strerror or str(error)[:200] or type(error).__name__
         denied = isinstance(error, PermissionError)
@@ -149,13 +160,18 @@ def reading(what: str | Path) -> Iterator[None]:
             raise
         reason = (str(error) or type(error).__name__)[:200].rstrip(".")
         raise InputError(
-            f"{what} cannot be read: {reason}.", "Check the URL, credentials and packages."
+            f"{what} cannot be read: {reason}.",
+            "Check the URL, credentials and packages.",
         ) from None
 
 
 _NUMBERS = re.compile(r"(\d+)", re.ASCII)
-_ENDING = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE)
-_OPEN_FILE = re.compile(r"/(?:dev|proc/self)/fd/\d+")  # as shells call `<(zcat trace.json.gz)`
+_ENDING = re.compile(
+    r"(?:\.pt)?(?:\.trace)?\.(?:json|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
+)
+_OPEN_FILE = re.compile(
+    r"/(?:dev|proc/self)/fd/\d+"
+)  # as shells call `<(zcat trace.json.gz)`
 # What a profiler or a launcher calls the file of every run.
 _SAYS_NO_RUN = re.compile(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
 

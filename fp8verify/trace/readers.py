@@ -82,7 +82,9 @@ BLAS_LOG = Format(
     re.compile(rb"\[cublasLt\]\[|\[HIPBLASLT\]\[|hipblaslt-bench -").search,
 )
 KERNEL_TABLE = Format("fp8verify.trace.kernel_table", _is_table)
-KINETO = Format("fp8verify.trace.kineto", lambda _: True, (".json", ".json.gz", ".json.zst"))
+KINETO = Format(
+    "fp8verify.trace.kineto", lambda _: True, (".json", ".json.gz", ".json.zst")
+)
 # The first whose probe agrees reads the file. Kineto's reader, which takes all others, says best
 # what is wrong with a broken one.
 FORMATS: tuple[Format, ...] = (
@@ -93,7 +95,9 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "fp8verify.trace.rocprof",
-        re.compile(rb"[^{\[\n]*Kernel_Name[^\n]*Start_Timestamp[^\n]*End_Timestamp").match,
+        re.compile(
+            rb"[^{\[\n]*Kernel_Name[^\n]*Start_Timestamp[^\n]*End_Timestamp"
+        ).match,
         ("_kernel_trace.csv", "_kernel_trace.csv.gz"),
     ),
     BLAS_LOG,

@@ -33,12 +33,17 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: it cannot be unpacked.
     """
-    trace, rows = Trace(source=source.name), RowCollector()
+    trace = Trace(source=source.name)
+    rows = RowCollector()
     table = _Table(source)
     rows.kernels(table.kernels())
-    calls = _neighbor(source, "_hip_api_trace.csv", "Correlation_Id", *_SPAN, "Thread_Id")
+    calls = _neighbor(
+        source, "_hip_api_trace.csv", "Correlation_Id", *_SPAN, "Thread_Id"
+    )
     rows.calls(map(_numbers, calls))
-    markers = _neighbor(source, "_marker_api_trace.csv", "Function", *_SPAN, "Thread_Id")
+    markers = _neighbor(
+        source, "_marker_api_trace.csv", "Function", *_SPAN, "Thread_Id"
+    )
     rows.ranges((text, *_numbers(rest)) for text, *rest in markers)
     copies = _neighbor(source, "_memory_copy_trace.csv", *_SPAN, "Bytes")
     rows.copies("memcpy", map(_numbers, copies))
@@ -80,13 +85,16 @@ class _Table:
     """
 
     def __init__(self, source: Source) -> None:
-        self.skipped, self.is_cut = 0, False
+        self.skipped = 0
+        self.is_cut = False
         self._source = source
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
         columns = ("Agent_Id", "Stream_Id", "Queue_Id", "Correlation_Id")
-        for kind, name, start, end, *ids in self.rows("Kind", "Kernel_Name", *_SPAN, *columns):
+        for kind, name, start, end, *ids in self.rows(
+            "Kind", "Kernel_Name", *_SPAN, *columns
+        ):
             if kind in ("", "KERNEL_DISPATCH"):
                 agent, stream, queue, number = ids
                 yield name, *_numbers((start, end, agent, stream or queue, number))
@@ -121,5 +129,6 @@ class _Table:
 def _numbers(values: Iterable[str]) -> list[int | None]:
     """Return whole numbers, None for what is none: "Agent 4" and "GPU 4" are 4."""
     return [
-        int(text) if (text := value.rpartition(" ")[2]).isdecimal() else None for value in values
+        int(text) if (text := value.rpartition(" ")[2]).isdecimal() else None
+        for value in values
     ]

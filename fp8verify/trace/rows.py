@@ -57,9 +57,14 @@ def parse_range(text: str) -> RangeName:
     if _ANNOTATION.match(name) or not (tail or _NAMESPACED.match(name)):
         return RangeName(name)
     rest = text[len(name) :]
-    number, sizes = _SEQUENCE.match(rest), _SIZES.search(rest)
+    number = _SEQUENCE.match(rest)
+    sizes = _SIZES.search(rest)
     dims = sizes[1] if sizes and len(sizes[1]) < _MAX_SIZES else ""
-    parts = (b"", dims.encode("utf-8", "replace"), b"1" if number and is_backward else b"")
+    parts = (
+        b"",
+        dims.encode("utf-8", "replace"),
+        b"1" if number and is_backward else b"",
+    )
     return RangeName(name, SEPARATOR.join(parts), int(number[1]) if number else -1)
 
 
@@ -104,7 +109,8 @@ class RowCollector:
 
     def kernels(self, rows: Iterable[Row]) -> None:
         """Take rows of name, start, end, device, stream and correlation id."""
-        columns, kernels = self.columns, self.columns.kernels
+        columns = self.columns
+        kernels = self.columns.kernels
         for block in self._sound(rows, _Kernel):
             names, starts, ends, *numbers = zip(*block, strict=True)
             append_all(kernels.name, map(columns.names.__getitem__, names))
@@ -132,7 +138,8 @@ class RowCollector:
 
     def calls(self, rows: Iterable[Row]) -> None:
         """Take rows of correlation id, start, end and thread."""
-        columns, calls = self.columns, self.columns.calls
+        columns = self.columns
+        calls = self.columns.calls
         for block in self._sound(rows, _Call):
             correlations, starts, ends, threads = zip(*block, strict=True)
             append_all(calls.correlation, correlations)
@@ -145,14 +152,18 @@ class RowCollector:
 
         Those that belong to no thread (None) may mark steps.
         """
-        columns, ops = self.columns, self.columns.ops
+        columns = self.columns
+        ops = self.columns.ops
         for block in self._sound(rows, _Range):
             texts, starts, ends, threads = zip(*block, strict=True)
             names, inputs, sequences = zip(*map(parse_range, texts), strict=True)
             append_all(ops.start, starts)
             append_all(ops.end, ends)
             append_all(ops.name, map(columns.op_names.__getitem__, names))
-            append_all(ops.inputs, (-1 if raw is None else columns.inputs[raw] for raw in inputs))
+            append_all(
+                ops.inputs,
+                (-1 if raw is None else columns.inputs[raw] for raw in inputs),
+            )
             append_all(ops.sequence, sequences)
             append_all(ops.op_id, repeat(-1, len(block)))
             append_all(ops.thread, map(columns.threads.__getitem__, threads))
@@ -181,9 +192,13 @@ class RowCollector:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
         steps = mark_steps(columns)
-        trace.remarks = [_limits_of(columns, tool, steps)] if columns.kernels.name else []
+        if columns.kernels.name:
+            trace.remarks = [_limits_of(columns, tool, steps)]
+        else:
+            trace.remarks = []
         fill(trace, columns, layers=layers)
-        trace.health.events, trace.health.skipped_events = self.events, self.skipped
+        trace.health.events = self.events
+        trace.health.skipped_events = self.skipped
 
 
 def _converted(block: list[Row], kind: Any) -> list[Any]:
@@ -210,6 +225,6 @@ def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
     if not columns.steps:
         facts.append("no steps: the verdict covers the trace as a whole")
     text = f"the {tool} trace has {', and '.join(facts)}"
-    return (
-        text if steps is None else f"{text}; its steps are the ranges called “{clean(steps[:60])}”"
-    )
+    if steps is None:
+        return text
+    return f"{text}; its steps are the ranges called “{clean(steps[:60])}”"

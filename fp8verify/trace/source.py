@@ -32,7 +32,8 @@ _HEAD_SIZE = 1 << 10
 MAX_RATIO = 250
 RATIO_FREE = 64 << 20
 # Tools that pack in parallel or in blocks put 64 kB or more into a member.
-MEMBERS_FREE, LEAST_MEMBER = 1000, 256
+MEMBERS_FREE = 1000
+LEAST_MEMBER = 256
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -87,16 +88,21 @@ class Source:
     """
 
     def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:
-        self.name, self.path = name, path
+        self.name = name
+        self.path = path
         self.damage: str | None = None
-        self._file = _Counted(file, name, is_bounded=path is not None and is_remote(path))
+        self._file = _Counted(
+            file, name, is_bounded=path is not None and is_remote(path)
+        )
         self._written = 0
         first = self._file.read(READ_SIZE)
         if not first:
             raise InputError(
                 f"{name} is empty.", "Give a trace that the profiler finished writing."
             )
-        unpack = next((tool for mark, tool in _NOT_READ.items() if first.startswith(mark)), None)
+        unpack = next(
+            (tool for mark, tool in _NOT_READ.items() if first.startswith(mark)), None
+        )
         if unpack is not None:
             raise InputError(
                 f"{name} is packed in a form that is not read.",
@@ -106,7 +112,9 @@ class Source:
         self.is_packed = first.startswith((GZIP_MAGIC, ZSTD_MAGIC))
         pieces = self._unpacked(first)
         start = next(pieces, b"")
-        is_utf16 = start.startswith((BOM_UTF16_LE, BOM_UTF16_BE))  # as PowerShell redirects text
+        is_utf16 = start.startswith(
+            (BOM_UTF16_LE, BOM_UTF16_BE)
+        )  # as PowerShell redirects text
         whole = chain([start], pieces)
         self._pieces = _from_utf16(whole) if is_utf16 else whole
         self.head = b""
@@ -161,7 +169,8 @@ class Source:
     def _members(self) -> Iterator[bytes]:
         """Yield what the members of a gzip file hold, one after another."""
         inflater = inflate.decompressobj(wbits=31)
-        data, members = b"", 0
+        data = b""
+        members = 0
         while data or (data := self._file.read(READ_SIZE)):
             if inflater.eof:
                 if not data.lstrip(b"\0"):  # tar and tape padding
@@ -220,11 +229,14 @@ class _Counted:
 
     def __init__(self, file: IO[bytes], name: str, *, is_bounded: bool) -> None:
         self.total = 0
-        self._file, self._head, self._name = file, b"", name
+        self._file = file
+        self._head = b""
+        self._name = name
         self._limit = MAX_BYTES if is_bounded else math.inf
 
     def read(self, size: int) -> bytes:
-        data, self._head = self._head or self._file.read(size), b""
+        data = self._head or self._file.read(size)
+        self._head = b""
         self.total += len(data)
         if self.total > self._limit:
             raise InputError(

@@ -32,9 +32,13 @@ def mark_profiler_steps(columns: Columns) -> None:
     A script's own profiler marks steps beside those of `fp8verify run`, and threads and processes
     may write a range of their own for a step.
     """
-    columns.step_names = {i for name, i in columns.op_names.items() if name.startswith(_PREFIX)}
+    columns.step_names = {
+        i for name, i in columns.op_names.items() if name.startswith(_PREFIX)
+    }
     names = list(columns.op_names)
-    numbers = {i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))}
+    numbers = {
+        i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))
+    }
     ops = columns.ops
     ranges: list[tuple[Step, int]] = []
     for row in compress(count(), map(numbers.__contains__, ops.name)):
@@ -44,9 +48,13 @@ def mark_profiler_steps(columns: Columns) -> None:
     if len({step.number for step in steps}) < len(steps):
         # Of recordings that were joined, each is a step if something began in it.
         names_of_starts = zip(ops.start, ops.name, strict=True)
-        begun = (start for start, name in names_of_starts if name not in columns.step_names)
+        begun = (
+            start for start, name in names_of_starts if name not in columns.step_names
+        )
         busy = set(_places(steps, chain(begun, columns.calls.start)))
-        steps = _numbered_on([step for at, step in enumerate(steps) if at in busy] or steps)
+        steps = _numbered_on(
+            [step for at, step in enumerate(steps) if at in busy] or steps
+        )
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
@@ -88,7 +96,8 @@ def _covered(steps: Sequence[Step]) -> int:
 
 def _is_empty(columns: Columns, step: Step) -> bool:
     """Whether nothing began in a step."""
-    ops, calls = columns.ops, columns.calls
+    ops = columns.ops
+    calls = columns.calls
     # The last step is looked for from the end.
     inside = (
         name not in columns.step_names
@@ -100,9 +109,12 @@ def _is_empty(columns: Columns, step: Step) -> bool:
     )
 
 
-def steps_of_kernels(columns: Columns, op_rows: array[int], launch_rows: array[int]) -> array[int]:
+def steps_of_kernels(
+    columns: Columns, op_rows: array[int], launch_rows: array[int]
+) -> array[int]:
     """Return for each kernel the place of the step in which it was launched, or -1."""
-    calls, ops = columns.calls.start, columns.ops.start
+    calls = columns.calls.start
+    ops = columns.ops.start
     rows = zip(op_rows, launch_rows, strict=True)
     times = (calls[c] if c >= 0 else ops[o] if o >= 0 else _NEVER for o, c in rows)
     return _places(columns.steps, times)
@@ -113,7 +125,8 @@ _NEVER = -(1 << 63)
 
 def _places(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
     """Return for each time the place of the last step that had begun, or -1 if it was over."""
-    starts, ends = [step.start_ns for step in steps], [step.end_ns for step in steps]
+    starts = [step.start_ns for step in steps]
+    ends = [step.end_ns for step in steps]
     places = array("i")
     for time in times:
         place = bisect_right(starts, time) - 1
@@ -145,21 +158,26 @@ def mark_steps(columns: Columns) -> str | None:
         return None
     names = enumerate(columns.op_names)
     called = {number: name for number, name in names if _STEP_NAME.fullmatch(name)}
-    ops, ranges = columns.ops, defaultdict[str, list[tuple[Step, int]]](list)
+    ops = columns.ops
+    ranges = defaultdict[str, list[tuple[Step, int]]](list)
     for row in compress(count(), map(called.__contains__, ops.name)):
         if ops.inputs[row] < 0:
             name = called[ops.name[row]]
             number = _NUMBER.search(name)
             step = Step(int(number[0]) if number else -1, ops.start[row], ops.end[row])
             ranges[_DIGITS.sub("#", name)].append((step, ops.thread[row]))
-    series = [(steps, kind) for kind, alike in ranges.items() for steps in _series(alike)]
+    series = [
+        (steps, kind) for kind, alike in ranges.items() for steps in _series(alike)
+    ]
     if not series:
         return None
     steps, kind = max(series, key=lambda one: _covered(one[0]))
     if len({step.number for step in steps} - {-1}) < len(steps):
         steps = [replace(step, number=number) for number, step in enumerate(steps, 1)]
     columns.steps = steps
-    columns.step_names |= {n for n, name in called.items() if _DIGITS.sub("#", name) == kind}
+    columns.step_names |= {
+        n for n, name in called.items() if _DIGITS.sub("#", name) == kind
+    }
     return kind
 
 
@@ -203,14 +221,17 @@ def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:
     counts = Counter(compress(ops.thread, map((0).__le__, ops.inputs)))
     launching = {ops.thread[row] for row in op_rows if row >= 0}
     return all(
-        thread in launching or count < _MANY * counts.total() for thread, count in counts.items()
+        thread in launching or count < _MANY * counts.total()
+        for thread, count in counts.items()
     )
 
 
 _Counts = Counter[tuple[tuple[int, ...], int]]
 
 
-def _counted(columns: Columns, op_rows: array[int], steps: array[int]) -> tuple[_Counts, _Counts]:
+def _counted(
+    columns: Columns, op_rows: array[int], steps: array[int]
+) -> tuple[_Counts, _Counts]:
     """Count operators and their kernels by name and inputs, and by step.
 
     Kernels without an operator, as of a graph, are those of one operator a step.

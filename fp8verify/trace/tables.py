@@ -113,8 +113,11 @@ class Health(Struct):
     def add(self, other: Health) -> None:
         """Add the health of another trace of the same rank."""
         for name in self.__struct_fields__:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, mine | theirs if isinstance(mine, bool) else mine + theirs)
+            mine = getattr(self, name)
+            theirs = getattr(other, name)
+            setattr(
+                self, name, mine | theirs if isinstance(mine, bool) else mine + theirs
+            )
 
 
 class TraceHead(Struct):

@@ -19,7 +19,13 @@ from fp8verify.analysis.kinds import ANY_SIZE, EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim, LogReading, Statement, phase_at
+from fp8verify.logs.statements import (
+    HIGH_PRECISION,
+    LayerClaim,
+    LogReading,
+    Statement,
+    phase_at,
+)
 from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.terms import LEGS, Leg, Role
 from fp8verify.verdict.cells import Cell, Layer, Tally
@@ -69,13 +75,17 @@ class Promises(NamedTuple):
     def is_due(self, rank: RankEvidence) -> bool:
         """Whether low precision is promised of a rank, and of one of its steps."""
         steps = range(len(rank.trace.steps))
-        return self.any and not (steps and all(self.is_high(rank, place) for place in steps))
+        return self.any and not (
+            steps and all(self.is_high(rank, place) for place in steps)
+        )
 
     @property
     def said(self) -> list[Claim]:
         """The claims that FP8 is on: lines of a framework, then calls of an API."""
         said = [claim for claim in self.claims if claim.says == "fp8"]
-        return sorted(said, key=lambda claim: not claim.line or claim.text.startswith(API_USAGE))
+        return sorted(
+            said, key=lambda claim: not claim.line or claim.text.startswith(API_USAGE)
+        )
 
     @property
     def claim(self) -> Claim | None:
@@ -105,7 +115,9 @@ class Promises(NamedTuple):
 
     def leaves_high(self, leg: Leg) -> bool:
         """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
-        is_named = leg is Leg.WGRAD and any("gw_hp" in recipe for recipe in self.recipes)
+        is_named = leg is Leg.WGRAD and any(
+            "gw_hp" in recipe for recipe in self.recipes
+        )
         return is_named or self.formats.get(leg) == frozenset({HIGH_PRECISION})
 
 
@@ -127,7 +139,9 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     formats = _of_modules(converted or emulated) or formats_of_claims(claims)
     phases = tuple(one for one in said.held_at(first) if one.phase and counted)
     layers = said.layers_for(claims)
-    return Promises(tuple(claims), converted, emulated, formats, layers, phases, said.mention)
+    return Promises(
+        tuple(claims), converted, emulated, formats, layers, phases, said.mention
+    )
 
 
 def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
@@ -142,15 +156,25 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[Leg, frozenset[str]]:
     """Return what modules promise of each leg; nothing if some of them leave it open."""
-    closed = [leg for leg in LEGS if modules and all(m.format_of(leg.value) for m in modules)]
-    return {leg: frozenset(m.format_of(leg.value) or "" for m in modules) for leg in closed}
+    closed = [
+        leg for leg in LEGS if modules and all(m.format_of(leg.value) for m in modules)
+    ]
+    return {
+        leg: frozenset(m.format_of(leg.value) or "" for m in modules) for leg in closed
+    }
 
 
 def formats_of_claims(claims: Sequence[Claim]) -> dict[Leg, frozenset[str]]:
     """Return the formats that log lines name, for single legs or else for all; empty for none."""
-    said = [(claim.legs, claim.format) for claim in claims if claim.says == "fp8" and claim.format]
+    said = [
+        (claim.legs, claim.format)
+        for claim in claims
+        if claim.says == "fp8" and claim.format
+    ]
     return {
-        leg: frozenset(legs.get(leg.value, name) for legs, name in said) for leg in LEGS if said
+        leg: frozenset(legs.get(leg.value, name) for legs, name in said)
+        for leg in LEGS
+        if said
     }
 
 
@@ -176,7 +200,8 @@ class Stated:
 
     def __init__(self, ranks: Sequence[RankEvidence], promises: Promises) -> None:
         """Sort the modules of each rank by name and by size."""
-        self._ranks, self._promises = ranks, promises
+        self._ranks = ranks
+        self._promises = promises
         by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
         collectives = (total for rank in ranks for total in rank.trace.collectives)
         transfers = [total for total in collectives if _TRANSFER.search(total.name)]
@@ -194,12 +219,17 @@ class Stated:
         replicas = len(ranks) // stages if stages > 1 else len(ranks)
         self.spared_in_all = len(blocks) * max(1, replicas)
         # Weights of experts do not show what multiplies them.
-        low = (row for rank in ranks for row in rank.trace.trained if row.precision.is_low)
-        self._has_low_experts = any(x.kind.classification.role is Role.GROUPED_GEMM for x in low)
+        low = (
+            row for rank in ranks for row in rank.trace.trained if row.precision.is_low
+        )
+        self._has_low_experts = any(
+            x.kind.classification.role is Role.GROUPED_GEMM for x in low
+        )
 
     def __call__(self, cell: Cell, ran: Tally) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
-        rank, promises = self._ranks[cell.rank], self._promises
+        rank = self._ranks[cell.rank]
+        promises = self._promises
         if cell.step >= 0 and promises.is_high(rank, cell.step):
             return 0.0
         if any(map(promises.leaves_high, _LEGS_OF.get(cell.leg, (cell.leg,)))):
@@ -233,7 +263,9 @@ class Stated:
         modules = self.modules_of(cell.rank, cell.layer)
         # What a module that the log pins is to do is known, whatever its state was.
         open_ones = (m for m in modules if m.state in _OPEN_STATES)
-        return [] if any(self._promises.pin(m.fqn) is None for m in open_ones) else modules
+        if any(self._promises.pin(m.fqn) is None for m in open_ones):
+            return []
+        return modules
 
     def of_models(self, cell: Cell) -> bool:
         """Whether a cell is of modules of several models, some in low precision and some not."""
@@ -243,7 +275,10 @@ class Stated:
             if not below or model.isdecimal():
                 return False  # a layer of the outermost module, as of an nn.Sequential
             by_model[model].add(self.is_low(module, cell.leg))
-        return set(map(frozenset, by_model.values())) == {frozenset({False}), frozenset({True})}
+        return set(map(frozenset, by_model.values())) == {
+            frozenset({False}),
+            frozenset({True}),
+        }
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a GEMM in low precision, and the log does not pin it."""
@@ -252,18 +287,24 @@ class Stated:
             return False
         legs = _LEGS_OF.get(leg, (leg,))
         formats = {module.format_of(each.value) for each in legs}
-        return HIGH_PRECISION not in formats and not any(map(promises.leaves_high, legs))
+        return HIGH_PRECISION not in formats and not any(
+            map(promises.leaves_high, legs)
+        )
 
 
 def _with_conversions_of_any(
     by_rank: Sequence[Sequence[ModuleRecord]],
 ) -> list[Sequence[ModuleRecord]]:
     """Return the modules of ranks that have the same names as converted where any rank did."""
-    names = {frozenset(module.fqn for module in modules) for modules in by_rank if modules}
+    names = {
+        frozenset(module.fqn for module in modules) for modules in by_rank if modules
+    }
     if len(names) != 1:
         return list(by_rank)
     known = {m.fqn: m for modules in by_rank for m in modules if m.state in CONVERTED}
-    return [[known.get(module.fqn, module) for module in modules] for modules in by_rank]
+    return [
+        [known.get(module.fqn, module) for module in modules] for modules in by_rank
+    ]
 
 
 def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]]:

@@ -58,7 +58,8 @@ def finding(
     Raises:
         KeyError: the table has no such code or case, or a fact is missing.
     """
-    found, named = findings_table()[code][case], {**vars(thresholds), **facts}
+    found = findings_table()[code][case]
+    named = {**vars(thresholds), **facts}
     return Finding(
         code=code,
         severity=found.severity,
@@ -75,7 +76,11 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
     """Return what each code says, by case; the empty case is what it says by itself."""
     text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
     tables = parse_toml(text).items()
-    rows = [(Severity(kind), code, row) for kind, codes in tables for code, row in codes.items()]
+    rows = [
+        (Severity(kind), code, row)
+        for kind, codes in tables
+        for code, row in codes.items()
+    ]
     by_itself = {code: row for _, code, row in rows if "message" in row}
     table: dict[str, dict[str, Case]] = defaultdict(dict)
     for place, (severity, code, row) in enumerate(rows):
@@ -86,7 +91,8 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
             fields = {**by_itself[code], **case}
             makes = fields.get("verdict") if severity is not Severity.INFO else None
             verdict = Verdict(makes) if makes else None
-            message, hint = fields["message"], fields.get("hint", "")
+            message = fields["message"]
+            hint = fields.get("hint", "")
             table[code][name] = Case(severity, message, hint, verdict, place)
     return table
 
@@ -94,7 +100,9 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
 def place_of(found: Finding) -> tuple[int, int]:
     """Return where a finding stands in a report: most severe first, else as in the table."""
     cases = findings_table()[found.code].values()
-    place = min((case.place for case in cases if case.severity is found.severity), default=0)
+    place = min(
+        (case.place for case in cases if case.severity is found.severity), default=0
+    )
     return list(Severity).index(found.severity), place
 
 
@@ -105,8 +113,12 @@ def finding_page(code: str) -> str:
         KeyError: no finding has this code.
     """
     cases = list(findings_table()[code].values())
-    severities = " or ".join(kind for kind in Severity if any(c.severity is kind for c in cases))
-    verdicts = " or ".join(dict.fromkeys(c.verdict for c in cases if c.verdict is not None))
+    severities = " or ".join(
+        kind for kind in Severity if any(c.severity is kind for c in cases)
+    )
+    verdicts = " or ".join(
+        dict.fromkeys(c.verdict for c in cases if c.verdict is not None)
+    )
     makes = f"; can make the verdict {verdicts}" if verdicts else ""
     means, why, causes, example, evidence = _explanations()[code]
     remedies = [f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one]

@@ -91,9 +91,13 @@ def read_baseline(path: Path) -> Baseline:
             data = file.read(MAX_BYTES + 1)
         baseline = msgspec.json.decode(data[:MAX_BYTES], type=Baseline)
     except OSError as error:
-        raise InputError(f"cannot read the baseline {path}: {error.strerror}.", _MAKE_ONE) from None
+        raise InputError(
+            f"cannot read the baseline {path}: {error.strerror}.", _MAKE_ONE
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a baseline: {str(error)[:200]}.", _MAKE_ONE) from None
+        raise InputError(
+            f"{path} is not a baseline: {str(error)[:200]}.", _MAKE_ONE
+        ) from None
     schema = baseline.fp8verify_baseline
     if schema != SCHEMA:
         raise InputError(
@@ -114,7 +118,9 @@ def write_baseline(report: Report, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    text = msgspec.json.format(msgspec.json.encode(baseline_of(report)), indent=2) + b"\n"
+    text = (
+        msgspec.json.format(msgspec.json.encode(baseline_of(report)), indent=2) + b"\n"
+    )
     with writing("the baseline", path):
         path.write_bytes(text)
 
@@ -127,7 +133,8 @@ def gated(report: Report, findings: Iterable[Finding], *, gate: bool = True) -> 
         findings: of `regressions` or `other_formats`.
         gate: whether the exit code is to change.
     """
-    unmet, others = tuple(findings), report.findings
+    unmet = tuple(findings)
+    others = report.findings
     if unmet and not report.fails:
         asked = Policy(exit_zero=not gate)
         report = with_exit_code(replace(report, findings=unmet[:1]), (), asked)
@@ -154,10 +161,14 @@ def other_formats(report: Report, name: str, min_share: float) -> Iterator[Findi
     if short:
         took = listed([f"{share:.1%} on {rank.label}" for rank, share in short])
         ranks = [rank.rank for rank, _ in short if rank.rank is not None]
-        yield finding("required-format", format=name, share=min_share, took=took, ranks=ranks)
+        yield finding(
+            "required-format", format=name, share=min_share, took=took, ranks=ranks
+        )
 
 
-def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterator[Finding]:
+def regressions(
+    report: Report, baseline: Baseline, tolerance: float
+) -> Iterator[Finding]:
     """Yield what fell below the baseline, and what could not be compared with it.
 
     Args:
@@ -172,7 +183,11 @@ def regressions(report: Report, baseline: Baseline, tolerance: float) -> Iterato
         return
     for what, was in baseline.shares.items():
         share = now.shares.get(what)
-        if was is not None and share is not None and share < was - tolerance - _ROUNDING:
+        if (
+            was is not None
+            and share is not None
+            and share < was - tolerance - _ROUNDING
+        ):
             fell = f"{what} fell from {was:.1%} to {share:.1%} ({100 * (was - share):.1f} points)"
             yield finding("regression", what=fell)
     if baseline.layers and not now.layers:
@@ -243,7 +258,9 @@ def assert_gemm_precision(
         raise AssertionError(f"no {what} ran: {report.reason}")
     others = [row for row in rows if row.precision not in wanted]
     if others:
-        share = sum(row.time_us for row in others) / (sum(row.time_us for row in rows) or 1)
+        share = sum(row.time_us for row in others) / (
+            sum(row.time_us for row in rows) or 1
+        )
         head = f"{share:.1%} of {what} time ran in something other than {' or '.join(names)}:"
         longest = sorted(others, key=lambda row: -row.time_us)[:_ROWS]
         raise AssertionError("\n".join([head, *map(_line, longest)]))
@@ -264,7 +281,10 @@ def assert_no_regression(
         InputError: the file is no baseline.
     """
     __tracebackhide__ = True
-    known = read_baseline(Path(baseline)) if isinstance(baseline, (str, Path)) else baseline
+    if isinstance(baseline, (str, Path)):
+        known = read_baseline(Path(baseline))
+    else:
+        known = baseline
     fell = list(regressions(report, known, tolerance))
     if fell:
         raise AssertionError("\n".join(finding.message for finding in fell))
@@ -278,7 +298,8 @@ def _check_words(what: str, words: Iterable[str], kind: type[Precision | Leg]) -
 
 
 def _message(report: Report, min_share: float) -> Iterator[str]:
-    share, alone = report.lowest_share, len(report.ranks) == 1
+    share = report.lowest_share
+    alone = len(report.ranks) == 1
     yield f"FP8 is {report.verdict.value}: {report.reason}"
     ran = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
     yield f"share: {ran}, {min_share:.1%} required"

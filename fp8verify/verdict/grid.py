@@ -34,7 +34,9 @@ _Names: TypeAlias = "tuple[str, ...]"
 _Value: TypeAlias = "tuple[Hashable, ...]"
 
 
-def by_value(cells: Iterable[Cell], names: Sequence[str]) -> defaultdict[_Value, list[Cell]]:
+def by_value(
+    cells: Iterable[Cell], names: Sequence[str]
+) -> defaultdict[_Value, list[Cell]]:
     """Return the cells at each value of some coordinates."""
     return grouped(cells, lambda cell: tuple(VALUE_OF[name](cell) for name in names))
 
@@ -88,10 +90,14 @@ class Grid:
             if cell not in self.stated and not self._unpinned(cell):
                 self.stated[cell] = 0.0
         self._of_ranks = by_value(self.cells, ["rank"])
-        rest = {cell: ran for cell, ran in self.cells.items() if cell not in self.stated}
+        rest = {
+            cell: ran for cell, ran in self.cells.items() if cell not in self.stated
+        }
         of_layers = by_value(rest, ["layer"]).items()
         self._layers = {layer: self.total(cells) for (layer,), cells in of_layers}
-        self._listed = {c: stated.launches(c, ran) for c, ran in rest.items() if c.layer is None}
+        self._listed = {
+            c: stated.launches(c, ran) for c, ran in rest.items() if c.layer is None
+        }
         self._usual = self._find_usual(stated)
         self._alike = self._run_alike(len(ranks)) if stated.alike else frozenset()
         alike = ((cell.layer, cell.leg) in self._alike for cell in self.cells)
@@ -110,20 +116,27 @@ class Grid:
 
     def _add(self, rank: int, rows: Sequence[GemmRow]) -> None:
         by_flops = known_flops(gemm_totals(rows)) is not None
-        weights = [float(row.flops or 0) if by_flops else float(row.time_ns) for row in rows]
+        weights = [
+            float(row.flops or 0) if by_flops else float(row.time_ns) for row in rows
+        ]
         self._in_flops |= {rank} if by_flops else set()
         whole = sum(weights) or 1.0
         sums: dict[Cell, list[float]] = defaultdict(lambda: [0.0] * len(Tally()))
-        for row, layer, weight in zip(rows, _layers_of(rows, weights), weights, strict=True):
+        for row, layer, weight in zip(
+            rows, _layers_of(rows, weights), weights, strict=True
+        ):
             cell = Cell(rank, row.step, row.micro_batch, layer, row.leg)
             self.rows[cell].append(row)
             amounts = sums[cell]
-            is_low, is_unknown = row.precision.is_low, row.precision is Precision.UNKNOWN
+            is_low = row.precision.is_low
+            is_unknown = row.precision is Precision.UNKNOWN
             amounts[2 if is_unknown else int(not is_low)] += weight / whole
             amounts[3] += row.calls
             amounts[4] += row.calls * is_low
             amounts[5] += row.calls * is_unknown
-        self.cells |= _settled({cell: Tally(*amounts) for cell, amounts in sums.items()})
+        self.cells |= _settled(
+            {cell: Tally(*amounts) for cell, amounts in sums.items()}
+        )
 
     def _find_usual(self, stated: Stated) -> dict[Hashable, tuple[float, float, float]]:
         """Return by leg the usual launches of cells whose layers cannot be told: all, low and high.
@@ -132,9 +145,15 @@ class Grid:
         none in low precision are usual.
         """
         usual: dict[Hashable, tuple[float, float, float]] = {}
-        for (leg,), cells in by_value((c for c in self.cells if c.layer is None), ["leg"]).items():
+        for (leg,), cells in by_value(
+            (c for c in self.cells if c.layer is None), ["leg"]
+        ).items():
             calls, low, _ = zip(*(self.cells[cell][3:] for cell in cells), strict=True)
-            usual[leg] = mode(calls), median(low) * stated.alike, median(map(sub, calls, low))
+            usual[leg] = (
+                mode(calls),
+                median(low) * stated.alike,
+                median(map(sub, calls, low)),
+            )
         most = max((calls for calls, *_ in usual.values()), default=0)
         return {leg: counts for leg, counts in usual.items() if counts[0] > HALF * most}
 
@@ -155,10 +174,14 @@ class Grid:
             steps = by_value(cells, ["step"])
             totals = {value: self.total(steps[value]) for value in steps}
             for value, total in totals.items():
-                most = max(t.low_calls for t in totals.values() if t.calls == total.calls)
+                most = max(
+                    t.low_calls for t in totals.values() if t.calls == total.calls
+                )
                 if 0 < most <= total.low_calls:
                     ran = ((cell, self.cells[cell]) for cell in steps[value])
-                    self.stated |= {cell: tally.low_calls / tally.calls for cell, tally in ran}
+                    self.stated |= {
+                        cell: tally.low_calls / tally.calls for cell, tally in ran
+                    }
 
     def _find_pinned(self, stated: Stated) -> dict[_Value, float]:
         """Return by rank and layer how many forward launches of a cell are of pinned blocks.
@@ -170,13 +193,17 @@ class Grid:
         rest = [cell for cell in self.cells if cell not in self.stated]
         for cells in by_value(rest, ("rank", "layer", "micro-batch")).values():
             ran = [(self.cells[cell], _per_forward(cell)) for cell in cells]
-            high = max(t.calls / n for t, n in ran) - max(t.low_calls / n for t, n in ran)
+            high = max(t.calls / n for t, n in ran) - max(
+                t.low_calls / n for t, n in ran
+            )
             key = cells[0].rank, cells[0].layer
             needed[key] = max(needed[key], min(high, stated.spared[cells[0].rank]))
         pinned: dict[_Value, float] = {}
         left: dict[Layer, float] = defaultdict(lambda: stated.spared_in_all)
         last = len(stated.spared) - 1
-        for key in sorted(needed, key=lambda key: (needed[key], min(key[0], last - key[0]))):
+        for key in sorted(
+            needed, key=lambda key: (needed[key], min(key[0], last - key[0]))
+        ):
             _, layer = key
             pinned[key] = needed[key] if needed[key] <= left[layer] else 0
             left[layer] -= pinned[key]
@@ -196,7 +223,8 @@ class Grid:
         for cells in by_value(self.cells, ("rank", "layer", "leg")).values():
             counts = Counter(self.cells[cell].calls for cell in cells)
             for cell in cells:
-                ran, same = self.cells[cell], self._same(cell)
+                ran = self.cells[cell]
+                same = self._same(cell)
                 if counts[ran.calls] > HALF * len(cells):
                     most[same] = max(most[same], ran.low_calls)
         return most
@@ -205,8 +233,12 @@ class Grid:
         """Return the cells of a layer and leg that ran wholly in low precision in most cells."""
         found: set[Cell] = set()
         rest = [cell for cell in self.cells if self.stated.get(cell, 1) == 1]
-        for cells in by_value(rest, (*(() if alike else ("rank",)), "layer", "leg")).values():
-            wholly = sum(self.cells[cell].low_calls == self.cells[cell].calls for cell in cells)
+        for cells in by_value(
+            rest, (*(() if alike else ("rank",)), "layer", "leg")
+        ).values():
+            wholly = sum(
+                self.cells[cell].low_calls == self.cells[cell].calls for cell in cells
+            )
             found.update(cells if wholly > HALF * len(cells) else ())
         return found
 
@@ -218,7 +250,9 @@ class Grid:
     def _work(self, cell: Cell) -> tuple[float, float]:
         """Return all that ran in a cell, and what in low precision: FLOPs, else launches."""
         ran = self.cells[cell]
-        return (ran.total, ran.low) if cell.rank in self._in_flops else (ran.calls, ran.low_calls)
+        if cell.rank in self._in_flops:
+            return (ran.total, ran.low)
+        return (ran.calls, ran.low_calls)
 
     def _as_forward(self, cell: Cell, ran: Tally) -> float:
         """Return how many launches belong to forward GEMMs that ran in low precision.
@@ -233,9 +267,15 @@ class Grid:
         whole, forward = (self.cells.get(c, ran).calls for c in (wgrad, beside))
         if cell.layer is None and whole < forward:
             return 0
-        most, one = _per_forward(cell), self._work(cell)[0] / ran.calls or 1.0
-        high, allowed = (self._high[c.rank, c.step, c.layer, c.leg] for c in (cell, beside))
-        if self.stated.get(cell) != self.stated.get(beside) or high - most * allowed < HALF * one:
+        most = _per_forward(cell)
+        one = self._work(cell)[0] / ran.calls or 1.0
+        high, allowed = (
+            self._high[c.rank, c.step, c.layer, c.leg] for c in (cell, beside)
+        )
+        if (
+            self.stated.get(cell) != self.stated.get(beside)
+            or high - most * allowed < HALF * one
+        ):
             return 0
         (total, low), (of_forward, low_forward) = self._work(cell), self._work(beside)
         wanted = min(total - most * (of_forward - low_forward), most * low_forward)
@@ -253,12 +293,17 @@ class Grid:
         if cell.layer is not None or ran.calls == calls:
             return likely
         more = ran.calls - ran.low_calls - high
-        return max(likely, ran.calls - high) if more >= OTHER_LAYERS * low > 0 else likely
+        if more >= OTHER_LAYERS * low > 0:
+            return max(likely, ran.calls - high)
+        return likely
 
     def _judge(self, cell: Cell, ran: Tally) -> None:
-        share, unpinned = self.stated.get(cell), self._unpinned(cell)
+        share = self.stated.get(cell)
+        unpinned = self._unpinned(cell)
         if share is None:
-            share = Tally(*map(sub, self._layers[cell.layer], ran)).share  # of the other cells
+            share = Tally(
+                *map(sub, self._layers[cell.layer], ran)
+            ).share  # of the other cells
             share = share and share * unpinned / ran.calls
         if share is None or share <= 0:
             return
@@ -272,9 +317,12 @@ class Grid:
             lacks = ran.total * (wanted - ran.low_calls) / ran.calls
             (self.lacks if is_short else self.open)[cell] = lacks
             return
-        enough, lacks = HALF * share * ran.total, share * ran.total - ran.low
+        enough = HALF * share * ran.total
+        lacks = share * ran.total - ran.low
         # Without layers, cells of as many launches ran the same ones.
-        is_alike = cell.layer is not None or ran.calls == self._usual.get(cell.leg, (0,))[0]
+        is_alike = (
+            cell.layer is not None or ran.calls == self._usual.get(cell.leg, (0,))[0]
+        )
         if ran.low + ran.unknown < enough and is_alike:
             self.lacks[cell] = lacks
         elif ran.low < enough:
@@ -284,7 +332,10 @@ class Grid:
         elif cell.leg is Leg.BACKWARD:
             # Half of it is dgrad and half wgrad: one of them may be what ran in high precision.
             leg = ran.total / 2
-            if leg - ran.high - ran.unknown < HALF * share * leg and cell not in self.stated:
+            if (
+                leg - ran.high - ran.unknown < HALF * share * leg
+                and cell not in self.stated
+            ):
                 self.open[cell] = share * leg
 
     def of_rank(self, rank: int, *legs: Leg) -> list[Cell]:
@@ -304,11 +355,15 @@ class Grid:
     def explain(self, lacks: Mapping[Cell, float]) -> list[Shortfall]:
         """Return the values that explain what cells lack, those that explain the most first."""
         least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
-        rest, explained = dict(lacks), defaultdict[_Names, dict[_Value, list[Cell]]](dict)
+        rest = dict(lacks)
+        explained = defaultdict[_Names, dict[_Value, list[Cell]]](dict)
         for size in (1, 2) if lacks else ():
             candidates = self._candidates(lacks, size)
             while sum(rest.values()) > least and candidates:
-                best = max(candidates, key=lambda key: sum(rest.get(c, 0) for c in candidates[key]))
+                best = max(
+                    candidates,
+                    key=lambda key: sum(rest.get(c, 0) for c in candidates[key]),
+                )
                 cells = [cell for cell in candidates.pop(best) if cell in rest]
                 if not cells:
                     break
@@ -320,12 +375,16 @@ class Grid:
             name = self._narrowest(rest)
             for cell in rest:
                 explained[name,].setdefault((VALUE_OF[name](cell),), []).append(cell)
-        return [self._shortfall(names, cells_at) for names, cells_at in explained.items()]
+        return [
+            self._shortfall(names, cells_at) for names, cells_at in explained.items()
+        ]
 
     def _narrowest(self, cells: Iterable[Cell]) -> str:
         """Return the coordinate of which some cells have the fewest values, if it has several."""
         counts = {name: len(set(map(VALUE_OF[name], cells))) for name in COORDINATES}
-        several = (n for n in COORDINATES if len(set(map(VALUE_OF[n], self.expected))) > 1)
+        several = (
+            n for n in COORDINATES if len(set(map(VALUE_OF[n], self.expected))) > 1
+        )
         return min(several, key=counts.__getitem__, default="leg")
 
     def _candidates(
@@ -344,7 +403,9 @@ class Grid:
                     candidates[names, value] = short
         return candidates
 
-    def _shortfall(self, names: _Names, cells_at: Mapping[_Value, Sequence[Cell]]) -> Shortfall:
+    def _shortfall(
+        self, names: _Names, cells_at: Mapping[_Value, Sequence[Cell]]
+    ) -> Shortfall:
         """Return the values of the same coordinates as one."""
         cells = tuple(cell for short in cells_at.values() for cell in short)
         layers = {cell.layer for cell in cells}
@@ -396,7 +457,9 @@ def _layers_of(rows: Sequence[GemmRow], weights: Sequence[float]) -> list[Layer]
     known = list(zip(rows, weights, layers, strict=True))
     much = NEGLIGIBLE * sum(weights)
     nameless = sum(weight for _, weight, layer in known if layer is None)
-    hidden = sum(w for row, w, x in known if x is None and row.kind.classification.hidden)
+    hidden = sum(
+        w for row, w, x in known if x is None and row.kind.classification.hidden
+    )
     if nameless > much:
         kept = EXPERTS if hidden <= much else None
         layers = [None if isinstance(x, tuple) and x != kept else x for x in layers]
@@ -407,4 +470,6 @@ def _layer_of(row: GemmRow, forward: set[tuple[int, int]]) -> Layer:
     if row.layer or row.kind.classification.role is Role.GROUPED_GEMM:
         return row.layer or EXPERTS
     sizes = row.layer_sizes
-    return next((size for size in sizes if size in forward), sizes[0] if sizes else None)
+    return next(
+        (size for size in sizes if size in forward), sizes[0] if sizes else None
+    )

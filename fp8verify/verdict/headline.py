@@ -16,7 +16,14 @@ from fp8verify.terms import (
     low_precision_count,
     low_precision_name,
 )
-from fp8verify.text import MEASURES, counted, enumerated, in_sentences, join_windows, show_window
+from fp8verify.text import (
+    MEASURES,
+    counted,
+    enumerated,
+    in_sentences,
+    join_windows,
+    show_window,
+)
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
 from fp8verify.verdict.policy import Policy
 
@@ -41,13 +48,17 @@ class RankSummary:
     def __init__(self, rank: RankReport, measure: str) -> None:
         """Subtract from all GEMMs those that the verdict is not about."""
         layers = rank.layer_gemm
-        self.rank, self.measure = rank, MEASURES[measure].name
-        self.time, self.kernels = layers.time_us, layers.kernels
+        self.rank = rank
+        self.measure = MEASURES[measure].name
+        self.time = layers.time_us
+        self.kernels = layers.kernels
         self.total = sum(self.time.values())
         self.low_kernels = low_precision_count(self.kernels)
         self.share = round(layers.low_precision_share_of_time or 0.0, 6)
         self.high_us = self.total * (1 - self.share)
-        self.has_others = rank.attention_gemm.total_ns + rank.untrained_gemm.total_ns > 0
+        self.has_others = (
+            rank.attention_gemm.total_ns + rank.untrained_gemm.total_ns > 0
+        )
         is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
         self.opaque_us = 0.0 if is_little else rank.opaque_us
         self.cut_steps = sum(not step.whole for step in rank.steps)
@@ -55,10 +66,13 @@ class RankSummary:
 
     def bounds(self) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
-        low, whole = self.share * self.total, self.total + self.opaque_us
+        low = self.share * self.total
+        whole = self.total + self.opaque_us
         hidden = self.time[Precision.UNKNOWN.value] + self.opaque_us
         layers = whole - self.rank.unplaced_us
-        return low / (whole or 1), round((low + hidden) / layers, 6) if layers > 0 else 1.0
+        return low / (whole or 1), round(
+            (low + hidden) / layers, 6
+        ) if layers > 0 else 1.0
 
     def expectation(self, policy: Policy) -> ExpectedReport | None:
         """Return what was to run in low precision, if the rank is judged by it."""
@@ -70,12 +84,15 @@ class RankSummary:
     def falls_short(self, policy: Policy) -> bool:
         """Whether less ran in low precision than was expected, or required, or else than half."""
         expected = self.expectation(policy)
-        return not expected.is_met if expected is not None else self.share < policy.share
+        if expected is not None:
+            return not expected.is_met
+        return self.share < policy.share
 
     def doubts(self) -> list[str]:
         """Say what of the rank is not known."""
         unknown = self.time[Precision.UNKNOWN.value] / (self.total or 1)
-        times, unplaced = self.opaque_us / (self.total or 1), self.rank.unplaced_us
+        times = self.opaque_us / (self.total or 1)
+        unplaced = self.rank.unplaced_us
         others = "the others may be the optimizer's or attention's (the trace has no operators)"
         said = {
             f"kernels of unknown precision took {unknown:.0%} of it": unknown,
@@ -101,9 +118,12 @@ def too_few_whole(summary: RankSummary) -> str:
 
 def missed(summary: RankSummary, expected: ExpectedReport) -> str:
     """Say that less ran in low precision than was to, and nothing says where."""
-    formats, measured = low_precision_name(summary.kernels), expected.measured_share_of_flops
+    formats = low_precision_name(summary.kernels)
+    measured = expected.measured_share_of_flops
     wanted = about(expected.share_of_flops)
-    return f"{about(measured)} of GEMM FLOPs ran in {formats}, where {wanted} was expected"
+    return (
+        f"{about(measured)} of GEMM FLOPs ran in {formats}, where {wanted} was expected"
+    )
 
 
 def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> str:
@@ -122,7 +142,8 @@ def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> 
 
 def ran(summary: RankSummary, limit: str = "") -> str:
     """Say how many GEMMs of linear layers ran in low precision, and their time if not all did."""
-    total, low = sum(summary.kernels.values()), summary.low_kernels
+    total = sum(summary.kernels.values())
+    low = summary.low_kernels
     formats = low_precision_name(summary.kernels)
     of = f"{'their' if summary.has_others else 'GEMM'} {summary.measure}"
     share = f"{about(summary.share)} of {of}" if low < total else ""
@@ -136,7 +157,9 @@ def in_steps(summaries: Sequence[RankSummary]) -> str:
     Of a damaged trace only the steps that are whole count.
     """
     whole = [step for summary in summaries for step in summary.rank.steps if step.whole]
-    if not all(step.trains and low_precision_count(step.gemm.kernels) for step in whole):
+    if not all(
+        step.trains and low_precision_count(step.gemm.kernels) for step in whole
+    ):
         return ""
     steps, *others = {len(summary.rank.steps) for summary in summaries}
     cut = max(summary.cut_steps for summary in summaries)
@@ -158,36 +181,51 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     names = _legs_in_high_precision(summary) or left
     configured = "" if met is None else ", as configured"
     if names:
-        others = [x.value.upper() for x in Precision if not x.is_low and summary.kernels[x.value]]
+        others = [
+            x.value.upper()
+            for x in Precision
+            if not x.is_low and summary.kernels[x.value]
+        ]
         ran_in = enumerated(others).replace("UNKNOWN", "unknown precision")
         high = f"{enumerated(names, SHOWN_IN_REASON)} in {ran_in}"
         return f"{configured} with {high}" if configured else f"; {high}"
-    return f"{configured}{':' if configured else ';'} {rest}" if rest else configured
+    if rest:
+        return f"{configured}{':' if configured else ';'} {rest}"
+    return configured
 
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:
     """Return the legs without low precision, if they took most of the time in high precision."""
     high = [row for row in summary.rank.legs if not low_precision_count(row.kernels)]
     without = [row for row in high if row.leg in LEGS]
-    is_most = sum(sum(row.time_us.values()) for row in without) >= HALF * summary.high_us
-    may_be_low = any(row.leg in VAGUE_LEGS and row not in high for row in summary.rank.legs)
+    is_most = (
+        sum(sum(row.time_us.values()) for row in without) >= HALF * summary.high_us
+    )
+    may_be_low = any(
+        row.leg in VAGUE_LEGS and row not in high for row in summary.rank.legs
+    )
     is_part = is_most and len(without) < len(LEGS) and not may_be_low
     return [row.leg.value for row in without] if is_part else []
 
 
 def apart(summary: RankSummary) -> str:
     """Say what of the GEMM time the verdict is not about, unless it is next to nothing."""
-    rank, measure = summary.rank, summary.measure
+    rank = summary.rank
+    measure = summary.measure
     total_ns = rank.gemm.total_ns or 1
     attention = rank.attention_gemm.total_ns / total_ns
     untrained = rank.untrained_gemm.total_ns / total_ns
-    loose_us = sum(sum(row.time_us.values()) for row in rank.legs if row.leg is Leg.UNKNOWN)
+    loose_us = sum(
+        sum(row.time_us.values()) for row in rank.legs if row.leg is Leg.UNKNOWN
+    )
     outside = min(untrained, 1000 * loose_us / total_ns)
     kernels = rank.attention_gemm.kernels
     formats = enumerated([name.upper() for name, count in kernels.items() if count])
     said = ""
     if attention >= NEGLIGIBLE:
-        said = f"; attention ran as {formats} GEMMs ({about(attention)} of GEMM {measure})"
+        said = (
+            f"; attention ran as {formats} GEMMs ({about(attention)} of GEMM {measure})"
+        )
     forward = "layers that only run forward", untrained - outside
     for what, share in (forward, ("GEMMs outside of operators", outside)):
         if share >= NEGLIGIBLE:
@@ -211,7 +249,8 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
 
 
 def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
-    low, total = sum(row.low for row in rows), sum(r.low + r.high + r.unknown for r in rows)
+    low = sum(row.low for row in rows)
+    total = sum(r.low + r.high + r.unknown for r in rows)
     did = "all did" if low == total else f"{low} of {total} did"
     named = _values([row.value for row in rows])
     number = len(rows) + (proof.left_out if low == total else 0)
@@ -224,7 +263,9 @@ def _values(values: Sequence[str]) -> str:
     for name in ("step", "rank"):
         numbers = [value.removeprefix(f"{name} ") for value in values]
         if all(number.isdecimal() for number in numbers):
-            windows = join_windows((number, number) for number in sorted(map(int, numbers)))
+            windows = join_windows(
+                (number, number) for number in sorted(map(int, numbers))
+            )
             plural = "s" if len(numbers) > 1 else ""
             return f"{name}{plural} {enumerated(list(map(show_window, windows)))}"
     return enumerated(list(values))
@@ -234,7 +275,9 @@ def _values(values: Sequence[str]) -> str:
 
 
 def active_ranks(
-    summaries: Sequence[RankSummary], training: Sequence[RankSummary], share_of_all: float
+    summaries: Sequence[RankSummary],
+    training: Sequence[RankSummary],
+    share_of_all: float,
 ) -> str:
     """Say what ran in low precision on ranks that are ACTIVE.
 
@@ -245,10 +288,14 @@ def active_ranks(
     """
     if len(training) > len(summaries):
         of = f"{len(summaries)} of {counted(training, 'rank')}"
-        formats, measure = low_precision_name(summaries[0].kernels), summaries[0].measure
+        formats = low_precision_name(summaries[0].kernels)
+        measure = summaries[0].measure
         return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM {measure} of all)"
-    kernels: Counter[str] = sum((Counter(summary.kernels) for summary in summaries), Counter())
-    low, total = low_precision_count(kernels), sum(kernels.values())
+    kernels: Counter[str] = sum(
+        (Counter(summary.kernels) for summary in summaries), Counter()
+    )
+    low = low_precision_count(kernels)
+    total = sum(kernels.values())
     where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
     least = min(summaries, key=lambda summary: summary.share)
     share = f"; {least.rank.label} has least, {about(least.share)} of its GEMM {least.measure}"
@@ -260,7 +307,9 @@ def active_ranks(
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:
     """Say on which ranks no low precision ran, and how the others ran."""
-    kernels: Counter[str] = sum((Counter(summary.kernels) for summary in low), Counter())
+    kernels: Counter[str] = sum(
+        (Counter(summary.kernels) for summary in low), Counter()
+    )
     said = f"no {low_precision_name(kernels)} GEMM ran on {_values(without)}"
     count = low_precision_count(kernels)
     others = _values([summary.rank.label for summary in low])

@@ -24,7 +24,12 @@ from fp8verify.verdict.findings_table import place_of
 from fp8verify.verdict.grid import VALUE_OF, by_value
 from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.policy import EXPECTED, Policy
-from fp8verify.verdict.reasons import cause_without_fp8, logged_cause, ran_high, undecidable
+from fp8verify.verdict.reasons import (
+    cause_without_fp8,
+    logged_cause,
+    ran_high,
+    undecidable,
+)
 
 # Most severe first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
@@ -85,17 +90,26 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         for rank, reason in zip(ranks, reasons, strict=True)
     ]
     parts = Parts(ranks, promises, comparable)
-    accused = parts.accused if any(rank.ran_low for rank in ranks) else range(len(ranks))
-    assessed, decided = [], []
+    if any(rank.ran_low for rank in ranks):
+        accused = parts.accused
+    else:
+        accused = frozenset(range(len(ranks)))
+    assessed = []
+    decided = []
     for place, (rank, open_why) in enumerate(zip(ranks, reasons, strict=True)):
         is_due = place not in accused and _is_due(rank, parts, place)
         reason = open_why or (f"{ran_high(rank)}, and {_APART}" if is_due else None)
-        found = sorted([*rank_findings(rank, promises), *parts.findings(place)], key=place_of)
+        found = sorted(
+            [*rank_findings(rank, promises), *parts.findings(place)], key=place_of
+        )
         short = _decider(found, Verdict.PARTIAL)
         undecided = Opinion(Verdict.INCONCLUSIVE, reason) if reason else None
         settled = undecided or _settled(rank, found, promises)
         assessment = Assessment(
-            *(settled or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)),
+            *(
+                settled
+                or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)
+            ),
             settled=settled is not None,
             shortfall=short.message if short else None,
             rest=_rest(found, promises) if rank.ran_low else None,
@@ -104,15 +118,19 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         )
         assessed.append(assessment)
         decided.append(_decided(found, assessment, alone=place in parts.alone))
-    return Judgement(assessed, join_findings(ranks, decided, promises), prove(parts, ranks))
+    return Judgement(
+        assessed, join_findings(ranks, decided, promises), prove(parts, ranks)
+    )
 
 
 def _is_due(rank: RankEvidence, parts: Parts, place: int) -> bool:
     """Whether no log, module list, stage or other model excuses a rank that trains without FP8."""
     if rank.ran_low or _TRAINING.isdisjoint(row.leg for row in rank.trace.trained):
         return False
-    grid, cells = parts.grid, parts.grid.of_rank(place)
-    widths, others = _widths(cells), _widths(grid.cells.keys() - set(cells))
+    grid = parts.grid
+    cells = parts.grid.of_rank(place)
+    widths = _widths(cells)
+    others = _widths(grid.cells.keys() - set(cells))
     is_another = widths and others and widths.isdisjoint(others)
     is_stated = cells and not any(grid.stated.get(cell, 1) for cell in cells)
     return parts.stated.alike and not (is_another or is_stated)
@@ -122,10 +140,14 @@ def _widths(cells: Iterable[Cell]) -> set[int]:
     """Return how many inputs and outputs layers have, nothing if some of these are not known."""
     layers = {cell.layer for cell in cells}
     sizes = [layer for layer in layers if isinstance(layer, tuple)]
-    return {side for size in sizes for side in size} if len(sizes) == len(layers) else set()
+    if len(sizes) == len(layers):
+        return {side for size in sizes for side in size}
+    return set()
 
 
-def _decided(findings: Sequence[Finding], rank: Assessment, *, alone: bool) -> list[Finding]:
+def _decided(
+    findings: Sequence[Finding], rank: Assessment, *, alone: bool
+) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open.
 
     That a claim is not met says nothing new of a rank that lacks FP8 alone.
@@ -155,7 +177,9 @@ def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     return logged_cause(promises) or next(by_design, None)
 
 
-def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises) -> Opinion | None:
+def _settled(
+    rank: RankEvidence, findings: Sequence[Finding], promises: Promises
+) -> Opinion | None:
     """Judge a rank that cannot be judged, or that ran no low precision, by its findings."""
     without = () if rank.ran_low else (Verdict.EMULATED, Verdict.CONTRADICTED)
     for verdict in (Verdict.INCONCLUSIVE, *without):
@@ -166,7 +190,9 @@ def _settled(rank: RankEvidence, findings: Sequence[Finding], promises: Promises
         return None
     ran = ran_high(rank)
     if promises.fallback is not None:
-        return Opinion(Verdict.INACTIVE, f"{ran}, as the log says ({promises.fallback.place})")
+        return Opinion(
+            Verdict.INACTIVE, f"{ran}, as the log says ({promises.fallback.place})"
+        )
     cause = cause_without_fp8(rank, promises)[1] if rank.has_fp8_units else ""
     because = f": {cause}" if cause else ""
     mention = f" (line {promises.mention.line} mentions it)" if promises.mention else ""
@@ -182,8 +208,13 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
     cells = parts.grid.cells
     if not cells:
         return None
-    several = (name for name in ("rank", "step") if len({VALUE_OF[name](c) for c in cells}) > 1)
-    names = parts.shortfalls[0].coordinates if parts.shortfalls else (next(several, "leg"),)
+    several = (
+        name for name in ("rank", "step") if len({VALUE_OF[name](c) for c in cells}) > 1
+    )
+    if parts.shortfalls:
+        names = parts.shortfalls[0].coordinates
+    else:
+        names = (next(several, "leg"),)
     short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
     rows = []
     for members in by_value(parts.grid.rows, names).values():
@@ -195,7 +226,9 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
         coordinate=", ".join(names),
         rows=tuple(row for row in rows if row in shown),
         left_out=len(rows) - len(shown),
-        ranks=tuple(n for place in {c.rank for c in cells} for n in ranks[place].numbers),
+        ranks=tuple(
+            n for place in {c.rank for c in cells} for n in ranks[place].numbers
+        ),
     )
 
 
@@ -234,19 +267,26 @@ def judge(report: Report, policy: Policy) -> Report:
     return with_exit_code(judged, summaries, policy)
 
 
-def with_exit_code(report: Report, summaries: Iterable[RankSummary], policy: Policy) -> Report:
+def with_exit_code(
+    report: Report, summaries: Iterable[RankSummary], policy: Policy
+) -> Report:
     """Return a report with the exit code of its verdict and findings under a policy."""
-    verdict, grave = report.verdict, (x for x in report.findings if x.severity is Severity.ERROR)
+    verdict = report.verdict
+    grave = (x for x in report.findings if x.severity is Severity.ERROR)
     errors = list(dict.fromkeys(finding.code for finding in grave))
     share = EXPECTED if policy.expected else policy.min_share
-    short = share is not None and any(summary.falls_short(policy) for summary in summaries)
-    code, why = EXIT_CODES[verdict], f"the verdict is {verdict.value}"
+    short = share is not None and any(
+        summary.falls_short(policy) for summary in summaries
+    )
+    code = EXIT_CODES[verdict]
+    why = f"the verdict is {verdict.value}"
     if not code:
         asked = share if isinstance(share, str) else f"{share or 0:.0%}"
         reasons = {
             f"{listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}": errors,
             f"--min-share {asked} is not met": short,
-            "--strict does not accept PARTIAL": policy.strict and verdict is Verdict.PARTIAL,
+            "--strict does not accept PARTIAL": policy.strict
+            and verdict is Verdict.PARTIAL,
         }
         why = next((reason for reason, holds in reasons.items() if holds), "")
         code = int(bool(why))
@@ -261,7 +301,9 @@ def with_exit_code(report: Report, summaries: Iterable[RankSummary], policy: Pol
 # ---- one rank
 
 
-def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None) -> Opinion:
+def judge_rank(
+    summary: RankSummary, policy: Policy, proof: Proof | None = None
+) -> Opinion:
     """Judge one rank: by what settles it, else by its share and by what it falls short of.
 
     Args:
@@ -276,17 +318,23 @@ def judge_rank(summary: RankSummary, policy: Policy, proof: Proof | None = None)
     known = expected or rank.expected
     if expected is None:
         least, most = summary.bounds()
-        short, doubts = summary.share < policy.share, summary.doubts()
+        short = summary.share < policy.share
+        doubts = summary.doubts()
         is_cut = short and summary.is_cut and rank.shortfall is None
         if doubts and (least < policy.share <= most or is_cut):
             said = f"{headline.ran(summary)}, but {enumerated(doubts)}"
             return Opinion(Verdict.INCONCLUSIVE, said)
         if short and (rank.shortfall is None or proof is None):
             asked = policy.min_share
-            limit = "less than half" if asked is None else f"below --min-share {asked:.0%}"
+            if asked is None:
+                limit = "less than half"
+            else:
+                limit = f"below --min-share {asked:.0%}"
             return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
     if rank.shortfall is not None:
-        return Opinion(Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause)
+        return Opinion(
+            Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause
+        )
     if summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
     # Nothing known leads here: the part that lacks it, or the count of its layers, is a shortfall.
@@ -304,11 +352,17 @@ def judge_run(
     """Join the opinions on all ranks into the verdict on the run."""
     if len(opinions) == 1:
         return opinions[0]
-    ranks = [pair for pair in zip(summaries, opinions, strict=True) if pair[0].rank.judged]
+    ranks = [
+        pair for pair in zip(summaries, opinions, strict=True) if pair[0].rank.judged
+    ]
     low = [rank for rank, _ in ranks if rank.low_kernels]
-    without = [one.rank.label for one, opinion in ranks if opinion.verdict in WITHOUT_FP8]
+    without = [
+        one.rank.label for one, opinion in ranks if opinion.verdict in WITHOUT_FP8
+    ]
     if low and without:
-        return Opinion(Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8")
+        return Opinion(
+            Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8"
+        )
     # Ranks that cannot be judged come after what no judgment of them could change.
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         for rank, opinion in ranks:
@@ -317,10 +371,17 @@ def judge_run(
     if not low:
         rank, opinion = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
         is_one = len({opinion.reason for _, opinion in ranks}) == 1
-        where = f"on each of the {len(ranks)} ranks, " if is_one else f"{rank.rank.label}: "
+        if is_one:
+            where = f"on each of the {len(ranks)} ranks, "
+        else:
+            where = f"{rank.rank.label}: "
         return opinion._replace(reason=f"{where}{opinion.reason}")
     # Ranks without FP8 that train count, though something excuses them.
-    training = [x for x in summaries if x.rank.judged or _TRAINING & {y.leg for y in x.rank.legs}]
+    training = [
+        x
+        for x in summaries
+        if x.rank.judged or _TRAINING & {y.leg for y in x.rank.legs}
+    ]
     whole = sum(summary.total for summary in training) or 1
     share = sum(summary.share * summary.total for summary in training) / whole
     said = headline.active_ranks(low, training, share)

@@ -46,7 +46,8 @@ class Policy(_Asked):
     ) -> Policy:
         """Check the share as the command line does."""
         if min_share == EXPECTED:
-            min_share, expected = None, True
+            min_share = None
+            expected = True
         share = None if min_share is None else parse_share(min_share)
         return super().__new__(cls, share, strict, exit_zero, expected)
 
@@ -68,6 +69,9 @@ def parse_share(given: float | str) -> float:
     except ValueError:
         raise ValueError(f"{given!r} is not a share: pass 0.5 or 50%.") from None
     if not 0 <= share <= 1:
-        meant = f" Did you mean {share:g}%?" if 1 < share <= 100 and "%" not in plain else ""
+        if 1 < share <= 100 and "%" not in plain:
+            meant = f" Did you mean {share:g}%?"
+        else:
+            meant = ""
         raise ValueError(f"{given!r} is not between 0 and 1 (0% and 100%).{meant}")
     return share

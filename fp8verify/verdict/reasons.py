@@ -32,8 +32,12 @@ def undecidable(rank: RankEvidence) -> str | None:
     return _untimed(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
 
 
-_RAN_OUTSIDE = "ran outside any operator, as in CUDA graphs: they may be part of the training or"
-_NOT_LOGGED = "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
+_RAN_OUTSIDE = (
+    "ran outside any operator, as in CUDA graphs: they may be part of the training or"
+)
+_NOT_LOGGED = (
+    "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
+)
 
 
 def _unlogged(rank: RankEvidence) -> str | None:
@@ -46,7 +50,8 @@ def _unlogged(rank: RankEvidence) -> str | None:
 def _untimed(rank: RankEvidence) -> str | None:
     """Say that GEMMs have no times, where a share of their time would depend on those."""
     rows = [row for row in rank.trace.trained if not row.kind.classification.split_k]
-    total, untimed = sum(row.calls for row in rows), sum(row.untimed for row in rows)
+    total = sum(row.calls for row in rows)
+    untimed = sum(row.untimed for row in rows)
     mixed = not all(row.precision.is_low for row in rows)
     if untimed == total or (mixed and untimed > NEGLIGIBLE * total):
         return f"the trace has no valid duration for {untimed} of {total} GEMM kernels"
@@ -71,7 +76,9 @@ def _hidden(rank: RankEvidence) -> str | None:
         return f"{work} ran in kernels whose precision is unknown"
     opaque = opaque_share(rank)
     if opaque >= MANY_OPAQUE:
-        where = f"{opaque:.1%} of the time of possible GEMMs was in unrecognized kernels"
+        where = (
+            f"{opaque:.1%} of the time of possible GEMMs was in unrecognized kernels"
+        )
         return f"no recognized GEMM ran in FP8, and {where}"
     return None
 
@@ -83,7 +90,10 @@ def opaque_share(rank: RankEvidence) -> float:
 
 def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
-    no_gpu = ", torch saw no GPU" if rank.recorded.meta.environment.sees_gpu is False else ""
+    if rank.recorded.meta.environment.sees_gpu is False:
+        no_gpu = ", torch saw no GPU"
+    else:
+        no_gpu = ""
     if rank.trace.health.log_alone:
         return "log-alone", "only a log was given, and it shows no kernels"
     if rank.trace.health.truncated:
@@ -100,26 +110,35 @@ def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
 # ---- layers left out, an autocast that does not reach
 
 # The autograd functions of Transformer Engine's layers, in the forward pass.
-_TE_FUNCTIONS = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"})
+_TE_FUNCTIONS = frozenset(
+    {"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_GroupedLinear"}
+)
 
 
 def main_high(rows: Iterable[GemmRow]) -> str:
     """Name the class of high precision in which most of the time of some GEMMs went."""
     high = gemm_totals(row for row in rows if not row.precision.is_low).rows
-    names = [row.precision.upper() for row in high if row.precision != Precision.UNKNOWN.value]
+    names = [
+        row.precision.upper()
+        for row in high
+        if row.precision != Precision.UNKNOWN.value
+    ]
     return names[0] if names else "high precision"
 
 
 def ran_high(rank: RankEvidence) -> str:
     """Say in what the GEMMs of a rank without FP8 ran."""
-    main, total = rank.linear.rows[0], rank.linear.launches
+    main = rank.linear.rows[0]
+    total = rank.linear.launches
     apart = rank.trace.attention or rank.trace.untrained
     kernels = f"{total} {'linear-layer ' if apart else ''}GEMMs"
     if main.precision == Precision.UNKNOWN.value:
         return f"none of the {kernels} is known to have run in FP8"
     if main.kernels == total:
         return f"all {kernels} ran in {main.precision.upper()}"
-    return f"none of the {kernels} ran in FP8 ({main.kernels} in {main.precision.upper()})"
+    return (
+        f"none of the {kernels} ran in FP8 ({main.kernels} in {main.precision.upper()})"
+    )
 
 
 def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
@@ -132,43 +151,79 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
     total = counted(rank.linears, "linear layer")
     converted = sum(module.state in CONVERTED for module in rank.linears)
     if converted:
-        return "converted", f"{converted} of {total} were converted, and ran in high precision"
+        return (
+            "converted",
+            f"{converted} of {total} were converted, and ran in high precision",
+        )
     stored = stored_weights(rank)
     if stored is not None:
         layers = counted(stored.count, "linear layer")
-        return "storage", f"the weights of {layers} are only stored in FP8 ({stored.dtype})"
+        return (
+            "storage",
+            f"the weights of {layers} are only stored in FP8 ({stored.dtype})",
+        )
     off = sum(module.state == "fp8_module_off" for module in rank.linears)
     if off:
         ran = f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
         return "outside-autocast", ran
-    if rank.linears and all(module.state == "high_precision" for module in rank.linears):
+    if rank.linears and all(
+        module.state == "high_precision" for module in rank.linears
+    ):
         reasons = {module.reason for module in rank.linears}
-        because = f", because {reasons.pop()}" if len(reasons) == 1 and None not in reasons else ""
+        if len(reasons) == 1 and None not in reasons:
+            because = f", because {reasons.pop()}"
+        else:
+            because = ""
         return "not-converted", f"0 of {total} were converted{because}"
-    none = next((claim for claim in promises.claims if claim.converted == 0 and claim.total), None)
+    none = next(
+        (claim for claim in promises.claims if claim.converted == 0 and claim.total),
+        None,
+    )
     if none is not None:
-        return "not-converted", f"0 of {none.total} layers were converted (log {none.place})"
-    functions = ({x.removesuffix("Backward") for x in y.kind.op.around} for y in rank.trace.trained)
-    if rank.trace.trained and all(not _TE_FUNCTIONS.isdisjoint(around) for around in functions):
-        return "outside-autocast", "Transformer Engine's layers ran outside its FP8 autocast"
+        return (
+            "not-converted",
+            f"0 of {none.total} layers were converted (log {none.place})",
+        )
+    functions = (
+        {x.removesuffix("Backward") for x in y.kind.op.around}
+        for y in rank.trace.trained
+    )
+    if rank.trace.trained and all(
+        not _TE_FUNCTIONS.isdisjoint(around) for around in functions
+    ):
+        return (
+            "outside-autocast",
+            "Transformer Engine's layers ran outside its FP8 autocast",
+        )
     return "", ""
 
 
 def stored_weights(rank: RankEvidence) -> StorageRecord | None:
     """Return the weights of linear layers that the process keeps in FP8; None if there are none."""
-    found = (one for one in rank.recorded.meta.storage if one.what == "weights" and one.count)
+    found = (
+        one for one in rank.recorded.meta.storage if one.what == "weights" and one.count
+    )
     return max(found, key=lambda one: one.elements, default=None)
 
 
 def logged_cause(promises: Promises) -> str | None:
     """Say why not all GEMMs ran in FP8, as the log counts the layers or keeps some out."""
     for claim in promises.claims:
-        if claim.converted is not None and claim.total and 2 * claim.converted < claim.total:
+        if (
+            claim.converted is not None
+            and claim.total
+            and 2 * claim.converted < claim.total
+        ):
             of = f"{claim.total - claim.converted} of {claim.total} layers"
             return f"{of} were left out of the conversion (log {claim.place})"
     for pin in promises.layers:
         if pin.is_pin:
-            blocks = f"block{'' if len(pin.names) == 1 else 's'} " if pin.select == "blocks" else ""
+            if pin.select == "blocks":
+                blocks = f"block{'' if len(pin.names) == 1 else 's'} "
+            else:
+                blocks = ""
             names = f"{blocks}{listed(pin.names)}"
-            return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
+            return (
+                f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
+            )
     return None

@@ -35,8 +35,14 @@ def stale_codes(*, write: bool = False) -> list[str]:
     """Name the pages of docs/doctor and docs/findings that are stale; maybe write them."""
     pages = {**code_pages(), **finding_pages()}
     folders = {page.parent for page in pages}
-    gone = [page for folder in folders for page in folder.glob("*.md") if page not in pages]
-    old = [page for page in pages if not page.is_file() or page.read_text("utf-8") != pages[page]]
+    gone = [
+        page for folder in folders for page in folder.glob("*.md") if page not in pages
+    ]
+    old = [
+        page
+        for page in pages
+        if not page.is_file() or page.read_text("utf-8") != pages[page]
+    ]
     if write:
         for page in gone:
             page.unlink()
@@ -58,7 +64,12 @@ def main() -> int:
         ]
         print("\n".join(f"stale: {name}" for name in stale) or "nothing is stale")
         return 1 if stale else 0
-    for name in [*stale_codes(write=True), *stale_texts(write=True), *draw(), *execute_all()]:
+    for name in [
+        *stale_codes(write=True),
+        *stale_texts(write=True),
+        *draw(),
+        *execute_all(),
+    ]:
         print(f"wrote {name}")
     return 0
 

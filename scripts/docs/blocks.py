@@ -28,11 +28,14 @@ from typing import NamedTuple
 
 from scripts.docs.shell import ROOT, transcript
 
-_OUTPUT = re.compile(r"(?<=^<!-- output -->\n```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+_OUTPUT = re.compile(
+    r"(?<=^<!-- output -->\n```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL
+)
 OMITTED = "…"
 _TEST = re.compile(r"<!-- test: (tests/[\w/]+\.py::\w+) -->")
 _TABLE = re.compile(
-    r"(^<!-- table: (?P<name>[\w ,-]+) -->\n).*?(^<!-- end of table -->$)", re.MULTILINE | re.DOTALL
+    r"(^<!-- table: (?P<name>[\w ,-]+) -->\n).*?(^<!-- end of table -->$)",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -74,7 +77,9 @@ def _excerpt(old: list[str], new: list[str]) -> list[str]:
     shown = new[: first.count("\n")]
     for part in parts:
         words = part.split()[:2]
-        begin = next((at for at, line in enumerate(new) if line.split()[:2] == words), len(new))
+        begin = next(
+            (at for at, line in enumerate(new) if line.split()[:2] == words), len(new)
+        )
         shown += [OMITTED, *new[begin : begin + part.count("\n")]]
     return [*shown, OMITTED, *new[len(new) - last.count("\n") :]]
 
@@ -82,10 +87,12 @@ def _excerpt(old: list[str], new: list[str]) -> list[str]:
 def rewritten(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     """Return a page with its outputs and tables as they are now."""
     text = _OUTPUT.sub(
-        lambda found: _shortened(found.group(), transcript(commands_of(found.group()))), text
+        lambda found: _shortened(found.group(), transcript(commands_of(found.group()))),
+        text,
     )
     return _TABLE.sub(
-        lambda found: f"{found[1]}\n{tables[found['name']]().strip()}\n\n{found[3]}", text
+        lambda found: f"{found[1]}\n{tables[found['name']]().strip()}\n\n{found[3]}",
+        text,
     )
 
 

@@ -62,15 +62,24 @@ def code_pages() -> dict[Path, str]:
 
 
 def _index() -> str:
-    rows = ["| code | result | framework | what it means |", "| --- | --- | --- | --- |"]
+    rows = [
+        "| code | result | framework | what it means |",
+        "| --- | --- | --- | --- |",
+    ]
     for code, (means, _) in codes().items():
         told = [*_rules_of(code)]
-        results = dict.fromkeys([rule.status for rule in told] or [_scene(code).status.value])
+        results = dict.fromkeys(
+            [rule.status for rule in told] or [_scene(code).status.value]
+        )
         whose = ", ".join(dict.fromkeys(filter(None, map(_whose, told))))
-        rows.append(f"| [`{code}`]({code}.md) | {', '.join(results)} | {whose} | {means} |")
+        rows.append(
+            f"| [`{code}`]({code}.md) | {', '.join(results)} | {whose} | {means} |"
+        )
     return (
         "# The doctor's codes\n\nWhat each check of [`fp8verify doctor`](../doctor.md) means. "
-        "`fp8verify explain CODE` prints its page without the example.\n\n" + "\n".join(rows) + "\n"
+        "`fp8verify explain CODE` prints its page without the example.\n\n"
+        + "\n".join(rows)
+        + "\n"
     )
 
 
@@ -99,13 +108,16 @@ def _page(code: str) -> str:
         f"## Why it matters\n\n{why}",
         "## Example\n\n" + "\n\n".join(shown),
         "## Fix\n\n" + _list(fixes or ["Nothing needs a fix."]),
-        "## Evidence\n\n" + _list([_linked(one) for one in evidence] or ["What the doctor sees."]),
+        "## Evidence\n\n"
+        + _list([_linked(one) for one in evidence] or ["What the doctor sees."]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _rules_of(code: str) -> Iterator[Rule]:
-    yield from (rule for of_group in rules().values() for rule in of_group if rule.code == code)
+    yield from (
+        rule for of_group in rules().values() for rule in of_group if rule.code == code
+    )
 
 
 def _whose(rule: Rule) -> str:
@@ -127,7 +139,9 @@ def _example(rule: Rule) -> str:
     told = _told(name, faulty, rule)
     if told is None:
         return f"{head}\n\n{_fenced(plain(rule))}"
-    diff = difflib.unified_diff(faulty.splitlines(), sound.splitlines(), n=0, lineterm="")
+    diff = difflib.unified_diff(
+        faulty.splitlines(), sound.splitlines(), n=0, lineterm=""
+    )
     lines = [line for line in diff if not line.startswith(("---", "+++", "@@"))]
     change = _fenced("\n".join(lines), "diff")
     return f"{head}\n\n{told}\n\n{rule.remedy}\n\n{change}"
@@ -145,9 +159,13 @@ def _told(name: str, text: str, rule: Rule) -> str | None:
 
 
 def _checks(
-    *configs: str, gpus: tuple[Gpu, ...] = (_H100,), versions: Mapping[str, str] = _VERSIONS
+    *configs: str,
+    gpus: tuple[Gpu, ...] = (_H100,),
+    versions: Mapping[str, str] = _VERSIONS,
 ) -> Iterator[Check]:
-    python = RunPython("/venv/bin/python", "on the PATH", named=False, versions=versions)
+    python = RunPython(
+        "/venv/bin/python", "on the PATH", named=False, versions=versions
+    )
     yield from judge(
         read_launch(configs, [], {})._replace(
             gpus=gpus,
@@ -174,7 +192,9 @@ def _message(row: Failure) -> str:
 def _messages() -> dict[Failure, str]:
     """Return the first message of each known cause, of those that were seen."""
     found: dict[Failure, str] = {}
-    with (ROOT / "tests/unit/failure_messages.csv").open(encoding="utf-8", newline="") as table:
+    with (ROOT / "tests/unit/failure_messages.csv").open(
+        encoding="utf-8", newline=""
+    ) as table:
         for row in csv.DictReader(table):
             message = row["message"].split(" ⏎ ")[-1]
             found.setdefault(causes([message], alone=True)[0].failure, message)
@@ -237,7 +257,9 @@ def _scenes() -> dict[str, Check]:
 def _without(check: Check, folder: str) -> Check:
     fields = {name: getattr(check, name) for name in check.__struct_fields__}
     file = check.file.replace(folder, "") if check.file else None
-    return Check(**{**fields, "file": file, "message": check.message.replace(folder, "")})
+    return Check(
+        **{**fields, "file": file, "message": check.message.replace(folder, "")}
+    )
 
 
 def _module(place: int, state: str, outputs: int = 4096) -> ModuleRecord:

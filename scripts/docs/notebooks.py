@@ -18,7 +18,9 @@ def executed(path: Path) -> Any:
 
     notebook: Any = nbformat.read(path, as_version=4)
     where = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where)
+    client = NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources=where
+    )
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
     return notebook
 
@@ -26,7 +28,9 @@ def executed(path: Path) -> Any:
 def shown(notebook: Any) -> list[str]:
     """Return the plain text of each cell's outputs."""
     return [
-        "".join(map(_text, cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"
+        "".join(map(_text, cell.outputs))
+        for cell in notebook.cells
+        if cell.cell_type == "code"
     ]
 
 
@@ -59,6 +63,8 @@ def execute_all() -> list[str]:
             for output in cell.get("outputs", ()):
                 if "data" in output:
                     output.data = {"text/plain": output.data.get("text/plain", "")}
-        notebook.metadata = {"kernelspec": {"display_name": "Python 3", "name": "python3"}}
+        notebook.metadata = {
+            "kernelspec": {"display_name": "Python 3", "name": "python3"}
+        }
         nbformat.write(notebook, ROOT / name)
     return stale

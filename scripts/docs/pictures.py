@@ -36,7 +36,9 @@ class Terminal(NamedTuple):
 TERMINALS: Mapping[str, Terminal] = {
     "torchtitan.svg": Terminal("fp8verify inspect traces/bf16_torchtitan_auto_filter"),
     "active.svg": Terminal("fp8verify inspect traces/fp8_compiled"),
-    "compare.svg": Terminal("fp8verify compare traces/bf16_width4096 traces/fp8_width4096"),
+    "compare.svg": Terminal(
+        "fp8verify compare traces/bf16_width4096 traces/fp8_width4096"
+    ),
     "doctor.svg": Terminal(
         "fp8verify doctor --config /tmp/llama3_8b.toml | head -n 3",
         before="sed '/converters/d' examples/torchtitan/llama3_8b.toml > /tmp/llama3_8b.toml",
@@ -84,10 +86,16 @@ def terminal(shown: Terminal) -> str:
     printed.__wrapped__(shown.before)  # anew, whatever it printed before
     command = shown.command
     console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
+        record=True,
+        width=COLUMNS,
+        file=io.StringIO(),
+        force_terminal=True,
+        highlight=False,
     )
     console.print(Text.from_ansi(f"$ {command}\n\n{colored(command).rstrip()}"))
-    return console.export_svg(title="fp8verify", unique_id="fp8verify", code_format=_FORMAT)
+    return console.export_svg(
+        title="fp8verify", unique_id="fp8verify", code_format=_FORMAT
+    )
 
 
 def words_of(svg: str) -> str:
@@ -102,7 +110,8 @@ def stale_terminals() -> list[str]:
         name
         for name, shown in TERMINALS.items()
         if not (PICTURES / name).exists()
-        or words_of((PICTURES / name).read_text(encoding="utf-8")) != words_of(terminal(shown))
+        or words_of((PICTURES / name).read_text(encoding="utf-8"))
+        != words_of(terminal(shown))
     ]
 
 
@@ -147,7 +156,9 @@ def _draw_pages(names: list[str]) -> list[str]:
 
 def _made_of(capture: str) -> str:
     """Condense what a page is made of: the report, but for our version, and the template."""
-    report = json.loads(printed(f"fp8verify inspect {capture} --exit-zero --format json")[0])
+    report = json.loads(
+        printed(f"fp8verify inspect {capture} --exit-zero --format json")[0]
+    )
     report.pop("fp8verify_version")
     digest = hashlib.sha256(json.dumps(report, sort_keys=True).encode())
     for path in sorted((ROOT / "fp8verify" / "report" / "page").glob("*.*")):

@@ -39,7 +39,9 @@ def verdicts() -> str:
     lines = ["| verdict | means | exit code |", "|---|---|---|"]
     for verdict in Verdict:
         code = f"{EXIT_CODES[verdict]}{_RAISED.get(verdict, '')}"
-        lines.append(f"| {verdict.value} | {glossary()['verdicts'][verdict.value]} | {code} |")
+        lines.append(
+            f"| {verdict.value} | {glossary()['verdicts'][verdict.value]} | {code} |"
+        )
     return "\n".join(lines)
 
 
@@ -78,7 +80,9 @@ _OF_DEVELOPERS = {"docs", "test", "dev", "all"}
 
 def extras() -> str:
     """Make the table of extras: what each is for, and the packages that it adds."""
-    project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = parse_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     lines = ["| extra | for | packages |", "|---|---|---|"]
     for extra, needed in project["optional-dependencies"].items():
         if extra in _OF_DEVELOPERS:
@@ -99,12 +103,17 @@ def finding_pages() -> dict[Path, str]:
     for code, cases in findings_table().items():
         kinds = {case.severity for case in cases.values()}
         gravest = min(map(severities.index, kinds))
-        verdicts = ", ".join(dict.fromkeys(c.verdict for c in cases.values() if c.verdict)) or "-"
+        verdicts = (
+            ", ".join(dict.fromkeys(c.verdict for c in cases.values() if c.verdict))
+            or "-"
+        )
         shown = ", ".join(kind for kind in severities if kind in kinds)
         page = finding_page(code)
         means = " ".join(page.split("\n\n")[2].split())
         first = re.split(r"(?<=[.])\s", means)[0]
-        rows.append((gravest, f"| [`{code}`]({code}.md) | {shown} | {verdicts} | {first} |"))
+        rows.append(
+            (gravest, f"| [`{code}`]({code}.md) | {shown} | {verdicts} | {first} |")
+        )
         pages[FINDINGS / f"{code}.md"] = f"# `{code}`\n\n{page}\n"
     table = "\n".join(row for _, row in sorted(rows, key=itemgetter(0)))
     head = "| code | severity | verdict | what it means |\n|---|---|---|---|"
@@ -134,7 +143,9 @@ def commands() -> str:
 
 def python() -> str:
     """Give signature and docstring of every public name."""
-    return "\n\n".join(_public(name) for name in fp8verify.__all__ if not name.startswith("_"))
+    return "\n\n".join(
+        _public(name) for name in fp8verify.__all__ if not name.startswith("_")
+    )
 
 
 def _public(name: str) -> str:
@@ -150,7 +161,9 @@ def _with_types(value: object, documented: str) -> str:
     types: dict[str, object] = {}
     for base in reversed(getattr(value, "__mro__", ())):
         types |= python_inspect.get_annotations(base)
-        above = python_inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[2]
+        above = python_inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")[
+            2
+        ]
         if head and base is not value and base.__module__.startswith("fp8verify."):
             attributes = f"{above.rstrip()}\n{attributes}" if above else attributes
 
@@ -163,7 +176,9 @@ def _with_types(value: object, documented: str) -> str:
 
 
 def _signature(name: str, value: object) -> str:
-    if isinstance(value, type) and not name.islower():  # `watch` and `window` are called
+    if (
+        isinstance(value, type) and not name.islower()
+    ):  # `watch` and `window` are called
         return f"class fp8verify.{name}"
     if not callable(value):
         return f"fp8verify.{name}"
@@ -235,9 +250,13 @@ def corpus() -> str:
 
 def trace_speed() -> str:
     """Say in a sentence what benchmarks/results/trace_speed.md measured of the largest trace."""
-    page = (ROOT / "benchmarks" / "results" / "trace_speed.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "results" / "trace_speed.md").read_text(
+        encoding="utf-8"
+    )
     (large,) = re.findall(r"^\| \d{4,} MB of JSON .*\n(?:\|.*\n)+", page, re.MULTILINE)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in large.splitlines()]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in large.splitlines()
+    ]
     costs = {row[0]: row[1:] for row in rows}
     cpu, _, memory, *_ = costs["`fp8verify inspect`, one process"]
     times = {name: f"{float(costs[name][3]):.0f}" for name in _READERS}
@@ -262,10 +281,16 @@ def doctor_measured() -> str:
     """Compare what the doctor measured with what training runs took."""
     path = ROOT / "benchmarks" / "results" / "doctor_measure.json"
     if not path.exists():
-        return "Not measured yet: `benchmarks/doctor_measure.sh` on a GPU makes the table."
+        return (
+            "Not measured yet: `benchmarks/doctor_measure.sh` on a GPU makes the table."
+        )
     found = json.loads(path.read_text(encoding="utf-8"))
     heads = list(found["rows"][0])
-    lines = [heads, ["---"] * len(heads), *([row[head] for head in heads] for row in found["rows"])]
+    lines = [
+        heads,
+        ["---"] * len(heads),
+        *([row[head] for head in heads] for row in found["rows"]),
+    ]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{found['where']}, {found['date']}:\n\n{table}"
 
@@ -277,14 +302,22 @@ def ran() -> str:
         place = page.relative_to(ROOT).as_posix()
         for block in console_blocks(page.read_text(encoding="utf-8")):
             if found := re.fullmatch(r"<!-- ran (\S+): (.+) -->", block.after):
-                command = block.commands[0].partition(" #")[0].rstrip().replace("|", "\\|")
-                lines.append(f"| [{place}](../{place}) | `{command}` | {found[1]} | {found[2]} |")
+                command = (
+                    block.commands[0].partition(" #")[0].rstrip().replace("|", "\\|")
+                )
+                lines.append(
+                    f"| [{place}](../{place}) | `{command}` | {found[1]} | {found[2]} |"
+                )
     return "\n".join(lines)
 
 
 def patches() -> str:
     """Every intrusion of the agent into the training's process."""
-    lines = (ROOT / "fp8verify" / "agent" / "patches.md").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (ROOT / "fp8verify" / "agent" / "patches.md")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     return "\n".join(line for line in lines if line.startswith("|"))
 
 

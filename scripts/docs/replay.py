@@ -16,7 +16,9 @@ WINDOWS = ("fp8_compiled", "fp8_compiled", "bf16_filter_rejects_all", "fp8_compi
 def close(live: Path, first: int, capture: str) -> None:
     """Leave a window of two steps."""
     folder = live / f"step-{first:09d}"
-    shutil.copytree(TRACES / capture, folder, ignore=shutil.ignore_patterns("expected*"))
+    shutil.copytree(
+        TRACES / capture, folder, ignore=shutil.ignore_patterns("expected*")
+    )
     meta = folder / "rank0.meta.json"
     record = json.loads(meta.read_text(encoding="utf-8"))
     record["window"][0].update(first=first, last=first + 1)

@@ -61,7 +61,9 @@ def printed(command: str) -> tuple[str, int]:
         cwd=ROOT,
         env=environment(),
     )
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()), done.returncode
+    return "\n".join(
+        line.rstrip() for line in done.stdout.splitlines()
+    ), done.returncode
 
 
 def transcript(commands: list[str]) -> str:
@@ -69,7 +71,9 @@ def transcript(commands: list[str]) -> str:
     lines: list[str] = []
     code = 0
     for command in commands:
-        output, code = printed(command if "$?" not in command else f"(exit {code}); {command}")
+        output, code = printed(
+            command if "$?" not in command else f"(exit {code}); {command}"
+        )
         lines += [f"$ {command}", *output.splitlines()]
     return "\n".join(lines) + "\n"
 
@@ -84,7 +88,10 @@ def colored(command: str) -> str:
         stdout=its,
         stderr=its,
         cwd=ROOT,
-        env={**environment(), "FORCE_COLOR": "1"},  # also where the command ends in a pipe
+        env={
+            **environment(),
+            "FORCE_COLOR": "1",
+        },  # also where the command ends in a pipe
     )
     os.close(its)
     text = b"".join(iter(functools.partial(_read, ours), b""))

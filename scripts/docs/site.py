@@ -52,17 +52,23 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the mounted pages, the files that pages link to, and the reports to click on."""
     for source, target in MOUNTED.items():
         page = File.generated(config, target, abs_src_path=str(ROOT / source))
-        page.edit_uri = f"../{source}"  # the address of the pages to edit ends with docs/
+        page.edit_uri = (
+            f"../{source}"  # the address of the pages to edit ends with docs/
+        )
         files.append(page)
     for page in [file for file in files if file.is_documentation_page()]:
         text = page.content_string
         for linked in _linked(text, _home(page.src_uri)):
             target = _target(linked)
             if target is not None and files.get_file_from_path(target) is None:
-                files.append(File.generated(config, target, abs_src_path=str(ROOT / linked)))
+                files.append(
+                    File.generated(config, target, abs_src_path=str(ROOT / linked))
+                )
         for found in _LIVE.finditer(text):
             capture = found["capture"]
-            files.append(File.generated(config, _live(capture), content=_report(capture)))
+            files.append(
+                File.generated(config, _live(capture), content=_report(capture))
+            )
     return files
 
 
@@ -97,7 +103,9 @@ def _linked(text: str, home: str) -> Iterator[str]:
 
 def _home(uri: str) -> str:
     """Return where in the repository a page of the site lies."""
-    source = next((source for source, target in MOUNTED.items() if target == uri), f"docs/{uri}")
+    source = next(
+        (source for source, target in MOUNTED.items() if target == uri), f"docs/{uri}"
+    )
     return posixpath.dirname(source)
 
 
@@ -115,7 +123,11 @@ def _target(source: str) -> str | None:
         return source.removeprefix("docs/")
     if not (ROOT / source).is_file():
         return None
-    return f"repository/{source}.txt" if source.endswith((".md", ".py")) else f"repository/{source}"
+    return (
+        f"repository/{source}.txt"
+        if source.endswith((".md", ".py"))
+        else f"repository/{source}"
+    )
 
 
 def _live(capture: str) -> str:
@@ -128,7 +140,9 @@ def _report(capture: str) -> str:
         shown = Path(folder, "report.html")
         command = ["inspect", str(ROOT / capture), "--exit-zero", "--format", "html"]
         subprocess.run(
-            [sys.executable, "-m", "fp8verify", *command, "-o", str(shown)], check=True, cwd=ROOT
+            [sys.executable, "-m", "fp8verify", *command, "-o", str(shown)],
+            check=True,
+            cwd=ROOT,
         )
         return shown.read_text(encoding="utf-8")
 

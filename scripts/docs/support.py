@@ -97,7 +97,8 @@ HAS_NOT = {
 }
 # The frameworks whose captures are named by trials alone: their layers are in many captures.
 _CAPTURED = {
-    name: name for name in ("torchtitan", "KempnerForge", "nanochat", "Megatron-LM", "torchtune")
+    name: name
+    for name in ("torchtitan", "KempnerForge", "nanochat", "Megatron-LM", "torchtune")
 }
 HAVE_CALLBACKS = ("HF Trainer", "Lightning", "axolotl, LLaMA-Factory, TRL")
 _ATTACHED = "tests/integration/test_run_attached.py::"
@@ -108,9 +109,7 @@ _DOCTOR = "tests/unit/test_doctor_traps.py::"
 _TRAPS = f"{_DOCTOR}test_a_sound_configuration_gives_no_warning"
 _CLAIMS = "tests/unit/test_claims.py"
 _CALLBACKS = "tests/integration/test_callbacks.py::"
-_WINDOWS = (
-    f"{_CALLBACKS}test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_logs"
-)
+_WINDOWS = f"{_CALLBACKS}test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_logs"
 _TRAINERS = "tests/integration/test_examples.py::test_the_trainers_of_the_examples_are_attached_to"
 _OWN = "tests/integration/test_script_profilers.py::"
 _COUNTERS = "tests/unit/test_agent_framework_counters.py::"
@@ -256,7 +255,9 @@ def matrix(features: tuple[str, ...]) -> str:
         if name not in seen:
             continue
         cells = [f"[{name}]({page})" if page else name]
-        lines.append(f"| {' | '.join([*cells, *(_cell(name, one) for one in features)])} |")
+        lines.append(
+            f"| {' | '.join([*cells, *(_cell(name, one) for one in features)])} |"
+        )
     return "\n".join(lines)
 
 
@@ -264,10 +265,14 @@ def _cell(framework: str, feature: str) -> str:
     """Return ✓ for a GPU, CPU for the tests alone, with all places as a tooltip."""
     if not _can_be_tried(framework, feature):
         return "-"
-    tried = [one for one in TRIALS if (one.framework, one.feature) == (framework, feature)]
+    tried = [
+        one for one in TRIALS if (one.framework, one.feature) == (framework, feature)
+    ]
     if not tried:
         return "not tried"
-    places = "; ".join(dict.fromkeys(f"{one.where} {one.date}".strip() for one in tried))
+    places = "; ".join(
+        dict.fromkeys(f"{one.where} {one.date}".strip() for one in tried)
+    )
     return f'<abbr title="{places}">{"✓" if any(one.date for one in tried) else CPU}</abbr>'
 
 
@@ -283,20 +288,27 @@ def tried(framework: str) -> str:
     on_gpu = {one.feature for one in of_framework if one.date}
     done = {one.feature for one in of_framework}
     index = json.loads((ROOT / "traces" / "index.json").read_text(encoding="utf-8"))
-    names = {one.removeprefix("traces/") for trial in of_framework for one in trial.evidence}
+    names = {
+        one.removeprefix("traces/") for trial in of_framework for one in trial.evidence
+    }
     captures = [
         f"`traces/{row['name']}`"
         for row in index["captures"]
-        if row["name"] in names or _CAPTURED.get(framework) in row["framework"].split(", ")
+        if row["name"] in names
+        or _CAPTURED.get(framework) in row["framework"].split(", ")
     ]
     lines = {
         "Tried on an H200": _named(on_gpu),
         "On a CPU, in every run of the tests": _named(done - on_gpu),
-        "Not tried": _named({one for one in FEATURES if _can_be_tried(framework, one)} - done),
+        "Not tried": _named(
+            {one for one in FEATURES if _can_be_tried(framework, one)} - done
+        ),
         "Captures": ", ".join(captures),
     }
     shown = [f"- **{what}**: {text}" for what, text in lines.items() if text]
-    return "\n".join([*shown, "- [Dates, versions, evidence](../../benchmarks/results/trials.md)"])
+    return "\n".join(
+        [*shown, "- [Dates, versions, evidence](../../benchmarks/results/trials.md)"]
+    )
 
 
 def _named(features: set[str]) -> str:
@@ -306,7 +318,10 @@ def _named(features: set[str]) -> str:
 
 def trials() -> str:
     """Return every trial with what shows it; features with the same evidence share a row."""
-    lines = ["| framework | features | where | with | shown by |", "|---|---|---|---|---|"]
+    lines = [
+        "| framework | features | where | with | shown by |",
+        "|---|---|---|---|---|",
+    ]
     versions = pinned()
     features: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for one in sorted(TRIALS, key=lambda one: [*FRAMEWORKS].index(one.framework)):
@@ -334,10 +349,18 @@ def known() -> str:
     ]
     for one in frameworks():
         rows = len(one.claims) + len(one.denials) + len(one.limits) + len(one.layers)
-        counters = dict.fromkeys(f"`{row.cls.split('.')[-1]}.{row.path}`" for row in one.counters)
+        counters = dict.fromkeys(
+            f"`{row.cls.split('.')[-1]}.{row.path}`" for row in one.counters
+        )
         classes = (f"`{cls.split('.')[-1]}`" for cls in one.modules)
         loss = "yes" if one.loss else "-"
-        cells = one.name, rows or "-", loss, ", ".join(counters) or "-", ", ".join(classes) or "-"
+        cells = (
+            one.name,
+            rows or "-",
+            loss,
+            ", ".join(counters) or "-",
+            ", ".join(classes) or "-",
+        )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

@@ -44,12 +44,18 @@ class Capture:
     @property
     def low(self) -> list[Event]:
         """The FP8 GEMMs of a capture in FP8."""
-        return [kernel for kernel in self.of("kernel") if kernel["name"].startswith(FP8_NAMES)]
+        return [
+            kernel
+            for kernel in self.of("kernel")
+            if kernel["name"].startswith(FP8_NAMES)
+        ]
 
     @property
     def gemms(self) -> list[Event]:
         """Its GEMMs, all of which cuBLAS ran."""
-        return [kernel for kernel in self.of("kernel") if kernel["name"].startswith("nvjet")]
+        return [
+            kernel for kernel in self.of("kernel") if kernel["name"].startswith("nvjet")
+        ]
 
     @property
     def steps(self) -> list[Event]:
@@ -62,16 +68,22 @@ class Capture:
         launches = {event["args"]["correlation"]: event for event in self.of(*LAUNCHES)}
         start = launches[kernel["args"]["correlation"]]["ts"]
         bounds = ((step["ts"], step["ts"] + step["dur"]) for step in self.steps)
-        return next((i for i, (begin, end) in enumerate(bounds) if begin <= start <= end), -1)
+        return next(
+            (i for i, (begin, end) in enumerate(bounds) if begin <= start <= end), -1
+        )
 
     def operators(self, kernels: Iterable[Event]) -> list[Event]:
         """Return the operators that launched some kernels."""
         wanted = {kernel["args"]["External id"] for kernel in kernels}
-        return [op for op in self.of("cpu_op") if op["args"].get("External id") in wanted]
+        return [
+            op for op in self.of("cpu_op") if op["args"].get("External id") in wanted
+        ]
 
     def drop(self, unwanted: Callable[[Event], bool]) -> Capture:
         """Leave events out."""
-        self.document["traceEvents"] = [event for event in self.events if not unwanted(event)]
+        self.document["traceEvents"] = [
+            event for event in self.events if not unwanted(event)
+        ]
         return self
 
     def add(self, events: Iterable[Event]) -> Capture:
@@ -98,11 +110,15 @@ class Capture:
 
     def in_bf16(self, kernels: list[Event]) -> Capture:
         """Let GEMMs have run in BF16."""
-        return self.launched_by(kernels, "aten::mm", BF16, BF16).rename(kernels, BF16_KERNEL)
+        return self.launched_by(kernels, "aten::mm", BF16, BF16).rename(
+            kernels, BF16_KERNEL
+        )
 
     def in_fp8(self, kernels: list[Event]) -> Capture:
         """Let GEMMs have run in FP8."""
-        return self.launched_by(kernels, "aten::_scaled_mm", FP8, FP8).rename(kernels, FP8_KERNEL)
+        return self.launched_by(kernels, "aten::_scaled_mm", FP8, FP8).rename(
+            kernels, FP8_KERNEL
+        )
 
     def without_shapes(self) -> Capture:
         """Record no operator's inputs."""
@@ -124,13 +140,19 @@ class Capture:
 
     def as_rank(self, rank: int, world: int) -> Capture:
         """Give it a rank."""
-        self.document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world}
+        self.document["distributedInfo"] = {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": world,
+        }
         return self
 
     def then(self, other: Capture) -> Capture:
         """Join another recording behind this one, as a merged file holds both."""
         timed = [
-            e for e in other.events if e.get("ph") == "X" and e.get("cat") not in (None, "Trace")
+            e
+            for e in other.events
+            if e.get("ph") == "X" and e.get("cat") not in (None, "Trace")
         ]
         end = max((e["ts"] + e["dur"] for e in self.of(*LAUNCHES, "kernel")), default=0)
         shift = end + 1e6 - min(event["ts"] for event in timed)

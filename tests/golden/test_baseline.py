@@ -49,21 +49,30 @@ def test_a_run_never_falls_below_itself(name: str) -> None:
 
 
 def test_what_fell_is_shown_as_a_difference() -> None:
-    found = _messages(report_of("fp8_rowwise_gw_hp"), baseline_of(report_of("fp8_compiled")))
+    found = _messages(
+        report_of("fp8_rowwise_gw_hp"), baseline_of(report_of("fp8_compiled"))
+    )
     overall, wgrad = found
     assert re.fullmatch(
         r"below the baseline: the FP8 share of GEMM time fell from 100.0% to 5\d.\d% "
         r"\(4\d.\d points\)",
         overall,
     )
-    assert wgrad.endswith("the FP8 share of wgrad fell from 100.0% to 0.0% (100.0 points)")
+    assert wgrad.endswith(
+        "the FP8 share of wgrad fell from 100.0% to 0.0% (100.0 points)"
+    )
 
 
-@pytest.mark.parametrize(("fell", "counts"), [(0.01, False), (0.02, False), (0.021, True)])
+@pytest.mark.parametrize(
+    ("fell", "counts"), [(0.01, False), (0.02, False), (0.021, True)]
+)
 def test_the_tolerance_is_in_points_of_the_share(fell: float, counts: bool) -> None:
     report = report_of("fp8_rowwise_gw_hp")
     now = report.gemm.fp8_share_of_time or 0.0
-    assert bool(_messages(report, Baseline(fp8verify_baseline=1, fp8_share=now + fell))) is counts
+    assert (
+        bool(_messages(report, Baseline(fp8verify_baseline=1, fp8_share=now + fell)))
+        is counts
+    )
 
 
 def test_one_rank_of_many_that_loses_fp8_falls_below_whatever_the_mean_says() -> None:
@@ -78,9 +87,13 @@ def test_one_rank_of_many_that_loses_fp8_falls_below_whatever_the_mean_says() ->
 def test_a_layer_that_left_fp8_is_named() -> None:
     before = report_of("fp8_compiled")
     states = {"head": "high_precision", "layers.0.attn.q_proj": "fp8"}
-    baseline = replace(baseline_of(before), layers={"head": "fp8", "layers.0.attn.q_proj": "fp8"})
+    baseline = replace(
+        baseline_of(before), layers={"head": "fp8", "layers.0.attn.q_proj": "fp8"}
+    )
     found = _messages(_with_layers(before, states), baseline)
-    assert found == ["below the baseline: 2 layers were in FP8, now 1 are; no longer: head"]
+    assert found == [
+        "below the baseline: 2 layers were in FP8, now 1 are; no longer: head"
+    ]
 
 
 def test_a_module_that_is_called_module_keeps_its_name_in_every_place() -> None:
@@ -89,7 +102,9 @@ def test_a_module_that_is_called_module_keeps_its_name_in_every_place() -> None:
     assert baseline_of(report).layers == states
     assert report.layer_states == states
     *_, complaint = unmet(report, Demands(layers=("encoder.module.*",)), 0.5, None)
-    assert complaint.endswith("1 of 2 layers are not in FP8: encoder.module.1.up (high_precision)")
+    assert complaint.endswith(
+        "1 of 2 layers are not in FP8: encoder.module.1.up (high_precision)"
+    )
 
 
 def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
@@ -104,7 +119,9 @@ def test_layers_that_vanish_count_as_fallen_unless_as_many_are_in_fp8() -> None:
 def test_a_capture_that_cannot_be_compared_fails() -> None:
     report = inspect(ROOT / "fp8_compiled" / "rank0.json.gz")
     found = list(regressions(report, baseline_of(report_of("fp8_compiled")), 0.02))
-    assert [(f.code, f.severity) for f in found] == [("baseline-not-comparable", Severity.ERROR)]
+    assert [(f.code, f.severity) for f in found] == [
+        ("baseline-not-comparable", Severity.ERROR)
+    ]
     held = gated(report, found)
     assert (held.exit_code, held.fails) == (1, True)
 
@@ -126,7 +143,9 @@ def test_assert_gemm_precision_names_what_ran_otherwise() -> None:
     assert_gemm_precision(report, "fp8", leg="fprop")
     assert_gemm_precision(report, ["fp8", "bf16"])
     assert_gemm_precision(report, "bf16", leg="wgrad", op="aten::mm")
-    with pytest.raises(AssertionError, match=r"100.0% of wgrad GEMM time .* than fp8:\n.*nvjet"):
+    with pytest.raises(
+        AssertionError, match=r"100.0% of wgrad GEMM time .* than fp8:\n.*nvjet"
+    ):
         assert_gemm_precision(report, leg="wgrad")
     with pytest.raises(AssertionError, match=r"no GEMM of aten::_grouped_mm ran"):
         assert_gemm_precision(report, op="aten::_grouped_mm")
@@ -139,12 +158,20 @@ def test_assert_gemm_precision_names_what_ran_otherwise() -> None:
 
 def test_a_state_is_saved_and_later_runs_are_held_to_it(tmp_path: Path) -> None:
     baseline = tmp_path / "fp8.json"
-    assert fp8verify("inspect", ROOT / "fp8_compiled", "--save-baseline", baseline).returncode == 0
+    assert (
+        fp8verify(
+            "inspect", ROOT / "fp8_compiled", "--save-baseline", baseline
+        ).returncode
+        == 0
+    )
     held = ("inspect", ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline)
     fallen = fp8verify(*held)
     assert fallen.returncode == 1
     text = " ".join(fallen.stdout.split())
-    assert "error [regression] below the baseline: the FP8 share of GEMM time fell from" in text
+    assert (
+        "error [regression] below the baseline: the FP8 share of GEMM time fell from"
+        in text
+    )
     assert fp8verify(*held, "--tolerance", "100%").returncode == 0
 
 
@@ -163,7 +190,9 @@ def test_a_run_without_fp8_is_no_baseline(tmp_path: Path) -> None:
         b'{"fp8verify_baseline": 1, "layers": {"a": []}}', b"[" * 100_000,
     ],
 )  # fmt: skip
-def test_a_bad_baseline_is_an_error_of_the_input(content: bytes | None, tmp_path: Path) -> None:
+def test_a_bad_baseline_is_an_error_of_the_input(
+    content: bytes | None, tmp_path: Path
+) -> None:
     path = tmp_path / "fp8.json"
     if content is not None:
         path.write_bytes(content)

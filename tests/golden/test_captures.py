@@ -37,14 +37,19 @@ def test_gemm_time_and_counts_of_each_rank(case: tuple[Report, dict[str, Any]]) 
         for rank in report.ranks
     ]
     assert found == [
-        {key: rank[key] for key in ("gemm_us", "gemm_kernels")} for rank in known["ranks"]
+        {key: rank[key] for key in ("gemm_us", "gemm_kernels")}
+        for rank in known["ranks"]
     ]
 
 
-def test_gpu_time_adds_up_to_all_kernel_time(case: tuple[Report, dict[str, Any]]) -> None:
+def test_gpu_time_adds_up_to_all_kernel_time(
+    case: tuple[Report, dict[str, Any]],
+) -> None:
     report, known = case
     for rank, expectation in zip(report.ranks, known["ranks"], strict=True):
-        assert sum(rank.gpu_time_us.values()) == pytest.approx(expectation["kernel_us"], abs=0.01)
+        assert sum(rank.gpu_time_us.values()) == pytest.approx(
+            expectation["kernel_us"], abs=0.01
+        )
 
 
 def test_legs(case: tuple[Report, dict[str, Any]]) -> None:
@@ -67,7 +72,9 @@ def test_findings(case: tuple[Report, dict[str, Any]]) -> None:
 def test_the_log_of_the_library_has_each_gemm() -> None:
     (rank,) = report_of("fp8_blas_log").ranks
     lines = (ROOT / "fp8_blas_log" / "rank0.w1.cublaslt.log").read_text().splitlines()
-    types = [tuple(re.findall(r"[AB]desc=\[type=R_8F_(E\dM\d)", line)) for line in lines]
+    types = [
+        tuple(re.findall(r"[AB]desc=\[type=R_8F_(E\dM\d)", line)) for line in lines
+    ]
     assert Counter(types) == {("E4M3", "E4M3"): 24, ("E4M3", "E5M2"): 48}
     log = present(rank.library_log)
     assert (log.vouched, log.gemms) == (72, 72)
@@ -98,7 +105,9 @@ OF_FLOPS = (2 * BLOCK / (HEAD + 2 * BLOCK), HEAD / (HEAD + 2 * BLOCK))
         ("block", "blocks (input 1x128, weight 128x128, gradient 1x128)"),
     ],
 )
-def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str) -> None:
+def test_the_share_of_a_head_beside_transformer_engine(
+    recipe: str, scaling: str
+) -> None:
     report = report_of(f"fp8_te_modules_{recipe}")
     blocks, share = OF_FLOPS
     assert report.gemm.flops_coverage == 1
@@ -109,7 +118,8 @@ def test_the_share_of_a_head_beside_transformer_engine(recipe: str, scaling: str
     assert [f.message.endswith("as the recipe specifies") for f in told] == [True, True]
     (left,) = found(report, "layer-not-fp8")
     assert (
-        left.message == f"1 linear module not converted to FP8, {share:.1%} of GEMM FLOPs: lm_head"
+        left.message
+        == f"1 linear module not converted to FP8, {share:.1%} of GEMM FLOPs: lm_head"
     )
     assert present(report.ranks[0].modules).scalings == (scaling,)
 
@@ -120,10 +130,16 @@ def test_a_layer_left_in_bf16_is_told_from_others_of_its_size() -> None:
     assert (named.source, named.step, named.gemms, named.unjoined) == ("step", 5, 45, 0)
     parts = [f"attn.{part}_proj" for part in "qkvo"]
     parts += [f"mlp.{part}_proj" for part in ("gate", "up", "down")]
-    names = [*(f"layers.{block}.{part}" for block in range(2) for part in parts), "head"]
+    names = [
+        *(f"layers.{block}.{part}" for block in range(2) for part in parts),
+        "head",
+    ]
     left = ("head", "layers.1.attn.k_proj")
-    assert {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows} == {
-        name: {leg: {"bf16" if name in left else "fp8": 1} for leg in LEGS} for name in names
+    assert {
+        row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named.rows
+    } == {
+        name: {leg: {"bf16" if name in left else "fp8": 1} for leg in LEGS}
+        for name in names
     }
     (finding,) = found(report, "layer-not-fp8")
     assert finding.message.endswith("layers.1.attn.k_proj, head")

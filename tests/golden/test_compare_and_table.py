@@ -43,11 +43,19 @@ def test_results_name_their_runs(found: fp8verify.Comparison) -> None:
     assert tuple(row.name for row in table.runs) == names
 
 
-def test_captures_that_ship_give_steps_gemms_and_losses(found: fp8verify.Comparison) -> None:
-    assert (found.outcome.value, found.work_ratio, found.findings) == ("FASTER", 1.0, ())
+def test_captures_that_ship_give_steps_gemms_and_losses(
+    found: fp8verify.Comparison,
+) -> None:
+    assert (found.outcome.value, found.work_ratio, found.findings) == (
+        "FASTER",
+        1.0,
+        (),
+    )
     assert found.gemm_speedup == pytest.approx(1.99, abs=0.01)
     assert {pair.leg for pair in found.gemms} == {"fprop", "dgrad", "wgrad"}
-    assert all(pair.speedup is not None and 1.6 < pair.speedup < 2.3 for pair in found.gemms)
+    assert all(
+        pair.speedup is not None and 1.6 < pair.speedup < 2.3 for pair in found.gemms
+    )
     assert found.loss is not None
     assert (found.loss.steps, found.loss.last_step) == (18, 18)
 
@@ -150,17 +158,29 @@ def test_three_steps_of_which_one_is_the_first_decide_nothing() -> None:
 
 def test_ranks_and_layers_that_both_runs_have_are_paired() -> None:
     same = fp8verify.compare(ROOT / "ddp_one_rank_bf16", ROOT / "ddp_one_rank_bf16")
-    assert [(pair.rank, pair.step_speedup) for pair in same.ranks] == [(0, 1.0), (1, 1.0)]
-    layers = fp8verify.compare(ROOT / "fp8_layers_compiled", ROOT / "fp8_layers_compiled").layers
+    assert [(pair.rank, pair.step_speedup) for pair in same.ranks] == [
+        (0, 1.0),
+        (1, 1.0),
+    ]
+    layers = fp8verify.compare(
+        ROOT / "fp8_layers_compiled", ROOT / "fp8_layers_compiled"
+    ).layers
     assert {pair.layer: pair.candidate_precision for pair in layers}["head"] == "bf16"
-    assert all(pair.baseline_us is None for pair in layers)  # an eager step's times are not its own
+    assert all(
+        pair.baseline_us is None for pair in layers
+    )  # an eager step's times are not its own
     report = fp8verify.inspect(ROOT / "fp8_layers_compiled")
     (rank,) = report.ranks
     assert rank.named_layers is not None
     named = replace(rank.named_layers, source="window")
     whole = replace(report, ranks=(replace(rank, named_layers=named),))
-    us = {row.layer: sum(sum(leg.time_us.values()) for leg in row.legs) for row in named.rows}
-    found = {pair.layer: pair.candidate_us for pair in fp8verify.compare(whole, whole).layers}
+    us = {
+        row.layer: sum(sum(leg.time_us.values()) for leg in row.legs)
+        for row in named.rows
+    }
+    found = {
+        pair.layer: pair.candidate_us for pair in fp8verify.compare(whole, whole).layers
+    }
     assert found == {layer: round(us[layer] / len(rank.steps), 3) for layer in found}
 
 
@@ -184,7 +204,9 @@ def test_different_models_exit_with_3() -> None:
     assert result.output.splitlines()[0] == head
 
 
-def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_file_whose_name_asks_for_a_form_there_is_not_is_a_usage_error(
+    tmp_path: Path,
+) -> None:
     pair = ROOT / "bf16_compiled", ROOT / "fp8_compiled"
     result = call("compare", *pair, "-o", tmp_path / "out.xml")
     assert isinstance(result.exception, UsageError)
@@ -222,7 +244,9 @@ def test_all_captures_fit_one_table(tmp_path: Path) -> None:
     assert frame.name.is_unique
     assert schema_errors(json.loads(table.to_json()), "run_table") == []
     assert len(repr(table).splitlines()) >= len(CAPTURES)
-    done = call("table", *(ROOT / name for name in CAPTURES[:4]), "-o", tmp_path / "week.csv")
+    done = call(
+        "table", *(ROOT / name for name in CAPTURES[:4]), "-o", tmp_path / "week.csv"
+    )
     assert done.output == ""
     rows = list(csv.DictReader(io.StringIO((tmp_path / "week.csv").read_text())))
     assert [row["name"] for row in rows] == frame.name.tolist()[:4]

@@ -36,7 +36,9 @@ def bf16() -> Capture:
 
 def some_in_bf16(chosen: Callable[[Capture, Event], bool]) -> Capture:
     capture = fp8()
-    return capture.in_bf16([kernel for kernel in capture.low if chosen(capture, kernel)])
+    return capture.in_bf16(
+        [kernel for kernel in capture.low if chosen(capture, kernel)]
+    )
 
 
 def is_forward(_: Capture, kernel: Event) -> bool:
@@ -71,12 +73,20 @@ def untimed(capture: Capture) -> Capture:
 def casts_called(name: str, *, op: str | None = None, recorded: bool = True) -> Capture:
     """Call kernels of a BF16 training that multiply nothing like FP8 GEMMs."""
     capture = bf16()
-    casts = [kernel for kernel in capture.of("kernel") if kernel["name"].startswith("triton_poi")]
+    casts = [
+        kernel
+        for kernel in capture.of("kernel")
+        if kernel["name"].startswith("triton_poi")
+    ]
     if op is not None:
         capture.launched_by(casts, op)
     if not recorded:
         numbers = {kernel["args"]["External id"] for kernel in casts}
-        capture.drop(lambda e: e.get("cat") == "cpu_op" and e["args"].get("External id") in numbers)
+        capture.drop(
+            lambda e: (
+                e.get("cat") == "cpu_op" and e["args"].get("External id") in numbers
+            )
+        )
     return capture.rename(casts, name)
 
 
@@ -84,7 +94,9 @@ def cut_before_the_backward_pass() -> Capture:
     """End in the first step, between the loss's gradient and the first GEMM of a backward pass."""
     capture = fp8()
     first = next(kernel for kernel in capture.low if not is_forward(capture, kernel))
-    launches = {event["args"]["correlation"]: event["ts"] for event in capture.of(*LAUNCHES)}
+    launches = {
+        event["args"]["correlation"]: event["ts"] for event in capture.of(*LAUNCHES)
+    }
     end = launches[first["args"]["correlation"]]
     late = {number for number, start in launches.items() if start >= end}
     return capture.drop(
@@ -115,7 +127,9 @@ def opaque_share(share: float) -> Capture:
 def shuffled(*beginnings: str) -> Capture:
     """Exchange names among kernels: all of them, or those whose names begin so."""
     capture = fp8()
-    kernels = [k for k in capture.of("kernel") if k["name"].startswith(beginnings or "")]
+    kernels = [
+        k for k in capture.of("kernel") if k["name"].startswith(beginnings or "")
+    ]
     names = [kernel["name"] for kernel in kernels]
     random.Random(1).shuffle(names)
     for kernel, name in zip(kernels, names, strict=True):
@@ -146,21 +160,23 @@ def _is_head(capture: Capture, kernel: Event) -> bool:
 
 def attention_called(name: str) -> Capture:
     capture = bf16()
-    kernels = [k for k in capture.of("kernel") if k["name"].startswith("cudnn_generated")]
+    kernels = [
+        k for k in capture.of("kernel") if k["name"].startswith("cudnn_generated")
+    ]
     return capture.rename(kernels, name)
 
 
 def in_int8() -> Capture:
     capture = bf16()
     types = ("signed char", "signed char")
-    return capture.launched_by(capture.gemms, "aten::_int_mm", *types).rename(capture.gemms, INT8)
+    return capture.launched_by(capture.gemms, "aten::_int_mm", *types).rename(
+        capture.gemms, INT8
+    )
 
 
 INT8 = "cutlass_80_tensorop_i16832gemm_s8_128x256_128x3_tn_align16"
 SM90 = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
-SM89 = (
-    "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64_stage4_execute_kernel__5x_cublas"
-)
+SM89 = "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64_stage4_execute_kernel__5x_cublas"
 SM100 = "nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT"
 TENSILE = "Cijk_Alik_Bljk_F8BS_BH_Bias_HA_S_SAB_SAV_UserArgs_MT256x256x128_MI16x16x1_SN_ISA942"
 
@@ -254,14 +270,22 @@ def test_converted_layers_of_which_a_third_ran_in_bf16_are_a_shortfall(
 ) -> None:
     report = inspect(with_census(chosen, tmp_path))
     assert report.verdict == verdict, report.reason
-    assert ("forward GEMMs of converted layers" in report.reason) is (verdict == "PARTIAL")
+    assert ("forward GEMMs of converted layers" in report.reason) is (
+        verdict == "PARTIAL"
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "verdict"),
     [
-        ("FP8 training enabled (tensorwise scaling) - converted 15/15 linear layers", "PARTIAL"),
-        ("FP8 training enabled (tensorwise scaling) - converted 10/15 linear layers", "ACTIVE"),
+        (
+            "FP8 training enabled (tensorwise scaling) - converted 15/15 linear layers",
+            "PARTIAL",
+        ),
+        (
+            "FP8 training enabled (tensorwise scaling) - converted 10/15 linear layers",
+            "ACTIVE",
+        ),
         ("FP8 training enabled", "ACTIVE"),
     ],
 )
@@ -329,7 +353,9 @@ def test_a_rate_that_bf16_cannot_reach_is_no_proof_beside_bf16(tmp_path: Path) -
         ("Converted 47 of 48 linear layers to Float8Linear\n", "CONTRADICTED"),
     ],
 )
-def test_a_log_contradicts_only_what_it_claims(log: str, verdict: str, tmp_path: Path) -> None:
+def test_a_log_contradicts_only_what_it_claims(
+    log: str, verdict: str, tmp_path: Path
+) -> None:
     (tmp_path / "train.txt").write_text(log)
     trace = bf16().write(tmp_path / "trace.json")
     report = inspect(trace, log=tmp_path / "train.txt")
@@ -339,7 +365,9 @@ def test_a_log_contradicts_only_what_it_claims(log: str, verdict: str, tmp_path:
 
 def contradictions(report: Report) -> list[str]:
     """Return what in a report speaks against its verdict."""
-    errors = {found.code for found in report.findings if found.severity is Severity.ERROR}
+    errors = {
+        found.code for found in report.findings if found.severity is Severity.ERROR
+    }
     decided = report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL)
     found = {
         "its exit code": report.exit_code != (EXIT_CODES[report.verdict] or int(bool(errors))),
@@ -359,7 +387,9 @@ def contradictions(report: Report) -> list[str]:
 
 
 def _low(report: Report) -> int:
-    return sum(count for name, count in report.gemm.kernels.items() if Precision(name).is_low)
+    return sum(
+        count for name, count in report.gemm.kernels.items() if Precision(name).is_low
+    )
 
 
 def _total(report: Report) -> float:

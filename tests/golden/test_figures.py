@@ -36,7 +36,10 @@ PAIRS = (
         "bf16_compiled fp8_accelerate",
         "fp8_layers_compiled fp8_muon",
     ),
-    *("ddp_one_rank_bf16 fsdp_fp8_all_gather", "fp8_te_modules_delayed fp8_te_modules_block"),
+    *(
+        "ddp_one_rank_bf16 fsdp_fp8_all_gather",
+        "fp8_te_modules_delayed fp8_te_modules_block",
+    ),
 )
 # A golden that has all of them would be too long to read.
 LONGEST, MOST_ROWS = 60, 6
@@ -46,13 +49,21 @@ Lines = dict[str, Any]
 def figures(value: Any) -> Any:
     """Return what is neither empty nor zero, and of sentences their numbers."""
     if isinstance(value, dict):
-        found = {key: figures(one) for key, one in value.items() if key != "fp8verify_version"}
-        return {key: one for key, one in found.items() if one not in (None, "", 0, [], {})}
+        found = {
+            key: figures(one)
+            for key, one in value.items()
+            if key != "fp8verify_version"
+        }
+        return {
+            key: one for key, one in found.items() if one not in (None, "", 0, [], {})
+        }
     if isinstance(value, list):
         series = len(value) > 100 and isinstance(value[0], float)
         return _sums(value) if series else [figures(one) for one in value]
     if isinstance(value, str) and " " in value:
-        return " ".join(re.findall(r"(?:(?<=[ (])-)?\d[\d.,]*", value.replace(str(ROOT), "")))
+        return " ".join(
+            re.findall(r"(?:(?<=[ (])-)?\d[\d.,]*", value.replace(str(ROOT), ""))
+        )
     # From Python 3.12 on, sum() loses less: the last digits differ.
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
@@ -68,8 +79,14 @@ def of_report(document: Lines) -> Lines:
     ranks, found = document.pop("ranks", []), figures(document)
     for number, rank in enumerate(ranks):
         kernels, overhead = rank.pop("kernels"), (rank.get("tax") or {}).pop("rows", [])
-        parts = figures(rank) | dict(_kernels(kernels)) | _summed("overhead", overhead, "purpose")
-        found |= {f"ranks.{number}.{k}": v for k, v in parts.items() if found.get(k) != v}
+        parts = (
+            figures(rank)
+            | dict(_kernels(kernels))
+            | _summed("overhead", overhead, "purpose")
+        )
+        found |= {
+            f"ranks.{number}.{k}": v for k, v in parts.items() if found.get(k) != v
+        }
     return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
@@ -103,7 +120,9 @@ def found_of(name: str) -> Lines:
 
 def assert_golden(golden: Path, found: Lines) -> None:
     """Compare lines with those of a file, or write it anew."""
-    lines = [json.dumps([key, value], sort_keys=True) for key, value in sorted(found.items())]
+    lines = [
+        json.dumps([key, value], sort_keys=True) for key, value in sorted(found.items())
+    ]
     if UPDATE:
         golden.parent.mkdir(exist_ok=True)
         golden.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -112,7 +131,9 @@ def assert_golden(golden: Path, found: Lines) -> None:
 
 @pytest.mark.parametrize("name", [*CAPTURES, NUMERICS.name, *PAIRS])
 def test_the_figures_are_the_golden_ones(name: str) -> None:
-    assert_golden(HERE / "figures" / f"{name.replace(' ', '_against_')}.jsonl", found_of(name))
+    assert_golden(
+        HERE / "figures" / f"{name.replace(' ', '_against_')}.jsonl", found_of(name)
+    )
 
 
 def names_of_kernels() -> Iterator[str]:
@@ -155,16 +176,25 @@ def test_every_part_of_a_name_is_explained_as_it_was() -> None:
 
 def test_names_whose_parts_are_in_other_places_mean_what_they_did() -> None:
     found = {name: decode(name) for name in map(jumbled, names_of_kernels())}
-    said = {f"{k[:120]} {len(k)}": f"{n.role.value}, {n.precision.value}" for k, n in found.items()}
+    said = {
+        f"{k[:120]} {len(k)}": f"{n.role.value}, {n.precision.value}"
+        for k, n in found.items()
+    }
     assert_golden(HERE / "jumbled_names.jsonl", said)
 
 
 def test_the_sizes_of_gemms_are_read_from_inputs_as_they_were() -> None:
     sizes = [(6, 8), (2, 6, 8), (8,)], [(8, 4), (4, 8), (2, 8, 4), (2, 4, 8), (8,)]
-    places = sorted({p for a, b in product(*sizes) for p in permutations((a, b, (), ()))})
+    places = sorted(
+        {p for a, b in product(*sizes) for p in permutations((a, b, (), ()))}
+    )
     operators = defaultdict[str, list[str]](list)
     for name in OPERATORS:
-        shapes = [(dims, gemm_shape(OpContext(name=name, dims=dims))) for dims in places]
+        shapes = [
+            (dims, gemm_shape(OpContext(name=name, dims=dims))) for dims in places
+        ]
         read = "; ".join(f"{dims} {tuple(shape)}" for dims, shape in shapes if shape)
         operators[read].append(name)
-    assert_golden(HERE / "operators.jsonl", {", ".join(v): k for k, v in operators.items()})
+    assert_golden(
+        HERE / "operators.jsonl", {", ".join(v): k for k, v in operators.items()}
+    )

@@ -23,13 +23,17 @@ def test_the_index_has_every_capture_once() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
 def test_a_row_is_true_of_its_folder_and_of_its_report(row: dict[str, Any]) -> None:
     folder, report = ROOT / row["path"], report_of(row["name"])
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    }
     assert set(row["files"]) == found - {"expected.json"}
     assert row["command"] is None or (ROOT.parent / row["command"].split()[0]).is_file()
     assert {
         "verdict": report.verdict.value,
         "exit_code": report.exit_code,
-        "fp8_share_of_gemm_time": pytest.approx(report.gemm.fp8_share_of_time, abs=2e-6),
+        "fp8_share_of_gemm_time": pytest.approx(
+            report.gemm.fp8_share_of_time, abs=2e-6
+        ),
     } == row["truth"]
     assert (len(report.ranks), report.environment.gpu) == (row["ranks"], row["gpu"])
     meta = folder / "rank0.meta.json"

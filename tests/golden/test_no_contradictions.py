@@ -26,7 +26,9 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 
 def grid(report: Report, title: str) -> Grid | None:
-    return next((one for one in page_of(report, verbose=True).grids if one.title == title), None)
+    return next(
+        (one for one in page_of(report, verbose=True).grids if one.title == title), None
+    )
 
 
 def words(report: Report, form: str) -> str:
@@ -38,7 +40,9 @@ def words(report: Report, form: str) -> str:
     return " ".join(re.sub(r"[\\]|</?\w+>|\*\*|`", "", text).split())
 
 
-def test_the_headline_has_the_kernels_of_the_table_and_of_the_kernels_line(report: Report) -> None:
+def test_the_headline_has_the_kernels_of_the_table_and_of_the_kernels_line(
+    report: Report,
+) -> None:
     shown = grid(report, "GEMM time")
     if shown is None:
         return
@@ -53,11 +57,15 @@ def test_the_headline_has_the_kernels_of_the_table_and_of_the_kernels_line(repor
         assert int(whole[1]) == total
     said = re.search(r"\((\d+(?:\.\d)?)% of (?:GEMM|their) time", report.reason)
     if said is not None and len(report.ranks) == 1:
-        assert float(said[1]) == pytest.approx(100 * (report.layer_share or 0), abs=0.51)
+        assert float(said[1]) == pytest.approx(
+            100 * (report.layer_share or 0), abs=0.51
+        )
     counts = re.findall(r"[\w]+ (\d+)[,:]", page_of(report).sources[2].text)
     assert sum(map(int, counts)) == total
     shares = [float(row[3].rstrip("%")) for row in layers]
-    assert sum(shares) == pytest.approx(100 if shares else 0, abs=0.06 * len(shares) + 1e-9)
+    assert sum(shares) == pytest.approx(
+        100 if shares else 0, abs=0.06 * len(shares) + 1e-9
+    )
 
 
 def test_gemm_time_is_the_same_in_every_table(report: Report) -> None:
@@ -65,10 +73,14 @@ def test_gemm_time_is_the_same_in_every_table(report: Report) -> None:
     if gemms is None:
         return
     listed = sum(float(row[2]) for row in gemms.rows)
-    assert listed == pytest.approx(report.gpu_time_us["gemm"] / 1000, abs=0.006 * len(gemms.rows))
+    assert listed == pytest.approx(
+        report.gpu_time_us["gemm"] / 1000, abs=0.006 * len(gemms.rows)
+    )
     if passes is not None:
         cells = [float(cell) for row in passes.rows for cell in row[1:] if cell != "-"]
-        assert sum(cells) == pytest.approx(listed, abs=ROUNDED_MS * (len(cells) + len(gemms.rows)))
+        assert sum(cells) == pytest.approx(
+            listed, abs=ROUNDED_MS * (len(cells) + len(gemms.rows))
+        )
 
 
 def test_ranks_agree_with_the_headline_and_with_the_sums(report: Report) -> None:
@@ -101,17 +113,26 @@ def test_shares_in_the_json_are_those_of_its_times(report: Report) -> None:
             fp8 = sum(us for name, us in times.items() if Precision(name).is_fp8)
             assert (summary["fp8_share_of_time"] is None) == (not total)
             if total:
-                assert summary["fp8_share_of_time"] == pytest.approx(fp8 / total, abs=1e-5)
+                assert summary["fp8_share_of_time"] == pytest.approx(
+                    fp8 / total, abs=1e-5
+                )
         assert sum(part["gpu_time_us"].values()) >= part["gpu_time_us"]["gemm"]
 
 
-def test_every_form_has_verdict_sentence_sources_findings_and_the_exit_code(report: Report) -> None:
+def test_every_form_has_verdict_sentence_sources_findings_and_the_exit_code(
+    report: Report,
+) -> None:
     assert all(render(report, form).endswith("\n") for form in REPORT_FORMS)
     page = page_of(report)
     assert page.exit.startswith(f"exit {report.exit_code}")
     for form in WORDS:
         text = words(report, form)
-        for said in (page.verdict, page.sentence, page.exit, *(note.text for note in page.sources)):
+        for said in (
+            page.verdict,
+            page.sentence,
+            page.exit,
+            *(note.text for note in page.sources),
+        ):
             assert " ".join(said.replace("`", "").split()) in text, form
         for finding in report.findings:
             if finding.severity is not Severity.INFO:
@@ -124,31 +145,47 @@ def test_the_first_screen_is_short_and_says_nothing_twice(report: Report) -> Non
     assert asked or len(lines) <= (16 if report.verdict is Verdict.ACTIVE else 26)
     assert max(map(len, lines)) <= 80
     assert lines[-1].startswith(f"exit {report.exit_code}")
-    labels = [line.split()[0] for line in lines if re.match(r"(log|model|kernels) {2,}", line)]
+    labels = [
+        line.split()[0] for line in lines if re.match(r"(log|model|kernels) {2,}", line)
+    ]
     assert labels == ["log", "model", "kernels"]
     sentences = re.split(r"[.;:] ", " ".join(" ".join(lines).lower().split()))
     long = [one for one in sentences if len(one.split()) > 6]
     assert len(long) == len(set(long))
 
 
-def test_every_finding_says_something_that_the_sentence_does_not(report: Report) -> None:
+def test_every_finding_says_something_that_the_sentence_does_not(
+    report: Report,
+) -> None:
     page = page_of(report)
-    told = [note.text.casefold() for note in page.told(verbose=True) if note.finding is not None]
+    told = [
+        note.text.casefold()
+        for note in page.told(verbose=True)
+        if note.finding is not None
+    ]
     assert all(told)
     assert page.sentence.casefold() not in told
     assert len(told) == len(set(told))
 
 
-def test_layers_that_only_run_forward_are_mentioned_from_one_percent_on(report: Report) -> None:
-    untrained, whole = (sum(g.time_us.values()) for g in (report.untrained_gemm, report.gemm))
+def test_layers_that_only_run_forward_are_mentioned_from_one_percent_on(
+    report: Report,
+) -> None:
+    untrained, whole = (
+        sum(g.time_us.values()) for g in (report.untrained_gemm, report.gemm)
+    )
     assert ("only run forward" in report.reason) == (untrained >= 0.01 * whole > 0)
 
 
-def test_attention_and_optimizer_are_named_apart_wherever_they_are_left_out(report: Report) -> None:
+def test_attention_and_optimizer_are_named_apart_wherever_they_are_left_out(
+    report: Report,
+) -> None:
     shown = grid(report, "GEMM time")
     if shown is None:
         return
-    apart = {row[0].rpartition(", ")[2].rstrip(")") for row in shown.rows if row[0][0] == "("}
+    apart = {
+        row[0].rpartition(", ")[2].rstrip(")") for row in shown.rows if row[0][0] == "("
+    }
     assert ("attention" in apart) == bool(sum(report.attention_gemm.kernels.values()))
     assert ("optimizer" in apart) == bool(sum(report.optimizer_gemm.kernels.values()))
     assert shown.names[3] == ("of layers" if apart else "share")
@@ -156,7 +193,9 @@ def test_attention_and_optimizer_are_named_apart_wherever_they_are_left_out(repo
 
 def test_ranks_share_one_cause_and_one_finding(report: Report) -> None:
     kinds = [
-        (found.code, found.severity, found.hint) for found in report.findings if found.per_rank
+        (found.code, found.severity, found.hint)
+        for found in report.findings
+        if found.per_rank
     ]
     several = [found for found in report.findings if found.code == "fp8-not-paying"]
     assert len(several) <= 1

@@ -19,7 +19,12 @@ from tests.other_tools import WRITERS, Export, Recording, record, write_nsys
 
 # Every form of these: compiled, eager with two ranks, Transformer Engine, CUDA graphs, experts.
 IN_EVERY_FORM = (
-    *("fp8_compiled", "ddp_one_rank_bf16", "bf16_te_no_autocast", "fp8_te_backward_bf16"),
+    *(
+        "fp8_compiled",
+        "ddp_one_rank_bf16",
+        "bf16_te_no_autocast",
+        "fp8_te_backward_bf16",
+    ),
     *("fp8_cudagraphs", "fp8_experts", "fp8_muon", "bf16_filter_rejects_all"),
 )
 # Which GEMMs are the layers' only operators tell, where names and counts do not.
@@ -27,7 +32,9 @@ NEED_OPERATORS = {
     *("fp8_megatron_first_last", "fp8_muon", "fp8_unfused_attention"),
     *("fp8_one_step_bf16", "fp8_one_micro_batch_bf16"),
 }
-KERNELS_ALONE = sorted({*IN_EVERY_FORM, *NEED_OPERATORS, "fp8_emulated", "fp8_te_modules_block"})
+KERNELS_ALONE = sorted(
+    {*IN_EVERY_FORM, *NEED_OPERATORS, "fp8_emulated", "fp8_te_modules_block"}
+)
 
 
 def recordings(name: str) -> list[Recording]:
@@ -58,7 +65,9 @@ def converted(name: str, recorded: list[Recording], form: str, folder: Path) -> 
 
 
 @pytest.mark.parametrize("name", IN_EVERY_FORM)
-def test_verdict_times_legs_and_steps_are_those_of_kineto(name: str, tmp_path: Path) -> None:
+def test_verdict_times_legs_and_steps_are_those_of_kineto(
+    name: str, tmp_path: Path
+) -> None:
     recorded, known = recordings(name), report_of(name)
     for form in WRITERS:
         folder = tmp_path / form
@@ -68,13 +77,19 @@ def test_verdict_times_legs_and_steps_are_those_of_kineto(name: str, tmp_path: P
         legs = [{leg.leg: leg.kernels for leg in one.legs} for one in (found, known)]
         assert legs[0] == legs[1]
         for one, other in zip(found.ranks, known.ranks, strict=True):
-            assert (one.gemm, one.steps, one.layers) == (other.gemm, other.steps, other.layers)
+            assert (one.gemm, one.steps, one.layers) == (
+                other.gemm,
+                other.steps,
+                other.layers,
+            )
             assert one.health.kernels == other.health.kernels
             assert times(one) == pytest.approx(times(other), abs=0.01)
 
 
 @pytest.mark.parametrize("name", KERNELS_ALONE)
-def test_kernels_alone_give_the_same_verdict_and_times(name: str, tmp_path: Path) -> None:
+def test_kernels_alone_give_the_same_verdict_and_times(
+    name: str, tmp_path: Path
+) -> None:
     known = report_of(name)
     bare = [Recording(kernels=one.kernels, gpu=one.gpu) for one in recordings(name)]
     found = converted(name, bare, "nsys", tmp_path)
@@ -83,7 +98,9 @@ def test_kernels_alone_give_the_same_verdict_and_times(name: str, tmp_path: Path
         assert "no-operators" in {finding.code for finding in found.findings}
     else:
         assert found.verdict is known.verdict
-        assert [rank.gemm.time_us for rank in found.ranks] == [r.gemm.time_us for r in known.ranks]
+        assert [rank.gemm.time_us for rank in found.ranks] == [
+            r.gemm.time_us for r in known.ranks
+        ]
     for one, other in zip(found.ranks, known.ranks, strict=True):
         assert one.gemm.time_us["fp8"] == other.gemm.time_us["fp8"]
     assert sum("no operators" in note for note in found.notes) == 1
@@ -95,7 +112,10 @@ def test_ranks_in_one_file_are_told_apart_by_their_processes(tmp_path: Path) -> 
     for rank, recorded in enumerate(recordings(known.name)):
         kernels = [(*k[:3], rank, *k[4:]) for k in recorded.kernels]
         process = 1 << 48 | (9000 - rank) << 24
-        export.add(Recording(kernels, recorded.calls, recorded.ranges, gpu=recorded.gpu), process)
+        export.add(
+            Recording(kernels, recorded.calls, recorded.ranges, gpu=recorded.gpu),
+            process,
+        )
     helper = Recording(kernels=[("void fill_kernel()", 5, 9, 0, 7, 1)])
     export.add(helper, 1 << 48 | 12345 << 24).close()
     found = inspect(tmp_path)
@@ -109,7 +129,9 @@ def test_ranks_in_one_file_are_told_apart_by_their_processes(tmp_path: Path) -> 
 
 def test_both_spellings_of_a_recorded_kernel_say_the_same(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
-    path.write_bytes(gzip.decompress((ROOT / "fp8_nsys" / "rank0.sqlite.gz").read_bytes()))
+    path.write_bytes(
+        gzip.decompress((ROOT / "fp8_nsys" / "rank0.sqlite.gz").read_bytes())
+    )
     names = sqlite3.connect(path).execute(
         "SELECT DISTINCT d.value, m.value FROM CUPTI_ACTIVITY_KIND_KERNEL k "
         "JOIN StringIds d ON d.id = k.demangledName JOIN StringIds m ON m.id = k.mangledName"
@@ -118,7 +140,9 @@ def test_both_spellings_of_a_recorded_kernel_say_the_same(tmp_path: Path) -> Non
     assert len(found) == 62
     for one, other in found:
         assert (one.role, one.precision) == (other.role, other.precision), one.name
-        assert (one.precision is Precision.FP8) is ("nvjet" in one.name or "float8" in one.name)
+        assert (one.precision is Precision.FP8) is (
+            "nvjet" in one.name or "float8" in one.name
+        )
 
 
 def test_layers_by_name_are_found_from_ranges(tmp_path: Path) -> None:

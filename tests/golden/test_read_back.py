@@ -34,7 +34,9 @@ from tests.log_text import labelled_lines, read_text
 from tests.unit.trace_events import as_document, sample
 
 HERE = Path(__file__).parent / "read_back"
-INPUTS, LOGS = (sorted(path.name for path in (HERE / of).iterdir()) for of in ("in", "logs"))
+INPUTS, LOGS = (
+    sorted(path.name for path in (HERE / of).iterdir()) for of in ("in", "logs")
+)
 HEAD = ("world_size", "process", "gpu", "compute_capability", "in_flops", "base_ns",
         "record_shapes", "copies", "seen")  # fmt: skip
 
@@ -44,33 +46,55 @@ def stated(what: Any, *names: str) -> str:
     fields = getattr(what, "_fields", ()) or what.__struct_fields__
     values = [(name, getattr(what, name)) for name in names or fields]
     return ", ".join(
-        f"{name} {one}" for name, one in values if one or (one is False and name == "all_gather")
+        f"{name} {one}"
+        for name, one in values
+        if one or (one is False and name == "all_gather")
     )
 
 
 def of_operator(op: OpContext) -> str:
-    inputs = ", ".join(f"{t}{list(d) or ''}" for t, d in zip(op.types, op.dims, strict=False))
+    inputs = ", ".join(
+        f"{t}{list(d) or ''}" for t, d in zip(op.types, op.dims, strict=False)
+    )
     around = "".join(f" < {parent}" for parent in op.parents)
-    return f"{op.name}({inputs or list(op.dims) or ''}){around}{' backward' * op.backward}"
+    return (
+        f"{op.name}({inputs or list(op.dims) or ''}){around}{' backward' * op.backward}"
+    )
 
 
 def rows_of(trace: Trace) -> Iterator[str]:
     """Yield a line for each kernel: when and where it ran, and what launched it."""
     kernels = trace.kernels
-    for row, (start, length) in enumerate(zip(kernels.start_ns, kernels.duration_ns, strict=True)):
+    for row, (start, length) in enumerate(
+        zip(kernels.start_ns, kernels.duration_ns, strict=True)
+    ):
         found = [f"{start}+{length} {trace.names[kernels.name[row]]}"]
         found += [
             f"gpu {kernels.device[row]}.{kernels.stream[row]}",
             Launch(kernels.launch[row]).name,
         ]
-        found += [f"step {trace.steps[n].number}" for n in kernels.step[row : row + 1] if n >= 0]
+        found += [
+            f"step {trace.steps[n].number}"
+            for n in kernels.step[row : row + 1]
+            if n >= 0
+        ]
         found += [f"op {op}" for op in kernels.op[row : row + 1] if op >= 0]
-        found += [f"layer {trace.layers[n]}" for n in kernels.layer[row : row + 1] if n >= 0]
+        found += [
+            f"layer {trace.layers[n]}" for n in kernels.layer[row : row + 1] if n >= 0
+        ]
         launches = zip(kernels.launch_ns, kernels.thread, strict=True)
-        found += [f"launched {when} by {who}" for when, who in islice(launches, row, row + 1)]
+        found += [
+            f"launched {when} by {who}" for when, who in islice(launches, row, row + 1)
+        ]
         call, makes, node = trace.sites[kernels.site[row]]
-        found += [f"call {call} makes {makes} in {node}"] * (max(call, makes, node) >= 0)
-        found += [stated(trace.collectives[n]) for n in kernels.collective[row : row + 1] if n >= 0]
+        found += [f"call {call} makes {makes} in {node}"] * (
+            max(call, makes, node) >= 0
+        )
+        found += [
+            stated(trace.collectives[n])
+            for n in kernels.collective[row : row + 1]
+            if n >= 0
+        ]
         yield ", ".join(found)
 
 
@@ -82,7 +106,9 @@ def of_trace(trace: Trace) -> Iterator[str]:
     for step in trace.steps:
         whole = "" if step.whole else ", not whole"
         yield f"  step {step.number}: {step.start_ns} to {step.end_ns}{whole}"
-    yield from (f"  op {place}: {of_operator(op)}" for place, op in enumerate(trace.ops))
+    yield from (
+        f"  op {place}: {of_operator(op)}" for place, op in enumerate(trace.ops)
+    )
     yield from (f"  {row}" for row in rows_of(trace))
     for other in trace.others:
         yield from of_trace(other)
@@ -103,7 +129,9 @@ def of_file(path: Path) -> Iterator[str]:
     for how, plain in (("by default", read_trace(path)), ("through a pipe", piped)):
         kernels = plain.kernels
         others, layers, launches = plain.others, kernels.layer, kernels.launch_ns
-        counts = f"{len(kernels)} kernels, {len(layers)} in layers, {len(launches)} launches"
+        counts = (
+            f"{len(kernels)} kernels, {len(layers)} in layers, {len(launches)} launches"
+        )
         yield f"{how}: {counts}, {len(others)} other ranks"
 
 
@@ -127,7 +155,9 @@ def placed(name: str, folder: Path) -> Path:
     if source.suffix != ".sql":
         return Path(shutil.copy(source, folder))
     path = folder / f"{source.stem}.sqlite"
-    script = source.read_text().replace(".read ../nsys.sql", (HERE / "nsys.sql").read_text())
+    script = source.read_text().replace(
+        ".read ../nsys.sql", (HERE / "nsys.sql").read_text()
+    )
     database = sqlite3.connect(path)
     database.executescript(f"BEGIN;{script}COMMIT")  # one write, not one a row
     database.close()
@@ -170,8 +200,12 @@ def of_log(path: Path) -> Iterator[str]:
         claims = read.claims_at(step, (step,) if step else ())
         yield f"at {step or 'the end'}: {phase_at(read.held_at(step), step or 0)}"
         yield from (f"  {claim.says} {claim.text}" for claim in claims)
-        yield from (f"  {layer.text}" for layer in read.layers_for(claims) if layer.section)
-    yield from (f"losses: {stated(series)}" for series in (read_losses([path]),) if series)
+        yield from (
+            f"  {layer.text}" for layer in read.layers_for(claims) if layer.section
+        )
+    yield from (
+        f"losses: {stated(series)}" for series in (read_losses([path]),) if series
+    )
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for cause in causes(lines, alone=True):
         certain = "certain" if cause.is_certain else "not certain"
@@ -187,7 +221,10 @@ def test_all_that_a_log_says_is_read_back(name: str) -> None:
 
 
 def test_all_that_a_line_says_is_read_back(tmp_path: Path) -> None:
-    lines = ((f"{says} of {of or 'none'}: {line}", line) for says, of, line in labelled_lines())
+    lines = (
+        (f"{says} of {of or 'none'}: {line}", line)
+        for says, of, line in labelled_lines()
+    )
     read = ((label, *of_claims(read_text(line))) for label, line in lines)
     assert_lines(HERE / "out" / "log_lines.txt", map("\n  ".join, read), tmp_path)
 
@@ -200,11 +237,15 @@ def laid_out(files: dict[str, str], folder: Path) -> None:
     for name, what in files.items():
         path, (kind, _, rank) = folder / name, what.partition(" ")
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = {"config": "{}", "broken": "{", "log": "hipblaslt-bench -m 1\n"}.get(kind)
+        text = {"config": "{}", "broken": "{", "log": "hipblaslt-bench -m 1\n"}.get(
+            kind
+        )
         if text is None:
             info = {"rank": int(rank)} if rank else {}
             text = as_document(sample(), distributedInfo=info).decode()
-        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        path.write_bytes(
+            gzip.compress(text.encode()) if name.endswith(".gz") else text.encode()
+        )
 
 
 def of_folder(folder: Path) -> Iterator[str]:
@@ -231,11 +272,16 @@ def test_which_files_of_a_folder_are_traces_of_which_rank(tmp_path: Path) -> Non
 def test_a_run_is_called_by_its_paths() -> None:
     names = json.loads((HERE / "run_names.json").read_text())
     assert {paths: run_name(paths.split()) for paths in names} == names
-    assert [paths for paths in names if comes_through_pipe(paths.split())] == ["-", "/dev/stdin"]
+    assert [paths for paths in names if comes_through_pipe(paths.split())] == [
+        "-",
+        "/dev/stdin",
+    ]
 
 
 def test_every_field_of_a_record_holds_what_it_held() -> None:
-    structs = msgspec.json.schema_components([RankMeta, NumericsRecord, MeasuredRecord])[1]
+    structs = msgspec.json.schema_components(
+        [RankMeta, NumericsRecord, MeasuredRecord]
+    )[1]
     found = [
         f"{struct}.{field}: {json.dumps(kind)}{' must be there' * (field in said['required'])}"
         for struct, said in structs.items()

@@ -27,9 +27,7 @@ OF_EACH_VERDICT = (
     *("fp8_compiled", "fp8_accelerate", "ddp_one_rank_bf16", "bf16_compiled"),
     *("bf16_filter_rejects_all", "fp8_emulated", "fp8_one_step_bf16"),
 )
-EVIL = (
-    "a|b\x1b[2J`<script>alert(1)</script>`*x*\n::error::owned,%0A ]]> &amp; @team #1 \x00\ud800=1"
-)
+EVIL = "a|b\x1b[2J`<script>alert(1)</script>`*x*\n::error::owned,%0A ]]> &amp; @team #1 \x00\ud800=1"
 
 
 def _evil(report: Report) -> Report:
@@ -44,7 +42,13 @@ def _evil(report: Report) -> Report:
         report,
         reason=EVIL,
         ranks=(
-            replace(rank, source=EVIL, reason=EVIL, clock=clock, kernels=(kernel, *rank.kernels)),
+            replace(
+                rank,
+                source=EVIL,
+                reason=EVIL,
+                clock=clock,
+                kernels=(kernel, *rank.kernels),
+            ),
         )
         * 2,
         findings=(finding,),
@@ -72,7 +76,9 @@ def test_gemms_that_took_no_time_are_reported(form: str, tmp_path: Path) -> None
 def test_nothing_in_a_report_can_steer_a_terminal(form: str, silent: Report) -> None:
     text = forms.render(_evil(silent), form)
     assert [
-        c for c in text if not (c.isprintable() or c == "\n" or (form == "csv" and c == "\r"))
+        c
+        for c in text
+        if not (c.isprintable() or c == "\n" or (form == "csv" and c == "\r"))
     ] == []
 
 
@@ -82,7 +88,9 @@ def test_nothing_in_a_report_can_steer_a_terminal(form: str, silent: Report) -> 
 def test_github_annotates_a_silent_failure_as_an_error(silent: Report) -> None:
     first, *rest = forms.render(silent, "github").splitlines()
     title = "FP8 CONTRADICTED%3A claimed-not-active"
-    assert first.startswith(f"::error title={title}::The log claims FP8 (line 7), but all 135")
+    assert first.startswith(
+        f"::error title={title}::The log claims FP8 (line 7), but all 135"
+    )
     assert not any("claimed-not-active" in line for line in rest)
 
 
@@ -90,7 +98,9 @@ def test_github_annotates_a_silent_failure_as_an_error(silent: Report) -> None:
 
 
 @pytest.mark.parametrize("name", OF_EACH_VERDICT)
-@pytest.mark.parametrize("policy", [Policy(), Policy(strict=True), Policy(exit_zero=True)])
+@pytest.mark.parametrize(
+    "policy", [Policy(), Policy(strict=True), Policy(exit_zero=True)]
+)
 def test_junit_fails_exactly_if_the_run_does_whatever_the_exit_code_is(
     name: str, policy: Policy
 ) -> None:
@@ -106,7 +116,10 @@ def test_junit_names_the_rank_that_failed() -> None:
     report = report_of("ddp_one_rank_bf16", Policy(strict=True))
     suite = Xml.fromstring(forms.render(report, "junit"))[0]
     failed = {case.get("name"): case.find("failure") for case in suite}
-    assert [name for name, found in failed.items() if found is not None] == ["run", "rank 1"]
+    assert [name for name, found in failed.items() if found is not None] == [
+        "run",
+        "rank 1",
+    ]
     assert "CONTRADICTED" in str(getattr(failed["rank 1"], "attrib", ""))
     assert {case.get("classname") for case in suite} == {report.name}
 
@@ -150,7 +163,10 @@ def test_csv_has_a_row_for_each_kind_on_each_rank() -> None:
 @pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r"])
 def test_no_csv_cell_is_a_formula(first: str, silent: Report) -> None:
     text = forms.render(replace(silent, name=f"{first}1+1"), "csv")
-    assert text.splitlines()[1].rsplit(",", 1)[1][:1] in ("'", "\N{REPLACEMENT CHARACTER}")
+    assert text.splitlines()[1].rsplit(",", 1)[1][:1] in (
+        "'",
+        "\N{REPLACEMENT CHARACTER}",
+    )
 
 
 # -- the command line ---------------------------------------------------------------------------
@@ -159,7 +175,11 @@ def test_no_csv_cell_is_a_formula(first: str, silent: Report) -> None:
 def test_a_report_keeps_its_forms_on_every_way_back() -> None:
     report = report_of("fp8_compiled")
     decoded = msgspec.json.decode(report.to_json(), type=Report)
-    for same in (pickle.loads(pickle.dumps(report)), replace(report, notes=()), decoded):
+    for same in (
+        pickle.loads(pickle.dumps(report)),
+        replace(report, notes=()),
+        decoded,
+    ):
         assert isinstance(same, Report)
         assert same.to_json() == report.to_json()
         assert same == report
@@ -177,9 +197,13 @@ def test_hostile_text_leaves_the_structure_of_every_form(silent: Report) -> None
     assert "<em>x</em>" not in html
     assert html.count("<tr>") == html.count("</tr>")
     table = html.split("<table>")[-1]
-    assert table.split("<tbody>")[1].split("</tr>")[0].count("<td") == table.count("</th>")
+    assert table.split("<tbody>")[1].split("</tr>")[0].count("<td") == table.count(
+        "</th>"
+    )
     finding = Finding(code="a:b,c", severity=Severity.INFO, message=EVIL, hint="")
-    _, second = forms.render(replace(silent, findings=(finding,)), "github").splitlines()
+    _, second = forms.render(
+        replace(silent, findings=(finding,)), "github"
+    ).splitlines()
     assert second.startswith("::notice title=FP8 a%3Ab%2Cc::a|b")
     assert "%0A::error::owned,%250A" in second
     assert "CONTRADICTED" in silent._repr_html_()

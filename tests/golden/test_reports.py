@@ -22,7 +22,13 @@ from tests.captures import CAPTURES, UPDATE, report_of, schema_errors
 GOLDENS = Path(__file__).parent / "texts"
 # Together they have every part that a report can have: layers by name, ranks, a library's log.
 WITH_ALL_PARTS = (
-    *("fp8_layers_compiled", "fsdp_fp8_all_gather", "fp8_blas_log", "fp8_nsys", "fp8_emulated"),
+    *(
+        "fp8_layers_compiled",
+        "fsdp_fp8_all_gather",
+        "fp8_blas_log",
+        "fp8_nsys",
+        "fp8_emulated",
+    ),
     *("fp8_megatron_first_last", "bf16_filter_rejects_all", "fp8_one_step_bf16"),
 )
 IN_FULL = ["fp8_compiled", "ddp_one_rank_bf16"]
@@ -32,7 +38,11 @@ IN_FULL = ["fp8_compiled", "ddp_one_rank_bf16"]
     *((name, False) for name in CAPTURES), *((name, True) for name in IN_FULL),
 ])  # fmt: skip
 def test_the_text_is_the_golden_one(name: str, verbose: bool) -> None:
-    text = report_of(name).to_text(verbose=verbose).replace(fp8verify.__version__, "VERSION")
+    text = (
+        report_of(name)
+        .to_text(verbose=verbose)
+        .replace(fp8verify.__version__, "VERSION")
+    )
     golden = GOLDENS / f"{name}{'.verbose' if verbose else ''}.txt"
     if UPDATE:
         golden.write_text(text, encoding="utf-8")
@@ -54,7 +64,9 @@ def test_no_schema_changes_unseen() -> None:
     """A document of the old schema must stay readable: new properties only."""
     golden = GOLDENS.parent / "schemas.json"
     hashes = {
-        document: sha256(json.dumps(schema(document), sort_keys=True).encode()).hexdigest()
+        document: sha256(
+            json.dumps(schema(document), sort_keys=True).encode()
+        ).hexdigest()
         for document in DOCUMENTS
     }
     if UPDATE:
@@ -97,7 +109,9 @@ def test_nothing_is_cut_for_those_who_ask_for_all(name: str) -> None:
     assert all(name.replace(" ", "") in text for name in names)
 
 
-def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_only_on_a_terminal_and_not_with_no_color(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     report = report_of("fp8_compiled")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -37,13 +37,21 @@ OF_A_RANK = (
     "copy_time_us", "judged", "steps_outside", "timelines", "numerics",
 )  # fmt: skip
 OF_A_STEP = ("gpu_us", "duration_us", "whole", "trains")
-OF_A_LAYER = ("modules", "observed", "in_fp8", "expected", "passes_per_step", "share_of_flops")
+OF_A_LAYER = (
+    "modules",
+    "observed",
+    "in_fp8",
+    "expected",
+    "passes_per_step",
+    "share_of_flops",
+)
 OTHER_GEMMS = ("attention_gemm", "untrained_gemm", "optimizer_gemm")
 SEEDS = 6
 SMALL = sorted(
     folder
     for folder in ROOT.iterdir()
-    if (folder / "rank0.json.gz").exists() and (folder / "rank0.json.gz").stat().st_size < 300_000
+    if (folder / "rank0.json.gz").exists()
+    and (folder / "rank0.json.gz").stat().st_size < 300_000
 )
 MX_KERNEL = "nvjet_sm100_{}_128x256_128x6_2x1_2cta_v_bz_Avec32UE8M0_Bvec32UE8M0_TNT"
 CLAIMS = (
@@ -64,7 +72,11 @@ Choice = random.Random
 def some(events: list[Event], rng: Choice) -> list[Event]:
     """Return a random part of some kernels, in their order."""
     share = rng.choice((0.02, 0.1, 0.4, 0.8, 1.0))
-    return [event for event in events if rng.random() < share and event["args"].get("External id")]
+    return [
+        event
+        for event in events
+        if rng.random() < share and event["args"].get("External id")
+    ]
 
 
 def gemms(trace: Capture) -> list[Event]:
@@ -120,13 +132,17 @@ def unknown(trace: Capture, rng: Choice) -> None:
 def orphaned(trace: Capture, rng: Choice) -> None:
     """Launch kernels outside any operator, as from CUDA graphs."""
     found = {kernel["args"]["External id"] for kernel in some(trace.of("kernel"), rng)}
-    trace.drop(lambda e: e.get("cat") == "cpu_op" and e["args"].get("External id") in found)
+    trace.drop(
+        lambda e: e.get("cat") == "cpu_op" and e["args"].get("External id") in found
+    )
 
 
 TRACE_EDITS: tuple[Callable[[Capture, Choice], object], ...] = (
     lambda trace, rng: trace.in_bf16(some(gemms(trace), rng)),
     lambda trace, rng: trace.in_fp8(some(trace.gemms, rng)),
-    lambda trace, rng: trace.launched_by(some(gemms(trace), rng), "aten::addmm", BF16, BF16),
+    lambda trace, rng: trace.launched_by(
+        some(gemms(trace), rng), "aten::addmm", BF16, BF16
+    ),
     lambda trace, _: trace.without_shapes(),
     lambda trace, _: trace.without_operators(),
     dropped(*LAUNCHES),
@@ -139,7 +155,17 @@ TRACE_EDITS: tuple[Callable[[Capture, Choice], object], ...] = (
     lambda trace, _: trace.then(Capture("bf16_compiled")),
     lambda trace, _: trace.on("NVIDIA A100-SXM4-80GB", 8, 0),
     lambda trace, _: trace.on("NVIDIA H100 PCIe", 9, 0),
-    *(later, cut, timed(0.3), timed(3.0), timed(0.0), moved, in_mxfp8, unknown, orphaned),
+    *(
+        later,
+        cut,
+        timed(0.3),
+        timed(3.0),
+        timed(0.0),
+        moved,
+        in_mxfp8,
+        unknown,
+        orphaned,
+    ),
 )
 
 
@@ -163,7 +189,9 @@ def nudge(value: Any, rng: Choice, rate: float = 0.05) -> Any:
 
 def of_modules(meta: dict[str, Any], rng: Choice) -> None:
     """Give some modules another state, size or promise."""
-    for module in rng.sample(meta["modules"], len(meta["modules"]) // rng.choice((1, 2, 8))):
+    for module in rng.sample(
+        meta["modules"], len(meta["modules"]) // rng.choice((1, 2, 8))
+    ):
         key, value = rng.choice((
             *(("state", state) for state in STATES), ("training", False), ("frozen", True),
             ("in_features", 17), ("kind", "experts"), ("source", "user"), ("reason", "filtered"),
@@ -177,13 +205,23 @@ def vary_records(folder: Path, to: Path, rng: Choice) -> None:
     for file in sorted(folder.glob("rank*.json*")):
         if file.suffix == ".gz":
             continue
-        texts = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+        texts = (
+            file.read_text().splitlines()
+            if file.suffix == ".jsonl"
+            else [file.read_text()]
+        )
         documents = list(map(json.loads, texts))
-        for document in documents if "modules" in documents[0] and rng.random() < 0.4 else ():
+        for document in (
+            documents if "modules" in documents[0] and rng.random() < 0.4 else ()
+        ):
             of_modules(document, rng)
         if rng.random() < (0.9 if "numerics" in file.name else 0.3):
             rate = rng.choice((0.01, 0.1))
-            kept = {key: documents[0][key] for key in ("schema", "rank") if key in documents[0]}
+            kept = {
+                key: documents[0][key]
+                for key in ("schema", "rank")
+                if key in documents[0]
+            }
             documents = [nudge(document, rng, rate) | kept for document in documents]
         (to / file.name).write_text("\n".join(map(json.dumps, documents)))
 
@@ -196,20 +234,30 @@ def vary_log(folder: Path, to: Path, rng: Choice) -> None:
     start, factor = rng.randrange(20), rng.choice((1.0, 1.001, 1.02, 1.2))
     for step in range(20):
         loss = (3 - step / 10 + rng.random() / 100) * (factor if step > start else 1.0)
-        lines.append(f"step {step} | loss {loss:.4f} | {rng.choice((400, 402, 440))} ms")
+        lines.append(
+            f"step {step} | loss {loss:.4f} | {rng.choice((400, 402, 440))} ms"
+        )
     (to / "log.txt").write_text("\n".join(lines))
 
 
 def logged_products(trace: Capture, rng: Choice) -> str:
     """Return what cuBLASLt would have logged of the GEMMs, perhaps in part or of other types."""
-    operators = {event["args"].get("External id"): event for event in trace.of("cpu_op")}
+    operators = {
+        event["args"].get("External id"): event for event in trace.of("cpu_op")
+    }
     lines, other = [], rng.choice((0.0, 0.0, 0.1))
     for kernel in trace.gemms:
-        operator = operators.get(kernel["args"].get("External id"), {"tid": 1, "args": {}})
+        operator = operators.get(
+            kernel["args"].get("External id"), {"tid": 1, "args": {}}
+        )
         dims = [d for d in operator["args"].get("Input Dims", []) if len(d) == 2]
         (m, k), (_, n) = dims[:2] if len(dims) > 1 else ((8, 8), (8, 8))
         is_fp8 = kernel["name"].startswith(FP8_NAMES) != (rng.random() < other)
-        lines.append(line(*[E4M3 if is_fp8 else BF16_OF_BLAS] * 2, m, n, k, thread=operator["tid"]))
+        lines.append(
+            line(
+                *[E4M3 if is_fp8 else BF16_OF_BLAS] * 2, m, n, k, thread=operator["tid"]
+            )
+        )
     if rng.random() < 0.3:  # a file for each thread, joined
         lines.sort(key=lambda one: one.partition("[cublasLt]")[2][:8])
     told = lines[: rng.choice((None, None, None, -1))]
@@ -251,7 +299,9 @@ def found_of(folder: Path, seed: int, to: Path) -> dict[str, Any]:
             results.append(compare(first, second))
     except InputError as error:  # of a file that the edits broke
         return {"error": error.hint}
-    documents = [json.loads(result.to_json().replace(f"{to}", "")) for result in results]
+    documents = [
+        json.loads(result.to_json().replace(f"{to}", "")) for result in results
+    ]
     return {key: one for d in documents for key, one in stated(d).items()}
 
 
@@ -264,29 +314,48 @@ def stated(document: dict[str, Any]) -> dict[str, Any]:
     for one in document["findings"]:
         code = f"{one['code']} {one['severity']}"
         cause = one["message"].partition(":")[0] if "names" in document else ""
-        found[code] = [*found.get(code, []), *filter(None, [cause]), figures(one["message"])]
+        found[code] = [
+            *found.get(code, []),
+            *filter(None, [cause]),
+            figures(one["message"]),
+        ]
     for rank in () if "names" in document else figures(document["ranks"]):
         said = {key: rank[key] for key in OF_A_RANK if key in rank}
-        said |= {leg["leg"]: [leg["kernels"], leg.get("time_us")] for leg in rank.get("legs", [])}
-        said |= {kind: rank[kind].get("kernels") for kind in OTHER_GEMMS if rank.get(kind)}
+        said |= {
+            leg["leg"]: [leg["kernels"], leg.get("time_us")]
+            for leg in rank.get("legs", [])
+        }
+        said |= {
+            kind: rank[kind].get("kernels") for kind in OTHER_GEMMS if rank.get(kind)
+        }
         said |= {key: rank.get("gemm", {}).get(key) for key in ("time_us", "flops")}
         said["modules"] = rank.get("modules", {}).get("counts")
         for row in rank.get("layers", {}).get("rows", []):
-            said[f"{row.get('n')} x {row.get('k')}"] = [row.get(key) for key in OF_A_LAYER]
+            said[f"{row.get('n')} x {row.get('k')}"] = [
+                row.get(key) for key in OF_A_LAYER
+            ]
         for step in rank.get("steps", [])[:2]:
             kernels = step.get("gemm", {}).get("kernels")
             said[f"step {step.get('step')}"] = [kernels, *map(step.get, OF_A_STEP)]
         said |= _summed(
             "overhead",
-            [one for one in (rank.get("tax") or {}).get("rows", []) if "time_us" in one],
+            [
+                one
+                for one in (rank.get("tax") or {}).get("rows", [])
+                if "time_us" in one
+            ],
             "purpose",
         )
-        found[f"rank {rank.get('rank', 0)}"] = {key: one for key, one in said.items() if one}
+        found[f"rank {rank.get('rank', 0)}"] = {
+            key: one for key, one in said.items() if one
+        }
     return dict(found)
 
 
 @pytest.mark.parametrize("folder", [*SMALL, NUMERICS], ids=lambda folder: folder.name)
-def test_what_is_said_of_a_variation_is_what_was_said(folder: Path, tmp_path: Path) -> None:
+def test_what_is_said_of_a_variation_is_what_was_said(
+    folder: Path, tmp_path: Path
+) -> None:
     found = {}
     for seed in range(SEEDS):
         (tmp_path / f"{seed}").mkdir()

@@ -14,7 +14,9 @@ import pytest
 from tests.attached import ROOT, SCRIPTS, annotations, environment, operators
 
 workloads = pytest.importorskip(
-    "benchmarks.gpu.workloads", reason="needs torch, from the train extra", exc_type=ImportError
+    "benchmarks.gpu.workloads",
+    reason="needs torch, from the train extra",
+    exc_type=ImportError,
 )
 pytestmark = pytest.mark.gpu
 
@@ -34,10 +36,22 @@ class Verified(NamedTuple):
     capture: Path
 
 
-def verify(folder: Path, steps: str, *command: object, options: tuple[str, ...] = ()) -> Verified:
+def verify(
+    folder: Path, steps: str, *command: object, options: tuple[str, ...] = ()
+) -> Verified:
     """Run a training attached, in `folder`."""
     capture, report = folder / "capture", folder / "report.json"
-    ours = ["--steps", steps, "--trace-dir", capture, "--format", "json", "-o", report, *options]
+    ours = [
+        "--steps",
+        steps,
+        "--trace-dir",
+        capture,
+        "--format",
+        "json",
+        "-o",
+        report,
+        *options,
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "fp8verify", "run", *map(str, ours), *map(str, command)],
         cwd=folder,
@@ -48,14 +62,21 @@ def verify(folder: Path, steps: str, *command: object, options: tuple[str, ...] 
     )
     assert report.exists(), done.stderr
     return Verified(
-        done.returncode, json.loads(report.read_text()), done.stdout, done.stderr, capture
+        done.returncode,
+        json.loads(report.read_text()),
+        done.stdout,
+        done.stderr,
+        capture,
     )
 
 
 def legs_by_layer(verified: Verified) -> dict[str, dict[str, dict[str, int]]]:
     """Return the launches of each layer by leg and precision class."""
     rows = verified.report["ranks"][0]["named_layers"]["rows"]
-    return {row["layer"]: {leg["leg"]: leg["kernels"] for leg in row["legs"]} for row in rows}
+    return {
+        row["layer"]: {leg["leg"]: leg["kernels"] for leg in row["legs"]}
+        for row in rows
+    }
 
 
 def in_every_leg(precision: str, count: int) -> dict[str, dict[str, int]]:
@@ -78,9 +99,17 @@ def test_a_compiled_gpt_gets_the_verdict_it_deserves(
     verified = verify(tmp_path, "10-12", GPT, "--compile", *switches)
 
     assert (verified.report["verdict"], verified.code) == (verdict, code)
-    assert [step["step"] for step in verified.report["ranks"][0]["steps"]] == [10, 11, 12]
+    assert [step["step"] for step in verified.report["ranks"][0]["steps"]] == [
+        10,
+        11,
+        12,
+    ]
     if verdict == "ACTIVE":
-        found = {name: count for name, count in verified.report["gemm"]["kernels"].items() if count}
+        found = {
+            name: count
+            for name, count in verified.report["gemm"]["kernels"].items()
+            if count
+        }
         assert found == {"fp8": 3 * 3 * LINEARS}
 
 
@@ -88,7 +117,11 @@ def test_a_compiled_gpt_gets_the_verdict_it_deserves(
 def test_every_gemm_of_a_known_workload_is_found(tmp_path: Path, name: str) -> None:
     verified = verify(tmp_path, "5-7", WORKLOADS, name)
 
-    found = {name: count for name, count in verified.report["gemm"]["kernels"].items() if count}
+    found = {
+        name: count
+        for name, count in verified.report["gemm"]["kernels"].items()
+        if count
+    }
     assert found == {workloads.PRECISION[name]: 3 * workloads.GEMMS_A_STEP}
 
 
@@ -113,7 +146,14 @@ def test_layers_are_named_and_told_that_stay_in_high_precision(
     left = ("layers.1.attn.k_proj", "head")
     skip = ("--skip-layers", "|".join(map(re.escape, left)))
     verified = verify(
-        tmp_path, "3-3", GPT, "--precision", "fp8", *skip, *switches, options=("--layers",)
+        tmp_path,
+        "3-3",
+        GPT,
+        "--precision",
+        "fp8",
+        *skip,
+        *switches,
+        options=("--layers",),
     )
 
     named = verified.report["ranks"][0]["named_layers"]
@@ -132,7 +172,9 @@ def test_layers_are_named_and_told_that_stay_in_high_precision(
     assert all(name in messages[0] for name in left)
 
 
-def test_optimizers_that_step_on_autograds_thread_are_recorded_whole(tmp_path: Path) -> None:
+def test_optimizers_that_step_on_autograds_thread_are_recorded_whole(
+    tmp_path: Path,
+) -> None:
     verified = verify(tmp_path, "3-4", SCRIPTS / "in_backward.py")
 
     trace = verified.capture / "rank0.json.gz"
@@ -142,7 +184,9 @@ def test_optimizers_that_step_on_autograds_thread_are_recorded_whole(tmp_path: P
     assert (found["aten::addmm"], found["aten::mm"]) == (2 * 3, 2 * 5)
 
 
-def test_steps_replayed_as_a_cuda_graph_are_counted_and_recorded(tmp_path: Path) -> None:
+def test_steps_replayed_as_a_cuda_graph_are_counted_and_recorded(
+    tmp_path: Path,
+) -> None:
     verified = verify(tmp_path, "6-7", SCRIPTS / "cuda_graph.py")
 
     trace = verified.capture / "rank0.json.gz"

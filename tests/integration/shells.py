@@ -32,7 +32,9 @@ def start(
     folder.mkdir(exist_ok=True)
     if script is not None:
         (folder / "train.py").write_text(script)
-    return subprocess.Popen(["sh", "-c", line], cwd=folder, env=environment(), **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(
+        ["sh", "-c", line], cwd=folder, env=environment(), **options
+    )  # type: ignore[call-overload,no-any-return]
 
 
 def execute(folder: Path, line: str, training: str, script: str) -> Result:
@@ -57,7 +59,9 @@ def files(folder: Path) -> dict[str, str]:
 def compare(tmp_path: Path, script: str, line: str = "{} train.py") -> Result:
     """Run a script with and without us and return the first, having compared the two."""
     plain = execute(tmp_path / "plain", line, PLAIN, script)
-    ours = execute(tmp_path / "ours", line, f"{OURS} --trace-dir capture -o report", script)
+    ours = execute(
+        tmp_path / "ours", line, f"{OURS} --trace-dir capture -o report", script
+    )
     assert ours == plain
     return ours
 

@@ -49,10 +49,14 @@ def uses(folder: Path, environment: dict[str, str] | None = None, **given: str) 
     for step in action["runs"]["steps"]:
         if code or not _wanted(step, inputs):
             continue
-        env = {name: _filled(value, inputs) for name, value in step.get("env", {}).items()}
+        env = {
+            name: _filled(value, inputs) for name, value in step.get("env", {}).items()
+        }
         done = run(step["run"], folder, *OF_GITHUB, **shared, **env)
         code, log = done.returncode, log + done.stdout + done.stderr
-    outputs = dict(line.split("=", 1) for line in files["outputs"].read_text().splitlines())
+    outputs = dict(
+        line.split("=", 1) for line in files["outputs"].read_text().splitlines()
+    )
     return Job(code, outputs, log, files["summary"].read_text(), folder)
 
 
@@ -69,14 +73,21 @@ def _filled(text: str, inputs: dict[str, str]) -> str:
     ("capture", "code", "verdict", "said"),
     [
         ("fp8_compiled", 0, "ACTIVE", "::notice title=FP8 ACTIVE::"),
-        ("bf16_filter_rejects_all", 1, "CONTRADICTED", "::error title=FP8 CONTRADICTED%3A claimed"),
+        (
+            "bf16_filter_rejects_all",
+            1,
+            "CONTRADICTED",
+            "::error title=FP8 CONTRADICTED%3A claimed",
+        ),
     ],
 )
 def test_the_action_installs_judges_and_leaves_page_and_results(
     tmp_path: Path, capture: str, code: int, verdict: str, said: str
 ) -> None:
     """Settings of pip keep it offline; `scripts/release.sh` runs the step with a network."""
-    pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
+    pytest.importorskip(
+        "hatchling", reason="hatchling is not installed (the test extra)"
+    )
     installed, programs = tmp_path / "fp8verify", tmp_path / "programs"
     programs.mkdir()
     (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
@@ -90,10 +101,15 @@ def test_the_action_installs_judges_and_leaves_page_and_results(
         "PIP_NO_INDEX": "1",
         "PIP_NO_BUILD_ISOLATION": "0",
     }
-    given = {"install": "false"} if verdict == "ACTIVE" else {"environment": environment}
+    given = (
+        {"install": "false"} if verdict == "ACTIVE" else {"environment": environment}
+    )
     job = uses(tmp_path, path=str(TRACES / capture), **given)  # type: ignore[arg-type]
     assert (installed / "bin" / "fp8verify").is_file() is (verdict != "ACTIVE")
-    assert (job.code, job.outputs) == (code, {"verdict": verdict, "exit-code": f"{code}"}), job.log
+    assert (job.code, job.outputs) == (
+        code,
+        {"verdict": verdict, "exit-code": f"{code}"},
+    ), job.log
     assert said in job.log
     assert f"FP8 {verdict}" in job.summary
     assert (tmp_path / "fp8.html").stat().st_size
@@ -110,7 +126,14 @@ def test_the_action_installs_judges_and_leaves_page_and_results(
 def test_the_inputs_reach_the_judge(
     tmp_path: Path, capture: str, given: dict[str, str], code: int
 ) -> None:
-    job = uses(tmp_path, path=str(TRACES / capture), install="false", html="", junit="", **given)
+    job = uses(
+        tmp_path,
+        path=str(TRACES / capture),
+        install="false",
+        html="",
+        junit="",
+        **given,
+    )
     assert job.code == code, job.log
     assert not (tmp_path / "fp8.html").exists()
 
@@ -125,13 +148,17 @@ def test_the_log_and_the_baseline_reach_the_judge(tmp_path: Path) -> None:
     assert uses(tmp_path, path=str(trace), install="false", log=log).code == 1
 
 
-def test_a_value_is_never_read_as_shell_code_nor_a_wrong_one_left_out(tmp_path: Path) -> None:
+def test_a_value_is_never_read_as_shell_code_nor_a_wrong_one_left_out(
+    tmp_path: Path,
+) -> None:
     job = uses(tmp_path, path="$(touch made); touch made #", install="false")
     assert (job.code, job.outputs) == (2, {"verdict": "", "exit-code": "2"})
     assert not (tmp_path / "made").exists()
     assert "::error title=fp8verify::error: $(touch made)" in job.log
     assert "%0Ahint: " in job.log
-    job = uses(tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes")
+    job = uses(
+        tmp_path, path=str(TRACES / "fp8_compiled"), install="false", strict="yes"
+    )
     assert job.code == 2
     assert "::error::strict is true or false, not 'yes'" in job.log
 
@@ -150,7 +177,9 @@ def _failures(folder: Path) -> int:
 
 def hook(folder: Path, *files: str) -> subprocess.CompletedProcess[str]:
     """Run the hook as pre-commit does: its entry, then the files that changed and match."""
-    (about,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    (about,) = yaml.safe_load(
+        (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    )
     matching = [name for name in files if re.search(about["files"], name)]
     return run(f"{about['entry']} {shlex.join(matching)}", folder)
 

@@ -27,7 +27,11 @@ def same(
     for again in (folder, folder / "again"):
         again.mkdir(exist_ok=True)
         plain, attached = pair(
-            again, LOOPS / arguments[0], *arguments[1:], options=options, python=python_with_torch()
+            again,
+            LOOPS / arguments[0],
+            *arguments[1:],
+            options=options,
+            python=python_with_torch(),
         )
         if not (differences := plain.differences(attached)):
             break
@@ -47,7 +51,9 @@ def same(
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )  # fmt: skip
-def test_torch_compile_sees_nothing(tmp_path: Path, case: tuple[str, ...], steps: int) -> None:
+def test_torch_compile_sees_nothing(
+    tmp_path: Path, case: tuple[str, ...], steps: int
+) -> None:
     meta = same(tmp_path, "compiled.py", *case)
 
     assert meta.steps_seen >= steps
@@ -55,7 +61,9 @@ def test_torch_compile_sees_nothing(tmp_path: Path, case: tuple[str, ...], steps
 
 
 @pytest.mark.parametrize("case", ["module", "names_ranges"])
-def test_what_is_compiled_inside_a_window_stays_compiled(tmp_path: Path, case: str) -> None:
+def test_what_is_compiled_inside_a_window_stays_compiled(
+    tmp_path: Path, case: str
+) -> None:
     same(tmp_path, "compiled.py", case, "full", options=("--steps", "1-2", "--layers"))
 
 
@@ -66,7 +74,9 @@ def test_steps_may_change_threads(tmp_path: Path, threads: str) -> None:
     meta = same(tmp_path, "odd.py", "changes", threads, options=("--steps", "3-5"))
 
     assert meta.steps_seen == len(threads)
-    assert [(window.state, window.trace) for window in meta.windows] == [("dropped", None)]
+    assert [(window.state, window.trace) for window in meta.windows] == [
+        ("dropped", None)
+    ]
 
 
 def test_a_window_on_one_helper_thread_is_complete(tmp_path: Path) -> None:
@@ -99,7 +109,10 @@ def test_trainings_that_do_more_than_train(
     [
         ("saves", ("--steps", "3-4", "--layers")),
         ("modes", ("--steps", "3-4", "--numerics")),
-        ("forks", ("--steps", "4")),  # before the window, while it warms up, in it and after it
+        (
+            "forks",
+            ("--steps", "4"),
+        ),  # before the window, while it warms up, in it and after it
         ("observes", ("--steps", "3-4")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -31,7 +31,9 @@ def test_windows_are_recorded_for_later_and_a_watch_goes_to_the_framework_s_own_
     of_windows, of_watch = map(json.loads, re.findall("LOGGED (.*)", done.stdout))
     assert of_windows == []
     assert [row["fp8/step"] for row in of_watch] == [6, 11]
-    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()
+    ]
     assert [line["global_step"] for line in lines] == [6, 11]
     meta = read_meta(tmp_path / "cap" / "rank0.meta.json")
     (window,) = meta.windows

@@ -16,13 +16,21 @@ from tests.captures import ROOT
 from tests.command_line import fp8verify, refused
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
-CAPTURES = ("fp8_compiled", "bf16_te_no_autocast", "fp8_cudagraphs", "fp8_experts", "fp8_nanochat")
+CAPTURES = (
+    "fp8_compiled",
+    "bf16_te_no_autocast",
+    "fp8_cudagraphs",
+    "fp8_experts",
+    "fp8_nanochat",
+)
 TRACES = [ROOT / name / "rank0.json.gz" for name in CAPTURES]
 
 
 def _load(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
-    found: dict[str, Any] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    found: dict[str, Any] = json.loads(
+        gzip.decompress(data) if path.suffix == ".gz" else data
+    )
     return found
 
 
@@ -45,7 +53,9 @@ def _figures(report: Report) -> Any:
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.parent.name)
-def test_every_gemm_is_labelled_and_nothing_else_changes(trace: Path, tmp_path: Path) -> None:
+def test_every_gemm_is_labelled_and_nothing_else_changes(
+    trace: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out.json"  # how it is packed has a test of its own
     annotate(trace, out)
     report = inspect(trace)
@@ -63,8 +73,15 @@ def test_every_gemm_is_labelled_and_nothing_else_changes(trace: Path, tmp_path: 
 
 @pytest.mark.parametrize("indent", [None, 2, 4])
 @pytest.mark.parametrize("layout", ["object", "list", "sorted", "metadata last"])
-def test_every_layout_of_the_file_is_kept(indent: int | None, layout: str, tmp_path: Path) -> None:
-    build = TraceBuilder().step(1).linear(64, 32, 16, fp8=True).linear(64, 32, 32, fp8=False)
+def test_every_layout_of_the_file_is_kept(
+    indent: int | None, layout: str, tmp_path: Path
+) -> None:
+    build = (
+        TraceBuilder()
+        .step(1)
+        .linear(64, 32, 16, fp8=True)
+        .linear(64, 32, 32, fp8=False)
+    )
     document: Any = build.document()
     if layout == "list":
         document = document["traceEvents"]
@@ -85,18 +102,25 @@ def test_the_precision_track_says_when_fp8_ran(tmp_path: Path) -> None:
     build.launch(BF16_KERNEL, types=(BF16, BF16), us=10)
     path, out = build.write(tmp_path / "trace.json"), tmp_path / "out.json"
     annotate(path, out)
-    ours = [event for event in _load(out)["traceEvents"] if event.get("cat") == "fp8verify"]
+    ours = [
+        event for event in _load(out)["traceEvents"] if event.get("cat") == "fp8verify"
+    ]
     title, first, *_ = ours
     assert title["args"]["name"] == "stream 7: GEMM precision"
     kernel = next(event for event in build.events if event["name"] == FP8_KERNEL)
     assert (first["ts"], first["dur"], first["pid"]) == (kernel["ts"], 30, 0)
-    assert [event["name"] for event in ours if event["ph"] == "X"] == ["fp8 fprop", "bf16 fprop"]
+    assert [event["name"] for event in ours if event["ph"] == "X"] == [
+        "fp8 fprop",
+        "bf16 fprop",
+    ]
 
 
 def test_arguments_that_are_empty_or_missing_get_labels(tmp_path: Path) -> None:
     build = TraceBuilder().launch(FP8_KERNEL).launch(FP8_KERNEL)
     document = build.document()
-    first, second = (event for event in document["traceEvents"] if event.get("cat") == "kernel")
+    first, second = (
+        event for event in document["traceEvents"] if event.get("cat") == "kernel"
+    )
     first["args"] = {}
     del second["args"]
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
@@ -106,10 +130,14 @@ def test_arguments_that_are_empty_or_missing_get_labels(tmp_path: Path) -> None:
     assert labels == [{"fp8verify": {"precision": "fp8", "leg": "unknown"}}] * 2
 
 
-def test_damage_is_left_out_and_the_kernels_after_it_are_labelled(tmp_path: Path) -> None:
+def test_damage_is_left_out_and_the_kernels_after_it_are_labelled(
+    tmp_path: Path,
+) -> None:
     build = TraceBuilder().linear(64, 32, 16, fp8=True).linear(64, 32, 32, fp8=False)
     text = json.dumps(build.document(), indent=2)
-    broken = text.replace(f'"name": "{FP8_KERNEL}"', f'"name": "{FP8_KERNEL[:20]}"quoted""', 1)
+    broken = text.replace(
+        f'"name": "{FP8_KERNEL}"', f'"name": "{FP8_KERNEL[:20]}"quoted""', 1
+    )
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
     cut = broken[: broken.rindex("Record Window End")]
     path.write_text(cut)
@@ -118,11 +146,15 @@ def test_damage_is_left_out_and_the_kernels_after_it_are_labelled(tmp_path: Path
     assert '"quoted"' not in out.read_text()
 
 
-def test_a_large_trace_is_labelled_across_the_blocks_that_are_read(tmp_path: Path) -> None:
+def test_a_large_trace_is_labelled_across_the_blocks_that_are_read(
+    tmp_path: Path,
+) -> None:
     build = TraceBuilder()
     for place in range(1500):
         build.launch(
-            FP8_KERNEL if place % 3 else BF16_KERNEL, us=1 + place % 7, parents=("x" * 900,)
+            FP8_KERNEL if place % 3 else BF16_KERNEL,
+            us=1 + place % 7,
+            parents=("x" * 900,),
         )
     path, out = build.write(tmp_path / "trace.json"), tmp_path / "out.json"
     assert path.stat().st_size > 2 << 20
@@ -134,7 +166,9 @@ def test_a_large_trace_is_labelled_across_the_blocks_that_are_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.zst"])
-def test_the_suffix_says_how_the_new_file_is_packed(suffix: str, tmp_path: Path) -> None:
+def test_the_suffix_says_how_the_new_file_is_packed(
+    suffix: str, tmp_path: Path
+) -> None:
     magic = {".json": b"{", ".json.gz": b"\x1f\x8b", ".json.zst": b"\x28\xb5"}[suffix]
     if suffix == ".json.zst":
         pytest.importorskip("zstandard")
@@ -161,10 +195,15 @@ def test_the_command_says_what_it_labelled(tmp_path: Path) -> None:
         ("text.json", "out.json"),
     ],
 )
-def test_bad_use_gets_two_lines_and_no_file(given: Path | str, out: str, tmp_path: Path) -> None:
+def test_bad_use_gets_two_lines_and_no_file(
+    given: Path | str, out: str, tmp_path: Path
+) -> None:
     source = TraceBuilder().launch(FP8_KERNEL).write(tmp_path / "trace.json")
     (tmp_path / "text.json").write_text("[1, 2]")
     before = source.read_bytes()
     refused(fp8verify("annotate", given, "-o", out, cwd=tmp_path))
     assert source.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.json", "trace.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "text.json",
+        "trace.json",
+    ]

@@ -48,7 +48,11 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """The variables of a process there."""
         root = str(Path(__file__).parents[2])
-        return {"PATH": f"{self.bin}:/usr/bin:/bin", "VIRTUAL_ENV": "", "PYTHONPATH": root}
+        return {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "VIRTUAL_ENV": "",
+            "PYTHONPATH": root,
+        }
 
 
 @pytest.fixture
@@ -61,7 +65,13 @@ def machine(tmp_path: Path) -> Machine:
     [
         ([H200, H200], 0, (), 0, ["2 x NVIDIA H200 (9.0) can multiply FP8"]),
         ([A100], 0, (), 1, ["FAIL     no-fp8-units", "Train in BF16 there"]),
-        (["NVIDIA-SMI has failed"], 9, (), 0, ["nvidia-smi says: NVIDIA-SMI has failed"]),
+        (
+            ["NVIDIA-SMI has failed"],
+            9,
+            (),
+            0,
+            ["nvidia-smi says: NVIDIA-SMI has failed"],
+        ),
         (["NVIDIA-SMI has failed"], 9, ("--require-gpu",), 1, ["no-gpu"]),
     ],
 )
@@ -79,7 +89,9 @@ def test_what_is_said_of_a_machine(
 
 
 def test_a_warning_leaves_the_exit_code_and_shows_the_line(machine: Machine) -> None:
-    config = write(machine.folder, "a.yaml", f"{files.ACCELERATE_AO}  flavour: vanilla\n")
+    config = write(
+        machine.folder, "a.yaml", f"{files.ACCELERATE_AO}  flavour: vanilla\n"
+    )
     done = machine.has(H200).doctor("--config", config)
     assert f"{config}:13: 1 unknown key, not checked" in " ".join(done.stdout.split())
     assert done.stdout.splitlines()[-1] == "1 FAULT: 1 warn, 1 not checked"
@@ -91,12 +103,17 @@ def test_a_warning_leaves_the_exit_code_and_shows_the_line(machine: Machine) -> 
 
 def test_gpus_can_be_named(machine: Machine) -> None:
     names = ("H200", "2x mi300x", "sm_120", "DGX Spark")
-    done = machine.has(A100).doctor(*(word for name in names for word in ("--gpu", name)))
+    done = machine.has(A100).doctor(
+        *(word for name in names for word in ("--gpu", name))
+    )
     found = (
         "1 x NVIDIA H200 (9.0), 2 x AMD Instinct MI300X (gfx942), 1 x NVIDIA GPU (12.0), "
         "1 x NVIDIA DGX SPARK (12.1)"
     )
-    assert (f"{found} can multiply FP8" in " ".join(done.stdout.split()), done.returncode) == (
+    assert (
+        f"{found} can multiply FP8" in " ".join(done.stdout.split()),
+        done.returncode,
+    ) == (
         True,
         0,
     )
@@ -114,7 +131,9 @@ def test_github_shows_each_complaint_at_its_line(machine: Machine) -> None:
     assert first.startswith("::error title=fp8verify doctor::1 FAULT: 1 fail")
     number = text.splitlines().index("tp = 2") + 1
     (line,) = [line for line in rest if "fp8-with-tensor-parallel" in line]
-    assert line.startswith(f"::error file={config},line={number},title=FP8 fp8-with-tensor-")
+    assert line.startswith(
+        f"::error file={config},line={number},title=FP8 fp8-with-tensor-"
+    )
 
 
 def test_the_function_is_the_command_and_needs_nothing_slow(machine: Machine) -> None:
@@ -124,15 +143,29 @@ def test_the_function_is_the_command_and_needs_nothing_slow(machine: Machine) ->
         "print({'torch', 'pandas', 'rich', 'click'} & set(sys.modules))"
     )
     environment = {**os.environ, **machine.has(A100).environment}
-    said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    said = subprocess.check_output(
+        [sys.executable, "-c", code], env=environment, text=True
+    )
     assert said == "fail\nset()\n"
 
 
-def test_a_run_that_failed_with_a_known_message_is_told_its_cause(tmp_path: Path) -> None:
+def test_a_run_that_failed_with_a_known_message_is_told_its_cause(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "train.py"
-    script.write_text("raise ValueError('FP8 + Tensor Parallelism is not yet supported')\n")
+    script.write_text(
+        "raise ValueError('FP8 + Tensor Parallelism is not yet supported')\n"
+    )
     done = run_fp8verify(
-        "run", "--steps", "2-3", "--format", "json", "-o", "report.json", script, cwd=tmp_path
+        "run",
+        "--steps",
+        "2-3",
+        "--format",
+        "json",
+        "-o",
+        "report.json",
+        script,
+        cwd=tmp_path,
     )
     assert done.returncode == 1
     notes = json.loads((tmp_path / "report.json").read_text())["notes"]

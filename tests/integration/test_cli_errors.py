@@ -99,7 +99,9 @@ def test_a_damaged_file_is_described_as_it_is(
     ],
     ids=lambda text: str(text)[:40],
 )  # fmt: skip
-def test_a_slip_is_told_in_two_lines(tmp_path: Path, typed: str, fact: str, hint: str) -> None:
+def test_a_slip_is_told_in_two_lines(
+    tmp_path: Path, typed: str, fact: str, hint: str
+) -> None:
     (tmp_path / "x.py").write_text("print('must not run')\n")
     (tmp_path / "x.ipynb").touch()
     found, advice = refused(fp8verify(*typed.split(" "), cwd=tmp_path))
@@ -117,16 +119,25 @@ def test_a_slip_is_told_in_two_lines(tmp_path: Path, typed: str, fact: str, hint
         "inspect {}",
     ],
 )  # fmt: skip
-def test_a_place_without_the_right_to_it_is_told_in_two_lines(tmp_path: Path, typed: str) -> None:
+def test_a_place_without_the_right_to_it_is_told_in_two_lines(
+    tmp_path: Path, typed: str
+) -> None:
     TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "trace.json")
     command = [sys.executable, "-c", _DENIED, *typed.format("/denied").split()]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert "Permission denied" in refused(done)[0]
 
 
-def test_a_full_disk_behind_standard_output_is_told_in_two_lines(tmp_path: Path) -> None:
+def test_a_full_disk_behind_standard_output_is_told_in_two_lines(
+    tmp_path: Path,
+) -> None:
     done = run(f"fp8verify inspect {ROOT / 'fp8_compiled'} > /dev/full", tmp_path)
-    assert refused(done) == ("No space left on device.", "Make room, or write elsewhere.")
+    assert refused(done) == (
+        "No space left on device.",
+        "Make room, or write elsewhere.",
+    )
 
 
 def test_a_current_folder_that_was_removed_is_told_as_that(tmp_path: Path) -> None:

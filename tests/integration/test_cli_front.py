@@ -38,7 +38,10 @@ def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe(
 ) -> None:
     trace, log = CAPTURE / "rank0.json.gz", CAPTURE / "log.txt"
     done = fp8verify("inspect", trace, "--log", log, "-q")
-    assert done.stdout.splitlines()[-1] == f"exit 0   fp8verify inspect {trace} --log {log}"
+    assert (
+        done.stdout.splitlines()[-1]
+        == f"exit 0   fp8verify inspect {trace} --log {log}"
+    )
     lines = run(f"fp8verify inspect - -q < {trace}", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ACTIVE", "135", "speed", "exit"]
 
@@ -52,10 +55,14 @@ def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == ["ACTIVE,", "90", "error", "exit"]
     assert lines[0].startswith("ACTIVE, with 1 error  fp8_te_delayed")
     assert "[baseline-not-comparable] the baseline" in lines[2]
-    assert lines[3].startswith("exit 1: baseline-not-comparable is an error   fp8verify inspect")
+    assert lines[3].startswith(
+        "exit 1: baseline-not-comparable is an error   fp8verify inspect"
+    )
 
 
-def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(tmp_path: Path) -> None:
+def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "fp8.html"
     done = fp8verify("inspect", CAPTURE, "-q", "-o", out)
     assert done.stdout.splitlines()[-1] == f"exit 0   {out}"
@@ -67,7 +74,9 @@ def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(tmp_path: Pa
     [("a.html", "<!DOCTYPE html>"), ("a.JSON", "{"), ("a.md", "## "), ("a.csv", "rank,"),
      ("a.xml", "<?xml"), ("a.txt", "ACTIVE  "), ("a", "ACTIVE  ")],
 )  # fmt: skip
-def test_a_file_gets_the_form_of_its_suffix(name: str, begin: str, tmp_path: Path) -> None:
+def test_a_file_gets_the_form_of_its_suffix(
+    name: str, begin: str, tmp_path: Path
+) -> None:
     done = fp8verify("inspect", CAPTURE, "-o", tmp_path / name)
     assert done.returncode == 0
     assert (tmp_path / name).read_text().startswith(begin)
@@ -78,7 +87,9 @@ def test_a_form_that_is_asked_for_goes_before_the_suffix(tmp_path: Path) -> None
     assert json.loads((tmp_path / "a.html").read_text())["verdict"] == "ACTIVE"
 
 
-@pytest.mark.parametrize(("columns", "widest"), [("", 80), ("90", 90), ("100", 100), ("none", 80)])
+@pytest.mark.parametrize(
+    ("columns", "widest"), [("", 80), ("90", 90), ("100", 100), ("none", 80)]
+)
 def test_a_pipe_is_as_wide_as_it_is_told(columns: str, widest: int) -> None:
     done = fp8verify("inspect", CAPTURE, COLUMNS=columns)
     assert widest - 10 < max(map(len, done.stdout.splitlines())) <= widest
@@ -111,5 +122,7 @@ def _complete(words: str) -> list[str]:
         ("fp8verify inspect --base", ["plain,--baseline"]),
     ],
 )  # fmt: skip
-def test_a_shell_completes_commands_options_and_files(words: str, expected: list[str]) -> None:
+def test_a_shell_completes_commands_options_and_files(
+    words: str, expected: list[str]
+) -> None:
     assert _complete(words) == expected

@@ -21,7 +21,11 @@ from tests.shown import run
         ("bf16_compiled --exit-zero", 0, "INACTIVE  "),
         ("fp8_rowwise_gw_hp --min-share 90%", 1, "PARTIAL  "),
         ("fp8_te_modules_block --require-format fp8_block", 0, "ACTIVE  "),
-        ("fp8_te_modules_block --require-format nvfp4", 1, "[required-format] nvfp4 was required"),
+        (
+            "fp8_te_modules_block --require-format nvfp4",
+            1,
+            "[required-format] nvfp4 was required",
+        ),
     ],
 )
 def test_the_verdict_is_printed_and_options_change_the_exit_code(
@@ -34,7 +38,10 @@ def test_the_verdict_is_printed_and_options_change_the_exit_code(
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    assert run(f"fp8verify inspect {ROOT / 'fp8_compiled'} -v | head -1", tmp_path).stderr == ""
+    assert (
+        run(f"fp8verify inspect {ROOT / 'fp8_compiled'} -v | head -1", tmp_path).stderr
+        == ""
+    )
 
 
 def test_output_that_cannot_hold_a_sign_replaces_it() -> None:
@@ -52,7 +59,11 @@ def _at_the_end(say: str, *args: str) -> str:
         "from fp8verify.cli import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     return done.stderr.strip()
 
@@ -78,5 +89,7 @@ def test_both_ways_in_are_the_same() -> None:
     script = Path(sys.executable).with_name("fp8verify")
     if not script.exists():
         pytest.skip("the package is not installed beside this Python")
-    same = subprocess.run([script, "--version"], capture_output=True, text=True, check=False)
+    same = subprocess.run(
+        [script, "--version"], capture_output=True, text=True, check=False
+    )
     assert same.stdout == done.stdout

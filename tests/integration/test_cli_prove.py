@@ -12,7 +12,9 @@ from tests.command_line import fp8verify
 from tests.fake_ncu import FP8, install, log_of
 
 FLOPS = 2 * 4096 * 1024 * 2048
-RANGE = "aten::_scaled_mm, seq = 3, op_id = 9, sizes = [[4096, 2048], [2048, 1024], [], []]"
+RANGE = (
+    "aten::_scaled_mm, seq = 3, op_id = 9, sizes = [[4096, 2048], [2048, 1024], [], []]"
+)
 RIGHT = log_of(
     ("nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT", FLOPS, 0, RANGE),
     ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNT", 0, FLOPS, ""),
@@ -47,7 +49,11 @@ def test_kernels_that_multiplied_otherwise_end_with_1(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "proof.json").read_text())
     assert (report["gpu"], report["compute_capability"]) == ("NVIDIA H200", "9.0")
     row, hidden = report["kernels"]
-    assert (row["agreement"], row["precision"], row["flops"]) == ("differs", "fp8", FLOPS)
+    assert (row["agreement"], row["precision"], row["flops"]) == (
+        "differs",
+        "fp8",
+        FLOPS,
+    )
     assert row["operations"]["bf16"] == FLOPS
     assert (hidden["agreement"], hidden["kernel"]) == ("missed", "main_kernel")
     assert "--kernel-name" not in (tmp_path / "options").read_text().splitlines()
@@ -66,7 +72,11 @@ def test_kernels_that_multiplied_otherwise_end_with_1(tmp_path: Path) -> None:
         ),
         ("==ERROR== Failed to find metric xyz\n", {}, "Failed to find metric xyz"),
         ("==WARNING== No kernels were profiled.\n", {}, "ended with exit code 0"),
-        (RIGHT, {"capability": "7.0", "name": "Tesla V100-SXM2-16GB"}, "9.0 (H100, H200"),
+        (
+            RIGHT,
+            {"capability": "7.0", "name": "Tesla V100-SXM2-16GB"},
+            "9.0 (H100, H200",
+        ),
     ],
 )
 def test_what_cannot_be_counted_is_told_in_two_lines(
@@ -74,12 +84,18 @@ def test_what_cannot_be_counted_is_told_in_two_lines(
 ) -> None:
     done = fp8verify("prove", "--", *PROGRAM, **install(tmp_path, log, **machine))
     assert done.returncode == 3
-    told = [line for line in done.stderr.splitlines() if line.startswith(("error:", "hint:"))]
+    told = [
+        line
+        for line in done.stderr.splitlines()
+        if line.startswith(("error:", "hint:"))
+    ]
     assert len(told) == 2
     assert said in "".join(told)
 
 
-def test_without_ncu_or_an_nvidia_gpu_the_error_says_what_to_use(tmp_path: Path) -> None:
+def test_without_ncu_or_an_nvidia_gpu_the_error_says_what_to_use(
+    tmp_path: Path,
+) -> None:
     done = fp8verify("prove", "--", *PROGRAM, PATH=str(tmp_path))
     assert done.returncode == 3
     assert "ncu (NVIDIA Nsight Compute) is not on PATH" in done.stderr

@@ -28,7 +28,9 @@ def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
         python_with_torch(), EXAMPLE, "--precision", "fp8", "--steps", "5", "--device", "cpu",
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
-    assert [line[:8] for line in done.stdout.splitlines()] == [f"step {i:3d}" for i in range(1, 6)]
+    assert [line[:8] for line in done.stdout.splitlines()] == [
+        f"step {i:3d}" for i in range(1, 6)
+    ]
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "INCONCLUSIVE"
     assert report["reason"] == "no GPU kernels in the trace, torch saw no GPU"
@@ -48,7 +50,9 @@ LOOP = ROOT.parent / "tests" / "integration" / "scripts" / "loop.py"
 def test_without_options_three_steps_are_recorded_and_a_page_is_written(
     tmp_path: Path, steps: int, state: str
 ) -> None:
-    done = run(tmp_path, "--ranks", "0", python_with_torch(), LOOP, "--steps", f"{steps}")
+    done = run(
+        tmp_path, "--ranks", "0", python_with_torch(), LOOP, "--steps", f"{steps}"
+    )
 
     assert done.returncode == 3, done.stderr
     (capture,) = tmp_path.glob("fp8verify-capture-*")
@@ -61,4 +65,7 @@ def test_without_options_three_steps_are_recorded_and_a_page_is_written(
     assert (window.state, window.last - window.first) == (state, 2)
     assert 7 <= window.first <= 20
     if state == "never":
-        assert window.reason == "the run ended after step 5, before its step time was stable"
+        assert (
+            window.reason
+            == "the run ended after step 5, before its step time was stable"
+        )

@@ -22,7 +22,9 @@ from tests.unit.test_errors import fail
 from tests.unit.test_fleet_ranks import write_ranks
 from tests.unit.test_fleet_workers import give_up, work
 
-pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="needs the cluster extra")
+pytestmark = pytest.mark.skipif(
+    find_spec("distributed") is None, reason="needs the cluster extra"
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +48,34 @@ def test_a_cluster_gives_the_same_report(scheduler: str, tmp_path: Path) -> None
 
 
 def test_an_error_on_a_worker_is_raised_as_it_was(scheduler: str) -> None:
-    with dask_cluster(scheduler) as executor, pytest.raises(InputError, match="no trace") as caught:
+    with (
+        dask_cluster(scheduler) as executor,
+        pytest.raises(InputError, match="no trace") as caught,
+    ):
         executor.submit(fail, InputError).result()
     assert caught.value.hint == "Name another file."
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense", "nosuch://host:8786"])
-def test_no_scheduler_is_told_in_two_lines(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:9", "nonsense", "nosuch://host:8786"]
+)
+def test_no_scheduler_is_told_in_two_lines(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "_CONNECT_S", 1)
     with (
-        pytest.raises(UsageError, match=f"no Dask scheduler answers at {address}") as caught,
+        pytest.raises(
+            UsageError, match=f"no Dask scheduler answers at {address}"
+        ) as caught,
         dask_cluster(address),
     ):
         pass
     assert caught.value.hint
 
 
-def test_no_job_waits_for_a_scheduler_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job_waits_for_a_scheduler_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Gone:
         status = "running"
 

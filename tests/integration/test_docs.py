@@ -76,7 +76,10 @@ def test_the_ci_job_is_green_on_fp8_and_red_on_the_silent_failure(
 
 @pytest.mark.parametrize(
     ("capture", "says"),
-    [("fp8_experts", "exit 0\n"), ("bf16_experts", "no GEMM of aten::_scaled_grouped_mm ran")],
+    [
+        ("fp8_experts", "exit 0\n"),
+        ("bf16_experts", "no GEMM of aten::_scaled_grouped_mm ran"),
+    ],
 )
 def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(
     tmp_path: Path, capture: str, says: str
@@ -84,11 +87,15 @@ def test_the_tests_that_are_shown_pass_on_fp8_and_fail_without(
     (tmp_path / "test_shown.py").write_text(_blocks("ci.md", "python")[0])
     (tmp_path / "captures").mkdir()
     (tmp_path / "captures" / "moe").symlink_to(ROOT / capture)
-    command = f"{shlex.quote(sys.executable)} -m pytest -p no:cacheprovider test_shown.py"
+    command = (
+        f"{shlex.quote(sys.executable)} -m pytest -p no:cacheprovider test_shown.py"
+    )
     done = run(command, tmp_path, CUDA_VISIBLE_DEVICES="-1", COLUMNS="200")
     shown = f"exit {done.returncode}\n{done.stdout}"
     assert says in shown
-    assert bool(re.search(r"^FAILED [A-Z]+ ", shown, re.MULTILINE)) == (says != "exit 0\n")
+    assert bool(re.search(r"^FAILED [A-Z]+ ", shown, re.MULTILINE)) == (
+        says != "exit 0\n"
+    )
 
 
 def stand_ins(folder: Path, *scripts: str) -> None:
@@ -112,10 +119,14 @@ LAUNCHES = {
 
 
 @pytest.mark.parametrize("command", sorted(LAUNCHES))
-def test_a_command_that_is_shown_launches_what_it_names(tmp_path: Path, command: str) -> None:
+def test_a_command_that_is_shown_launches_what_it_names(
+    tmp_path: Path, command: str
+) -> None:
     stand_ins(tmp_path, "train.py", "package/train.py")
     done = run(command, tmp_path)
-    assert done.returncode == 3, done.stderr  # it trained nothing: the evidence cannot decide
+    assert done.returncode == 3, (
+        done.stderr
+    )  # it trained nothing: the evidence cannot decide
     words = shlex.split(command)
     launched = words[words.index("--") + 1 :] if "--" in words else ["train.py"]
     given = (tmp_path / "given.txt").read_text().split()
@@ -144,11 +155,15 @@ def test_every_command_is_executed_by_a_test_or_says_where_it_ran(page: str) -> 
     """The fixture `shown`, which a named test takes, fails the test that leaves a command out."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     for block in console_blocks(text):
-        assert block.commands, f"{page}: no line begins with a dollar sign:\n{block.text}"
+        assert block.commands, (
+            f"{page}: no line begins with a dollar sign:\n{block.text}"
+        )
         if block.test is not None:
             assert takes_shown(*block.test.split("::")), f"{page}: {block.before}"
         elif block.before not in ("<!-- output -->", "<!-- launch -->"):
-            assert _RAN.search(block.after), f"{page}: neither executed nor dated:\n{block.text}"
+            assert _RAN.search(block.after), (
+                f"{page}: neither executed nor dated:\n{block.text}"
+            )
 
 
 def takes_shown(path: str, name: str) -> bool:
@@ -166,7 +181,12 @@ def test_no_command_hides_outside_of_a_console_block(page: str) -> None:
     """Indented or in a block without a language, a command would escape the test above."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     outside = re.sub(r"^```\w+$.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    assert re.findall(rf"^ {{4}}(?:\$ +|\w+=\S+ +)*(?:{_PROGRAMS}) .*", outside, re.MULTILINE) == []
+    assert (
+        re.findall(
+            rf"^ {{4}}(?:\$ +|\w+=\S+ +)*(?:{_PROGRAMS}) .*", outside, re.MULTILINE
+        )
+        == []
+    )
 
 
 def options_of(name: str) -> set[str]:
@@ -198,23 +218,33 @@ def test_links_and_commands_of_a_page_exist(page: str) -> None:
     assert used <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: f"{trial.framework} {trial.feature}")
+@pytest.mark.parametrize(
+    "trial", TRIALS, ids=lambda trial: f"{trial.framework} {trial.feature}"
+)
 def test_what_is_said_to_have_been_tried_has_its_evidence(trial: Trial) -> None:
     assert trial.framework in FRAMEWORKS
     assert trial.feature in FEATURES
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d|under 0\.1\.0", trial.date) or trial.where == CPU
+    assert (
+        re.fullmatch(r"\d{4}-\d\d-\d\d|under 0\.1\.0", trial.date) or trial.where == CPU
+    )
     assert trial.evidence or trial.date == "under 0.1.0"
     for place in trial.evidence:
         path, _, test = place.partition("::")
         assert (REPOSITORY / path).exists()
-        assert f"def {test}(" in (REPOSITORY / path).read_text(encoding="utf-8") if test else True
+        assert (
+            f"def {test}(" in (REPOSITORY / path).read_text(encoding="utf-8")
+            if test
+            else True
+        )
 
 
 def test_no_page_of_a_finding_is_stale() -> None:
     """Those of the doctor's codes: tests/unit/test_doctor_data.py."""
     pages = finding_pages()
     assert set((DOCS / "findings").iterdir()) == set(pages)
-    assert [page.name for page, text in pages.items() if page.read_text("utf-8") != text] == []
+    assert [
+        page.name for page, text in pages.items() if page.read_text("utf-8") != text
+    ] == []
 
 
 def test_the_python_page_runs_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,11 +264,15 @@ def test_the_python_page_lists_the_public_names() -> None:
     import fp8verify
 
     listed = (DOCS / "python.md").read_text(encoding="utf-8").split("## Names")[1]
-    assert re.findall(r"`(\w+)`", listed) == sorted(set(fp8verify.__all__) - {"__version__"})
+    assert re.findall(r"`(\w+)`", listed) == sorted(
+        set(fp8verify.__all__) - {"__version__"}
+    )
 
 
 @pytest.mark.train
-def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(tmp_path: Path) -> None:
+def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(
+    tmp_path: Path,
+) -> None:
     (snippet,) = _blocks("recording.md", "python")
     script = (
         "import torch\nrank, steps = 0, 14\nlayer = torch.nn.Linear(8, 8)\n"
@@ -262,9 +296,15 @@ def test_a_page_has_one_name_and_a_size_that_is_read() -> None:
     table = re.findall(r"\[([^]]+)\]\(([\w/.-]+\.md)\)", _table_of_pages())
     assert len(table) > 15
     for name, page in table:
-        assert (REPOSITORY / page).read_text(encoding="utf-8").startswith(f"# {name}\n"), page
+        assert (
+            (REPOSITORY / page).read_text(encoding="utf-8").startswith(f"# {name}\n")
+        ), page
     generated = {"docs/api.md", "docs/commands.md", "docs/json.md"}
-    long = {page for page in PAGES if len((REPOSITORY / page).read_text().splitlines()) > 400}
+    long = {
+        page
+        for page in PAGES
+        if len((REPOSITORY / page).read_text().splitlines()) > 400
+    }
     assert long <= generated
 
 
@@ -280,4 +320,6 @@ def test_files_that_are_named_exist(page: str) -> None:
     folders = "fp8verify|tests|scripts|benchmarks|examples|docs|traces"
     named = re.findall(rf"`((?:{folders})/[\w./-]+)`", text)
     gone = [name for name in named if not (REPOSITORY / name).exists()]
-    assert [name for name in gone if not re.search(r"[A-Z]{4}|\.schema\.json$", name)] == []
+    assert [
+        name for name in gone if not re.search(r"[A-Z]{4}|\.schema\.json$", name)
+    ] == []

@@ -65,25 +65,37 @@ def doctor(folder: Path, *args: str) -> tuple[dict[str, dict[str, str]], int]:
     )
     assert done.stderr == ""
     checks = json.loads(done.stdout)["checks"]
-    assert {tuple(check) for check in checks} == {("code", "status", "message", "hint", "source")}
+    assert {tuple(check) for check in checks} == {
+        ("code", "status", "message", "hint", "source")
+    }
     return {check["code"]: check for check in checks}, done.returncode
 
 
-def test_it_ends_at_the_optimizer_and_nothing_of_the_training_is_written(tmp_path: Path) -> None:
+def test_it_ends_at_the_optimizer_and_nothing_of_the_training_is_written(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, "train.py", HEAD + TRAIN)
     accelerate = write(tmp_path, "fp8.yaml", files.ACCELERATE)
-    found, _ = doctor(tmp_path, "--config", accelerate, "--", str(python_with_torch()), "train.py")
+    found, _ = doctor(
+        tmp_path, "--config", accelerate, "--", str(python_with_torch()), "train.py"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fp8.yaml", "train.py"]
-    assert found["model-converted-later"]["message"].startswith("accelerate converts layers after")
+    assert found["model-converted-later"]["message"].startswith(
+        "accelerate converts layers after"
+    )
     assert "model-layers" not in found
     assert "block.gate 4096 -> 8" in found["dims-not-multiple-of-16"]["message"]
     assert found["te-not-installed"]["status"] == "fail"
 
 
-def test_a_model_without_a_converted_layer_fails_where_a_file_asks_for_fp8(tmp_path: Path) -> None:
+def test_a_model_without_a_converted_layer_fails_where_a_file_asks_for_fp8(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, "train.py", HEAD + TRAIN)
     write(tmp_path, "7b.toml", files.KEMPNERFORGE)
-    found, code = doctor(tmp_path, "--", str(python_with_torch()), "train.py", "7b.toml")
+    found, code = doctor(
+        tmp_path, "--", str(python_with_torch()), "train.py", "7b.toml"
+    )
     assert (found["model-layers"]["status"], code) == ("fail", 1)
     assert found["model-layers"]["message"].startswith("0 of 4 linear layers")
 
@@ -112,11 +124,15 @@ def test_layers_that_only_emulate_fp8_fail(tmp_path: Path) -> None:
     write(tmp_path, "train.py", HEAD + convert + TRAIN)
     found, code = doctor(tmp_path, "--", str(python_with_torch()), "train.py")
     assert found["fp8-emulated"]["message"].startswith("EMULATED: 2 linear layers")
-    assert found["model-layers"]["message"].startswith("0 of 4 linear layers would run in FP8")
+    assert found["model-layers"]["message"].startswith(
+        "0 of 4 linear layers would run in FP8"
+    )
     assert code == 1
 
 
-def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_script_that_takes_too_long_is_ended_with_its_children(
+    tmp_path: Path,
+) -> None:
     script = (
         "import subprocess, time\n"
         "child = subprocess.Popen(['sleep', '300'])\n"
@@ -125,9 +141,13 @@ def test_a_script_that_takes_too_long_is_ended_with_its_children(tmp_path: Path)
     )
     write(tmp_path, "train.py", script)
     found, _ = doctor(tmp_path, "--timeout", "4", "--", sys.executable, "train.py")
-    assert "built no optimizer in 4 s, and was ended" in found["model-not-seen"]["message"]
+    assert (
+        "built no optimizer in 4 s, and was ended" in found["model-not-seen"]["message"]
+    )
     pid = (tmp_path / "child").read_text()
-    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True)
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True
+    )
     assert state.stdout.strip()[:1] in ("", "Z")
 
 
@@ -158,7 +178,11 @@ def test_what_a_script_does_before_an_optimizer_is_told(
 
 def test_a_doctor_that_is_ended_ends_what_it_started(tmp_path: Path) -> None:
     started = tmp_path / "started"
-    write(tmp_path, "train.py", f"import time\nopen({str(started)!r}, 'w')\ntime.sleep(300)\n")
+    write(
+        tmp_path,
+        "train.py",
+        f"import time\nopen({str(started)!r}, 'w')\ntime.sleep(300)\n",
+    )
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     process = subprocess.Popen(

@@ -32,7 +32,9 @@ sys.exit(max(worker.wait() for worker in workers))
 def test_workers_are_attached_by_environment_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a capture"
     driver = tmp_path / "driver.py"
-    driver.write_text(RAY_LIKE.format(python=python_with_torch(), loop=SCRIPTS / "loop.py"))
+    driver.write_text(
+        RAY_LIKE.format(python=python_with_torch(), loop=SCRIPTS / "loop.py")
+    )
 
     done = run(
         f'eval "$(fp8verify env --steps 2-3 --ranks all --trace-dir "{folder}")"\n'
@@ -52,7 +54,10 @@ def test_workers_are_attached_by_environment_alone(tmp_path: Path) -> None:
 
 
 def test_a_job_that_was_not_reached_is_told(tmp_path: Path) -> None:
-    assert fp8verify("env", "--steps", "2", "--trace-dir", "c", cwd=tmp_path).returncode == 0
+    assert (
+        fp8verify("env", "--steps", "2", "--trace-dir", "c", cwd=tmp_path).returncode
+        == 0
+    )
 
     done = fp8verify("inspect", "c", cwd=tmp_path)
 
@@ -62,7 +67,10 @@ def test_a_job_that_was_not_reached_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.train
 def test_an_agent_that_cannot_start_is_told(tmp_path: Path) -> None:
-    assert fp8verify("env", "--steps", "2", "--trace-dir", "c", cwd=tmp_path).returncode == 0
+    assert (
+        fp8verify("env", "--steps", "2", "--trace-dir", "c", cwd=tmp_path).returncode
+        == 0
+    )
     (boot,) = tmp_path.glob("c/.boot-*")
     Path(boot, "config.json").write_text("{}")
     environment = {**os.environ, "PYTHONPATH": f"{boot}:{ROOT}"}
@@ -79,7 +87,9 @@ def test_an_agent_that_cannot_start_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [("", ""), ("/old", ":/old")])
-def test_a_shell_puts_the_folder_in_front(tmp_path: Path, before: str, after: str) -> None:
+def test_a_shell_puts_the_folder_in_front(
+    tmp_path: Path, before: str, after: str
+) -> None:
     line = fp8verify("env", "--steps", "2", "--trace-dir", "it's", cwd=tmp_path).stdout
     script = f'PYTHONPATH={before}\n{line}\necho "$PYTHONPATH"'
     said = subprocess.check_output(["sh", "-ec", script], text=True)

@@ -25,7 +25,9 @@ EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.train
-def test_the_trainers_of_the_examples_are_attached_to(shown: Shown, tmp_path: Path) -> None:
+def test_the_trainers_of_the_examples_are_attached_to(
+    shown: Shown, tmp_path: Path
+) -> None:
     for package in ("transformers", "lightning", "torchao"):
         if find_spec(package) is None:
             pytest.skip(f"needs {package}, from the test and train extras")
@@ -44,7 +46,9 @@ def test_the_trainers_of_the_examples_are_attached_to(shown: Shown, tmp_path: Pa
         (rank,) = report["ranks"]
         assert [step["step"] for step in rank["steps"]] == [5, 6, 7]
         assert rank["modules"]["counts"] == {"fp8": 4}
-        window = json.loads((tmp_path / folder / "rank0.meta.json").read_text())["window"][0]
+        window = json.loads((tmp_path / folder / "rank0.meta.json").read_text())[
+            "window"
+        ][0]
         assert window["framework"]["name"] == package
         assert (window["framework"]["first"], window["framework"]["last"]) == (5, 7)
 
@@ -77,9 +81,17 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
 ) -> None:
     """What Kineto sends, by dynolog/src/ipcfabric/Utils.h, and what it must get."""
     header, pid = struct.Struct("<Q32s"), os.getpid()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as former:  # which left its address
+    with socket.socket(
+        socket.AF_UNIX, socket.SOCK_DGRAM
+    ) as former:  # which left its address
         former.bind(str(sockets / "dynolog"))
-    script = [sys.executable, EXAMPLES / "record_running.py", f"{pid}", "trace.json", "800"]
+    script = [
+        sys.executable,
+        EXAMPLES / "record_running.py",
+        f"{pid}",
+        "trace.json",
+        "800",
+    ]
     recorder = subprocess.Popen(script, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kineto:
         kineto.bind(str(sockets / f"kineto-{pid}"))
@@ -87,7 +99,10 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
         answers = []
         for kind, body in (
             (b"ctxt", struct.pack("<iiq", 0, pid, 0)),
-            (b"req", struct.pack("<iiqi", 1, 1, 0, pid)),  # asks for events, not activities
+            (
+                b"req",
+                struct.pack("<iiqi", 1, 1, 0, pid),
+            ),  # asks for events, not activities
             (b"req", struct.pack("<iiqi", 3, 1, 0, pid + 1)),  # is another process
             (b"req", struct.pack("<iiqii", 3, 2, 0, pid, os.getppid())),
         ):
@@ -97,7 +112,9 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
             assert (said.rstrip(b"\0"), size) == (kind, len(answer) - header.size)
             answers.append(answer[header.size :])
             if kind == b"ctxt":  # it listens: there is no room for a second one
-                second = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+                second = subprocess.run(
+                    script, cwd=tmp_path, capture_output=True, text=True
+                )
                 assert (second.returncode, second.stderr.count("\n")) == (1, 1)
                 assert "dyno gputrace" in second.stderr
 
@@ -112,7 +129,10 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
 
 
 def send(
-    kineto: socket.socket, message: bytes, recorder: subprocess.Popen[str], sockets: Path
+    kineto: socket.socket,
+    message: bytes,
+    recorder: subprocess.Popen[str],
+    sockets: Path,
 ) -> None:
     """Send a message to the script, which may not listen yet."""
     while kineto.connect_ex(str(sockets / "dynolog")):

@@ -21,7 +21,9 @@ from fp8verify.report.rows import Frames
 def test_frames_hold_what_the_report_holds(name: str) -> None:
     report = report_of(name)
     frames = report.to_pandas()
-    assert frames.kernels.time_us.sum() == pytest.approx(sum(report.gpu_time_us.values()), abs=0.1)
+    assert frames.kernels.time_us.sum() == pytest.approx(
+        sum(report.gpu_time_us.values()), abs=0.1
+    )
     assert len(frames.kernels) == sum(len(rank.kernels) for rank in report.ranks)
     gemms = frames.gemms[frames.gemms.leg != "optimizer"]
     by_precision = gemms.groupby("precision")["kernels"].sum().to_dict()
@@ -40,9 +42,13 @@ def test_layers_are_those_of_the_census() -> None:
 
 
 def test_every_column_is_documented() -> None:
-    described = " ".join(map(str, (Frames.__doc__, KernelRow.__doc__, TensorRecord.__doc__)))
+    described = " ".join(
+        map(str, (Frames.__doc__, KernelRow.__doc__, TensorRecord.__doc__))
+    )
     for frame in report_of("fp8_compiled").to_pandas():
-        assert [name for name in frame.columns if not re.search(rf"\b{name}\b", described)] == []
+        assert [
+            name for name in frame.columns if not re.search(rf"\b{name}\b", described)
+        ] == []
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,9 @@ def test_every_column_is_documented() -> None:
         "fp8verify.report.model.report", "fp8verify.report.rows",
     ],
 )  # fmt: skip
-def test_the_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_in_docstrings_are_true(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(Path(ROOT).parent)
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0

@@ -47,7 +47,9 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     for _ in range(chance.randint(1, 5)):
         at = chance.randrange(len(data) + 1)
         size = chance.choice([1, 2, 8, 40, 400])
-        kind = chance.choice(["cut", "flip", "remove", "repeat", "move", "token", "token"])
+        kind = chance.choice(
+            ["cut", "flip", "remove", "repeat", "move", "token", "token"]
+        )
         if kind == "cut" and chance.random() < 0.5:
             data = data[: max(at, len(data) // 4)]
         elif kind == "flip":
@@ -55,12 +57,20 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
         elif kind == "remove":
             data = data[:at] + data[at + size :]
         elif kind == "repeat":
-            data = data[:at] + data[at : at + size] * chance.choice([2, 2, 50]) + data[at + size :]
+            data = (
+                data[:at]
+                + data[at : at + size] * chance.choice([2, 2, 50])
+                + data[at + size :]
+            )
         elif kind == "move":
             start = chance.randrange(len(data) + 1)
             data = data[:at] + data[start : start + size] + data[at:]
         elif kind == "token":
-            data = data[:at] + chance.choice(TOKENS) * chance.choice([1, 1, 1, 200]) + data[at:]
+            data = (
+                data[:at]
+                + chance.choice(TOKENS) * chance.choice([1, 1, 1, 200])
+                + data[at:]
+            )
     return data
 
 
@@ -149,20 +159,26 @@ ENDINGS = {
 
 @pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("kind", ENDINGS)
-def test_damaged_traces_are_read_or_refused(kind: str, fp8: bool, tmp_path: Path) -> None:
+def test_damaged_traces_are_read_or_refused(
+    kind: str, fp8: bool, tmp_path: Path
+) -> None:
     path = tmp_path / ENDINGS[kind]
     tracemalloc.start()
     try:
         for label, chance in seeds(kind):
             pack, before = PACK.get(kind, bytes), chance.random() < 0.5
             data = source(kind, fp8)
-            path.write_bytes(pack(damaged(data, chance)) if before else damaged(pack(data), chance))
+            path.write_bytes(
+                pack(damaged(data, chance)) if before else damaged(pack(data), chance)
+            )
             report = examine(path, label)
             if report is None:
                 continue
             health = report.ranks[0].health
             if fp8 and not report.gemm.kernels["fp8"]:
-                assert report.verdict is not Verdict.INACTIVE or health.skipped_events == 0, label
+                assert (
+                    report.verdict is not Verdict.INACTIVE or health.skipped_events == 0
+                ), label
             elif not fp8:
                 assert report.verdict not in (Verdict.ACTIVE, Verdict.PARTIAL), label
                 if health.truncated or health.skipped_events:
@@ -201,10 +217,17 @@ RuntimeError: CUDA error: device-side assert triggered
 def test_damaged_captures_are_read_or_refused(file: str, tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_bytes(source("json", True))
     (tmp_path / "log.txt").write_text(LOG)
-    names = {"meta": "rank0.meta.json", "numerics": "rank0.numerics.json", "log": "log.txt"}
+    names = {
+        "meta": "rank0.meta.json",
+        "numerics": "rank0.numerics.json",
+        "log": "log.txt",
+    }
     original = LOG.encode()
     if file != "log":
-        known = [*ROOT.glob(f"traces/*/{names[file]}"), *ROOT.glob(f"examples/*/*/{names[file]}")]
+        known = [
+            *ROOT.glob(f"traces/*/{names[file]}"),
+            *ROOT.glob(f"examples/*/*/{names[file]}"),
+        ]
         original = min((path.read_bytes() for path in known), key=len)
     for label, data in damages(file, original):
         (tmp_path / names[file]).write_bytes(data)

@@ -17,7 +17,13 @@ def numbers(window: WindowRecord) -> tuple[int, int, str, int, int] | None:
     named = window.framework
     if named is None:
         return None
-    return window.first, window.last, f"{named.name} {named.counter}", named.first, named.last
+    return (
+        window.first,
+        window.last,
+        f"{named.name} {named.counter}",
+        named.first,
+        named.last,
+    )
 
 
 def test_a_resumed_run_is_recorded_by_its_own_numbers(tmp_path: Path) -> None:
@@ -61,21 +67,38 @@ def test_a_window_that_never_opened_says_which_steps_there_were(
 @pytest.mark.parametrize(
     ("kind", "steps", "windows", "seen", "found"),
     [
-        ("dry_run", 6, "3-4", 6, (3, 4)),  # makes the state of the optimizer before it trains
+        (
+            "dry_run",
+            6,
+            "3-4",
+            6,
+            (3, 4),
+        ),  # makes the state of the optimizer before it trains
         ("folds", 7, "9-10", 14, (9, 10)),
         ("ema", 8, "5-6", 8, (5, 6)),
         ("gan", 4, "4-5", 12, (4, 5)),
     ],
 )
 def test_steps_are_counted_as_the_loop_counts(
-    tmp_path: Path, kind: str, steps: int, windows: str, seen: int, found: tuple[int, int]
+    tmp_path: Path,
+    kind: str,
+    steps: int,
+    windows: str,
+    seen: int,
+    found: tuple[int, int],
 ) -> None:
     attached = attach(tmp_path, windows, NUMBERED, kind, 0, steps)
 
     meta, window = attached.meta(), attached.window
-    assert (meta.steps_seen, window.state, (window.first, window.last)) == (seen, "complete", found)
+    assert (meta.steps_seen, window.state, (window.first, window.last)) == (
+        seen,
+        "complete",
+        found,
+    )
     if kind == "folds":
-        assert meta.notes == ("after step 7 a new AdamW began to step: it is counted since",)
+        assert meta.notes == (
+            "after step 7 a new AdamW began to step: it is counted since",
+        )
     # At the window's end the generator has stepped too; an average of the model never does.
     assert len(meta.modules) == (2 if kind == "gan" else 1)
 

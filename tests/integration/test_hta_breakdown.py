@@ -12,7 +12,9 @@ from tests.captures import ROOT
 
 
 def test_the_breakdown_of_each_rank_is_in_the_report() -> None:
-    pytest.importorskip("hta", reason="HolisticTraceAnalysis is not installed (the hta extra)")
+    pytest.importorskip(
+        "hta", reason="HolisticTraceAnalysis is not installed (the hta extra)"
+    )
     from fp8verify.integrations.hta import add_breakdown
 
     folder = ROOT / "ddp_one_rank_bf16"
@@ -23,7 +25,9 @@ def test_the_breakdown_of_each_rank_is_in_the_report() -> None:
         parts = found.idle_us + found.compute_us + found.non_compute_us
         assert parts == pytest.approx(found.span_us)
         busy_us = found.span_us - found.idle_us
-        assert busy_us <= sum(rank.gpu_time_us.values()) + sum(rank.copy_time_us.values())
+        assert busy_us <= sum(rank.gpu_time_us.values()) + sum(
+            rank.copy_time_us.values()
+        )
         assert found.communication_overlap_percent is not None
 
 
@@ -34,7 +38,11 @@ def test_without_hta_the_option_says_what_to_install() -> None:
         "from fp8verify.cli import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", hidden], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", hidden],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
     first, second = done.stderr.splitlines()

@@ -46,7 +46,13 @@ FAINT_TEXT = """(() => {
   }
   return found;
 })()"""
-REPORTS = ["fp8_compiled", "ddp_one_rank_bf16", "fp8_accelerate", "fp8_emulated", "fp8_nsys"]
+REPORTS = [
+    "fp8_compiled",
+    "ddp_one_rank_bf16",
+    "fp8_accelerate",
+    "fp8_emulated",
+    "fp8_nsys",
+]
 ROWS = "[...document.querySelectorAll('#kernel-table tbody tr')]"
 MILLIS = f"{ROWS}.map(r => +r.cells[0].dataset.v)"
 FIND = """const find = (text) => {
@@ -61,9 +67,15 @@ TIP = "document.getElementById('tip')"
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return pages of reports, of a comparison and of a table of runs."""
     folder = tmp_path_factory.mktemp("pages")
-    found = {name: report_of(name).to_html() for name in [*REPORTS, "fp8_layers_compiled"]}
-    found["compare"] = fp8verify.compare(ROOT / "bf16_width4096", ROOT / "fp8_width4096").to_html()
-    found["runs"] = fp8verify.table(ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16").to_html()
+    found = {
+        name: report_of(name).to_html() for name in [*REPORTS, "fp8_layers_compiled"]
+    }
+    found["compare"] = fp8verify.compare(
+        ROOT / "bf16_width4096", ROOT / "fp8_width4096"
+    ).to_html()
+    found["runs"] = fp8verify.table(
+        ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16"
+    ).to_html()
     for name, text in found.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in found}
@@ -71,7 +83,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def shown(page: Path, *expressions: str, first: str = "", **options: Any) -> list[Any]:
     """Return what expressions are on a page, which nothing complains of, after some statements."""
-    value, complaints = browse(page, f"{first} return [{', '.join(expressions)}];", **options)
+    value, complaints = browse(
+        page, f"{first} return [{', '.join(expressions)}];", **options
+    )
     assert complaints == []
     assert isinstance(value, list), value
     return value
@@ -79,13 +93,19 @@ def shown(page: Path, *expressions: str, first: str = "", **options: Any) -> lis
 
 @needs_browser
 def test_markup_in_names_and_log_lines_stays_text(tmp_path: Path) -> None:
-    build = TraceBuilder().launch(BF16_KERNEL, EVIL, types=(BF16, BF16)).launch(EVIL, EVIL, us=1)
+    build = (
+        TraceBuilder()
+        .launch(BF16_KERNEL, EVIL, types=(BF16, BF16))
+        .launch(EVIL, EVIL, us=1)
+    )
     build.launch(BF16_KERNEL, types=(BF16, BF16), us=90, backward=True)
     log, page = tmp_path / "train.log", tmp_path / "report.html"
     log.write_text("Float8 training active with recipe rowwise\n")
     report = inspect(build.write(tmp_path / "trace.json"), log=log)
     claims = tuple(replace(claim, text=EVIL, framework=EVIL) for claim in report.claims)
-    page.write_text(render(replace(report, reason=EVIL, notes=(EVIL,), claims=claims), "html"))
+    page.write_text(
+        render(replace(report, reason=EVIL, notes=(EVIL,), claims=claims), "html")
+    )
     title, images, reason, table = shown(
         page,
         "document.title",
@@ -104,13 +124,24 @@ def test_the_table_of_kernels_is_sorted_and_searched(pages: dict[str, Path]) -> 
     steps = [
         *(f"const falling = (() => {{ {sort.format(0)} return {MILLIS}; }})();",),
         *(f"const rising = (() => {{ {sort.format(0)} return {MILLIS}; }})();",),
-        *("const order = document.querySelector('#kernel-table th').ariaSort;", sort.format(2)),
+        *(
+            "const order = document.querySelector('#kernel-table th').ariaSort;",
+            sort.format(2),
+        ),
         *(FIND, "find('nvjet wgrad');"),
     ]
     falling, rising, order, words, some, count = shown(
         pages["fp8_compiled"],
-        *("falling", "rising", "order", f"{ROWS}.map(r => r.cells[2].textContent.trim())"),
-        *(f"{ROWS}.filter(r => !r.hidden).length", "document.getElementById('count').textContent"),
+        *(
+            "falling",
+            "rising",
+            "order",
+            f"{ROWS}.map(r => r.cells[2].textContent.trim())",
+        ),
+        *(
+            f"{ROWS}.filter(r => !r.hidden).length",
+            "document.getElementById('count').textContent",
+        ),
         first="".join(steps),
     )
     assert falling == sorted(falling, reverse=True)
@@ -135,7 +166,9 @@ def _cluster() -> Report:
     report = report_of("fp8_compiled")
     rank = report.ranks[0]
     rows = tuple(
-        replace(row, name=f"{row.name}<{'void cutlass::gemm, ' * 200}{place}>", kernels=100)
+        replace(
+            row, name=f"{row.name}<{'void cutlass::gemm, ' * 200}{place}>", kernels=100
+        )
         for place, row in enumerate((rank.kernels * 20)[:1000])
     )
     ranks = tuple(replace(rank, rank=number, kernels=rows) for number in range(8))
@@ -169,11 +202,15 @@ def test_names_of_steps_do_not_collide_on_a_phone() -> None:
     begins = [float(x) for x, _ in found]
     ends = [x + 2 * len(name) for x, (_, name) in zip(begins, found, strict=True)]
     assert len(found) > 3
-    assert all(end < begin for end, begin in zip(ends, [*begins[1:], 100.1], strict=True))
+    assert all(
+        end < begin for end, begin in zip(ends, [*begins[1:], 100.1], strict=True)
+    )
 
 
 @needs_browser
-def test_the_timeline_tells_its_times_to_mouse_and_keyboard(pages: dict[str, Path]) -> None:
+def test_the_timeline_tells_its_times_to_mouse_and_keyboard(
+    pages: dict[str, Path],
+) -> None:
     first = f"""
         const box = document.querySelector('.hover'), edge = box.getBoundingClientRect();
         const at = {{bubbles: true, clientX: edge.left + edge.width * 100.5 / 240,
@@ -190,7 +227,13 @@ def test_the_timeline_tells_its_times_to_mouse_and_keyboard(pages: dict[str, Pat
     """
     said, hidden, place, spoken, tip = shown(
         pages["fp8_compiled"],
-        *("said", "hidden", "box.ariaValueNow", "box.ariaValueText", f"{TIP}.textContent"),
+        *(
+            "said",
+            "hidden",
+            "box.ariaValueNow",
+            "box.ariaValueText",
+            f"{TIP}.textContent",
+        ),
         first=first,
         height=4000,
     )
@@ -217,13 +260,17 @@ def test_pictures_have_the_figures_of_the_report(pages: dict[str, Path]) -> None
     table = "document.querySelector('[aria-label=\"GEMMs in FP8 by layer and leg\"]')"
     cells = f"[...{table}.querySelectorAll('td.fp8, td.mixed, td.high')]"
     head = f"{cells}.filter(c => c.parentNode.cells[0].textContent === 'head')"
-    found = shown(pages["fp8_layers_compiled"], f"{cells}.length", f"{head}.map(c => c.className)")
+    found = shown(
+        pages["fp8_layers_compiled"], f"{cells}.length", f"{head}.map(c => c.className)"
+    )
     groups = layer_groups(named)
     assert found == [sum(len(alike[0].legs) for _, alike in groups), ["high"] * 3]
 
 
 @needs_browser
-def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(pages: dict[str, Path]) -> None:
+def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(
+    pages: dict[str, Path],
+) -> None:
     sums = (
         "[...document.querySelectorAll('[aria-labelledby=proof] dl svg')].map(s => "
         "[...s.querySelectorAll('rect:not(.track)')]"
@@ -238,11 +285,17 @@ def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(pages: dict[st
 
 @needs_browser
 @pytest.mark.parametrize("name", [*REPORTS, "compare", "runs"])
-def test_text_is_legible_and_a_phone_is_wide_enough(name: str, pages: dict[str, Path]) -> None:
-    verdict = json.loads(report_of(name).to_json())["verdict"] if name in REPORTS else ""
+def test_text_is_legible_and_a_phone_is_wide_enough(
+    name: str, pages: dict[str, Path]
+) -> None:
+    verdict = (
+        json.loads(report_of(name).to_json())["verdict"] if name in REPORTS else ""
+    )
     for dark in (False, True):
         badge = "(document.querySelector('.badge') || {textContent: ''}).textContent"
         faint, said = shown(pages[name], FAINT_TEXT, badge, dark=dark)
         assert faint == []
         assert said.startswith(verdict)
-        assert shown(pages[name], "document.documentElement.scrollWidth", width=390) == [390]
+        assert shown(
+            pages[name], "document.documentElement.scrollWidth", width=390
+        ) == [390]

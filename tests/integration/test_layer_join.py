@@ -35,7 +35,9 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def products(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the products that hold no other."""
     found = [e for e in events if e.get("name") in PRODUCTS and e["cat"] == "cpu_op"]
-    return [outer for outer in found if not any(inside(inner, outer) for inner in found)]
+    return [
+        outer for outer in found if not any(inside(inner, outer) for inner in found)
+    ]
 
 
 def inside(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
@@ -47,11 +49,22 @@ def kernel_of(product: dict[str, Any], size: tuple[int, ...]) -> list[dict[str, 
     """Return a launch inside the product and a kernel that is named like its size."""
     number = product["args"]["External id"]
     middle = product["ts"] + product["dur"] / 2
-    same = {"ph": "X", "ts": middle, "dur": 0.001, "pid": product["pid"], "tid": product["tid"]}
+    same = {
+        "ph": "X",
+        "ts": middle,
+        "dur": 0.001,
+        "pid": product["pid"],
+        "tid": product["tid"],
+    }
     args = {"External id": number, "correlation": 10**6 + number}
     return [
         {**same, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": args},
-        {**same, "cat": "kernel", "name": json.dumps(size), "args": {**args, "device": 0}},
+        {
+            **same,
+            "cat": "kernel",
+            "name": json.dumps(size),
+            "args": {**args, "device": 0},
+        },
     ]
 
 
@@ -70,7 +83,10 @@ def joined(path: Path) -> Counter[tuple[tuple[int, ...], str | None]]:
     path.with_suffix(".gpu.json").write_text(json.dumps(document))
     trace = read_trace(path.with_suffix(".gpu.json"), layers=True)
     return Counter(
-        (tuple(json.loads(trace.names[name])), trace.layers[layer] if layer >= 0 else None)
+        (
+            tuple(json.loads(trace.names[name])),
+            trace.layers[layer] if layer >= 0 else None,
+        )
         for name, layer in zip(trace.kernels.name, trace.kernels.layer, strict=True)
     )
 
@@ -89,15 +105,20 @@ def test_every_product_of_three_legs_has_its_layer(
     if name.startswith("float8"):
         pytest.importorskip("torchao")
     assert joined(traces / f"{name}.json") == {
-        (size, layer): STEPS * (4 if layer in recomputed else 3) for size, layer in STACK.items()
+        (size, layer): STEPS * (4 if layer in recomputed else 3)
+        for size, layer in STACK.items()
     }
 
 
 def test_layers_in_a_frozen_layer_keep_their_own(traces: Path) -> None:
     products = {((16, 32), "0"): 2, ((4, 16), "0.down"): 3, ((4, 32), "0.up"): 3}
-    assert joined(traces / "adapter.json") == {of: STEPS * n for of, n in products.items()}
+    assert joined(traces / "adapter.json") == {
+        of: STEPS * n for of, n in products.items()
+    }
 
 
 def test_a_layer_that_raised_does_not_take_what_follows(traces: Path) -> None:
     products = {((16, 48), "bad"): 1, ((16, 32), "good"): 3, ((32, 80), None): 3}
-    assert joined(traces / "rescued.json") == {of: STEPS * n for of, n in products.items()}
+    assert joined(traces / "rescued.json") == {
+        of: STEPS * n for of, n in products.items()
+    }

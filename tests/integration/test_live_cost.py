@@ -20,7 +20,16 @@ def counts(run: Run) -> list[tuple[int, ...]]:
 
 
 def test_a_watch_from_outside_never_searches_and_walks_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fp8verify", "run", "--every", 10, "--metrics", "fp8.jsonl"]
+    command = [
+        sys.executable,
+        "-m",
+        "fp8verify",
+        "run",
+        "--every",
+        10,
+        "--metrics",
+        "fp8.jsonl",
+    ]
     options = ["--trace-dir", tmp_path / "cap", "-o", tmp_path / "report.txt"]
     launch = [python_with_torch(), COUNTED, 10]
     run = execute(*command, *options, "--", *launch, cwd=tmp_path)

@@ -51,7 +51,9 @@ def lines_in(path: Path) -> list[WindowMetrics]:
 
 @pytest.mark.train
 def test_a_thousand_steps_lose_no_window_and_grow_no_memory(tmp_path: Path) -> None:
-    script = "train(500); before = memory(); train(500); print('grew', memory() - before)\n"
+    script = (
+        "train(500); before = memory(); train(500); print('grew', memory() - before)\n"
+    )
 
     done = run_live(tmp_path, script, "--every", "100", "--metrics", "fp8.jsonl")
 
@@ -79,7 +81,13 @@ def test_a_training_is_asked_to_stop_as_a_scheduler_would(tmp_path: Path) -> Non
     )
 
     done = run_live(
-        tmp_path, script, "--every", "5", "--stop-on", "inconclusive,EMULATED", fresh=True
+        tmp_path,
+        script,
+        "--every",
+        "5",
+        "--stop-on",
+        "inconclusive,EMULATED",
+        fresh=True,
     )
 
     assert "saved a checkpoint" in done.stdout
@@ -87,8 +95,12 @@ def test_a_training_is_asked_to_stop_as_a_scheduler_would(tmp_path: Path) -> Non
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("options", [(), ("-o", "report.txt")], ids=["aloud", "to a file"])
-def test_the_report_is_there_as_the_window_closes(tmp_path: Path, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "options", [(), ("-o", "report.txt")], ids=["aloud", "to a file"]
+)
+def test_the_report_is_there_as_the_window_closes(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     script = (
         "import json, pathlib\n"
         "train(6)\n"
@@ -107,25 +119,35 @@ def test_the_report_is_there_as_the_window_closes(tmp_path: Path, options: tuple
     said = [line for line in done.stderr.splitlines() if line.startswith("fp8verify: ")]
     assert len(said) == (0 if options else 1)
     for line in said:
-        assert line.startswith("fp8verify: INCONCLUSIVE so far: no GPU kernels in the trace")
+        assert line.startswith(
+            "fp8verify: INCONCLUSIVE so far: no GPU kernels in the trace"
+        )
         assert line.endswith("cap/report.json")
     assert done.stderr.count("exit 3: the verdict is INCONCLUSIVE") == len(said)
     assert not (options and done.stderr)
     # And again with the whole log.
-    report = msgspec.json.decode((tmp_path / "cap" / "report.json").read_bytes(), type=Report)
+    report = msgspec.json.decode(
+        (tmp_path / "cap" / "report.json").read_bytes(), type=Report
+    )
     assert [claim.framework for claim in report.claims] == ["KempnerForge"]
 
 
 def closed_window(capture: Path, step: int, trace: str) -> Path:
     """Put a recorded window where the agent leaves one that is over."""
     folder = capture / "live" / f"step-{step:09d}"
-    shutil.copytree(ROOT / "traces" / trace, folder, ignore=shutil.ignore_patterns("expected*"))
+    shutil.copytree(
+        ROOT / "traces" / trace, folder, ignore=shutil.ignore_patterns("expected*")
+    )
     (folder / "rank0.closed").touch()
     return folder
 
 
 def watched(
-    capture: Path, *sinks: Sink, ranks: str = "0", meanwhile: Any = lambda: None, **options: Any
+    capture: Path,
+    *sinks: Sink,
+    ranks: str = "0",
+    meanwhile: Any = lambda: None,
+    **options: Any,
 ) -> RunWatch:
     """Watch a capture whose windows are there already, or come `meanwhile`."""
     settings = read_settings(steps=None, every=10, ranks=ranks)
@@ -138,7 +160,14 @@ def watched(
 def test_windows_are_kept_where_the_verdict_changes(tmp_path: Path) -> None:
     seen: list[WindowMetrics] = []
     for step, trace in enumerate(
-        ["fp8_compiled", "fp8_compiled", "fp8_emulated", "fp8_compiled", "fp8_compiled"], 1
+        [
+            "fp8_compiled",
+            "fp8_compiled",
+            "fp8_emulated",
+            "fp8_compiled",
+            "fp8_compiled",
+        ],
+        1,
     ):
         closed_window(tmp_path, step, trace)
 
@@ -191,7 +220,9 @@ def test_a_command_that_fails_or_hangs_holds_nothing_up(
         while not (tmp_path / "begun").exists():
             time.sleep(0.05)
 
-    command = "test $FP8VERIFY_NEW_VERDICT = EMULATED && exit 3; touch begun; sleep 3600"
+    command = (
+        "test $FP8VERIFY_NEW_VERDICT = EMULATED && exit 3; touch begun; sleep 3600"
+    )
     counts, *errors = watched(tmp_path, meanwhile=begun, on_change=command).notes
 
     assert counts == "of the run's windows 2 ACTIVE, 1 EMULATED"
@@ -206,7 +237,9 @@ def test_a_run_that_is_too_short_for_a_window_says_so(tmp_path: Path) -> None:
 
     assert done.returncode == 3
     said = " ".join(done.stderr.split())
-    assert "the run ended after step 6, and the first window was to be steps 20-21" in said
+    assert (
+        "the run ended after step 6, and the first window was to be steps 20-21" in said
+    )
 
 
 def test_a_window_is_judged_when_all_ranks_are_done_with_it(tmp_path: Path) -> None:

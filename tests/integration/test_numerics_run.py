@@ -54,7 +54,9 @@ def _leave_no_folder() -> Iterator[None]:
 
 @cache
 def run(
-    *arguments: str, numerics: tuple[str, ...] = ("--numerics",), script: Path = TRAINING
+    *arguments: str,
+    numerics: tuple[str, ...] = ("--numerics",),
+    script: Path = TRAINING,
 ) -> Attached:
     folder = Path(mkdtemp(prefix="numerics-"))
     _folders.append(folder)
@@ -103,20 +105,31 @@ def test_a_sound_run_has_three_rows_a_layer_and_no_finding(recipe: str) -> None:
         (("gradient",), {"gradient-flushed": "grad_output of layers.2.down"}),
         (
             ("inf",),
-            {"nan-or-inf": "input of layers.2.up", "": "the loss in the log is nan at step 5"},
+            {
+                "nan-or-inf": "input of layers.2.up",
+                "": "the loss in the log is nan at step 5",
+            },
         ),
         # Scales by row keep the gradients of other samples.
-        (("gradient", "--recipe", "rowwise"), {"outlier-layer": "grad_output of layers.2.down"}),
+        (
+            ("gradient", "--recipe", "rowwise"),
+            {"outlier-layer": "grad_output of layers.2.down"},
+        ),
     ],
 )
 def test_a_fault_is_found_where_it_was_sown(
     arguments: tuple[str, ...], found: dict[str, str]
 ) -> None:
-    findings = {f.code if f.layers else "": f for f in told(report_of(run("--fault", *arguments)))}
-    assert {code: found[code] in f.message for code, f in findings.items()} == dict.fromkeys(
-        found, True
+    findings = {
+        f.code if f.layers else "": f
+        for f in told(report_of(run("--fault", *arguments)))
+    }
+    assert {
+        code: found[code] in f.message for code, f in findings.items()
+    } == dict.fromkeys(found, True)
+    assert all(
+        found[code].split()[-1] in f.layers for code, f in findings.items() if code
     )
-    assert all(found[code].split()[-1] in f.layers for code, f in findings.items() if code)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +149,9 @@ def test_compiled_and_checkpointed_layers_are_measured_once(
     rows = numbers(report_of(done)).rows
     usual = numbers(report_of(run("--recipe", "tensorwise"))).rows
     figures = {(row.layer, row.tensor): (row.amax, row.sqnr_db) for row in rows}
-    assert figures == {(row.layer, row.tensor): (row.amax, row.sqnr_db) for row in usual}
+    assert figures == {
+        (row.layer, row.tensor): (row.amax, row.sqnr_db) for row in usual
+    }
     record = present(read_numerics(done.capture)[0].record.measured)
     assert {row.calls for row in record.rows} == {1}
     assert is_as_without_us(done, tmp_path, TRAINING, *how)
@@ -151,7 +166,9 @@ def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
     assert {"fp8/bwd_scale", "fp8/amax_fwd", "fp8/amax_bwd", "train/grad_norm"} <= set(
         trend[0].scalars
     )
-    printed = dict(re.findall(r"^step (\d+) loss (\S+)$", done.run.stdout, re.MULTILINE))
+    printed = dict(
+        re.findall(r"^step (\d+) loss (\S+)$", done.run.stdout, re.MULTILINE)
+    )
     for point in trend:
         assert point.scalars["train/loss"] == float(printed[f"{point.step}"])
         assert point.scalars["train/grad_norm"] == pytest.approx(0.001, rel=0.02)
@@ -160,7 +177,9 @@ def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
 
 def watched_lines(folder: Path) -> list[dict[str, Any]]:
     """Return what a watch wrote of 33 steps, after a look at the figures."""
-    lines = [json.loads(line) for line in (folder / "fp8.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "fp8.jsonl").read_text().splitlines()
+    ]
     # Every tenth step at the earliest, and before a window: step 14 comes too soon after 6.
     measured = [(line["step"], line.get("numerics_step")) for line in lines]
     assert measured == [(8, 6), (16, None), (24, 22), (32, None)]
@@ -222,7 +241,9 @@ def test_the_agent_writes_the_fields_that_are_read() -> None:
     (path,) = done.capture.glob("*.numerics.json")
     (series,) = done.capture.glob("*.numerics.jsonl")
     said = compare(NumericsRecord, [json.loads(path.read_text())])
-    said += compare(MeasuredRecord, list(map(json.loads, series.read_text().splitlines())))
+    said += compare(
+        MeasuredRecord, list(map(json.loads, series.read_text().splitlines()))
+    )
     assert said == []
 
 
@@ -245,7 +266,9 @@ def test_the_forms_show_the_tensors() -> None:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_training_is_the_same_bit_for_bit(
+    way: tuple[str, ...], tmp_path: Path
+) -> None:
     done = run("--way", *way)
 
     assert is_as_without_us(done, tmp_path, TRAINING, "--way", *way)
@@ -256,7 +279,9 @@ def test_a_training_is_the_same_bit_for_bit(way: tuple[str, ...], tmp_path: Path
         assert (found.step, found.notes) == (5, ())
         assert len({(row.layer, row.tensor) for row in found.rows}) == len(found.rows)
         layers = {row.layer for row in found.rows}
-        without = {"blocks.0.frozen"} & layers  # neither its input nor its weight has a gradient
+        without = {
+            "blocks.0.frozen"
+        } & layers  # neither its input nor its weight has a gradient
         assert len(found.rows) == 3 * len(layers) - len(without)
         assert told(report_of(done)) == []
 

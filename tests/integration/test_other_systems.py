@@ -52,11 +52,19 @@ CONFIG = ROOT.parent / "examples" / "torchtitan" / "llama3_8b.toml"
 KERNEL = "nvjet_sm90_qqtst_256x128_128x4_1x2_h_bz_coopA_TNT"
 READING = {
     "inspect": (("inspect", ROOT / "fp8_compiled"), 0, "ACTIVE"),
-    "compare": (("compare", ROOT / "bf16_compiled", ROOT / "fp8_compiled"), 0, "fp8_compiled"),
+    "compare": (
+        ("compare", ROOT / "bf16_compiled", ROOT / "fp8_compiled"),
+        0,
+        "fp8_compiled",
+    ),
     "table": (("table", ROOT / "bf16_compiled", ROOT / "fp8_compiled"), 1, "INACTIVE"),
     "explain": (("explain", KERNEL), 0, "fp8"),
     "doctor": (("doctor", "--config", CONFIG), 0, "llama3_8b.toml"),
-    "annotate": (("annotate", ROOT / "fp8_experts" / "rank0.json.gz", "-o", "out"), 0, "labeled"),
+    "annotate": (
+        ("annotate", ROOT / "fp8_experts" / "rank0.json.gz", "-o", "out"),
+        0,
+        "labeled",
+    ),
 }
 
 
@@ -68,8 +76,12 @@ def test_reading_needs_nothing_of_linux(command: str, tmp_path: Path) -> None:
     assert shown in done.stdout
 
 
-@pytest.mark.parametrize("args", [("run", "--steps", "1-2", "train.py"), ("env", "--steps", "1-2")])
-def test_recording_says_that_it_needs_linux(args: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "args", [("run", "--steps", "1-2", "train.py"), ("env", "--steps", "1-2")]
+)
+def test_recording_says_that_it_needs_linux(
+    args: tuple[str, ...], tmp_path: Path
+) -> None:
     done = elsewhere(tmp_path, args[0], "--trace-dir", "new", *args[1:])
     fact, hint = done.stderr.splitlines()
     assert done.returncode == 2

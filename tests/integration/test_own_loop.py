@@ -24,20 +24,28 @@ def run(how: str, cwd: Path) -> list[str]:
 def test_a_window_gives_a_report_without_torch_optim(tmp_path: Path) -> None:
     verdict, steps = run("window", tmp_path)
 
-    assert verdict.startswith("INCONCLUSIVE WindowReport(first=1, last=3, state='complete'")
+    assert verdict.startswith(
+        "INCONCLUSIVE WindowReport(first=1, last=3, state='complete'"
+    )
     assert steps == "[1, 2, 3] True"
     report = fp8verify.inspect(tmp_path / "cap")
     assert report.ranks[0].modules is not None
     assert report.ranks[0].modules.counts == {"high_precision": 1}
 
 
-def test_a_window_inside_the_script_s_own_profiler_leaves_it_alone(tmp_path: Path) -> None:
+def test_a_window_inside_the_script_s_own_profiler_leaves_it_alone(
+    tmp_path: Path,
+) -> None:
     assert run("profiled", tmp_path) == ["INCONCLUSIVE skipped"]
     assert json.loads((tmp_path / "theirs.json").read_text())["traceEvents"]
 
 
-def test_a_window_that_another_thread_closes_is_lost_and_does_no_harm(tmp_path: Path) -> None:
-    begin = "import threading, torch, fp8verify\nw = fp8verify.window('cap').__enter__()\n"
+def test_a_window_that_another_thread_closes_is_lost_and_does_no_harm(
+    tmp_path: Path,
+) -> None:
+    begin = (
+        "import threading, torch, fp8verify\nw = fp8verify.window('cap').__enter__()\n"
+    )
     train = "torch.ones(2, requires_grad=True).sum().backward(); w.step()\n"
     close = "t = threading.Thread(target=w.close); t.start(); t.join()\n"
     end = "print(w.report.verdict.value)\n"
@@ -52,8 +60,14 @@ def test_a_window_that_another_thread_closes_is_lost_and_does_no_harm(tmp_path: 
 def test_a_watch_hands_every_window_to_its_sinks(tmp_path: Path) -> None:
     said = run("watch", tmp_path)
 
-    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
-    assert [(line["first_step"], line["step"]) for line in lines] == [(10, 11), (20, 21), (30, 31)]
+    lines = [
+        json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()
+    ]
+    assert [(line["first_step"], line["step"]) for line in lines] == [
+        (10, 11),
+        (20, 21),
+        (30, 31),
+    ]
     assert [eval(line)["step"] for line in said[:3]] == [11, 21, 31]
     assert said[3] == "[None]"
     assert [eval(line)["first_step"] for line in said[4:6]] == [3, 8]
@@ -67,10 +81,18 @@ def test_a_window_that_never_began_is_none_and_one_inside_which_the_run_ends_is_
     done = execute(python_with_torch(), SCRIPTS / "own_loop.py", "short", cwd=tmp_path)
 
     assert done.stdout.splitlines() == ["5 6", "10 11", "5 6", "10 11", "5 6"]
-    assert "profiler" not in done.stderr  # torch would complain of one that stays prepared
+    assert (
+        "profiler" not in done.stderr
+    )  # torch would complain of one that stays prepared
     # Nobody closed the last watch.
-    lines = [json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()]
-    assert [(line["first_step"], line["step"]) for line in lines] == [(5, 6), (10, 11), (15, 15)]
+    lines = [
+        json.loads(line) for line in (tmp_path / "fp8.jsonl").read_text().splitlines()
+    ]
+    assert [(line["first_step"], line["step"]) for line in lines] == [
+        (5, 6),
+        (10, 11),
+        (15, 15),
+    ]
 
 
 def test_a_window_that_the_script_s_own_profiler_took_ends_with_the_last_step(
@@ -89,7 +111,9 @@ def test_a_watch_that_a_hook_of_the_script_closes_counts_no_step() -> None:
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     for _ in range(2):
         with fp8verify.watch(every=100) as watch:
-            closes = register_optimizer_step_post_hook(lambda *_, watch=watch: watch.close())
+            closes = register_optimizer_step_post_hook(
+                lambda *_, watch=watch: watch.close()
+            )
             optimizer.step()
             closes.remove()
 

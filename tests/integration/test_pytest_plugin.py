@@ -42,7 +42,9 @@ def _marked(
 def test_an_assertion_fails_with_the_reason_the_share_and_the_findings(
     pytester: pytest.Pytester,
 ) -> None:
-    result = _pytest(pytester, TEST.format(path=f"{ROOT / 'bf16_filter_rejects_all'}", share=0.5))
+    result = _pytest(
+        pytester, TEST.format(path=f"{ROOT / 'bf16_filter_rejects_all'}", share=0.5)
+    )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
         "E * FP8 is CONTRADICTED: the log claims FP8 (line 7), *",
@@ -55,9 +57,21 @@ def test_an_assertion_fails_with_the_reason_the_share_and_the_findings(
     ("mark", "capture", "says"),
     [
         ("min_share=0.6", "fp8_rowwise_gw_hp", "share: 51.*, 60.0% required"),
-        ("forbid_legs=['wgrad']", "fp8_rowwise_gw_hp", "100.0% of wgrad GEMM time ran in *"),
-        ("layers='*.0'", "fp8_accelerate", "*2 of 6 layers are not in FP8: 0.0 (high_precision)*"),
-        ("layers='decoder.*'", "fp8_compiled", "*no linear layer of the model is called like that"),
+        (
+            "forbid_legs=['wgrad']",
+            "fp8_rowwise_gw_hp",
+            "100.0% of wgrad GEMM time ran in *",
+        ),
+        (
+            "layers='*.0'",
+            "fp8_accelerate",
+            "*2 of 6 layers are not in FP8: 0.0 (high_precision)*",
+        ),
+        (
+            "layers='decoder.*'",
+            "fp8_compiled",
+            "*no linear layer of the model is called like that",
+        ),
     ],
 )
 def test_a_demand_that_is_not_met_fails_with_what_was_found(
@@ -68,7 +82,9 @@ def test_a_demand_that_is_not_met_fails_with_what_was_found(
     result.stdout.fnmatch_lines([says])
 
 
-def test_the_mark_judges_what_the_test_itself_obtained(pytester: pytest.Pytester) -> None:
+def test_the_mark_judges_what_the_test_itself_obtained(
+    pytester: pytest.Pytester,
+) -> None:
     code = f"""
 import pytest
 
@@ -90,7 +106,10 @@ class TestRecipes:
     ("mark", "says"),
     [
         ("share=0.5", "*the mark fp8 takes min_share, forbid_legs, layers by name"),
-        ("min_share=90", "*90 is not between 0 and 1 (0% and 100%). Did you mean 90%?*"),
+        (
+            "min_share=90",
+            "*90 is not between 0 and 1 (0% and 100%). Did you mean 90%?*",
+        ),
         ("forbid_legs='backwards'", "*unknown leg 'backwards': one of *wgrad*"),
     ],
 )
@@ -129,7 +148,9 @@ def test_that_trains(fp8_run):
     assert outcomes.get("failed", 0) + outcomes.get("errors", 0) == 3
 
 
-def test_no_marked_test_falls_below_the_baseline(pytester: pytest.Pytester, tmp_path: Path) -> None:
+def test_no_marked_test_falls_below_the_baseline(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
     baseline = tmp_path / "fp8.json"
     write_baseline(inspect(ROOT / "fp8_compiled"), baseline)
     good = _marked(pytester, "", "fp8_compiled", "--fp8-baseline", baseline)
@@ -140,7 +161,9 @@ def test_no_marked_test_falls_below_the_baseline(pytester: pytest.Pytester, tmp_
 
 
 @pytest.mark.parametrize("option", ["--fp8-trace", "--fp8-baseline"])
-def test_an_unreadable_file_fails_with_two_lines(pytester: pytest.Pytester, option: str) -> None:
+def test_an_unreadable_file_fails_with_two_lines(
+    pytester: pytest.Pytester, option: str
+) -> None:
     result = _marked(pytester, "", "fp8_compiled", option, "missing.json")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*missing.json*"])
@@ -148,10 +171,14 @@ def test_an_unreadable_file_fails_with_two_lines(pytester: pytest.Pytester, opti
     result.stdout.no_fnmatch_line("*During handling of the above exception*")
 
 
-def test_the_summary_lists_verdicts_and_junit_keeps_them(pytester: pytest.Pytester) -> None:
+def test_the_summary_lists_verdicts_and_junit_keeps_them(
+    pytester: pytest.Pytester,
+) -> None:
     code = TEST.format(path=str(ROOT / "fp8_compiled"), share=0.9)
     result = _pytest(pytester, code, "--junit-xml=out.xml")
-    result.stdout.fnmatch_lines(["*= fp8verify =*", "ACTIVE * 100.0% * fp8_compiled *::test_it"])
+    result.stdout.fnmatch_lines(
+        ["*= fp8verify =*", "ACTIVE * 100.0% * fp8_compiled *::test_it"]
+    )
     assert 'name="fp8verify" value="ACTIVE' in (pytester.path / "out.xml").read_text()
 
 
@@ -168,10 +195,17 @@ def test_it(fp8_report, name):
 def test_the_trace():
     pass
 """
-    result = _pytest(pytester, code, "-n", "2", "--fp8-trace", ROOT / "fp8_experts", alone=True)
+    result = _pytest(
+        pytester, code, "-n", "2", "--fp8-trace", ROOT / "fp8_experts", alone=True
+    )
     result.assert_outcomes(passed=4)
     lines = [line for line in result.outlines if "of GEMM time in FP8" in line]
-    assert sorted(line.split()[0] for line in lines) == ["ACTIVE", "ACTIVE", "ACTIVE", "INACTIVE"]
+    assert sorted(line.split()[0] for line in lines) == [
+        "ACTIVE",
+        "ACTIVE",
+        "ACTIVE",
+        "INACTIVE",
+    ]
 
 
 RUN = """
@@ -237,7 +271,9 @@ def test_it(fp8_run):
     result.stdout.fnmatch_lines(["SKIPPED * no NVIDIA GPU here"])
 
 
-def test_an_unused_plugin_stays_unloaded_through_a_whole_run(pytester: pytest.Pytester) -> None:
+def test_an_unused_plugin_stays_unloaded_through_a_whole_run(
+    pytester: pytest.Pytester,
+) -> None:
     code = """
 import sys
 

@@ -64,9 +64,20 @@ def test_the_metadata_say_what_it_is_and_needs(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    needed = [name for name in metadata.get_all("Requires-Dist") if "extra ==" not in name]
+    needed = [
+        name for name in metadata.get_all("Requires-Dist") if "extra ==" not in name
+    ]
     names = {re.split(r"[<>=;]", name)[0] for name in needed}
-    assert names == {"click", "isal", "jinja2", "msgspec", "packaging", "pyyaml", "rich", "tomli"}
+    assert names == {
+        "click",
+        "isal",
+        "jinja2",
+        "msgspec",
+        "packaging",
+        "pyyaml",
+        "rich",
+        "tomli",
+    }
     assert "fp8verify = fp8verify.cli:main" in points
     assert "fp8verify = fp8verify.pytest_plugin" in points
 
@@ -75,7 +86,15 @@ def test_the_sdist_holds_what_builds_and_tests_it(dist: Path) -> None:
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    for place in ("*.md", "LICENSE", "*.toml", "*.yml", "scripts/*.sh", "tests/*.py", "docs/*.md"):
+    for place in (
+        "*.md",
+        "LICENSE",
+        "*.toml",
+        "*.yml",
+        "scripts/*.sh",
+        "tests/*.py",
+        "docs/*.md",
+    ):
         wanted = {found.relative_to(ROOT).as_posix() for found in ROOT.glob(place)}
         assert wanted <= names, place
     assert {"traces/fp8_compiled/rank0.json.gz", "examples/torchao/README.md"} <= names

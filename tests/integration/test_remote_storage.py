@@ -28,12 +28,18 @@ pytestmark = pytest.mark.skipif(
     not all(map(find_spec, ("upath", "s3fs", "moto", "aiohttp"))),
     reason="needs the remote and the test extra",
 )
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+}
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer  # imported for these tests only: it takes seconds
+    from moto.server import (
+        ThreadedMotoServer,
+    )  # imported for these tests only: it takes seconds
 
     s3 = ThreadedMotoServer(port=0, verbose=False)
     s3.start()
@@ -74,7 +80,9 @@ def test_ranks_in_a_bucket_read_as_on_disk(
     assert to_json(found) == to_json(inspect(tmp_path, name=found.name))
 
 
-def test_a_capture_in_a_bucket_is_read_with_its_census_and_log(bucket: Any, tmp_path: Path) -> None:
+def test_a_capture_in_a_bucket_is_read_with_its_census_and_log(
+    bucket: Any, tmp_path: Path
+) -> None:
     write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
     write_window(tmp_path, "rank0.w2.json.gz", 20, fp8=True)
     meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"])
@@ -88,7 +96,12 @@ def test_a_capture_in_a_bucket_is_read_with_its_census_and_log(bucket: Any, tmp_
 
 
 @pytest.mark.parametrize(
-    "path", ["s3://traces/none.json", "s3://traces/none/rank*.json", "s3://no-such-bucket/a.json"]
+    "path",
+    [
+        "s3://traces/none.json",
+        "s3://traces/none/rank*.json",
+        "s3://no-such-bucket/a.json",
+    ],
 )
 @pytest.mark.usefixtures("bucket")
 def test_what_is_not_there_is_told_in_two_lines(path: str) -> None:
@@ -103,22 +116,32 @@ def test_memory_is_read_in_this_process() -> None:
 
     files = fsspec.filesystem("memory")
     for rank in (0, 1):
-        document = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True).document()
-        files.pipe_file(f"/run/rank{rank}.json.gz", gzip.compress(json.dumps(document).encode()))
+        document = (
+            TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True).document()
+        )
+        files.pipe_file(
+            f"/run/rank{rank}.json.gz", gzip.compress(json.dumps(document).encode())
+        )
     for path in ("memory://run", "memory://run/rank*.json.gz"):
         report = inspect(path, workers=4)
         assert (report.verdict, len(report.ranks)) == ("ACTIVE", 2)
 
 
-@pytest.mark.parametrize("url", ["nosuch://bucket/trace.json", "gs://bucket/trace.json"])
-def test_storage_that_cannot_be_read_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "url", ["nosuch://bucket/trace.json", "gs://bucket/trace.json"]
+)
+def test_storage_that_cannot_be_read_says_why(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(InputError, match=f"{url} cannot be read") as caught:
         inspect(url)
     assert caught.value.hint
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "upath", None)
     with pytest.raises(InputError) as caught:
         inspect("s3://bucket/trace.json")
@@ -146,7 +169,9 @@ class _Endless(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("path", ["fast.json", "slow.json", "page", "slow/page"])
-def test_an_answer_without_end_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_is_refused(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(source, "MAX_BYTES", 8 << 20)
     monkeypatch.setattr(places, "MAX_SECONDS", 1.0)
     monkeypatch.setattr(places, "MAX_BODY", 8 << 20)

@@ -54,7 +54,9 @@ def _shared_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda switches: " ".join(map(str, switches)) or "plain",
 )  # fmt: skip
-def test_a_window_holds_exactly_its_steps(tmp_path: Path, switches: tuple[object, ...]) -> None:
+def test_a_window_holds_exactly_its_steps(
+    tmp_path: Path, switches: tuple[object, ...]
+) -> None:
     attached = compare(tmp_path, "3-4", LOOP, *switches, fresh=not switches)
 
     assert (attached.run.code, attached.states) == (0, ["complete"])
@@ -72,13 +74,22 @@ def test_a_window_holds_exactly_its_steps(tmp_path: Path, switches: tuple[object
 
 
 def test_several_windows_write_a_trace_and_a_log_each(tmp_path: Path) -> None:
-    product = f"import ctypes; ctypes.CDLL({str(library_that_logs(tmp_path))!r}).multiply()"
-    at = [word for step in ("2", "3", "4", "5", "6") for word in ("--at", step, product)]
+    product = (
+        f"import ctypes; ctypes.CDLL({str(library_that_logs(tmp_path))!r}).multiply()"
+    )
+    at = [
+        word for step in ("2", "3", "4", "5", "6") for word in ("--at", step, product)
+    ]
     attached = attach(tmp_path, "1,3-4,6", LOOP, *at, options=("--blas-log",))
 
     assert attached.run == without_us(False, LOOP)
-    logs = {path.name: path.read_text() for path in attached.capture.glob("*.cublaslt.log")}
-    assert logs == {"rank0.w2.cublaslt.log": "product\n" * 2, "rank0.w3.cublaslt.log": "product\n"}
+    logs = {
+        path.name: path.read_text() for path in attached.capture.glob("*.cublaslt.log")
+    }
+    assert logs == {
+        "rank0.w2.cublaslt.log": "product\n" * 2,
+        "rank0.w3.cublaslt.log": "product\n",
+    }
     assert attached.states == ["complete"] * 3
     traces = [window.trace for window in attached.meta().windows]
     assert traces == ["rank0.json.gz", "rank0.w2.json.gz", "rank0.w3.json.gz"]
@@ -89,7 +100,11 @@ def test_a_step_whose_update_the_scaler_skips_counts(tmp_path: Path) -> None:
     attached = compare(tmp_path, "4", LOOP, "--scaler-skips", 1, 2, 5)
 
     meta = attached.meta()
-    assert (meta.steps_seen, meta.steps_skipped, meta.optimizer_updates) == (6, 3, {"AdamW": 3})
+    assert (meta.steps_seen, meta.steps_skipped, meta.optimizer_updates) == (
+        6,
+        3,
+        {"AdamW": 3},
+    )
     assert "(AdamW.step), window 4; 3 steps skipped by GradScaler" in attached.text()
     assert attached.steps() == [4]
 
@@ -118,7 +133,9 @@ def test_a_scaler_with_an_update_of_its_own_is_heard(tmp_path: Path) -> None:
 
     assert (attached.meta().steps_seen, attached.meta().steps_skipped) == (6, 1)
     assert attached.states == ["complete"]
-    (window,) = json.loads((attached.capture / "rank0.numerics.json").read_text())["windows"]
+    (window,) = json.loads((attached.capture / "rank0.numerics.json").read_text())[
+        "windows"
+    ]
     # Heard when update() begins, which halves the scale after step 2.
     assert window["loss_scales"] == [2.0]
 
@@ -138,7 +155,9 @@ def test_optimizers_that_step_in_the_backward_pass_make_one_step_of_it(
     assert found["aten::mm"] + found["aten::addmm"] == 2 * 3 * 3 - 2
 
 
-def test_steps_that_the_script_announces_are_the_ones_that_count(tmp_path: Path) -> None:
+def test_steps_that_the_script_announces_are_the_ones_that_count(
+    tmp_path: Path,
+) -> None:
     training = """
         import fp8verify, torch
         weight = torch.ones(4, requires_grad=True)
@@ -156,7 +175,9 @@ def test_steps_that_the_script_announces_are_the_ones_that_count(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("optimizer", "after"), [("SGD", 3), ("LBFGS", 2)])
-def test_a_window_larger_than_its_limit_is_cut(tmp_path: Path, optimizer: str, after: int) -> None:
+def test_a_window_larger_than_its_limit_is_cut(
+    tmp_path: Path, optimizer: str, after: int
+) -> None:
     """LBFGS calls the closure many times in a step."""
     training = f"""
         import torch
@@ -173,10 +194,16 @@ def test_a_window_larger_than_its_limit_is_cut(tmp_path: Path, optimizer: str, a
             print(optimizer.step(closure).item())
     """
 
-    attached = compare(tmp_path, "3-6", script(tmp_path, training), options=("--max-trace-mb", 1))
+    attached = compare(
+        tmp_path, "3-6", script(tmp_path, training), options=("--max-trace-mb", 1)
+    )
 
     reason = f"its trace would exceed 1 MB (--max-trace-mb) after step {after}"
-    assert (attached.run.code, attached.window.state, attached.window.reason) == (0, "cut", reason)
+    assert (attached.run.code, attached.window.state, attached.window.reason) == (
+        0,
+        "cut",
+        reason,
+    )
     assert attached.steps(attached.window.trace) == [3]
 
 
@@ -186,7 +213,9 @@ def test_a_window_larger_than_its_limit_is_cut(tmp_path: Path, optimizer: str, a
 def test_a_window_by_time_begins_when_its_time_has_come(tmp_path: Path) -> None:
     waits = ("--at", 4, "time.sleep(4)")
 
-    attached = attach(tmp_path, "-", LOOP, "--steps", 8, *waits, options=("--after-seconds", 4))
+    attached = attach(
+        tmp_path, "-", LOOP, "--steps", 8, *waits, options=("--after-seconds", 4)
+    )
 
     window = attached.window
     assert (window.first, window.last, window.state) == (6, 7, "complete")
@@ -196,7 +225,9 @@ def test_a_window_by_time_begins_when_its_time_has_come(tmp_path: Path) -> None:
 def test_ranks_whose_clocks_differ_record_the_same_steps(tmp_path: Path) -> None:
     launch = [*TORCHRUN, 2, DDP, "by-time"]
 
-    attached = attach(tmp_path, "-", *launch, ranks="all", options=("--after-seconds", 4))
+    attached = attach(
+        tmp_path, "-", *launch, ranks="all", options=("--after-seconds", 4)
+    )
 
     assert attached.run.code == 0
     windows = [attached.meta(rank).windows[0] for rank in (0, 1)]
@@ -219,14 +250,25 @@ def test_a_window_whose_time_never_comes_says_so(tmp_path: Path) -> None:
     [
         ("3-4", (6, "raise ValueError('crash')"), 1, "complete", None),
         ("3-4", (6, "os.kill(os.getpid(), 9)"), 128 + 9, "complete", None),
-        ("3-5", (4, "raise ValueError('crash')"), 1, "cut", "the run ended inside step 4"),
+        (
+            "3-5",
+            (4, "raise ValueError('crash')"),
+            1,
+            "cut",
+            "the run ended inside step 4",
+        ),
         ("10-12", (5, "sys.exit(4)"), 4, "never", "the run ended after step 4"),
         ("5-8", (6, "pass"), 0, "cut", "the run ended inside step 7"),
     ],
     ids=["crash after", "killed after", "crash inside", "ends before", "ends inside"],
 )
 def test_a_run_that_ends_early_keeps_what_was_recorded(
-    tmp_path: Path, windows: str, at: tuple[int, str], code: int, state: str, reason: str | None
+    tmp_path: Path,
+    windows: str,
+    at: tuple[int, str],
+    code: int,
+    state: str,
+    reason: str | None,
 ) -> None:
     attached = compare(tmp_path, windows, LOOP, "--at", *at)
 
@@ -249,7 +291,9 @@ def test_sigterm_inside_a_window_ends_the_run_at_once(tmp_path: Path) -> None:
 
 def test_a_handler_of_the_script_for_sigterm_is_its_own(tmp_path: Path) -> None:
     sets = ("--at", 4, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(step))")
-    terminates = "print(signal.getsignal(signal.SIGTERM).__name__); os.kill(os.getpid(), 15)"
+    terminates = (
+        "print(signal.getsignal(signal.SIGTERM).__name__); os.kill(os.getpid(), 15)"
+    )
 
     attached = compare(tmp_path, "3-5", LOOP, *sets, "--after", terminates)
 
@@ -259,7 +303,9 @@ def test_a_handler_of_the_script_for_sigterm_is_its_own(tmp_path: Path) -> None:
 def test_a_run_without_training_is_left_alone(tmp_path: Path) -> None:
     text = "import sys\nprint(sys.argv[1:], 'torch' in sys.modules)\nsys.exit(3)\n"
 
-    attached = compare(tmp_path, "3-4", script(tmp_path, text), "--steps", "a b", fresh=True)
+    attached = compare(
+        tmp_path, "3-4", script(tmp_path, text), "--steps", "a b", fresh=True
+    )
 
     assert attached.run.code == 3
     assert not list(attached.capture.glob("rank*"))
@@ -292,10 +338,14 @@ def test_a_capture_that_vanishes_is_no_concern_of_the_run(tmp_path: Path) -> Non
 def test_an_error_of_ours_inside_the_window_is_noted_and_the_run_goes_on(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    attached = compare(tmp_path, "2-3,5", LOOP, "--before", EXPORT_FAILS, options=options)
+    attached = compare(
+        tmp_path, "2-3,5", LOOP, "--before", EXPORT_FAILS, options=options
+    )
 
     assert attached.states == ["dropped", "dropped"]
-    fact = "optimizer_leaves: RuntimeError: no space left on device (windows/profiler.py:"
+    fact = (
+        "optimizer_leaves: RuntimeError: no space left on device (windows/profiler.py:"
+    )
     assert str(attached.meta().windows[0].reason).startswith(fact)
     (note,) = attached.meta().notes
     assert note.startswith(f"stopped observing after step 3: {fact}")
@@ -352,12 +402,22 @@ def test_ranges_from_one_profiler_session_into_another_do_no_harm(
 
 def test_the_census_knows_float8_modules(tmp_path: Path) -> None:
     importable("torchao")
-    attached = compare(tmp_path, "3", LOOP, "--float8", "rowwise_with_gw_hp", "--compile", "model")
+    attached = compare(
+        tmp_path, "3", LOOP, "--float8", "rowwise_with_gw_hp", "--compile", "model"
+    )
 
     first, second = attached.meta().modules
-    assert (first.fqn, first.class_name, first.state) == ("0", "Float8Linear", "fp8_emulated")
+    assert (first.fqn, first.class_name, first.state) == (
+        "0",
+        "Float8Linear",
+        "fp8_emulated",
+    )
     assert first.formats == {"fprop": "fp8", "dgrad": "fp8", "wgrad": "high_precision"}
-    assert (second.fqn, second.class_name, second.state) == ("2", "Linear", "high_precision")
+    assert (second.fqn, second.class_name, second.state) == (
+        "2",
+        "Linear",
+        "high_precision",
+    )
     assert second.reason == "out_features 24 is not divisible by 16"
     # The conversion is known by its call, though no log tells of it.
     assert attached.meta().api_calls == ("torchao.float8.convert_to_float8_training",)
@@ -366,10 +426,17 @@ def test_the_census_knows_float8_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_layers_of_an_eager_model_are_named_in_the_window(tmp_path: Path, passes: int) -> None:
-    attached = compare(tmp_path, "3-4", LOOP, "--accumulate", passes, options=("--layers",))
+def test_layers_of_an_eager_model_are_named_in_the_window(
+    tmp_path: Path, passes: int
+) -> None:
+    attached = compare(
+        tmp_path, "3-4", LOOP, "--accumulate", passes, options=("--layers",)
+    )
 
-    assert annotations(attached.capture / "rank0.json.gz", "fp8verify:") == ["0", "2"] * 2 * passes
+    assert (
+        annotations(attached.capture / "rank0.json.gz", "fp8verify:")
+        == ["0", "2"] * 2 * passes
+    )
     assert not (attached.capture / "layers").exists()
     assert attached.window.layers
     assert attached.meta().naming is None
@@ -393,13 +460,18 @@ def test_layers_of_a_compiled_model_are_named_in_a_step_of_their_own(
 @runs_compiled_code_eagerly
 @pytest.mark.parametrize(
     ("window", "step", "reason"),
-    [("4-5", 7, "the run ended inside step 7"), ("5-6", 8, "the run ended after step 6")],
+    [
+        ("4-5", 7, "the run ended inside step 7"),
+        ("5-6", 8, "the run ended after step 6"),
+    ],
     ids=["inside", "before"],
 )
 def test_a_run_that_ends_before_its_layers_are_named_says_so(
     tmp_path: Path, window: str, step: int, reason: str
 ) -> None:
-    attached = compare(tmp_path, window, LOOP, "--compile", "model", options=("--layers",))
+    attached = compare(
+        tmp_path, window, LOOP, "--compile", "model", options=("--layers",)
+    )
 
     assert attached.meta().naming == NamingRecord(step=step, reason=reason)
     assert not (attached.capture / "layers").exists()
@@ -444,7 +516,9 @@ def test_logs_that_torchrun_redirects_are_found(tmp_path: Path) -> None:
     assert "loss" not in attached.run.stdout
     (log,) = find_logs(attached.capture)  # the others are empty
     assert (log.name, log.read_text().count("loss")) == ("log.rank0.out.txt", 6)
-    others = {f"log.rank{rank}.{stream}.txt" for rank in (0, 1) for stream in ("out", "err")}
+    others = {
+        f"log.rank{rank}.{stream}.txt" for rank in (0, 1) for stream in ("out", "err")
+    }
     assert {path.name for path in attached.capture.glob("log*")} == {"log.txt", *others}
 
 
@@ -469,12 +543,19 @@ def test_the_steps_of_every_trainer_are_named_as_it_names_them(
 ) -> None:
     importable(framework)
 
-    attached = attach(tmp_path, "3-4,9-10", TRAINERS, framework, "--twice", options=("--debug",))
+    attached = attach(
+        tmp_path, "3-4,9-10", TRAINERS, framework, "--twice", options=("--debug",)
+    )
 
     assert (attached.run.code, attached.run.stdout.split()[-2:]) == (0, ["6", "6"])
     assert attached.states == ["complete"] * 2
     numbered = FrameworkSteps(name=framework, counter="global_step", first=3, last=4)
-    assert [window.framework for window in attached.meta().windows] == [numbered, numbered]
-    said = f"optimizer steps ({optimizer}.step), window 3-4 = {framework} global_step 3-4"
+    assert [window.framework for window in attached.meta().windows] == [
+        numbered,
+        numbered,
+    ]
+    said = (
+        f"optimizer steps ({optimizer}.step), window 3-4 = {framework} global_step 3-4"
+    )
     assert said in attached.text()
     assert "stop window 2 after step 10" in attached.debug_log()

@@ -27,11 +27,15 @@ LOOP = SCRIPTS / "loop.py"
 
 def report_of(folder: Path, script: str) -> tuple[int, dict[str, Any]]:
     """Run a script; return its exit code and the report in JSON."""
-    code = start(folder, f"{OURS} --format json -o report.json train.py", script).wait(timeout=60)
+    code = start(folder, f"{OURS} --format json -o report.json train.py", script).wait(
+        timeout=60
+    )
     return code, json.loads((folder / "report.json").read_text())
 
 
-def output_of(folder: Path, line: str, script: str | None = None) -> tuple[int, str, str]:
+def output_of(
+    folder: Path, line: str, script: str | None = None
+) -> tuple[int, str, str]:
     """Run a shell line; return its exit code and what it printed."""
     child = start(folder, line, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = child.communicate(timeout=120)
@@ -57,15 +61,21 @@ def test_the_outer_run_reports_on_the_capture_of_the_inner_one(tmp_path: Path) -
 
     assert start(tmp_path, outer, stdout=subprocess.DEVNULL).wait(timeout=120) == 0
 
-    reports = [json.loads((tmp_path / f"{who}.json").read_text()) for who in ("inner", "outer")]
+    reports = [
+        json.loads((tmp_path / f"{who}.json").read_text()) for who in ("inner", "outer")
+    ]
     clocks = [report["ranks"][0]["clock"] for report in reports]
     assert clocks[0] == clocks[1]
-    said = f"a run of fp8verify inside this one recorded the script: {tmp_path / 'inner'}"
+    said = (
+        f"a run of fp8verify inside this one recorded the script: {tmp_path / 'inner'}"
+    )
     assert [said in json.dumps(report) for report in reports] == [False, True]
     assert not list((tmp_path / "outer").glob("rank*"))
 
 
-def test_a_redirected_stdout_holds_what_the_run_printed_and_nothing_else(tmp_path: Path) -> None:
+def test_a_redirected_stdout_holds_what_the_run_printed_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     script = "import sys\nprint('{\"loss\": 1}')\nprint('warning', file=sys.stderr)\nsys.exit(3)\n"
     code, _, err = output_of(tmp_path, f"{OURS} train.py > metrics.jsonl", script)
 
@@ -91,7 +101,9 @@ UPLOAD = "import subprocess\nsubprocess.Popen({!r}, shell=True)\nprint('trained'
 
 
 def test_a_child_that_outlives_the_run_still_prints(tmp_path: Path) -> None:
-    late = "while [ ! -e go ]; do sleep 0.05; done; echo uploaded && echo done > uploaded"
+    late = (
+        "while [ ! -e go ]; do sleep 0.05; done; echo uploaded && echo done > uploaded"
+    )
     wait = "touch go; while ! grep -q uploaded out; do sleep 0.05; done"
     line = f"{{}} train.py > out; cat out; {wait}; cat out"
     result = compare(tmp_path, UPLOAD.format(late), line)
@@ -100,11 +112,17 @@ def test_a_child_that_outlives_the_run_still_prints(tmp_path: Path) -> None:
     assert result.files["uploaded"] == "done\n"
 
 
-def test_a_reader_of_stdout_sees_its_end_when_the_last_child_has_closed_it(tmp_path: Path) -> None:
-    assert compare(tmp_path, UPLOAD.format("sleep 1; echo uploaded")).stdout.endswith("uploaded\n")
+def test_a_reader_of_stdout_sees_its_end_when_the_last_child_has_closed_it(
+    tmp_path: Path,
+) -> None:
+    assert compare(tmp_path, UPLOAD.format("sleep 1; echo uploaded")).stdout.endswith(
+        "uploaded\n"
+    )
 
 
-def test_a_child_that_never_stops_printing_does_not_hold_the_run(tmp_path: Path) -> None:
+def test_a_child_that_never_stops_printing_does_not_hold_the_run(
+    tmp_path: Path,
+) -> None:
     script = UPLOAD.format("while [ -e going ]; do echo busy; done")
     (tmp_path / "going").touch()
     try:
@@ -128,8 +146,12 @@ pathlib.Path("finished").touch()
 """
 
 
-def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(tmp_path: Path) -> None:
-    runner = start(tmp_path, f"exec {OURS} --trace-dir capture train.py > out 2> err", ORPHAN)
+def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(
+    tmp_path: Path,
+) -> None:
+    runner = start(
+        tmp_path, f"exec {OURS} --trace-dir capture train.py > out 2> err", ORPHAN
+    )
     wait_until((tmp_path / "pid").exists)
 
     runner.kill()
@@ -145,7 +167,11 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(tmp_path: Pa
 def relays_of(folder: Path) -> list[int]:
     """Return the processes that relay the output of runs in a folder."""
     lines = subprocess.getoutput("ps axww -o pid=,args=").splitlines()
-    mine = [line for line in lines if "record.output import main" in line and str(folder) in line]
+    mine = [
+        line
+        for line in lines
+        if "record.output import main" in line and str(folder) in line
+    ]
     return [int(line.split()[0]) for line in mine]
 
 
@@ -153,7 +179,9 @@ def wait_for_relays(folder: Path, count: int) -> None:
     wait_until(lambda: len(relays_of(folder)) == count)
 
 
-@pytest.mark.parametrize("order", ["relay relay", "runner relay relay", "relay runner relay"])
+@pytest.mark.parametrize(
+    "order", ["relay relay", "runner relay relay", "relay runner relay"]
+)
 def test_what_is_killed_one_after_the_other_does_not_end_the_training(
     tmp_path: Path, order: str
 ) -> None:
@@ -165,7 +193,10 @@ def test_what_is_killed_one_after_the_other_does_not_end_the_training(
     for who in order.split():
         wait_for_relays(tmp_path, count)  # two at the same moment are the limit
         if who == "runner":
-            os.kill(int(Path(f"/proc/{training}/stat").read_text().split()[3]), signal.SIGKILL)
+            os.kill(
+                int(Path(f"/proc/{training}/stat").read_text().split()[3]),
+                signal.SIGKILL,
+            )
             count = 2  # one of them waits
         else:
             os.kill(min(relays_of(tmp_path)), signal.SIGKILL)
@@ -175,7 +206,9 @@ def test_what_is_killed_one_after_the_other_does_not_end_the_training(
     wait_until((tmp_path / "finished").exists)
     runner.wait(timeout=60)
     wait_until(lambda: not list((tmp_path / "capture").glob(".boot-*")))
-    lines = [line for line in (tmp_path / "out").read_text().splitlines() if line != "Killed"]
+    lines = [
+        line for line in (tmp_path / "out").read_text().splitlines() if line != "Killed"
+    ]
     expected = ["step 0", "step 1", "step 2", "warning"]
     assert sorted(lines) == expected
     log = (tmp_path / "capture" / "log.txt").read_text()
@@ -196,30 +229,45 @@ def test_a_regular_file_is_the_trainings_own_stdout(tmp_path: Path) -> None:
 
 
 def test_lines_of_ours_in_the_same_file_are_not_in_the_log(tmp_path: Path) -> None:
-    script = "import os\nos.write(2, b'step 1\\nfp8verify: ACTIVE so far\\nstep 2\\n')\n"
-    start(tmp_path, f"{OURS} --trace-dir capture train.py > out 2>&1", script).wait(timeout=60)
+    script = (
+        "import os\nos.write(2, b'step 1\\nfp8verify: ACTIVE so far\\nstep 2\\n')\n"
+    )
+    start(tmp_path, f"{OURS} --trace-dir capture train.py > out 2>&1", script).wait(
+        timeout=60
+    )
 
     assert (tmp_path / "capture" / "log.txt").read_text() == "step 1\nstep 2\n"
     assert "INCONCLUSIVE" in (tmp_path / "out").read_text()
 
 
 def test_nothing_of_ours_stays_when_the_run_has_ended(tmp_path: Path) -> None:
-    assert start(tmp_path, f"{OURS} -o report train.py > out", "print('x')").wait(timeout=30) == 0
+    assert (
+        start(tmp_path, f"{OURS} -o report train.py > out", "print('x')").wait(
+            timeout=30
+        )
+        == 0
+    )
     wait_until(lambda: str(tmp_path) not in subprocess.getoutput("ps ax -o args"))
 
 
 # --- launchers that start a runner for each rank
 
 
-def test_the_tasks_of_a_slurm_step_make_one_folder_and_one_report(tmp_path: Path) -> None:
+def test_the_tasks_of_a_slurm_step_make_one_folder_and_one_report(
+    tmp_path: Path,
+) -> None:
     script = "import os\nos.write(1, b'task %s\\n' % os.environb[b'SLURM_PROCID'])\n"
     step = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=3 SLURM_NTASKS=3"
     run = f"{shlex.quote(sys.executable)} -m fp8verify run --steps 3-4 train.py"
-    tasks = " & ".join(f"{step} SLURM_PROCID={task} {run} 2> err.{task}" for task in range(3))
+    tasks = " & ".join(
+        f"{step} SLURM_PROCID={task} {run} 2> err.{task}" for task in range(3)
+    )
 
     _, out, _ = output_of(tmp_path, f"{tasks} & wait", script)
     assert sorted(out.splitlines()) == ["task 0", "task 1", "task 2"]
-    assert [p.name for p in tmp_path.glob("fp8verify-*")] == ["fp8verify-capture-slurm-7.0"]
+    assert [p.name for p in tmp_path.glob("fp8verify-*")] == [
+        "fp8verify-capture-slurm-7.0"
+    ]
     reports = [path for path in tmp_path.glob("err.*") if path.stat().st_size]
     assert len(reports) == 1
     assert "INCONCLUSIVE" in reports[0].read_text()
@@ -239,17 +287,25 @@ sys.exit(int(os.environ["ENDS_WITH"]))
 @pytest.mark.parametrize(
     ("order", "ends_with", "codes"),
     # 3 is what the verdict on a CPU ends with: it is for the task whose rank is recorded.
-    [("01", 0, {"0": 0, "1": 0}), ("10", 0, {"0": 3, "1": 0}), ("01", 5, {"0": 5, "1": 5})],
+    [
+        ("01", 0, {"0": 0, "1": 0}),
+        ("10", 0, {"0": 3, "1": 0}),
+        ("01", 5, {"0": 5, "1": 5}),
+    ],
     ids=["left out, last", "left out, first", "failed"],
 )
 def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
     tmp_path: Path, order: str, ends_with: int, codes: dict[str, int]
 ) -> None:
     (tmp_path / "train.py").write_text(TASK.format(loop=str(LOOP)))
-    step = f"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 ENDS_WITH={ends_with}"
+    step = (
+        f"SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 ENDS_WITH={ends_with}"
+    )
     run = f"{PLAIN} -m fp8verify run --steps 3-4 --ranks 0 -- {python_with_torch()} train.py"
     tasks = {
-        task: start(tmp_path, f"{step} SLURM_NTASKS=2 SLURM_PROCID={task} {run} 2> err.{task}")
+        task: start(
+            tmp_path, f"{step} SLURM_NTASKS=2 SLURM_PROCID={task} {run} 2> err.{task}"
+        )
         for task in "01"
     }
     capture = tmp_path / "fp8verify-capture-slurm-7.0"
@@ -262,7 +318,11 @@ def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
 
     assert ended == codes
     assert not list(capture.glob(".boot-*"))
-    reported = [task for task in "01" if "INCONCLUSIVE" in (tmp_path / f"err.{task}").read_text()]
+    reported = [
+        task
+        for task in "01"
+        if "INCONCLUSIVE" in (tmp_path / f"err.{task}").read_text()
+    ]
     assert reported[-1] == order[-1]
 
 
@@ -273,7 +333,9 @@ def test_a_start_that_fails_leaves_room_for_the_next(tmp_path: Path) -> None:
     (tmp_path / "broken").write_bytes(b"\x7fELF is not all of it")
     (tmp_path / "broken").chmod(0o755)
     code, _, err = output_of(tmp_path, f"{OURS} --trace-dir capture ./broken")
-    second = start(tmp_path, f"{OURS} --trace-dir capture -o report train.py", "print('ran')\n")
+    second = start(
+        tmp_path, f"{OURS} --trace-dir capture -o report train.py", "print('ran')\n"
+    )
 
     assert (code, err[:26]) == (2, "error: Cannot run ./broken")
     assert second.wait(timeout=60) == 0
@@ -292,16 +354,26 @@ raise subprocess.CalledProcessError(1, worker)
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("print(1)\nraise ValueError('no such config')\n", "ValueError: no such config"),
-        ("import nothing_of_that_name\nimport torch\n", "No module named 'nothing_of_that_name'"),
+        (
+            "print(1)\nraise ValueError('no such config')\n",
+            "ValueError: no such config",
+        ),
+        (
+            "import nothing_of_that_name\nimport torch\n",
+            "No module named 'nothing_of_that_name'",
+        ),
         (LAUNCHER, "ValueError: no such config"),
     ],
     ids=["crash", "import", "launcher"],
 )
-def test_a_training_that_failed_tells_its_own_error(tmp_path: Path, script: str, said: str) -> None:
+def test_a_training_that_failed_tells_its_own_error(
+    tmp_path: Path, script: str, said: str
+) -> None:
     code, report = report_of(tmp_path, script)
     assert report["training_exit_code"] == code
-    (finding,) = [one for one in report["findings"] if one["code"] == "no-training-step"]
+    (finding,) = [
+        one for one in report["findings"] if one["code"] == "no-training-step"
+    ]
     assert said in finding["message"]
     assert "PYTHONPATH" not in json.dumps(report)
 
@@ -312,7 +384,8 @@ def test_a_run_that_was_not_observed_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "training", "code"), [("", 0, 3), ("--exit-zero", 0, 0), ("--exit-zero", 7, 7)]
+    ("options", "training", "code"),
+    [("", 0, 3), ("--exit-zero", 0, 0), ("--exit-zero", 7, 7)],
 )
 def test_a_capture_that_is_removed_costs_the_report(
     tmp_path: Path, options: str, training: int, code: int
@@ -336,7 +409,9 @@ def test_a_tool_without_torch_runs_the_script_with_the_active_environments_pytho
 ) -> None:
     active = tmp_path / "active" / "bin" / "python"
     active.parent.mkdir(parents=True)
-    active.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {PLAIN} "$@"\n')
+    active.write_text(
+        f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {PLAIN} "$@"\n'
+    )
     active.chmod(0o755)
     torch_in(tmp_path)
     monkeypatch.setattr(command, "find_spec", lambda _: None)
@@ -345,4 +420,7 @@ def test_a_tool_without_torch_runs_the_script_with_the_active_environments_pytho
 
     assert chosen == (str(active), "of VIRTUAL_ENV")
     monkeypatch.setattr(command, "find_spec", lambda _: object())  # torch is here
-    assert command.choose_python(None, {"VIRTUAL_ENV": "/elsewhere"}).program == sys.executable
+    assert (
+        command.choose_python(None, {"VIRTUAL_ENV": "/elsewhere"}).program
+        == sys.executable
+    )

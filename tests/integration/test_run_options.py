@@ -67,7 +67,9 @@ def test_a_window_after_the_script_is_ours(
         ("-- train.py -q -- x -- y", ["-q", "--", "x", "--", "y"]),
     ],
 )
-def test_everything_else_is_the_script_s(line: str, seen: list[str], folder: Path) -> None:
+def test_everything_else_is_the_script_s(
+    line: str, seen: list[str], folder: Path
+) -> None:
     done = run(folder, line)
     assert seen_by_the_script(done) == seen
     assert "takes" not in done.stderr
@@ -76,16 +78,37 @@ def test_everything_else_is_the_script_s(line: str, seen: list[str], folder: Pat
 def test_options_of_ours_behind_the_script_are_named_once(folder: Path) -> None:
     done = run(folder, "train.py --name=a -o b --lr 3 -o c -- -q")
 
-    assert seen_by_the_script(done) == ["--name=a", "-o", "b", "--lr", "3", "-o", "c", "-q"]
-    (line,) = (line for line in done.stderr.splitlines() if "left to the script" in line)
-    assert line.endswith("left to the script: --name, -o (options of fp8verify come before it)")
+    assert seen_by_the_script(done) == [
+        "--name=a",
+        "-o",
+        "b",
+        "--lr",
+        "3",
+        "-o",
+        "c",
+        "-q",
+    ]
+    (line,) = (
+        line for line in done.stderr.splitlines() if "left to the script" in line
+    )
+    assert line.endswith(
+        "left to the script: --name, -o (options of fp8verify come before it)"
+    )
 
 
 @pytest.mark.parametrize(
     ("end", "code", "said"),
     [
-        ("raise ValueError('no data')", 1, "1 after step 2, before its window: ValueError: no"),
-        ("os.kill(os.getpid(), 15)", -15, "by SIGTERM (exit code 143) at or after step 1, before"),
+        (
+            "raise ValueError('no data')",
+            1,
+            "1 after step 2, before its window: ValueError: no",
+        ),
+        (
+            "os.kill(os.getpid(), 15)",
+            -15,
+            "by SIGTERM (exit code 143) at or after step 1, before",
+        ),
     ],
 )
 def test_a_run_that_fails_before_its_window_is_told_its_own_error(
@@ -113,7 +136,9 @@ def test_the_report_begins_a_line_of_its_own(folder: Path, end: str) -> None:
 
 
 def test_an_option_of_ours_that_the_script_refuses_is_named(folder: Path) -> None:
-    (folder / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    (folder / "train.py").write_text(
+        "import argparse\nargparse.ArgumentParser().parse_args()\n"
+    )
     done = run(folder, "train.py --min-share 0.9")
     assert done.returncode == 2
     said = "left to the script: --min-share (options of fp8verify come before it)"

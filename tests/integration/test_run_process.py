@@ -89,12 +89,16 @@ def test_a_run_is_as_without_us(
 def begun(folder: Path, script: str, *signs: str) -> subprocess.Popen[bytes]:
     """Start a script, and wait until it has left the first of its signs."""
     line = f"exec {OURS} --trace-dir capture -o report train.py"
-    child = start(folder, line, READY + script, start_new_session=True, preexec_fn=heed_signals)
+    child = start(
+        folder, line, READY + script, start_new_session=True, preexec_fn=heed_signals
+    )
     wait_until((folder / signs[0]).exists)
     return child
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT]
+)
 def test_signals_reach_the_script_once(tmp_path: Path, number: signal.Signals) -> None:
     script = (
         f"heard = []\nsignal.signal({int(number)}, lambda *_: heard.append(1))\n"
@@ -114,7 +118,9 @@ def test_signals_reach_the_script_once(tmp_path: Path, number: signal.Signals) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGABRT, signal.SIGKILL])
-def test_a_run_that_a_signal_ends_ends_by_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_run_that_a_signal_ends_ends_by_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     child = begun(
         tmp_path,
         "signal.signal(signal.SIGINT, signal.SIG_DFL)\npathlib.Path('ready').touch()\n"
@@ -125,7 +131,9 @@ def test_a_run_that_a_signal_ends_ends_by_it(tmp_path: Path, number: signal.Sign
     assert child.wait(timeout=60) == -number
 
 
-@pytest.mark.parametrize("options", ["", "--after-seconds 0"], ids=["plain", "by click"])
+@pytest.mark.parametrize(
+    "options", ["", "--after-seconds 0"], ids=["plain", "by click"]
+)
 @pytest.mark.parametrize(("training", "code"), [(7, 7), (0, 128 + 2)])
 def test_an_interrupt_after_the_training_keeps_its_exit_code(
     tmp_path: Path, options: str, training: int, code: int
@@ -178,7 +186,9 @@ def on_a_terminal(folder: Path, script: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("sender", ["a process", "the terminal"])
-def test_an_interrupt_on_a_terminal_reaches_the_script_once(tmp_path: Path, sender: str) -> None:
+def test_an_interrupt_on_a_terminal_reaches_the_script_once(
+    tmp_path: Path, sender: str
+) -> None:
     script = (
         "seen = []\nsignal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
         "pathlib.Path('ready').touch()\nwhile not seen: time.sleep(0.02)\n"
@@ -224,8 +234,12 @@ def test_on_a_terminal_the_script_has_a_terminal(tmp_path: Path) -> None:
         out.extend(data)
         return data
 
-    run = f"cd {shlex.quote(str(tmp_path))}; stty cols 97; PYTHONPATH={ROOT} exec {OURS}"
-    status = pty.spawn(["sh", "-c", f"{run} --trace-dir capture -o report train.py"], read)
+    run = (
+        f"cd {shlex.quote(str(tmp_path))}; stty cols 97; PYTHONPATH={ROOT} exec {OURS}"
+    )
+    status = pty.spawn(
+        ["sh", "-c", f"{run} --trace-dir capture -o report train.py"], read
+    )
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert out == b"True True 97\r\n"
@@ -258,7 +272,9 @@ def test_errors_in_the_users_sitecustomize_look_as_without_us(tmp_path: Path) ->
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
     path = f"PYTHONPATH={ROOT}:{tmp_path}"
     alone, ours = (
-        start(tmp_path, f"{path} exec {run} train.py", "", stderr=subprocess.PIPE).communicate()[1]
+        start(
+            tmp_path, f"{path} exec {run} train.py", "", stderr=subprocess.PIPE
+        ).communicate()[1]
         for run in (PLAIN, f"{OURS} -o report")
     )
 

@@ -31,7 +31,9 @@ def test_a_script_that_profiles_itself_keeps_its_trace(
     assert attached.run.code == 0
     (found,) = attached.meta().windows
     assert (found.state, found.first, found.last) == window
-    assert json.loads(theirs.read_text())["traceEvents"][-1]["name"] == "Record Window End"
+    assert (
+        json.loads(theirs.read_text())["traceEvents"][-1]["name"] == "Record Window End"
+    )
     assert found.first in attached.steps(found.trace)
 
 
@@ -73,7 +75,9 @@ for _ in range(6):
 """
 
 
-def test_a_window_moves_behind_a_profiler_that_records_again_and_again(tmp_path: Path) -> None:
+def test_a_window_moves_behind_a_profiler_that_records_again_and_again(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "repeating.py"
     script.write_text(REPEATING)
 

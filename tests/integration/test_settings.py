@@ -21,7 +21,9 @@ def plan(cwd: Path, *options: str, **variables: str) -> RunSettings:
     asked: list[RunSettings] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(cwd)
-        patch.setattr(runner, "run_training", lambda _, settings, __: asked.append(settings))
+        patch.setattr(
+            runner, "run_training", lambda _, settings, __: asked.append(settings)
+        )
         for name, value in variables.items():
             patch.setenv(name, value)
         CliRunner().invoke(cli, ["run", *options, "true"])
@@ -33,7 +35,9 @@ def test_the_nearest_file_upwards_holds(tmp_path: Path) -> None:
     below.mkdir(parents=True)
     (tmp_path / "fp8verify.toml").write_text('steps = "3-4"\n')
     assert plan(below).windows == ((3, 4),)
-    (tmp_path / "a" / "pyproject.toml").write_text("[project]\nname = 'fp8verify-user'\n")
+    (tmp_path / "a" / "pyproject.toml").write_text(
+        "[project]\nname = 'fp8verify-user'\n"
+    )
     assert plan(below).windows == ((3, 4),)
     (tmp_path / "a" / "pyproject.toml").write_text('[tool.fp8verify]\nsteps = "5-6"\n')
     assert plan(below).windows == ((5, 6),)
@@ -41,12 +45,16 @@ def test_the_nearest_file_upwards_holds(tmp_path: Path) -> None:
     assert plan(below).windows == ((7, 7), (9, 10))
 
 
-def test_the_command_line_is_above_variables_and_these_above_the_file(tmp_path: Path) -> None:
+def test_the_command_line_is_above_variables_and_these_above_the_file(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "fp8verify.toml").write_text('steps = "3-4"\ntrace-dir = "file"\n')
     assert plan(tmp_path).windows == ((3, 4),)
     assert plan(tmp_path).trace_dir == Path("file")
     assert plan(tmp_path, FP8VERIFY_STEPS="5-6").windows == ((5, 6),)
-    found = plan(tmp_path, "--steps", "7-8", FP8VERIFY_STEPS="5-6", FP8VERIFY_TRACE_DIR="there")
+    found = plan(
+        tmp_path, "--steps", "7-8", FP8VERIFY_STEPS="5-6", FP8VERIFY_TRACE_DIR="there"
+    )
     assert (found.windows, found.trace_dir) == (((7, 8),), Path("there"))
 
 
@@ -65,7 +73,11 @@ def test_a_time_and_a_window_from_different_places_do_not_mix(tmp_path: Path) ->
         ('layers = "yes"\n', "layers is not true or false", "layers = true"),
         ("[steps]\nfirst = 3\n", "value of steps is not text", "steps = "),
         ("steps = \n", "not TOML", "Fix the file"),
-        ("[tool.fp8verify]\nevery = 9", "'tool', which is not an option", "are at the top level"),
+        (
+            "[tool.fp8verify]\nevery = 9",
+            "'tool', which is not an option",
+            "are at the top level",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_is_an_error_of_two_lines(
@@ -84,7 +96,9 @@ def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) ->
     settings.write_text('every = "many"\n')
 
     in_file = fp8verify("run", "true", cwd=tmp_path)
-    in_variable = fp8verify("run", "--every=9", "x", cwd=tmp_path, FP8VERIFY_MIN_SHARE="lots")
+    in_variable = fp8verify(
+        "run", "--every=9", "x", cwd=tmp_path, FP8VERIFY_MIN_SHARE="lots"
+    )
     on_the_line = fp8verify("run", "--every", "many", "true", cwd=tmp_path)
 
     assert "--every" in in_file.stderr
@@ -97,7 +111,11 @@ def test_a_wrong_value_is_told_with_the_place_where_it_stands(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [("owner", "another user"), ("mode", "all users"), ("link", "a link of another user")],
+    [
+        ("owner", "another user"),
+        ("mode", "all users"),
+        ("link", "a link of another user"),
+    ],
 )
 def test_a_file_that_others_wrote_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, why: str
@@ -122,7 +140,9 @@ def test_a_file_that_others_wrote_is_not_read(
     assert find_settings(tmp_path) == (settings, {"python": "evil"}, ())
 
 
-def test_a_file_that_a_group_may_write_names_no_programs_and_files(tmp_path: Path) -> None:
+def test_a_file_that_a_group_may_write_names_no_programs_and_files(
+    tmp_path: Path,
+) -> None:
     settings = tmp_path / "fp8verify.toml"
     settings.write_text("".join(f'{key} = "x"\n' for key in (*OWN_ONLY, "min_share")))
     settings.chmod(0o664)

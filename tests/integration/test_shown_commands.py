@@ -19,7 +19,9 @@ from tests.shared_torch import python_with_torch
 from tests.shown import ROOT, Shown, put
 
 LOOP = ROOT / "tests" / "integration" / "scripts" / "numerics.py"
-_EXECUTE = "from nbclient.cli import main; main()"  # what the program jupyter-execute does
+_EXECUTE = (
+    "from nbclient.cli import main; main()"  # what the program jupyter-execute does
+)
 STAND_IN = f"#!{sys.executable}\nprint('trained')\n"
 
 
@@ -33,26 +35,42 @@ def capture(folder: Path, **names: str) -> None:
 
 def test_a_clone_is_installed_and_gives_verdicts(shown: Shown, tmp_path: Path) -> None:
     """Pip's settings keep it from the network and from this environment; the rest is literal."""
-    pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
+    pytest.importorskip(
+        "hatchling", reason="hatchling is not installed (the test extra)"
+    )
     for name in ("fp8verify", "scripts", "pyproject.toml", "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     capture(
         tmp_path,
         traces=".",
-        **{"YOUR_TRACE.json.gz": "fp8_compiled/rank0.json.gz", "train.log": "fp8_compiled/log.txt"},
+        **{
+            "YOUR_TRACE.json.gz": "fp8_compiled/rank0.json.gz",
+            "train.log": "fp8_compiled/log.txt",
+        },
     )
     installed = tmp_path / "installed"
     put(tmp_path, "pip", f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@"\n')
     put(tmp_path, "fp8verify", f'#!/bin/sh\nexec "{installed}/bin/fp8verify" "$@"\n')
     settings = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-    says = {"-m venv": "", "pip": "", "auto_filter": "CONTRADICTED ", "YOUR_TRACE": "ACTIVE "}
+    says = {
+        "-m venv": "",
+        "pip": "",
+        "auto_filter": "CONTRADICTED ",
+        "YOUR_TRACE": "ACTIVE ",
+    }
     for command in shown.commands:
-        environment = {"PIP_TARGET": str(installed), **settings, "PYTHONPATH": str(installed)}
+        environment = {
+            "PIP_TARGET": str(installed),
+            **settings,
+            "PYTHONPATH": str(installed),
+        }
         if command.startswith("pip"):
             environment["PYTHONPATH"] = ""
         done = shown.run(command, **environment)
-        (said,) = (words for name, words in says.items() if name in command.split("#")[0])
+        (said,) = (
+            words for name, words in says.items() if name in command.split("#")[0]
+        )
         assert done.returncode == (1 if said == "CONTRADICTED " else 0), done.stderr
         assert re.search(rf"^{said}", done.stdout, re.MULTILINE), done.stdout
     assert (installed / "fp8verify" / "cli").is_dir()
@@ -80,7 +98,9 @@ def test_two_and_many_runs(shown: Shown, tmp_path: Path) -> None:
         if "-o" not in command:
             assert "1.34x (95" in " ".join(done.stdout.split())
     for page in ("compare.html", "sweep.html"):
-        assert (tmp_path / page).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+        assert (
+            (tmp_path / page).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+        )
 
 
 def test_a_baseline_is_saved_and_kept_to(shown: Shown, tmp_path: Path) -> None:
@@ -93,7 +113,11 @@ def test_a_baseline_is_saved_and_kept_to(shown: Shown, tmp_path: Path) -> None:
 
 
 def test_a_page_and_a_labeled_trace(shown: Shown, tmp_path: Path) -> None:
-    capture(tmp_path, capture="fp8_compiled", **{"trace.json.gz": "fp8_compiled/rank0.json.gz"})
+    capture(
+        tmp_path,
+        capture="fp8_compiled",
+        **{"trace.json.gz": "fp8_compiled/rank0.json.gz"},
+    )
     for command in shown.commands:
         assert shown.run(command).returncode == 0
     assert (tmp_path / "fp8.html").stat().st_size
@@ -151,7 +175,11 @@ def test_files_of_other_recorders_are_read(shown: Shown, tmp_path: Path) -> None
 def test_the_notebook_runs_as_a_program(shown: Shown, tmp_path: Path) -> None:
     for package in ("nbclient", "pandas", "ipykernel"):
         pytest.importorskip(package, reason="needs the docs and pandas extras")
-    put(tmp_path, "jupyter", f'#!/bin/sh\nshift\nexec "{sys.executable}" -c \'{_EXECUTE}\' "$@"\n')
+    put(
+        tmp_path,
+        "jupyter",
+        f'#!/bin/sh\nshift\nexec "{sys.executable}" -c \'{_EXECUTE}\' "$@"\n',
+    )
     capture(tmp_path, traces=".", examples="../examples")
     (command,) = shown.commands
     done = shown.run(command, IPYTHONDIR=str(tmp_path / "ipython"))

@@ -15,7 +15,11 @@ from fp8verify.errors import UsageError
 from fp8verify.record.live import WindowMetrics, open_sink
 from tests.attached import ROOT
 
-WATCHED = {"fp8/share_of_gemm_time": 0.75, "fp8/amax_bwd": 2.1851e-09, "train/grad_norm": 1.5}
+WATCHED = {
+    "fp8/share_of_gemm_time": 0.75,
+    "fp8/amax_bwd": 2.1851e-09,
+    "train/grad_norm": 1.5,
+}
 LINES: list[WindowMetrics] = [
     {"step": 101, "verdict": "ACTIVE", "reason": "r", "findings": [], **WATCHED},
     {"step": 201, "verdict": "PARTIAL", "reason": "r", "findings": [], **WATCHED},
@@ -23,7 +27,9 @@ LINES: list[WindowMetrics] = [
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+def recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], dict[str, Any]]:
     """Run the block of docs/recipes.md that defines a function, and return its names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fp8verify, "watch", lambda **_: contextlib.nullcontext())
@@ -58,7 +64,11 @@ def test_wandb_offline_takes_the_scalars(
     recipe: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb")
-    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": ".", "WANDB_SILENT": "true"}.items():
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": ".",
+        "WANDB_SILENT": "true",
+    }.items():
         monkeypatch.setenv(name, value)
     run = recipe("to_wandb")["run"]
     summary = dict(run.summary)
@@ -75,7 +85,9 @@ def test_wandb_offline_takes_the_scalars(
         ("/proc/none/a.jsonl", "cannot write metrics to /proc", "may be written"),
     ],
 )
-def test_what_is_no_sink_is_an_error_before_the_run(what: str, fact: str, hint: str) -> None:
+def test_what_is_no_sink_is_an_error_before_the_run(
+    what: str, fact: str, hint: str
+) -> None:
     with pytest.raises(UsageError, match=fact) as caught:
         open_sink(what)
     assert hint in caught.value.hint

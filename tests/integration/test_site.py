@@ -14,7 +14,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytest.importorskip("material", reason="mkdocs-material is not installed (the docs extra)")
+pytest.importorskip(
+    "material", reason="mkdocs-material is not installed (the docs extra)"
+)
 
 
 class _Page(HTMLParser):
@@ -47,7 +49,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder), *options],
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "-d",
+            str(folder),
+            *options,
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -65,7 +76,9 @@ def pages(site: Path) -> dict[str, _Page]:
     }
 
 
-def test_every_link_of_the_site_leads_somewhere(site: Path, pages: dict[str, _Page]) -> None:
+def test_every_link_of_the_site_leads_somewhere(
+    site: Path, pages: dict[str, _Page]
+) -> None:
     assert len(pages) > 30
     assert list(_broken(site, pages)) == []
 
@@ -78,7 +91,9 @@ def _broken(site: Path, pages: dict[str, _Page]) -> Iterator[str]:
             parts = urlsplit(link)
             if parts.scheme:
                 continue
-            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), parts.path))
+            target = posixpath.normpath(
+                posixpath.join(posixpath.dirname(name), parts.path)
+            )
             target = name if not parts.path else unquote(target)
             if (site / target).is_dir():
                 target = posixpath.normpath(f"{target}/index.html")

@@ -40,7 +40,9 @@ class ImportedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         if name != "torch":
             return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=torch.__file__, is_package=True)
+        spec = importlib.machinery.ModuleSpec(
+            name, self, origin=torch.__file__, is_package=True
+        )
         spec.submodule_search_locations = list(torch.__path__)
         return spec
 
@@ -59,7 +61,9 @@ def serve(listener: socket.socket) -> Call:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is sys.stdin:  # closed: whoever started us has ended
-                    shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+                    shutil.rmtree(
+                        Path(listener.getsockname()).parent, ignore_errors=True
+                    )
                     os._exit(0)
                 connection, _ = listener.accept()
                 call = answer(connection)
@@ -91,7 +95,9 @@ def answer(connection: socket.socket) -> Call | None:
 
 
 def fork() -> int:
-    with warnings.catch_warnings():  # Python 3.12 warns, since torch has a thread that sleeps
+    with (
+        warnings.catch_warnings()
+    ):  # Python 3.12 warns, since torch has a thread that sleeps
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -133,7 +139,9 @@ def run(words: list[str]) -> None:
     sys.path.insert(0, str(Path(script).absolute().parent))
     main = types.ModuleType("__main__")
     main.__file__, main.__builtins__ = script, __builtins__  # type: ignore[attr-defined]
-    sys.modules["__main__"] = main  # and left there: exit handlers of the script look at it
+    sys.modules["__main__"] = (
+        main  # and left there: exit handlers of the script look at it
+    )
     exec(compile(Path(script).read_bytes(), script, "exec"), vars(main))
 
 

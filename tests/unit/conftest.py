@@ -34,7 +34,9 @@ def held(
         def made(*args: Any, **more: Any) -> Any:
             result = make(*args, **more)
             # Captures have figures of their own, and their reports are worked out once.
-            if CAPTURES.isdisjoint(getattr(result, "names", (getattr(result, "name", ""),))):
+            if CAPTURES.isdisjoint(
+                getattr(result, "names", (getattr(result, "name", ""),))
+            ):
                 told.append(stated(json.loads(place.sub("", result.to_json()))))
             return result
 
@@ -46,14 +48,22 @@ def held(
         yield
     if told:
         golden, name = HELD / f"{request.path.stem}.jsonl", request.node.name
-        known = dict(map(json.loads, golden.read_text().splitlines())) if golden.exists() else {}
+        known = (
+            dict(map(json.loads, golden.read_text().splitlines()))
+            if golden.exists()
+            else {}
+        )
         if captures.UPDATE:
             known[name] = json.loads(json.dumps(told))
             # Lines of tests that are gone go, where the whole file runs.
-            tests = {item.name for item in request.session.items if item.path == request.path}
+            tests = {
+                item.name for item in request.session.items if item.path == request.path
+            }
             option = request.config.option
             if not (option.keyword or any("::" in arg for arg in request.config.args)):
                 known = {key: line for key, line in known.items() if key in tests}
             lines = (json.dumps(line, sort_keys=True) for line in sorted(known.items()))
             golden.write_text("\n".join(lines) + "\n")
-        assert told == known.get(name), "if this is wanted: FP8VERIFY_UPDATE_GOLDENS=1 pytest FILE"
+        assert told == known.get(name), (
+            "if this is wanted: FP8VERIFY_UPDATE_GOLDENS=1 pytest FILE"
+        )

@@ -17,7 +17,12 @@ from fp8verify.capture.files import find_metas, read_meta
 from fp8verify.capture.schema import SCHEMA, RankMeta
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.injection import agent_config, make_boot_folder
-from fp8verify.record.settings import LiveWindows, RankSelection, RunSettings, TimedWindow
+from fp8verify.record.settings import (
+    LiveWindows,
+    RankSelection,
+    RunSettings,
+    TimedWindow,
+)
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 pytestmark = pytest.mark.train
@@ -58,7 +63,9 @@ def config(folder: Path) -> dict[str, Any]:
         {"live": LiveWindows(every=10, length=2, first=10)},
     ],
 )
-def test_the_agent_knows_all_of_its_configuration(more: dict[str, Any], tmp_path: Path) -> None:
+def test_the_agent_knows_all_of_its_configuration(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
     """`Config` of the agent is what the runner writes, key for key and type for type."""
     from fp8verify.agent.config import Config
 
@@ -95,7 +102,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         properties = SimpleNamespace(total_memory=141 << 30)
         patch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
         patch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-        model = torch.nn.ModuleDict({"up": torch.nn.Linear(16, 16), "experts": Experts()})
+        model = torch.nn.ModuleDict(
+            {"up": torch.nn.Linear(16, 16), "experts": Experts()}
+        )
         optimizer, engine = torch.optim.SGD(model.parameters(), lr=0.1), Engine()
         settings, clock = config(folder), Clock()
         counters.use(settings["counters"])
@@ -148,12 +157,21 @@ def compare(struct: type[msgspec.Struct], records: list[Any]) -> list[str]:
     """Return how the fields of a struct differ from those of the records written for it."""
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(struct)}
     keys = {key for record in records for key in record}
-    said = [f"{struct.__name__}.{key} is written and not read" for key in keys - set(fields)]
-    said += [f"{struct.__name__}.{key} is read and not written" for key in set(fields) - keys]
+    said = [
+        f"{struct.__name__}.{key} is written and not read" for key in keys - set(fields)
+    ]
+    said += [
+        f"{struct.__name__}.{key} is read and not written" for key in set(fields) - keys
+    ]
     hints = get_type_hints(struct)
     for key in keys & set(fields):
-        inner, values = struct_in(hints[fields[key]]), [record.get(key) for record in records]
-        flat = [one for v in values for one in (v if isinstance(v, list) else [v]) if one]
+        inner, values = (
+            struct_in(hints[fields[key]]),
+            [record.get(key) for record in records],
+        )
+        flat = [
+            one for v in values for one in (v if isinstance(v, list) else [v]) if one
+        ]
         if inner is not None and flat:
             said += compare(inner, flat)
     return sorted(said)
@@ -174,7 +192,12 @@ def test_what_is_left_out_had_not_begun() -> None:
     plan, states = Plan(), ("complete", "cut", "never", "skipped")
     plan.windows = [new_window(1, 2, state=state) for state in states]
     RankRecord({}, None, plan, dict).leave_out("dropped", "no room")
-    assert [window["state"] for window in plan.windows] == ["complete", "cut", "dropped", "skipped"]
+    assert [window["state"] for window in plan.windows] == [
+        "complete",
+        "cut",
+        "dropped",
+        "skipped",
+    ]
 
 
 def test_each_window_has_a_file_of_its_own(tmp_path: Path) -> None:
@@ -183,7 +206,12 @@ def test_each_window_has_a_file_of_its_own(tmp_path: Path) -> None:
     files = RankFiles(config(tmp_path), 3, 4)
     made = [files.trace_path(0), files.trace_path(1), files.layers_path(), files.series]
     assert [f"{path.relative_to(tmp_path)}" for path in made] == [
-        *("rank3.json.gz", "rank3.w2.json.gz", "layers/rank3.json.gz", "rank3.numerics.jsonl")
+        *(
+            "rank3.json.gz",
+            "rank3.w2.json.gz",
+            "layers/rank3.json.gz",
+            "rank3.numerics.jsonl",
+        )
     ]
 
 
@@ -214,7 +242,11 @@ def test_the_values_are_read_back(folder: Path) -> None:
     meta = read_meta(path)
 
     window = meta.windows[0]
-    assert (window.state, window.trace, window.layers) == ("complete", "rank0.json.gz", True)
+    assert (window.state, window.trace, window.layers) == (
+        "complete",
+        "rank0.json.gz",
+        True,
+    )
     assert window.framework is not None
     assert (window.framework.first, window.framework.last) == (2, 3)
     assert [module.fqn for module in meta.modules] == ["up", "experts.w1"]
@@ -245,7 +277,9 @@ def test_the_debug_log_tells_what_was_done(folder: Path) -> None:
 def test_a_version_is_known_without_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
     from fp8verify.agent import process as versions
 
-    monkeypatch.setattr(versions, "LIBRARIES", ("msgspec", "accelerate", "no_such_library"))
+    monkeypatch.setattr(
+        versions, "LIBRARIES", ("msgspec", "accelerate", "no_such_library")
+    )
     monkeypatch.setitem(sys.modules, "accelerate", SimpleNamespace(__version__="9.9"))  # type: ignore[arg-type]
 
     found = versions.versions.__wrapped__()

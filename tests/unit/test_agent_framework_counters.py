@@ -88,7 +88,11 @@ def frameworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Frameworks]:
     for module, name, cls in (
         ("transformers.trainer", "Trainer", made.trainer),
         ("deepspeed.runtime.engine", "DeepSpeedEngine", made.engine),
-        ("lightning.pytorch.loops.training_epoch_loop", "_TrainingEpochLoop", made.loop),
+        (
+            "lightning.pytorch.loops.training_epoch_loop",
+            "_TrainingEpochLoop",
+            made.loop,
+        ),
         ("olmo_core.train.trainer", "Trainer", made.olmo),
     ):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
@@ -128,7 +132,9 @@ def test_a_framework_is_heard_before_each_step(frameworks: Frameworks) -> None:
     ]
 
 
-def test_a_library_that_puts_its_own_in_our_place_is_observed_again(frameworks: Frameworks) -> None:
+def test_a_library_that_puts_its_own_in_our_place_is_observed_again(
+    frameworks: Frameworks,
+) -> None:
     frameworks.trainer.training_step = lambda _: "faster"
     trainer = frameworks.trainer(5)
     assert (trainer.training_step(), counters.shown()) == ("faster", {})
@@ -140,7 +146,10 @@ def test_a_library_that_puts_its_own_in_our_place_is_observed_again(frameworks: 
 def test_a_counter_is_read_before_it_counts_the_step(frameworks: Frameworks) -> None:
     engine = frameworks.engine(108)
     begin(engine)
-    steps = [lambda number=n: setattr(engine, "global_steps", number) for n in (109, 110, 111)]
+    steps = [
+        lambda number=n: setattr(engine, "global_steps", number)
+        for n in (109, 110, 111)
+    ]
     assert numbers(*steps) == ("deepspeed", "global_steps", 110, 112)
 
 
@@ -150,10 +159,15 @@ def test_of_several_the_one_that_moves_counts(frameworks: Frameworks) -> None:
     assert numbers(lambda: setattr(engine, "global_steps", 1))[0] == "deepspeed"
     begin(frameworks.engine(7), engine)  # the last that began a step
     found = numbers(lambda: setattr(engine, "global_steps", 2))
-    assert (found, resting.state.global_step) == (("deepspeed", "global_steps", 3, 3), 5)
+    assert (found, resting.state.global_step) == (
+        ("deepspeed", "global_steps", 3, 3),
+        5,
+    )
 
 
-def test_the_trainer_comes_before_the_engine_that_it_drives(frameworks: Frameworks) -> None:
+def test_the_trainer_comes_before_the_engine_that_it_drives(
+    frameworks: Frameworks,
+) -> None:
     engine, trainer = frameworks.engine(9), frameworks.trainer(4)
     begin(trainer, engine)
 
@@ -181,7 +195,9 @@ def test_a_counter_without_a_number_and_no_framework_have_none(
     assert numbers(kept.clear) is None  # it is gone
 
 
-def test_a_counter_of_the_script_comes_before_the_frameworks(frameworks: Frameworks) -> None:
+def test_a_counter_of_the_script_comes_before_the_frameworks(
+    frameworks: Frameworks,
+) -> None:
     trainer, by_count = frameworks.trainer(10), GlobalPlan([])
     begin(trainer)
     assert [by_count.number_of(step) for step in (0, 2)] == [10, 11]
@@ -192,7 +208,9 @@ def test_a_counter_of_the_script_comes_before_the_frameworks(frameworks: Framewo
     assert by_count.number_of(5) == 33
 
 
-def test_a_counter_in_another_object_and_one_that_counts_early(frameworks: Frameworks) -> None:
+def test_a_counter_in_another_object_and_one_that_counts_early(
+    frameworks: Frameworks,
+) -> None:
     by_count, olmo = GlobalPlan([]), frameworks.olmo()
     frameworks.loop(olmo).advance()
     assert [by_count.number_of(step) for step in (0, 1)] == [12, 13]
@@ -212,7 +230,9 @@ def _millions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_millions")
-def test_among_millions_of_objects_there_is_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_among_millions_of_objects_there_is_no_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert find_instances(lambda _: True) == []
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
     listed = ModuleList(InstrumentContext({"live": None}, lambda: [optimizer]))

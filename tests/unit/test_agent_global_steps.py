@@ -31,16 +31,26 @@ def placed(
     for step in range(len(at)):
         plan.place_due(step)
     assert len(plan.waiting) == len(windows) - len(plan.windows)
-    return [(one["first"], one["last"], *one["asked"]) for one in plan.windows], plan.notes
+    return [
+        (one["first"], one["last"], *one["asked"]) for one in plan.windows
+    ], plan.notes
 
 
 @pytest.mark.parametrize(
     ("windows", "at", "found"),
     [
         ([(105, 107)], [100, 101, 102], []),
-        ([(105, 107)], [100, 101, 102, 103], [(5, 7, 105, 107)]),  # in time to be prepared
+        (
+            [(105, 107)],
+            [100, 101, 102, 103],
+            [(5, 7, 105, 107)],
+        ),  # in time to be prepared
         ([(101, 102)], [100], [(1, 2, 101, 102)]),  # the first step of a resumed run
-        ([(9, 12)], [None, 1, 3, 5, 7, 9], [(5, 6, 9, 12)]),  # a counter of two optimizers
+        (
+            [(9, 12)],
+            [None, 1, 3, 5, 7, 9],
+            [(5, 6, 9, 12)],
+        ),  # a counter of two optimizers
         ([(3, 4), (12, 13)], [None, None, 10, 11, 12], [(4, 5, 12, 13)]),  # one is over
         ([(5, 5), (7, 8)], [3, 4, 5, 6, 7, 8], [(2, 2, 5, 5), (4, 5, 7, 8)]),
         ([(3, 4)], [None, 1, 2, 3, 4, 1, 2, 3, 4], [(3, 4, 3, 4)]),  # trains twice

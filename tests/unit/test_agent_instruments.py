@@ -50,5 +50,7 @@ def test_an_instrument_that_fails_is_put_away_and_the_others_go_on() -> None:
     assert instruments.call("record") == {"memory": 3}
     assert Broken.dropped == 1
     (note,) = notes
-    assert note.startswith("Broken.begin failed: RuntimeError: no such counter (instruments.py")
+    assert note.startswith(
+        "Broken.begin failed: RuntimeError: no such counter (instruments.py"
+    )
     assert note.endswith("run --debug keeps the traceback")

@@ -26,7 +26,9 @@ def module() -> ModuleType:
     return found
 
 
-def test_a_call_of_a_function_is_heard_and_it_seems_the_function_itself(module: ModuleType) -> None:
+def test_a_call_of_a_function_is_heard_and_it_seems_the_function_itself(
+    module: ModuleType,
+) -> None:
     original, heard = module.f, []
 
     observe_function(module, "f", lambda: heard.append("f"))
@@ -81,7 +83,9 @@ def test_an_announced_method_bound_to_its_class_is_no_call() -> None:
     assert heard == []
 
 
-def test_an_error_in_an_announced_function_has_no_frame_of_ours(module: ModuleType) -> None:
+def test_an_error_in_an_announced_function_has_no_frame_of_ours(
+    module: ModuleType,
+) -> None:
     observe_function(module, "f", lambda: None)
 
     with pytest.raises(ZeroDivisionError) as caught:
@@ -124,4 +128,6 @@ def test_what_torch_compile_may_see_is_hidden_from_it() -> None:
     for file in set(re.findall(r"folded to nothing.*" + FILE, TABLE, re.MULTILINE)):
         text = (AGENT / file).read_text()
         for found in re.finditer(r"register_\w*hook, (?P<what>\w*)", text):
-            assert found["what"] in ("hidden", "begins", "ends", "enters", "leaves"), found.group()
+            assert found["what"] in ("hidden", "begins", "ends", "enters", "leaves"), (
+                found.group()
+            )

@@ -21,7 +21,9 @@ class Wrapper(torch.Tensor):  # type: ignore[misc]
 
     @staticmethod
     def __new__(cls, data: Any) -> Any:
-        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=torch.bfloat16)
+        return torch.Tensor._make_wrapper_subclass(
+            cls, data.shape, dtype=torch.bfloat16
+        )
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -51,7 +53,9 @@ def kept(way: str, layer: Any) -> None:
         layer.register_buffer("copy", data)
 
 
-@pytest.mark.parametrize("way", ["parameter", "wrapper", "nested", "bytes", "buffer", "copy"])
+@pytest.mark.parametrize(
+    "way", ["parameter", "wrapper", "nested", "bytes", "buffer", "copy"]
+)
 def test_weights_are_found_however_they_are_kept(way: str) -> None:
     layers._modules.clear()
     base = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 16))
@@ -62,22 +66,35 @@ def test_weights_are_found_however_they_are_kept(way: str) -> None:
 
     found = stored_in_fp8([])
 
-    one = {"what": "weights", "dtype": "float8_e4m3fn", "count": 2, "elements": 2 * 16 * 32}
+    one = {
+        "what": "weights",
+        "dtype": "float8_e4m3fn",
+        "count": 2,
+        "elements": 2 * 16 * 32,
+    }
     assert found == ([] if way == "copy" else [one])
 
 
 def test_states_of_optimizers_are_no_weights() -> None:
     layers._modules.clear()
     parameter = nn.Parameter(torch.ones(16))
-    state = {parameter: {"step": torch.ones(()), "exp_avg": torch.ones(16).to(torch.float8_e5m2)}}
+    state = {
+        parameter: {
+            "step": torch.ones(()),
+            "exp_avg": torch.ones(16).to(torch.float8_e5m2),
+        }
+    }
 
     found = stored_in_fp8([SimpleNamespace(state=state)])
 
-    assert found == [{"what": "optimizer", "dtype": "float8_e5m2", "count": 1, "elements": 16}]
+    assert found == [
+        {"what": "optimizer", "dtype": "float8_e5m2", "count": 1, "elements": 16}
+    ]
 
 
 @pytest.mark.parametrize(
-    ("activations", "state"), [("float8", "fp8_emulated"), (None, HIGH := "high_precision")]
+    ("activations", "state"),
+    [("float8", "fp8_emulated"), (None, HIGH := "high_precision")],
 )
 def test_fake_quantization_emulates_if_it_rounds_activations(
     activations: str | None, state: str
@@ -85,7 +102,9 @@ def test_fake_quantization_emulates_if_it_rounds_activations(
     qat = pytest.importorskip("torchao.quantization.qat.linear")
     configs = pytest.importorskip("torchao.quantization.qat.fake_quantize_config")
     weights = configs.Float8FakeQuantizeConfig()
-    layer = qat.FakeQuantizedLinear(16, 32, False, weights if activations else None, weights)
+    layer = qat.FakeQuantizedLinear(
+        16, 32, False, weights if activations else None, weights
+    )
     model = nn.Sequential(layer)
 
     (record,) = take_census([torch.optim.SGD(model.parameters(), lr=0.1)])

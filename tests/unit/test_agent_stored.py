@@ -128,7 +128,11 @@ def test_modules_and_tensors_that_may_not_be_touched() -> None:
 
     assert (record["out_features"], record["in_features"]) == (32, 16)
     assert (record["weight_class"], record["class"]) == ("Weight", "Touchy")
-    assert (record["state"], record["frozen"], record["training"]) == ("unknown", False, True)
+    assert (record["state"], record["frozen"], record["training"]) == (
+        "unknown",
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize("kind", ["own", "spectral", "weight", "property"])

@@ -22,7 +22,9 @@ LAYER = ((E4M3, E4M3, M, N, K), (E4M3, E5M2, M, K, N), (E4M3, E5M2, N, K, M))
 HEAD = "[2026-10-01 10:00:00][cublasLt][42][Trace][cublasLtMatmul] "
 
 
-def line(a: str, b: str, m: int, n: int, k: int, *, thread: int = 42, more: str = "") -> str:
+def line(
+    a: str, b: str, m: int, n: int, k: int, *, thread: int = 42, more: str = ""
+) -> str:
     """Return what cuBLASLt logs of a row-major product (m, k) by (k, n), A the weight's side."""
     head = HEAD.replace("[42]", f"[{thread}]")
     return (
@@ -45,7 +47,9 @@ def flops(found: Report) -> dict[str, float]:
 
 
 def test_a_log_gives_flops_by_type_and_no_verdict_on_a_run(tmp_path: Path) -> None:
-    found = inspect(written(tmp_path, line(E4M3, E4M3, M, N, K), line(BF16, BF16, M, N, 3 * K)))
+    found = inspect(
+        written(tmp_path, line(E4M3, E4M3, M, N, K), line(BF16, BF16, M, N, 3 * K))
+    )
     assert flops(found) == {"fp8": 2 * M * N * K, "bf16": 6 * M * N * K}
     assert (found.verdict, found.measure) == (Verdict.INCONCLUSIVE, "flops")
     assert "25.0% of the logged FLOPs" in found.reason
@@ -55,7 +59,9 @@ def test_a_log_gives_flops_by_type_and_no_verdict_on_a_run(tmp_path: Path) -> No
 
 
 def test_repeated_products_are_steps_and_their_shapes_legs(tmp_path: Path) -> None:
-    step = [line(*product, thread=42 + bool(place)) for place, product in enumerate(LAYER)]
+    step = [
+        line(*product, thread=42 + bool(place)) for place, product in enumerate(LAYER)
+    ]
     found = inspect(written(tmp_path, *step * 4))
     assert (found.verdict, len(found.ranks[0].steps)) == (Verdict.ACTIVE, 4)
     assert {leg.leg.value: leg.kernels for leg in found.legs} == {
@@ -67,7 +73,11 @@ def test_repeated_products_are_steps_and_their_shapes_legs(tmp_path: Path) -> No
     assert not re.search(
         r"GPU time|GEMM time|\bms\b", re.sub(r"(?s)<(script|style).*?</\1>", "", page)
     )
-    assert not inspect(written(tmp_path, *step * 4, line(BF16, BF16, 8, 8, 8))).ranks[0].steps
+    assert (
+        not inspect(written(tmp_path, *step * 4, line(BF16, BF16, 8, 8, 8)))
+        .ranks[0]
+        .steps
+    )
 
 
 FP32 = line("R_32F", "R_32F", M, N, K)
@@ -80,7 +90,11 @@ def test_a_cut_line_is_told_and_a_log_without_types_refused(tmp_path: Path) -> N
     assert trace.health.notes[0] == "1 lines of products are cut"
     assert read_trace(written(tmp_path, whole)).health.complete
     with pytest.raises(InputError, match="CUBLASLT_LOG_MASK=2"):
-        read_trace(written(tmp_path, "[2026-10-01 10:00:00][cublasLt][42][Api][cublasLtCtxInit]\n"))
+        read_trace(
+            written(
+                tmp_path, "[2026-10-01 10:00:00][cublasLt][42][Api][cublasLtCtxInit]\n"
+            )
+        )
 
 
 # ---- beside a trace
@@ -108,19 +122,27 @@ def test_impossible_sizes_are_damage(text: str, tmp_path: Path) -> None:
     assert (health.kernels, health.truncated) == (1, True)
 
 
-def test_the_library_vouches_for_its_kernels_and_settles_unknown_names(tmp_path: Path) -> None:
+def test_the_library_vouches_for_its_kernels_and_settles_unknown_names(
+    tmp_path: Path,
+) -> None:
     cutlass = "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm9x<X> >(X)"
     kernels = {FP8_KERNEL: (FP8, FP8), cutlass: (FP8, FP8), NEW: ()}
-    found = joined(tmp_path, kernels, line(E4M3, E4M3, M, N, K), line(E4M3, E4M3, M, N, K))
+    found = joined(
+        tmp_path, kernels, line(E4M3, E4M3, M, N, K), line(E4M3, E4M3, M, N, K)
+    )
     log = present(found.ranks[0].library_log)
     assert (log.products, log.gemms, log.vouched, log.settled) == (2, 3, 2, 1)
     assert any("agrees on 2 of 3" in note for note in found.notes)
-    assert {row.decided_by for row in found.ranks[0].kernels if row.name == NEW} == {"library"}
+    assert {row.decided_by for row in found.ranks[0].kernels if row.name == NEW} == {
+        "library"
+    }
 
 
 def test_the_library_disputes_a_name(tmp_path: Path) -> None:
     found = joined(
-        tmp_path, {BF16_KERNEL: ()}, line(E4M3, E4M3, M, N, K).replace("128x128 ", "256x128 ")
+        tmp_path,
+        {BF16_KERNEL: ()},
+        line(E4M3, E4M3, M, N, K).replace("128x128 ", "256x128 "),
     )
     assert found.gemm.kernels["unknown"] == 1
     assert [one.code for one in found.findings if one.code == "name-op-conflict"]
@@ -153,7 +175,10 @@ def test_the_agent_logs_windows_and_nothing_else(
     record = SimpleNamespace(note=notes.append, files=files)
     log: Any = BlasLog(InstrumentContext({"blas_log": True}, list, lambda: record))
     log.begin()
-    assert (log.end(), notes.pop().split(":")[0]) == ({"blas_log": None}, "no log of cuBLASLt")
+    assert (log.end(), notes.pop().split(":")[0]) == (
+        {"blas_log": None},
+        "no log of cuBLASLt",
+    )
 
     library = ctypes.CDLL(str(library_that_logs(tmp_path)))
     library.multiply()

@@ -26,14 +26,24 @@ MINIMAL = {"schema": 1, "rank": 3, "steps_seen": 12, "window": [WINDOW]}
 
 def write(folder: Path, content: object) -> Path:
     path = folder / "rank3.meta.json"
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    path.write_bytes(
+        content if isinstance(content, bytes) else json.dumps(content).encode()
+    )
     return path
 
 
 def test_a_meta_file_of_a_later_version_is_read(tmp_path: Path) -> None:
-    module = {"fqn": "lm_head", "class": "Linear", "kind": "linear", "state": "fp8", "new": 1}
+    module = {
+        "fqn": "lm_head",
+        "class": "Linear",
+        "kind": "linear",
+        "state": "fp8",
+        "new": 1,
+    }
 
-    meta = read_meta(write(tmp_path, {**MINIMAL, "modules": [module], "invented_later": {}}))
+    meta = read_meta(
+        write(tmp_path, {**MINIMAL, "modules": [module], "invented_later": {}})
+    )
 
     assert (meta.rank, meta.steps_seen, meta.windows[0].last) == (3, 12, 12)
     assert (meta.modules[0].fqn, meta.modules[0].class_name) == ("lm_head", "Linear")
@@ -62,7 +72,9 @@ def test_a_missing_meta_file_is_told(tmp_path: Path) -> None:
 
 def census(rank: int, *states: str, prefix: str = "layers") -> RankMeta:
     modules = tuple(
-        ModuleRecord(fqn=f"{prefix}.{at}", class_name="Linear", kind="linear", state=state)
+        ModuleRecord(
+            fqn=f"{prefix}.{at}", class_name="Linear", kind="linear", state=state
+        )
         for at, state in enumerate(states)
     )
     return RankMeta(schema=1, rank=rank, steps_seen=9, windows=(), modules=modules)
@@ -74,13 +86,20 @@ def test_a_rank_that_was_not_profiled_is_named_by_its_census() -> None:
     metas[5] = metas[6] = census(5, "high_precision", "fp8", "high_precision")
     metas[7] = census(7, "high_precision", prefix="head")  # another stage of a pipeline
     (remark,) = census_remarks(metas, {0})
-    assert remark.startswith("rank 5 and 1 more: not profiled, and by its module list 1 of 3")
+    assert remark.startswith(
+        "rank 5 and 1 more: not profiled, and by its module list 1 of 3"
+    )
     assert census_remarks(metas, {0, 5, 6}) == []  # its own trace says more
 
 
 def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:
     module = {"fqn": "up", "class": "Linear", "kind": "linear", "state": "fp8"}
-    first = {**MINIMAL, "notes": ["a"], "modules": [module], "versions": {"torch": "2.13"}}
+    first = {
+        **MINIMAL,
+        "notes": ["a"],
+        "modules": [module],
+        "versions": {"torch": "2.13"},
+    }
     later = {"first": 3, "last": 4, "state": "complete", "trace": "rank3.w2.json"}
     outside = {"count": 2, "total_ns": 10, "median_ns": 5, "samples_ns": [5, 5]}
     second = {
@@ -96,7 +115,10 @@ def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:
     assert (joined.steps_seen, joined.notes) == (40, (told, "a", "b"))
     assert [window.last for window in joined.windows] == [12, 4]
     assert [one.fqn for one in joined.modules] == ["up", "down"]
-    assert (joined.api_calls, joined.versions["torch"]) == (("te.fp8_autocast",), "2.13")
+    assert (joined.api_calls, joined.versions["torch"]) == (
+        ("te.fp8_autocast",),
+        "2.13",
+    )
     assert (present(joined.steps_outside).count, present(joined.naming).step) == (2, 5)
     assert declared_traces({3: joined}) == {"rank3.w2.json": 3}
 
@@ -104,7 +126,9 @@ def test_two_processes_of_a_rank_are_one_record(tmp_path: Path) -> None:
 def test_no_log_outside_of_the_capture_is_read(tmp_path: Path) -> None:
     names = ("rank0.log", None, "", ".", "..", "../rank0.log", "/etc/passwd")
     windows = tuple(
-        WindowRecord(first=1, last=1, state="complete", trace=f"{at}.json", blas_log=name)
+        WindowRecord(
+            first=1, last=1, state="complete", trace=f"{at}.json", blas_log=name
+        )
         for at, name in enumerate(names)
     )
     meta = RankMeta(schema=1, rank=0, steps_seen=1, windows=windows)

@@ -62,7 +62,9 @@ def same_bytes(ours: Any, theirs: Any) -> bool:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
 @pytest.mark.parametrize("found", [E4M3, E5M2], ids=lambda found: found.name)
 @pytest.mark.parametrize("by_row", [False, True], ids=["tensorwise", "rowwise"])
-def test_the_bytes_are_torchaos(by_row: bool, found: Any, dtype: Any, power_of_2: bool) -> None:
+def test_the_bytes_are_torchaos(
+    by_row: bool, found: Any, dtype: Any, power_of_2: bool
+) -> None:
     granularity = import_module("torchao.float8.config").ScalingGranularity
     x = wild(dtype=dtype)
     theirs = scaling.hp_tensor_to_float8_dynamic(
@@ -80,7 +82,9 @@ def test_the_bytes_are_torchaos(by_row: bool, found: Any, dtype: Any, power_of_2
 
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
-def test_a_linear_casts_as_its_class_says(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linear_casts_as_its_class_says(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = float8.Float8LinearConfig.from_recipe_name(recipe)
     object.__setattr__(config, "emulate", True)
     layer = linear.Float8Linear(64, 32, bias=False, config=config, dtype=torch.bfloat16)
@@ -99,7 +103,11 @@ def test_a_linear_casts_as_its_class_says(recipe: str, monkeypatch: pytest.Monke
 
     casts = casts_of(layer, layer.weight)
     assert casts is not None
-    tensors = {"input": x.detach(), "weight": layer.weight.detach(), "grad_output": gradient}
+    tensors = {
+        "input": x.detach(),
+        "weight": layer.weight.detach(),
+        "grad_output": gradient,
+    }
     ours = {name: replayed(tensor, casts[name]) for name, tensor in tensors.items()}
     theirs = dict(zip(("input", "weight", "grad_output"), seen, strict=False))
     assert same_bytes(ours["input"], theirs["input"]._data)
@@ -172,10 +180,15 @@ def test_a_large_tensor_is_measured_whole_in_small_parts(
     largest: list[int] = []
 
     class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, _: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             out = func(*args, **(kwargs or {}))
             given = x.untyped_storage().data_ptr()
-            if isinstance(out, torch.Tensor) and out.untyped_storage().data_ptr() != given:
+            if (
+                isinstance(out, torch.Tensor)
+                and out.untyped_storage().data_ptr() != given
+            ):
                 largest.append(out.numel())
             return out
 
@@ -208,7 +221,9 @@ def test_what_is_lost_of_some_calls_alone_is_not_told() -> None:
 
 def in_float64(x: Any, cast: Cast) -> tuple[float, float]:
     """Return the squares of a tensor and of what its cast loses, group by group of one scale."""
-    width = {ROWWISE: x.shape[1], BLOCK_ROW: 128, MXFP8: 32}.get(cast.scaling, x.numel())
+    width = {ROWWISE: x.shape[1], BLOCK_ROW: 128, MXFP8: 32}.get(
+        cast.scaling, x.numel()
+    )
     groups = x.float().reshape(-1, width)
     signal = noise = 0.0
     for group in groups:
@@ -231,7 +246,9 @@ def test_what_a_cast_loses_is_as_in_float64(name: str, dtype: Any) -> None:
     assert seen["sqnr_db"] == pytest.approx(10 * math.log10(signal / noise), abs=2e-3)
     for other, cast in WHAT_IF.items():
         signal, noise = in_float64(x, cast)
-        assert seen["what_if"][other] == pytest.approx(10 * math.log10(signal / noise), abs=2e-3)
+        assert seen["what_if"][other] == pytest.approx(
+            10 * math.log10(signal / noise), abs=2e-3
+        )
 
 
 @pytest.mark.parametrize("name", CASTS)
@@ -299,7 +316,11 @@ def test_tensors_of_any_shape_are_measured(shape: tuple[int, ...]) -> None:
 def test_blocks_that_do_not_fit_leave_all_else(name: str) -> None:
     seen = row(torch.randn(16, 40), CASTS[name])
     assert (seen["source"], seen["sqnr_db"], seen["flushed"]) == ("values", None, None)
-    assert set(seen["what_if"]) == {"tensorwise_e4m3", "tensorwise_e5m2", "rowwise_e4m3"}
+    assert set(seen["what_if"]) == {
+        "tensorwise_e4m3",
+        "tensorwise_e5m2",
+        "rowwise_e4m3",
+    }
     assert seen["rms"] == pytest.approx(1, abs=0.2)
 
 
@@ -307,7 +328,9 @@ def test_blocks_that_do_not_fit_leave_all_else(name: str) -> None:
 def test_mx_scales_that_are_rounded_up_clip_nothing(ceiling: bool) -> None:
     x = torch.full((4, 32), 500.0)
 
-    assert row(x, Cast(E4M3, MXFP8, ceiling=ceiling))["saturated"] == (0 if ceiling else 1)
+    assert row(x, Cast(E4M3, MXFP8, ceiling=ceiling))["saturated"] == (
+        0 if ceiling else 1
+    )
 
 
 def test_blocks_at_the_largest_value_are_counted() -> None:
@@ -333,7 +356,9 @@ def test_one_nan_among_millions_of_bytes_is_found(place: int, transposed: bool) 
     data.view(-1)[place] = 0xFF
     measured = Measurements()
 
-    measured.add_bytes("l", "input", data.t() if transposed else data, Cast(E4M3, DELAYED))
+    measured.add_bytes(
+        "l", "input", data.t() if transposed else data, Cast(E4M3, DELAYED)
+    )
 
     (found,) = measured.records()
     assert found["nan"] == 1 / data.numel()

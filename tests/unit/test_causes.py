@@ -32,30 +32,50 @@ def fixes(report: Report) -> list[str]:
 @pytest.mark.parametrize(
     ("capture", "cause", "advice"),
     [
-        ("bf16_filter_rejects_all", "0 of 15 linear layers were converted", "module_filter_fn"),
-        ("bf16_te_no_autocast", "Transformer Engine's layers ran outside", "te.fp8_autocast"),
+        (
+            "bf16_filter_rejects_all",
+            "0 of 15 linear layers were converted",
+            "module_filter_fn",
+        ),
+        (
+            "bf16_te_no_autocast",
+            "Transformer Engine's layers ran outside",
+            "te.fp8_autocast",
+        ),
         ("bf16_compiled", "0 of 15 linear layers were converted", "`fp8verify doctor`"),
-        ("fp8_megatron_first_last", "Megatron-LM keeps blocks 0, 3", "--min-share expected"),
+        (
+            "fp8_megatron_first_last",
+            "Megatron-LM keeps blocks 0, 3",
+            "--min-share expected",
+        ),
         ("fp8_te_backward_bf16", "dgrad and wgrad in BF16", "--min-share expected"),
     ],
 )
-def test_the_page_begins_with_cause_and_remedy(capture: str, cause: str, advice: str) -> None:
+def test_the_page_begins_with_cause_and_remedy(
+    capture: str, cause: str, advice: str
+) -> None:
     report = report_of(capture)
     assert cause in report.reason
     assert advice in fixes(report)[0]
 
 
-def test_arguments_in_the_log_that_keep_layers_in_bf16_are_the_cause(tmp_path: Path) -> None:
+def test_arguments_in_the_log_that_keep_layers_in_bf16_are_the_cause(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "train.log"
     log.write_text(MEGATRON)
     report = inspect(ROOT / "fp8_muon" / "rank0.json.gz", log=log)
-    assert "Megatron-LM keeps blocks 0, 3 in high precision (log line 3)" in report.reason
+    assert (
+        "Megatron-LM keeps blocks 0, 3 in high precision (log line 3)" in report.reason
+    )
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_every_verdict_but_a_clean_active_says_what_to_do(name: str) -> None:
     report = report_of(name)
-    clean = report.verdict == "ACTIVE" and {f.severity for f in report.findings} <= {"info"}
+    clean = report.verdict == "ACTIVE" and {f.severity for f in report.findings} <= {
+        "info"
+    }
     assert bool(fixes(report)) != clean
 
 

@@ -17,17 +17,25 @@ pytestmark = pytest.mark.train
 nn = torch.nn
 DELAYED = {"margin": 1, "amax_history_len": 16, "amax_compute_algo": "most_recent"}
 HIGH, MX = "high_precision", "MX (blocks of 32)"
-BLOCKS = {"x_block_scaling_dim": 1, "w_block_scaling_dim": 2, "grad_block_scaling_dim": 1}
+BLOCKS = {
+    "x_block_scaling_dim": 1,
+    "w_block_scaling_dim": 2,
+    "grad_block_scaling_dim": 1,
+}
 
 
 def library(module: str, name: str, *bases: type, **attributes: Any) -> Any:
     return type(name, bases or (object,), {"__module__": module, **attributes})
 
 
-BASE = library("transformer_engine.pytorch.module.base", "TransformerEngineBaseModule", nn.Module)
+BASE = library(
+    "transformer_engine.pytorch.module.base", "TransformerEngineBaseModule", nn.Module
+)
 
 
-def te(name: str, weights: dict[str, tuple[int, ...]], recipe: Any = None, **more: Any) -> Any:
+def te(
+    name: str, weights: dict[str, tuple[int, ...]], recipe: Any = None, **more: Any
+) -> Any:
     """Return a module of Transformer Engine as its last forward pass has left it."""
     module = library("transformer_engine.pytorch", name, BASE)()
     for key, shape in weights.items():
@@ -68,7 +76,9 @@ def test_the_sides_of_a_layer_are_its_own_or_those_of_its_matrix(
     assert _features(SimpleNamespace(**more), torch.zeros(shape)) == sides
 
 
-def legs(fprop: str, dgrad: str | None = None, wgrad: str | None = None) -> dict[str, str]:
+def legs(
+    fprop: str, dgrad: str | None = None, wgrad: str | None = None
+) -> dict[str, str]:
     return {"fprop": fprop, "dgrad": dgrad or fprop, "wgrad": wgrad or dgrad or fprop}
 
 
@@ -95,17 +105,27 @@ def test_recipes_of_transformer_engine(
     record = census(up=te("Linear", {"weight": (32, 16)}, recipe(name, **fields)))["up"]
 
     state = "fp4" if formats["fprop"] == "nvfp4" else "fp8"
-    assert (record["formats"], record["state"], record["scaling"]) == (formats, state, scaling)
+    assert (record["formats"], record["state"], record["scaling"]) == (
+        formats,
+        state,
+        scaling,
+    )
 
 
 def test_what_a_custom_recipe_makes_is_not_known() -> None:
     record = census(up=te("Linear", {"weight": (32, 16)}, recipe("CustomRecipe")))["up"]
-    assert (record["state"], record["recipe"], record["formats"]) == ("unknown", "CustomRecipe", {})
+    assert (record["state"], record["recipe"], record["formats"]) == (
+        "unknown",
+        "CustomRecipe",
+        {},
+    )
 
 
 def test_gradients_of_a_hybrid_format_are_e5m2() -> None:
     made = recipe("MXFP8BlockScaling", fp8_format=SimpleNamespace(name="HYBRID"))
-    assert census(up=te("Linear", {"weight": (32, 16)}, made))["up"]["gradients"] == "e5m2"
+    assert (
+        census(up=te("Linear", {"weight": (32, 16)}, made))["up"]["gradients"] == "e5m2"
+    )
 
 
 def test_layers_of_transformer_engine_outside_its_autocast() -> None:
@@ -114,7 +134,11 @@ def test_layers_of_transformer_engine_outside_its_autocast() -> None:
 
 
 def test_both_layers_of_an_mlp_have_their_sizes() -> None:
-    weights = {"layer_norm_weight": (16,), "fc1_weight": (64, 16), "fc2_weight": (16, 32)}
+    weights = {
+        "layer_norm_weight": (16,),
+        "fc1_weight": (64, 16),
+        "fc2_weight": (16, 32),
+    }
     record = census(mlp=te("LayerNormMLP", weights, recipe("DelayedScaling")))["mlp"]
 
     assert record["sizes"] == [(64, 16), (16, 32)]
@@ -123,7 +147,9 @@ def test_both_layers_of_an_mlp_have_their_sizes() -> None:
 
 def test_grouped_linears_are_experts() -> None:
     weights = {"weight0": (32, 16), "weight1": (32, 16)}
-    record = census(experts=te("GroupedLinear", weights, recipe("DelayedScaling")))["experts"]
+    record = census(experts=te("GroupedLinear", weights, recipe("DelayedScaling")))[
+        "experts"
+    ]
     assert (record["kind"], record["out_features"]) == ("experts", 32)
 
 
@@ -179,9 +205,13 @@ class Experts(nn.Module):  # type: ignore[misc, name-defined]
 
 
 @pytest.mark.parametrize(("prefix", "format_"), [("MXFP8", "mxfp8"), ("Float8", "fp8")])
-def test_expert_classes_that_torchtitan_makes_on_the_spot(prefix: str, format_: str) -> None:
+def test_expert_classes_that_torchtitan_makes_on_the_spot(
+    prefix: str, format_: str
+) -> None:
     parent = library("torchtitan.models.gpt_oss.model", "GptOssGroupedExperts", Experts)
-    made = library("torchtitan.components.quantization.mx", f"{prefix}{parent.__name__}", parent)()
+    made = library(
+        "torchtitan.components.quantization.mx", f"{prefix}{parent.__name__}", parent
+    )()
     (record,) = census(experts=made).values()
 
     assert record["formats"] == dict.fromkeys(("fprop", "dgrad", "wgrad"), format_)
@@ -210,7 +240,9 @@ def test_modules_that_were_built_before_us_are_searched_for_once(
     assert len(searches) == 1
 
 
-def test_a_layer_that_is_converted_after_the_window_has_opened_is_listed_as_it_ran() -> None:
+def test_a_layer_that_is_converted_after_the_window_has_opened_is_listed_as_it_ran() -> (
+    None
+):
     layers._modules.clear()
     layers._searched.clear()
     model = nn.ModuleDict({"up": nn.Linear(16, 32)})
@@ -219,10 +251,15 @@ def test_a_layer_that_is_converted_after_the_window_has_opened_is_listed_as_it_r
 
     listed.before_window()
     before = listed.record()["modules"]
-    model["up"].__class__ = library("torchao.float8.float8_linear", "Float8Linear", nn.Linear)
+    model["up"].__class__ = library(
+        "torchao.float8.float8_linear", "Float8Linear", nn.Linear
+    )
     listed.end()
 
-    assert [[one["state"] for one in found] for found in (before, listed.record()["modules"])] == [
+    assert [
+        [one["state"] for one in found]
+        for found in (before, listed.record()["modules"])
+    ] == [
         [HIGH],
         ["fp8"],
     ]

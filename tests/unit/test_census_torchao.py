@@ -17,7 +17,10 @@ from fp8verify.agent.census import take_census  # noqa: E402 - needs torch
 
 pytestmark = pytest.mark.train
 nn = torch.nn
-MOE, NVFP4 = "prototype.moe_training", "prototype.moe_training.nvfp4_training.nvfp4_training"
+MOE, NVFP4 = (
+    "prototype.moe_training",
+    "prototype.moe_training.nvfp4_training.nvfp4_training",
+)
 BLOCKWISE = "prototype.blockwise_fp8_training.linear"
 
 
@@ -52,7 +55,10 @@ def census(model: Any) -> dict[str, Seen]:
     assert set(records) == {"up", "experts.w1", "head"}
     assert (records["up"]["in_features"], records["up"]["out_features"]) == (128, 256)
     assert records["head"]["reason"] == "out_features 10 is not divisible by 16"
-    return {n: Seen(r["state"], r["recipe"], [*r["formats"].values()]) for n, r in records.items()}
+    return {
+        n: Seen(r["state"], r["recipe"], [*r["formats"].values()])
+        for n, r in records.items()
+    }
 
 
 def named(module: str, name: str) -> Any:
@@ -71,12 +77,16 @@ def emulated() -> dict[str, Any]:
 def converted(module: str, config: str, *names: str, **options: Any) -> Any:
     """Return a model of which some modules have been converted."""
     made, model = named(module, config)(**options), Model()
-    named("quantization", "quantize_")(model, made, filter_fn=lambda _, fqn: fqn in names)
+    named("quantization", "quantize_")(
+        model, made, filter_fn=lambda _, fqn: fqn in names
+    )
     return model
 
 
 def wrapped(kind: str, **options: Any) -> Any:
-    return converted(f"{MOE}.config", f"{kind}TrainingOpConfig", "up", "experts", **options)
+    return converted(
+        f"{MOE}.config", f"{kind}TrainingOpConfig", "up", "experts", **options
+    )
 
 
 def mxfp8_linear(**options: Any) -> Any:
@@ -129,7 +139,9 @@ def _hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_torchao_converts_is_known(case: str, request: pytest.FixtureRequest) -> None:
+def test_what_torchao_converts_is_known(
+    case: str, request: pytest.FixtureRequest
+) -> None:
     make, expected = CASES[case]
     if "blocks" in case:
         request.getfixturevalue("_hopper")

@@ -83,8 +83,12 @@ def test_the_claim_is_found_behind_what_a_progress_bar_left(before: str) -> None
         json.dumps({"level": "info", "text": LINE}),
         json.dumps({"event": LINE, "logger": "train"}),
         json.dumps({"jsonPayload": {"message": LINE}, "severity": "INFO"}),
-        json.dumps({"log": json.dumps({"msg": "[rank0] " + LINE}) + "\n", "stream": "stdout"}),
-        json.dumps({"log": f"\r 40%|██| 4/10 [00:01<00:02]\r{LINE}\n", "stream": "stderr"}),
+        json.dumps(
+            {"log": json.dumps({"msg": "[rank0] " + LINE}) + "\n", "stream": "stdout"}
+        ),
+        json.dumps(
+            {"log": f"\r 40%|██| 4/10 [00:01<00:02]\r{LINE}\n", "stream": "stderr"}
+        ),
         f'2025-06-01 10:00:00 {{"msg": "{LINE}"}}',
         f'time="2025-06-01T10:00:00Z" level=info msg="{LINE}"',
     ],
@@ -104,7 +108,9 @@ def test_each_framework_is_understood(says: str, framework: str, line: str) -> N
 
 def test_every_row_of_the_table_has_a_line_here() -> None:
     for framework, says, row, _ in patterns():
-        assert any(row.search(line) for *said, line in LINES if said == [says, framework])
+        assert any(
+            row.search(line) for *said, line in LINES if said == [says, framework]
+        )
 
 
 @pytest.mark.parametrize("line", [line for *_, line in labelled_lines("nothing")])
@@ -118,7 +124,9 @@ def promises(line: str) -> bool:
     return any(claim.says == "fp8" and claim.converted != 0 for claim in claims)
 
 
-@pytest.mark.parametrize(("said", "_", "line"), labelled_lines("promised", "not promised"))
+@pytest.mark.parametrize(
+    ("said", "_", "line"), labelled_lines("promised", "not promised")
+)
 def test_what_takes_a_claim_back_in_its_sentence_and_what_does_not(
     said: str, _: str, line: str
 ) -> None:
@@ -126,7 +134,9 @@ def test_what_takes_a_claim_back_in_its_sentence_and_what_does_not(
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_field_of_a_structured_log_may_switch_its_message_off(*, enabled: bool) -> None:
+def test_a_field_of_a_structured_log_may_switch_its_message_off(
+    *, enabled: bool
+) -> None:
     fields = {"level": "info", "msg": "FP8 training enabled", "enabled": enabled}
     assert promises(json.dumps(fields)) is enabled
 
@@ -149,7 +159,9 @@ def test_a_field_of_a_structured_log_may_switch_its_message_off(*, enabled: bool
         ("Mixed precision type: fp8", "fp8", None),
     ],
 )
-def test_a_claim_says_which_format_it_promises(line: str, format_: str, recipe: str | None) -> None:
+def test_a_claim_says_which_format_it_promises(
+    line: str, format_: str, recipe: str | None
+) -> None:
     claim = only(line)
     assert (claim.format, claim.recipe, claim.legs) == (format_, recipe, {})
 
@@ -167,7 +179,9 @@ def test_a_claim_says_which_format_it_promises(line: str, format_: str, recipe: 
         ),
     ],
 )
-def test_a_recipe_that_leaves_a_leg_in_high_precision_says_so(line: str, format_: str) -> None:
+def test_a_recipe_that_leaves_a_leg_in_high_precision_says_so(
+    line: str, format_: str
+) -> None:
     legs = only(line).legs
     assert legs == {"fprop": format_, "dgrad": format_, "wgrad": "high_precision"}
 
@@ -175,7 +189,10 @@ def test_a_recipe_that_leaves_a_leg_in_high_precision_says_so(line: str, format_
 @pytest.mark.parametrize(
     ("line", "counts"),
     [
-        ("✓ FP8 training enabled (tensorwise scaling) - converted 48/49 linear layers", (48, 49)),
+        (
+            "✓ FP8 training enabled (tensorwise scaling) - converted 48/49 linear layers",
+            (48, 49),
+        ),
         ("FP8 training enabled (rowwise) - converted 48 layers", (48, None)),
         ("Converted 48 of 49 Linear layers to Float8Linear", (48, 49)),
         ("FP8 conversion: 48 Float8Linear modules, 49 total linear modules", (48, 49)),
@@ -190,7 +207,10 @@ def test_a_claim_says_how_many_layers_it_counts(
 
 
 def dump(**values: str) -> list[str]:
-    lines = [f"[default0]:  {name} {'.' * (48 - len(name))} {v}" for name, v in values.items()]
+    lines = [
+        f"[default0]:  {name} {'.' * (48 - len(name))} {v}"
+        for name, v in values.items()
+    ]
     return ["---- arguments ----", *lines, "---- end of arguments ----"]
 
 
@@ -212,7 +232,12 @@ def test_megatrons_arguments_are_read_together() -> None:
 
 def test_megatrons_fp4_is_nvfp4_and_its_defaults_promise_nothing() -> None:
     (claim,) = scan_log(
-        dump(fp4="e2m1", fp4_param_gather="False", fp4_recipe="nvfp4", fp8_recipe="delayed")
+        dump(
+            fp4="e2m1",
+            fp4_param_gather="False",
+            fp4_recipe="nvfp4",
+            fp8_recipe="delayed",
+        )
     )
     assert (claim.format, claim.recipe, claim.legs) == ("nvfp4", "nvfp4", {})
     assert claim.all_gather is False
@@ -236,12 +261,18 @@ def test_a_claim_repeated_by_every_rank_is_kept_once() -> None:
 
 
 def test_a_claim_for_each_layer_is_kept_once() -> None:
-    lines = (f"Swapped layers.{i}.w1 to Float8TrainingWeightWrapperTensor" for i in range(500))
+    lines = (
+        f"Swapped layers.{i}.w1 to Float8TrainingWeightWrapperTensor"
+        for i in range(500)
+    )
     assert len(scan_log(lines)) == 1
 
 
 def test_claims_are_kept_up_to_a_limit() -> None:
-    lines = (f"Float8 training active with recipe r{index}" for index in range(MAX_CLAIMS + 7))
+    lines = (
+        f"Float8 training active with recipe r{index}"
+        for index in range(MAX_CLAIMS + 7)
+    )
     assert len(scan_log(lines)) == MAX_CLAIMS
 
 
@@ -262,7 +293,8 @@ def test_lines_that_differ_in_counters_only_do_not_hide_a_claim(tmp_path: Path) 
         "fp8 | " * 12_000,
         "fp8: {" * 9_000,
         "filter_fqns=[" * 50_000,
-        f"Context (MatchContext(module_path='{'a' * 100_000}', x)) matched to quant config " * 3,
+        f"Context (MatchContext(module_path='{'a' * 100_000}', x)) matched to quant config "
+        * 3,
     ],
 )
 def test_a_hostile_line_takes_no_longer_than_another(text: str) -> None:

@@ -24,8 +24,14 @@ def _numbers() -> Iterator[tuple[str, str, bool]]:
         command = cli.get_command(context, name)
         assert command is not None
         for option in command.params:
-            if isinstance(option.type, (click.types.FloatParamType, click.types.IntParamType)):
-                yield name, option.opts[-1], isinstance(option.type, click.types.IntParamType)
+            if isinstance(
+                option.type, (click.types.FloatParamType, click.types.IntParamType)
+            ):
+                yield (
+                    name,
+                    option.opts[-1],
+                    isinstance(option.type, click.types.IntParamType),
+                )
 
 
 NUMBERS = list(_numbers())
@@ -81,11 +87,15 @@ def test_a_settings_file_may_hold_no_such_number(
         cli.main(["run", "--steps", "3-4", "train.py"], standalone_mode=False)
 
 
-def test_a_number_that_fits_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_fits_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
     started: list[RunSettings] = []
-    monkeypatch.setattr(runner, "run_training", lambda _, settings, __: started.append(settings))
+    monkeypatch.setattr(
+        runner, "run_training", lambda _, settings, __: started.append(settings)
+    )
     words = ["run", "--after-seconds", "0.5", "--max-window-seconds", "0", "train.py"]
     CliRunner().invoke(cli, words)
     assert started[0].max_window_seconds == 0

@@ -38,12 +38,16 @@ class Training:
             elif event == "a":
                 said.append(self.clock.announce(self.work))
             else:
-                said.append(self.update(1 if event == "z" else int(event), idle=event == "z"))
+                said.append(
+                    self.update(1 if event == "z" else int(event), idle=event == "z")
+                )
         return said
 
     def update(self, optimizer: int = 1, *, idle: bool = False) -> bool:
         self.clock.enter(self.work)
-        return self.clock.leave(optimizer, f"Optimizer{optimizer}", self.work, idle=idle)
+        return self.clock.leave(
+            optimizer, f"Optimizer{optimizer}", self.work, idle=idle
+        )
 
 
 @pytest.fixture
@@ -62,9 +66,15 @@ def training() -> Training:
         ("f1f2" * 20, 20),  # a GAN: each network has its own forward pass and update
         ("f1f1f1f2" * 6, 18),
         ("f1" + "f2" * (TAKEOVER_AFTER + 2), 1 + 3),
-        ("zf1", 1),  # checkpointing makes the optimizer's state by a step with a zero rate
+        (
+            "zf1",
+            1,
+        ),  # checkpointing makes the optimizer's state by a step with a zero rate
         ("fz", 1),  # a learning rate that warms up
-        ("111", 3),  # gradients made by hand, or on a thread that the clock does not see
+        (
+            "111",
+            3,
+        ),  # gradients made by hand, or on a thread that the clock does not see
         ("f(f1", 1),  # a step that raised
         ("(fffff)" * 3, 3),  # LBFGS evaluates the closure many times, Lightning once
         ("(f2)" * 3, 3),  # SAM steps its base optimizer inside its own step
@@ -100,10 +110,14 @@ def test_an_optimizer_that_replaces_the_leader_is_named(training: Training) -> N
     assert training.clock.leader == "Optimizer1"
     training.do("f2")
     assert training.clock.leader == "Optimizer2"
-    assert "after step 1 the optimizer that was counted stopped" in training.clock.notes[0]
+    assert (
+        "after step 1 the optimizer that was counted stopped" in training.clock.notes[0]
+    )
 
 
-def test_an_optimizer_after_one_that_is_gone_is_counted_at_once(training: Training) -> None:
+def test_an_optimizer_after_one_that_is_gone_is_counted_at_once(
+    training: Training,
+) -> None:
     training.do("f1f1f1")
     training.clock.forget(1)
     training.do("f2f2f2")
@@ -113,7 +127,9 @@ def test_an_optimizer_after_one_that_is_gone_is_counted_at_once(training: Traini
     ]
 
 
-def test_an_optimizer_made_after_training_began_leads_at_once(training: Training) -> None:
+def test_an_optimizer_made_after_training_began_leads_at_once(
+    training: Training,
+) -> None:
     """Cross-validation makes a model and an optimizer for each fold."""
     for optimizer in (1, 2, 3):
         training.clock.built(optimizer)
@@ -135,7 +151,9 @@ def test_the_optimizers_of_a_second_gan_are_counted_as_those_of_the_first(
     assert training.clock.steps == 16
 
 
-def test_a_step_that_only_makes_the_optimizers_state_does_not_count(training: Training) -> None:
+def test_a_step_that_only_makes_the_optimizers_state_does_not_count(
+    training: Training,
+) -> None:
     """DeepSpeed makes the state of its 16-bit optimizers by a step on gradients of zero."""
     training.clock.enter(training.work)
     assert not training.clock.leave(1, "AdamW", training.work, setup=True)
@@ -143,7 +161,9 @@ def test_a_step_that_only_makes_the_optimizers_state_does_not_count(training: Tr
     assert (training.clock.steps, training.clock.updates) == (1, {"Optimizer1": 1})
 
 
-def test_each_replay_of_a_graph_with_the_leaders_step_is_a_step(training: Training) -> None:
+def test_each_replay_of_a_graph_with_the_leaders_step_is_a_step(
+    training: Training,
+) -> None:
     training.do("f1")
     clock = training.clock
 
@@ -175,7 +195,9 @@ Iteration = st.fixed_dictionaries(
 
 
 @given(st.lists(Iteration, max_size=30))
-def test_one_iteration_is_one_step_however_it_is_made(iterations: list[dict[str, int]]) -> None:
+def test_one_iteration_is_one_step_however_it_is_made(
+    iterations: list[dict[str, int]],
+) -> None:
     training = Training()
     for iteration in iterations:
         training.do("f(" * iteration["raises"] + "f" * iteration["micro_batches"])
@@ -184,7 +206,9 @@ def test_one_iteration_is_one_step_however_it_is_made(iterations: list[dict[str,
         training.do("s")
 
     assert training.clock.steps == len(iterations)
-    assert training.clock.skipped == sum(iteration["skipped"] for iteration in iterations)
+    assert training.clock.skipped == sum(
+        iteration["skipped"] for iteration in iterations
+    )
 
 
 @given(st.lists(st.sampled_from("f()123zsa"), max_size=60))
@@ -217,7 +241,9 @@ def test_steps_are_timed_without_the_hooks() -> None:
 
 
 def test_a_profiled_step_and_the_two_after_it_are_left_out() -> None:
-    times = times_of([(1, False), (2, False), (50, True), (40, False), (30, False), (3, False)])
+    times = times_of(
+        [(1, False), (2, False), (50, True), (40, False), (30, False), (3, False)]
+    )
     assert (times.count, times.total) == (2, 5)
 
 

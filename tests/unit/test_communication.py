@@ -12,7 +12,12 @@ MB = 1 << 20
 
 
 def collective(
-    build: TraceBuilder, name: str, dtype: str, sent: int, received: int, us: float = 10.0
+    build: TraceBuilder,
+    name: str,
+    dtype: str,
+    sent: int,
+    received: int,
+    us: float = 10.0,
 ) -> TraceBuilder:
     return build.launch(
         "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
@@ -36,7 +41,12 @@ def test_bytes_are_elements_of_all_calls_by_their_type(build: TraceBuilder) -> N
     for _ in range(3):
         collective(build, GATHER, "BFloat16", MB, 2 * MB, us=7)
     row = communication(build.linear(64, 32, 16, fp8=False)).collectives[0]
-    assert (row.name, row.dtype, row.calls, row.time_us) == (GATHER, "BFloat16", 3, 21.0)
+    assert (row.name, row.dtype, row.calls, row.time_us) == (
+        GATHER,
+        "BFloat16",
+        3,
+        21.0,
+    )
     assert (row.bytes_in, row.bytes_out) == (3 * 2 * MB, 3 * 4 * MB)
 
 
@@ -89,7 +99,9 @@ def test_many_scalar_all_reduces_a_step_are_named(
         collective(build, REDUCE, "Float", 1, 1)
     told = found(build.report(), "scalar-all-reduces")
     assert [finding.severity for finding in told] == severities
-    assert all("precompute_float8_dynamic_scale_for_fsdp" in finding.hint for finding in told)
+    assert all(
+        "precompute_float8_dynamic_scale_for_fsdp" in finding.hint for finding in told
+    )
 
 
 def test_scalar_all_reduces_of_a_bf16_run_are_no_finding(build: TraceBuilder) -> None:
@@ -99,15 +111,23 @@ def test_scalar_all_reduces_of_a_bf16_run_are_no_finding(build: TraceBuilder) ->
     assert codes(build.report()) == {"no-optimizer-step"}
 
 
-def test_exposed_communication_is_what_no_other_kernel_overlaps(build: TraceBuilder) -> None:
-    collective(build, GATHER, "BFloat16", MB, 2 * MB, us=150)  # 100 µs alone, 50 beside the next
+def test_exposed_communication_is_what_no_other_kernel_overlaps(
+    build: TraceBuilder,
+) -> None:
+    collective(
+        build, GATHER, "BFloat16", MB, 2 * MB, us=150
+    )  # 100 µs alone, 50 beside the next
     build.launch(BF16_KERNEL, us=80)
     times = communication(build)
     assert (times.time_us, times.exposed_us) == (150.0, 100.0)
 
 
-def test_a_communication_kernel_without_a_record_counts_with_its_time(build: TraceBuilder) -> None:
-    build.launch(BF16_KERNEL).launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", None, us=5)
+def test_a_communication_kernel_without_a_record_counts_with_its_time(
+    build: TraceBuilder,
+) -> None:
+    build.launch(BF16_KERNEL).launch(
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", None, us=5
+    )
     row = communication(build).collectives[0]
     assert (row.name, row.dtype, row.bytes_in, row.time_us) == (
         "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None, None, 5.0,

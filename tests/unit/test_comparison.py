@@ -42,7 +42,9 @@ def run(
         if marked:
             build.step(10 + step)
         if casts == "eager":
-            build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=cast_us)
+            build.launch(
+                COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=cast_us
+            )
         elif casts == "fused":
             build.launch(AMAX, AMAX, us=cast_us)
         build.linear(m, n, 2048, fp8=fp8, us=us)
@@ -93,7 +95,9 @@ def test_gemms_are_paired_by_layer_and_leg(tmp_path: Path) -> None:
         (leg, 2048, 2048, 4096) for leg in LEGS
     }
     assert all(pair.speedup == pytest.approx(2.0) for pair in found.gemms)
-    assert {(p.baseline_precision, p.candidate_precision) for p in found.gemms} == {("bf16", "fp8")}
+    assert {(p.baseline_precision, p.candidate_precision) for p in found.gemms} == {
+        ("bf16", "fp8")
+    }
     assert [leg.speedup for leg in found.legs] == pytest.approx([2.0] * 3)
 
 
@@ -110,15 +114,21 @@ def test_casts_that_outweigh_the_gain_are_the_cause(
     tmp_path: Path, casts: str, n: int, cause: str
 ) -> None:
     before = run(tmp_path, fp8=False, us=20, n=n)
-    found = compare(before, run(tmp_path, fp8=True, us=10, casts=casts, cast_us=90, n=n))
+    found = compare(
+        before, run(tmp_path, fp8=True, us=10, casts=casts, cast_us=90, n=n)
+    )
     assert found.outcome is Outcome.SLOWER
     assert causes(found)[0] == cause
-    assert "tensorwise" not in found.findings[0].hint  # its scaling by the kernels' names
+    assert (
+        "tensorwise" not in found.findings[0].hint
+    )  # its scaling by the kernels' names
 
 
 def test_a_gpu_that_waits_longer_is_the_cause(tmp_path: Path) -> None:
     before = run(tmp_path, fp8=False, us=90, steps=6)
-    found = compare(before, run(tmp_path, fp8=True, us=30, steps=6))  # launches stay 100 µs apart
+    found = compare(
+        before, run(tmp_path, fp8=True, us=30, steps=6)
+    )  # launches stay 100 µs apart
     assert found.outcome is not Outcome.FASTER
     assert causes(found) == ["launch-bound"]
 
@@ -140,8 +150,14 @@ def test_steps_alike_are_the_same(tmp_path: Path) -> None:
 
 def test_a_single_step_decides_and_accuses_nothing(tmp_path: Path) -> None:
     before = run(tmp_path, fp8=False, us=50, steps=1)
-    found = compare(before, run(tmp_path, fp8=True, us=90, casts="eager", cast_us=900, steps=9))
-    assert (found.outcome, found.interval, found.findings) == (Outcome.UNDECIDED, None, ())
+    found = compare(
+        before, run(tmp_path, fp8=True, us=90, casts="eager", cast_us=900, steps=9)
+    )
+    assert (found.outcome, found.interval, found.findings) == (
+        Outcome.UNDECIDED,
+        None,
+        (),
+    )
     assert found.steps_needed == 5
     assert found.reason.endswith("undecided: a run has one step")
 
@@ -152,12 +168,16 @@ def test_gemms_that_became_slower_are_the_first_cause(tmp_path: Path) -> None:
     assert (found.outcome, causes(found)) == (Outcome.SLOWER, ["slower GEMMs"])
     assert "2048 x 2048 wgrad 0.50x" in found.findings[0].message
     assert "they take 0.60 ms a step longer" in found.findings[0].message
-    found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=2000))
+    found = compare(
+        before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=2000)
+    )
     assert causes(found) == ["slower GEMMs", "costly casts"]
 
 
 def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
-    found = compare(run(tmp_path, fp8=False, us=40, m=4096), run(tmp_path, fp8=True, us=40, m=8192))
+    found = compare(
+        run(tmp_path, fp8=False, us=40, m=4096), run(tmp_path, fp8=True, us=40, m=8192)
+    )
     assert found.work_ratio == pytest.approx(2.0)
     assert found.busy_speedup == found.gemm_speedup == pytest.approx(2.0)
     assert found.step_speedup == pytest.approx(1.0)
@@ -168,20 +188,28 @@ def test_another_batch_is_compared_at_equal_work(tmp_path: Path) -> None:
 
 
 def test_different_models_cannot_be_compared(tmp_path: Path) -> None:
-    found = compare(run(tmp_path, fp8=False, us=40, n=2048), run(tmp_path, fp8=True, us=40, n=512))
+    found = compare(
+        run(tmp_path, fp8=False, us=40, n=2048), run(tmp_path, fp8=True, us=40, n=512)
+    )
     assert (found.outcome, found.exit_code) == (Outcome.NOT_COMPARABLE, 3)
     assert "different models" in found.reason
 
 
 def test_a_run_without_gemms_cannot_be_compared(tmp_path: Path) -> None:
-    build = TraceBuilder().step(1).launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
+    build = (
+        TraceBuilder()
+        .step(1)
+        .launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
+    )
     empty = inspect(build.write(tmp_path / "empty.json"))
     found = compare(run(tmp_path, fp8=False, us=40), empty)
     assert (found.exit_code, found.reason) == (3, "no GEMM ran in the candidate")
 
 
 def outside(mean_us: float, count: int = 40) -> StepStatistics:
-    return present(step_statistics([[mean_us * (1 + 0.001 * (n % 3)) for n in range(count)]]))
+    return present(
+        step_statistics([[mean_us * (1 + 0.001 * (n % 3)) for n in range(count)]])
+    )
 
 
 def with_ranks(report: Report, *changes: dict[str, Any]) -> Report:
@@ -191,7 +219,9 @@ def with_ranks(report: Report, *changes: dict[str, Any]) -> Report:
     return replace(report, ranks=ranks)
 
 
-def timed(count: int, mean_us: float, variation: float, each: float = 1.0) -> StepStatistics:
+def timed(
+    count: int, mean_us: float, variation: float, each: float = 1.0
+) -> StepStatistics:
     """Steps of this relative deviation, of which `each` is as good as an independent one."""
     spread = {"median_us": mean_us, "min_us": mean_us, "max_us": mean_us}
     return StepStatistics(
@@ -238,19 +268,26 @@ def test_how_many_steps_decide(
     assert few is (min(ours.count, theirs.count) < 2)
 
 
-def test_steps_without_the_profiler_are_preferred_where_both_runs_know_them(tmp_path: Path) -> None:
+def test_steps_without_the_profiler_are_preferred_where_both_runs_know_them(
+    tmp_path: Path,
+) -> None:
     slow, fast = run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=20)
     before = with_ranks(slow, {"steps_outside": outside(100.0)})
     after = with_ranks(fast, {"steps_outside": outside(110.0)})
     found = compare(before, after)
-    assert (found.outcome, found.speedup) == (Outcome.SLOWER, pytest.approx(0.909, abs=0.002))
+    assert (found.outcome, found.speedup) == (
+        Outcome.SLOWER,
+        pytest.approx(0.909, abs=0.002),
+    )
     step = sides(found)[1].step
     assert (step.measured, step.steps) == ("outside", 40)
     assert "without the profiler" in found.reason
     assert sides(compare(before, with_ranks(fast, {})))[1].step.measured == "gpu"
 
 
-def test_step_times_of_the_trainings_own_logs_leave_the_window_out(tmp_path: Path) -> None:
+def test_step_times_of_the_trainings_own_logs_leave_the_window_out(
+    tmp_path: Path,
+) -> None:
     slow, fast = run(tmp_path, fp8=False, us=40), run(tmp_path, fp8=True, us=20)
 
     def log(us: float) -> LossSeries:
@@ -265,7 +302,9 @@ def test_step_times_of_the_trainings_own_logs_leave_the_window_out(tmp_path: Pat
     assert step.steps == 47  # of 59, without 7 to 17 and the first
 
 
-@pytest.mark.parametrize("us", [lambda n: 1000.0 * n, lambda _: math.nan, lambda _: 0.0])
+@pytest.mark.parametrize(
+    "us", [lambda n: 1000.0 * n, lambda _: math.nan, lambda _: 0.0]
+)
 def test_a_clock_that_only_grows_and_times_that_are_none_are_no_step_times(
     us: Callable[[int], float], tmp_path: Path
 ) -> None:
@@ -286,10 +325,15 @@ def test_a_rank_that_lost_fp8_is_the_first_cause(tmp_path: Path) -> None:
     assert found.outcome is Outcome.SLOWER
     assert "rank 1 runs 0% of its GEMM time in FP8, 100% in the baseline" in found.notes
     assert causes(found)[0] == "less FP8 than in the baseline"
-    shares = {p.rank: (p.baseline_fp8_share, p.candidate_fp8_share) for p in found.ranks}
+    shares = {
+        p.rank: (p.baseline_fp8_share, p.candidate_fp8_share) for p in found.ranks
+    }
     assert shares == {0: (1.0, 1.0), 1: (1.0, 0.0)}
     assert sides(found)[0].ranks == (0, 1)
-    for now in (compare(after, before), compare(replace(before, ranks=before.ranks[:1]), after)):
+    for now in (
+        compare(after, before),
+        compare(replace(before, ranks=before.ranks[:1]), after),
+    ):
         assert not any(note.startswith("rank ") for note in now.notes)
     assert "1 and 2 ranks" in now.notes
 
@@ -298,7 +342,11 @@ def test_figures_are_of_a_step_and_rank_however_many_there_are(tmp_path: Path) -
     one = run(tmp_path, fp8=False, us=80, casts="fused", cast_us=30)
     two = with_ranks(one, {}, {})
     alone, both = compare(one, one), compare(two, two)
-    assert (alone.budget, alone.gemms, alone.legs) == (both.budget, both.gemms, both.legs)
+    assert (alone.budget, alone.gemms, alone.legs) == (
+        both.budget,
+        both.gemms,
+        both.legs,
+    )
     assert [pair.baseline_calls for pair in alone.gemms] == [1.0] * 3
     assert sides(alone)[0].flops_per_step == 2 * 4096 * 2048 * 2048
 
@@ -315,13 +363,17 @@ def test_the_gemms_that_lost_most_are_named_first(tmp_path: Path) -> None:
 
     found = compare(two_layers(200, 30, "a.json"), two_layers(260, 90, "b.json"))
     named = found.findings[0].message.split("(")[1]
-    assert named.startswith("1024 x 2048")  # four calls of 60 us each, one of the large layer
+    assert named.startswith(
+        "1024 x 2048"
+    )  # four calls of 60 us each, one of the large layer
     assert found.findings[0].message.count("1024 x 2048") == 3
 
 
 def test_work_that_grew_little_each_is_listed(tmp_path: Path) -> None:
     def timed(us: float, step_us: float) -> Report:
-        return with_ranks(run(tmp_path, fp8=True, us=us), {"steps_outside": outside(step_us)})
+        return with_ranks(
+            run(tmp_path, fp8=True, us=us), {"steps_outside": outside(step_us)}
+        )
 
     found = compare(timed(400, 1250), timed(405, 1282))
     (cause,) = causes(found)

@@ -32,7 +32,9 @@ Call = list[Any]
 def flat(calls: list[Call]) -> Iterator[Call]:
     for name, *more in calls:
         if name == "steps":
-            yield from (one for at in range(more[0]) for one in (["step", at], *flat(more[1])))
+            yield from (
+                one for at in range(more[0]) for one in (["step", at], *flat(more[1]))
+            )
         else:
             yield from flat(more[1] * more[0]) if name == "times" else [[name, *more]]
 
@@ -51,20 +53,30 @@ def written(run: dict[str, Any], folder: Path) -> Path:
         number = rank if several else None
         build = TraceBuilder(rank=number, world=len(run["does"]), **run.get("on", {}))
         for name, *arguments in flat(calls):
-            args, more = named([getattr(hand_built, f"{one}", one) for one in arguments])
+            args, more = named(
+                [getattr(hand_built, f"{one}", one) for one in arguments]
+            )
             getattr(build, name)(*args, **more)
         build.write(folder / f"rank{rank}.json")
         if "modules" in run or "meta" in run:
-            modules = [module(*args, **more) for args, more in map(named, run.get("modules", ()))]
+            modules = [
+                module(*args, **more)
+                for args, more in map(named, run.get("modules", ()))
+            ]
             write_meta(folder, *modules, rank=rank, **run.get("meta", {}))
-    for name, lines in {"log.txt": [run.get("log", "")], **run.get("files", {})}.items():
+    for name, lines in {
+        "log.txt": [run.get("log", "")],
+        **run.get("files", {}),
+    }.items():
         texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
         (folder / name).write_text("\n".join(texts))
     return folder
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run["it"])
-def test_what_must_be_said_of_a_run_is_said(run: dict[str, Any], tmp_path: Path) -> None:
+def test_what_must_be_said_of_a_run_is_said(
+    run: dict[str, Any], tmp_path: Path
+) -> None:
     first, policy = written(run, tmp_path / "first"), Policy(**run.get("policy", {}))
     report = inspect(first, policy=policy)
     assert report.verdict == run["verdict"], report.reason

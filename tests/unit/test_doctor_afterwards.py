@@ -21,11 +21,17 @@ def silent_bf16() -> Report:
 
 def added(report: Report, *command: str) -> dict[str, str]:
     old = set(report.findings)
-    return {f.code: f.message for f in explain_missing(report, command).findings if f not in old}
+    return {
+        f.code: f.message
+        for f in explain_missing(report, command).findings
+        if f not in old
+    }
 
 
 SILENT_TRAP = files.TORCHTITAN_TOML.replace('converters = ["float8"]', "")
-FP8_MODEL = 'model = from_pretrained("Qwen/Qwen3-4B-FP8")\nTrainer(model=model).train()\n'
+FP8_MODEL = (
+    'model = from_pretrained("Qwen/Qwen3-4B-FP8")\nTrainer(model=model).train()\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +55,18 @@ def test_what_a_file_of_the_command_explains(
 
 
 def test_a_run_that_asks_for_nothing_gets_nothing(silent_bf16: Report) -> None:
-    assert added(silent_bf16, "python", str(ROOT.parent / "examples" / "train_gpt.py")) == {}
+    assert (
+        added(silent_bf16, "python", str(ROOT.parent / "examples" / "train_gpt.py"))
+        == {}
+    )
     assert added(silent_bf16, "./run_train.sh", "--dump_folder", "out/float8") == {}
 
 
 def test_a_gpu_without_fp8_units_explains_it(tmp_path: Path) -> None:
     a100 = TraceBuilder(gpu="NVIDIA A100-SXM4-80GB", capability=(8, 0))
-    report = inspect(a100.launch(BF16_KERNEL, types=(BF16, BF16)).write(tmp_path / "t.json"))
+    report = inspect(
+        a100.launch(BF16_KERNEL, types=(BF16, BF16)).write(tmp_path / "t.json")
+    )
     found = added(report, "python", write(tmp_path, "7b.toml", files.KEMPNERFORGE))
     assert "no-fp8-units" in found
     assert "NVIDIA A100-SXM4-80GB (8.0)" in found["no-fp8-units"]

@@ -37,12 +37,16 @@ def test_every_row_has_evidence_and_a_remedy() -> None:
 
 
 def test_every_example_is_of_a_row() -> None:
-    assert {*examples()["rules"], *examples()["texts"]} <= {rule.message for rule in RULES}
+    assert {*examples()["rules"], *examples()["texts"]} <= {
+        rule.message for rule in RULES
+    }
 
 
 def test_the_schemas_of_frameworks_are_there() -> None:
     assert {*schemas()} - {*frameworks()} == {"accelerate launch"}
-    assert all(re.search(r" [0-9a-f.]{5,7}", schema["source"]) for schema in schemas().values())
+    assert all(
+        re.search(r" [0-9a-f.]{5,7}", schema["source"]) for schema in schemas().values()
+    )
 
 
 def test_each_code_has_a_page_with_the_same_headings() -> None:
@@ -57,7 +61,9 @@ def test_each_code_has_a_page_with_the_same_headings() -> None:
 
 @pytest.mark.parametrize("code", ["fp8-without-bf16", "param-gather-refused"])
 def test_a_fix_is_shown_in_its_direction(code: str) -> None:
-    diffs = re.findall(r"```diff\n(.*?)```", code_pages()[FOLDER / f"{code}.md"], re.DOTALL)
+    diffs = re.findall(
+        r"```diff\n(.*?)```", code_pages()[FOLDER / f"{code}.md"], re.DOTALL
+    )
     wanted = "--bf16" if code == "fp8-without-bf16" else "--use-distributed-optimizer"
     assert any(re.search(rf"^\+.*{wanted}", diff, re.MULTILINE) for diff in diffs)
     assert not any(re.search(rf"^-.*{wanted}", diff, re.MULTILINE) for diff in diffs)

@@ -54,12 +54,16 @@ def test_what_cannot_be_read_is_refused_with_its_reason(
 
 
 def test_merge_keys_do_not_multiply_without_bound(tmp_path: Path) -> None:
-    path = write(tmp_path, "merges.yaml", MERGES)  # PyYAML merges a mapping once since 6.0.4
+    path = write(
+        tmp_path, "merges.yaml", MERGES
+    )  # PyYAML merges a mapping once since 6.0.4
     with suppress(InputError):
         assert len(read_document(path).values) <= MAX_VALUES
 
 
-@pytest.mark.parametrize(("name", "says"), [("", "Is a directory"), ("gone.yaml", "No such file")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("", "Is a directory"), ("gone.yaml", "No such file")]
+)
 def test_what_is_no_file_is_refused(tmp_path: Path, name: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_document(f"{tmp_path}/{name}")
@@ -74,7 +78,10 @@ def test_merged_keys_count_as_the_mapping_s_own(tmp_path: Path) -> None:
     text = "base: &base\n  backend: TE\nfp8_config:\n  <<: *base\n  margin: 0\n"
     document = read_document(write(tmp_path, "a.yaml", text))
     assert document.values["fp8_config.backend"] == "TE"
-    assert (document.lines["fp8_config.backend"], document.lines["fp8_config.margin"]) == (2, 5)
+    assert (
+        document.lines["fp8_config.backend"],
+        document.lines["fp8_config.margin"],
+    ) == (2, 5)
 
 
 def test_keys_of_json_have_their_lines(tmp_path: Path) -> None:
@@ -93,7 +100,9 @@ def test_what_variables_add_to_a_script_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_script, "MAX_GROWTH", 1000)
-    text = f"A={'x' * 200}\n" + "run --name $A\n" * 5 + "run --first $A\nrun --last $A\n"
+    text = (
+        f"A={'x' * 200}\n" + "run --name $A\n" * 5 + "run --first $A\nrun --last $A\n"
+    )
     values = read_document(write(tmp_path, "launch.sh", text)).values
     assert values["first"] == "x" * 200
     assert values["last"] == "$A"
@@ -130,11 +139,16 @@ def test_no_bytes_make_anything_but_a_reading_or_an_error_of_ours(
         ("calls.py", "convert_to_float8_training(m)\n" * 20_000),
         ("open.py", "(" * 90_000),
         ("aliases.yaml", ALIASES),
-        ("keys.yaml", "base_model: x\n" + "".join(f"sequence_lenn{i}: 1\n" for i in range(9000))),
+        (
+            "keys.yaml",
+            "base_model: x\n" + "".join(f"sequence_lenn{i}: 1\n" for i in range(9000)),
+        ),
         ("here.sh", "".join(f"bash <<E{i}\n" for i in range(20_000))),
         ("tables.toml", "".join(f"[s{i}.t]\n" for i in range(30_000))),
     ],
 )
-def test_many_keys_and_calls_end_in_few_checks(tmp_path: Path, name: str, text: str) -> None:
+def test_many_keys_and_calls_end_in_few_checks(
+    tmp_path: Path, name: str, text: str
+) -> None:
     facts = facts_of(write(tmp_path, name, text))
     assert len(list(judge(facts))) < 40

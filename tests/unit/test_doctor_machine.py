@@ -10,7 +10,14 @@ import pytest
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.preflight.checks import Check, Status, report_of
 from fp8verify.preflight.launch import DryModel
-from fp8verify.preflight.machine import Gpu, built_for, find_python, parse, parse_scan, trains_in
+from fp8verify.preflight.machine import (
+    Gpu,
+    built_for,
+    find_python,
+    parse,
+    parse_scan,
+    trains_in,
+)
 from fp8verify.preflight.machine import formats as known_formats
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import rules
@@ -30,7 +37,9 @@ from tests.doctor_files import (
 
 MXFP8 = files.ACCELERATE.replace("margin: 0", "use_mxfp8_block_scaling: true")
 NVFP4 = files.MEGATRON_SH.replace("--fp8-format hybrid", "--fp4-format e2m1")
-ROWWISE = files.TORCHTITAN_TOML.replace("filter_fqns", 'recipe_name = "rowwise"\nfilter_fqns')
+ROWWISE = files.TORCHTITAN_TOML.replace(
+    "filter_fqns", 'recipe_name = "rowwise"\nfilter_fqns'
+)
 ROWWISE_CHECKPOINTED = ROWWISE + '\n[activation_checkpoint]\nmode = "selective"\n'
 RECOMPUTES = files.MEGATRON_SH.replace("--bf16", "--bf16 --recompute-granularity full")
 
@@ -50,8 +59,12 @@ RECOMPUTES = files.MEGATRON_SH.replace("--bf16", "--bf16 --recompute-granularity
         ("AMD Instinct MI355X", "gfx950", {"fp8", "fp8_block", "mxfp8"}),
     ],
 )
-def test_which_gpu_trains_in_which_format(name: str, capability: str, formats: set[str]) -> None:
-    assert {fmt for fmt in known_formats() if trains_in(Gpu(name, capability), fmt)} == formats
+def test_which_gpu_trains_in_which_format(
+    name: str, capability: str, formats: set[str]
+) -> None:
+    assert {
+        fmt for fmt in known_formats() if trains_in(Gpu(name, capability), fmt)
+    } == formats
 
 
 @pytest.mark.parametrize("capability", [None, "", "[N/A]", "9", "nine.zero"])
@@ -81,7 +94,10 @@ def test_what_is_told_of_a_machine(
 ) -> None:
     config = [write(tmp_path, f"c.{_ending(text)}", text)] if text else []
     found = complaints(facts_of(*config, **machine))
-    assert " ".join(f"{check.status.value} {code}" for code, check in found.items()) == told
+    assert (
+        " ".join(f"{check.status.value} {code}" for code, check in found.items())
+        == told
+    )
     if "no-fp8-units" in found and A100 in machine["gpus"]:
         count = f"(8.0) of {len(machine['gpus'])} GPUs"
         assert count in found["no-fp8-units"].message
@@ -101,7 +117,11 @@ def test_torch_for_cpus_on_a_gpu_machine_fails() -> None:
     [
         (files.ACCELERATE, "transformer_engine", "te-not-installed"),
         (files.ACCELERATE_AO, "torchao", "torchao-not-installed"),
-        (files.ACCELERATE.replace("backend: TE", "backend: MSAMP"), "msamp", "msamp-not-installed"),
+        (
+            files.ACCELERATE.replace("backend: TE", "backend: MSAMP"),
+            "msamp",
+            "msamp-not-installed",
+        ),
     ],
 )
 def test_the_library_that_is_asked_for_must_be_there(
@@ -110,11 +130,15 @@ def test_the_library_that_is_asked_for_must_be_there(
     path = write(tmp_path, "a.yaml", text)
     versions = {name: version for name, version in GOOD.items() if name != package}
     facts = facts_of(path, versions=versions)
-    assert complaints(facts)[code].status is Status.WARN  # it may not be the Python that trains
+    assert (
+        complaints(facts)[code].status is Status.WARN
+    )  # it may not be the Python that trains
     named = facts.python._replace(named=True)
     assert complaints(facts._replace(python=named))[code].status is Status.FAIL
     assert code not in complaints(facts_of(path, versions={**GOOD, package: "9"}))
-    assert code not in complaints(facts_of(path, versions={}))  # not the training's Python
+    assert code not in complaints(
+        facts_of(path, versions={})
+    )  # not the training's Python
 
 
 L40S = Gpu("NVIDIA L40S", "8.9")
@@ -170,12 +194,21 @@ BAD: list[tuple[str, dict[str, Any], str | None, dict[str, Any]]] = [
     ("verl#6172", {"environment": FP32_SCALES, "gpus": [B200]}, BLOCKWISE, {"gpus": [H100]}),
     (f"{TE_D006}164", {"gpus": [RTX6000_PRO]}, MXFP8, {"gpus": [B200]}),
 ]  # fmt: skip
-RULES = [rule for found in rules().values() for rule in found if rule.code == "known-bad-versions"]
+RULES = [
+    rule
+    for found in rules().values()
+    for rule in found
+    if rule.code == "known-bad-versions"
+]
 
 
 @pytest.mark.parametrize(("thread", "machine", "text", "repair"), BAD)
 def test_each_known_bad_combination_is_told_and_its_repair_is_not(
-    tmp_path: Path, thread: str, machine: dict[str, Any], text: str | None, repair: dict[str, Any]
+    tmp_path: Path,
+    thread: str,
+    machine: dict[str, Any],
+    text: str | None,
+    repair: dict[str, Any],
 ) -> None:
     known = [rule for rule in RULES if rule.evidence.startswith(thread)]
     config = [write(tmp_path, f"c.{_ending(text)}", text)] if text else []
@@ -192,12 +225,17 @@ def test_each_known_bad_combination_is_told_and_its_repair_is_not(
 
 def _ending(text: str) -> str:
     endings = {"#!": "sh", "[": "toml", "from ": "py"}
-    return next((end for start, end in endings.items() if text.startswith(start)), "yaml")
+    return next(
+        (end for start, end in endings.items() if text.startswith(start)), "yaml"
+    )
 
 
 def test_versions_of_cuda() -> None:
     assert built_for({"torch": "2.11.0+cu130"}) == {"torch_cuda": "13.0"}
-    assert built_for({"torch": "2.11.0", "nvidia_cublas_cu12": "12.8.4.1"})["torch_cuda"] == "12.8"
+    assert (
+        built_for({"torch": "2.11.0", "nvidia_cublas_cu12": "12.8.4.1"})["torch_cuda"]
+        == "12.8"
+    )
     assert built_for({"torch": "2.11.0"}) == {}
 
 
@@ -217,10 +255,15 @@ MI350X = Gpu("AMD Instinct MI350X", "gfx950")
         ("nvidia-smi", "NVIDIA-SMI has failed\n", []),
         ("amd-smi", MI350X_ROW, [MI350X]),
         ("amd-smi", f'{{"gpu_data": {MI350X_ROW}}}', [MI350X]),
-        *(("amd-smi", text, []) for text in ("", "{", '"nothing"', "[1, {}]", '{"gpu_data": [1]}')),
+        *(
+            ("amd-smi", text, [])
+            for text in ("", "{", '"nothing"', "[1, {}]", '{"gpu_data": [1]}')
+        ),
     ],
 )
-def test_what_a_driver_s_tool_prints_is_read(tool: str, text: str, gpus: list[Gpu]) -> None:
+def test_what_a_driver_s_tool_prints_is_read(
+    tool: str, text: str, gpus: list[Gpu]
+) -> None:
     assert list(parse(tool, text)) == gpus
 
 
@@ -248,11 +291,17 @@ def test_the_python_of_the_command_is_the_trainings(tmp_path: Path) -> None:
 def test_the_gravest_check_gives_the_status() -> None:
     ok, bad = (Check(status.value, status, "") for status in (Status.OK, Status.FAIL))
     report = report_of([ok, bad, ok])
-    assert (report.status, report.exit_code, report.checks) == (Status.FAIL, 1, (bad, ok))
+    assert (report.status, report.exit_code, report.checks) == (
+        Status.FAIL,
+        1,
+        (bad, ok),
+    )
     assert report_of([ok]).exit_code == 0
 
 
-def test_layers_of_transformer_engine_are_not_judged_before_their_autocast(tmp_path: Path) -> None:
+def test_layers_of_transformer_engine_are_not_judged_before_their_autocast(
+    tmp_path: Path,
+) -> None:
     module = ModuleRecord(
         fqn="fc", class_name="Linear", kind="linear", in_features=4096, out_features=4096,
         state="fp8_module_off",

@@ -30,9 +30,17 @@ class Worker:
         self.folder = folder
 
     def measure(
-        self, facts: Facts, *shapes: str, tokens: int | None = None, **rounds: list[float]
+        self,
+        facts: Facts,
+        *shapes: str,
+        tokens: int | None = None,
+        **rounds: list[float],
     ) -> list[Check]:
-        errors = {name: "RuntimeError: no" for name in ("bf16", *RECIPES) if name not in rounds}
+        errors = {
+            name: "RuntimeError: no"
+            for name in ("bf16", *RECIPES)
+            if name not in rounds
+        }
         answer = {"rounds": rounds, "errors": errors}
         python = self.folder / "python"
         python.write_text(
@@ -71,12 +79,18 @@ def test_a_gain_within_its_doubt_is_no_answer(
     worker: Worker, fp8: float, noise: float, status: Status, answer: str
 ) -> None:
     rounds = [fp8 + noise * shift for shift in (-1, -0.5, 0, 0.5, 1)]
-    (check,) = worker.measure(Facts({}), "8x16x32", bf16=[1000.0] * 5, tensorwise=rounds)
+    (check,) = worker.measure(
+        Facts({}), "8x16x32", bf16=[1000.0] * 5, tensorwise=rounds
+    )
     assert check.status is status
-    assert check.message.startswith("8 tokens, 16 -> 32; rowwise failed (RuntimeError: no): BF16 1")
+    assert check.message.startswith(
+        "8 tokens, 16 -> 32; rowwise failed (RuntimeError: no): BF16 1"
+    )
     assert check.message.endswith(answer)
     assert "optimizer" in check.hint
-    assert check.source.endswith("torch 2.11.0+cu130, torchao 0.17.0, compiled, each layer alone")
+    assert check.source.endswith(
+        "torch 2.11.0+cu130, torchao 0.17.0, compiled, each layer alone"
+    )
 
 
 def test_a_size_without_memory_for_bf16_says_so(worker: Worker) -> None:
@@ -85,19 +99,33 @@ def test_a_size_without_memory_for_bf16_says_so(worker: Worker) -> None:
     assert check.message.endswith("could not be measured")
 
 
-def test_the_sizes_of_a_configuration_are_summed(worker: Worker, tmp_path: Path) -> None:
+def test_the_sizes_of_a_configuration_are_summed(
+    worker: Worker, tmp_path: Path
+) -> None:
     facts = facts_of(write(tmp_path, "k.toml", files.KEMPNERFORGE))
-    *sizes, model = worker.measure(facts, bf16=[3000.0], tensorwise=[2000.0], rowwise=[2500.0])
+    *sizes, model = worker.measure(
+        facts, bf16=[3000.0], tensorwise=[2000.0], rowwise=[2500.0]
+    )
     assert [m for m, _, _ in worker.asked["shapes"]] == [32768] * len(sizes)  # type: ignore[attr-defined]
     assert (model.code, model.status) == ("measured-model", Status.OK)
     # 32 blocks of seven layers and the head.
-    assert "BF16 675.00 ms a step, tensorwise 450.00 ms with casts, 1.50x; rowwise" in model.message
+    assert (
+        "BF16 675.00 ms a step, tensorwise 450.00 ms with casts, 1.50x; rowwise"
+        in model.message
+    )
     worker.measure(facts, tokens=100, bf16=[1.0], tensorwise=[1.0])
     assert {m for m, _, _ in worker.asked["shapes"]} == {100}  # type: ignore[attr-defined]
 
 
-def test_the_fp8_layers_of_a_dry_model_are_measured(worker: Worker, tmp_path: Path) -> None:
-    sizes = {"0.up": (64, 128), "1.up": (64, 128), "0.down": (128, 64), "lm_head": (64, 512)}
+def test_the_fp8_layers_of_a_dry_model_are_measured(
+    worker: Worker, tmp_path: Path
+) -> None:
+    sizes = {
+        "0.up": (64, 128),
+        "1.up": (64, 128),
+        "0.down": (128, 64),
+        "lm_head": (64, 512),
+    }
     modules = [
         ModuleRecord(
             fqn=fqn, class_name="Linear", kind="linear", in_features=k, out_features=n,
@@ -112,7 +140,9 @@ def test_the_fp8_layers_of_a_dry_model_are_measured(worker: Worker, tmp_path: Pa
     text = files.KEMPNERFORGE.replace("compile_model = true", "compile_model = false")
     facts = facts_of(write(tmp_path, "k.toml", text))
     facts = facts._replace(model=DryModel((*modules, expert)))
-    up, down, model = worker.measure(facts, tokens=8, bf16=[2000.0], tensorwise=[1000.0])
+    up, down, model = worker.measure(
+        facts, tokens=8, bf16=[2000.0], tensorwise=[1000.0]
+    )
     assert "8 tokens, 64 -> 128 (*.up (2)), 2 times" in up.message
     assert "8 tokens, 128 -> 64 (0.down)" in down.message
     assert "BF16 6.00 ms a step, tensorwise 3.00 ms" in model.message
@@ -120,9 +150,15 @@ def test_the_fp8_layers_of_a_dry_model_are_measured(worker: Worker, tmp_path: Pa
 
 
 def test_the_head_that_megatron_keeps_in_bf16_is_measured_too(worker: Worker) -> None:
-    sizes = "--num-layers 8 --hidden-size 2048 --num-attention-heads 16 --vocab-size 1000"
-    facts = facts_of(command=f"python pretrain_gpt.py --fp8-format hybrid {sizes}".split())
-    *_, head, model = worker.measure(facts, tokens=8, bf16=[2000.0], tensorwise=[1000.0])
+    sizes = (
+        "--num-layers 8 --hidden-size 2048 --num-attention-heads 16 --vocab-size 1000"
+    )
+    facts = facts_of(
+        command=f"python pretrain_gpt.py --fp8-format hybrid {sizes}".split()
+    )
+    *_, head, model = worker.measure(
+        facts, tokens=8, bf16=[2000.0], tensorwise=[1000.0]
+    )
     assert "8 tokens, 2048 -> 1000 (output head); rowwise failed" in head.message
     # Eight blocks of six layers and the head, of whose size FP8 asks nothing.
     assert "BF16 98.00 ms a step, tensorwise 49.00 ms" in model.message
@@ -134,7 +170,9 @@ def test_of_many_sizes_the_first_are_measured(worker: Worker, tmp_path: Path) ->
     shapes = [f"8x16x{16 * n}" for n in range(1, MAX_SHAPES)]
     *sizes, model = worker.measure(facts, *shapes, bf16=[2000.0], tensorwise=[1000.0])
     assert len(worker.asked["shapes"]) == len(sizes) == MAX_SHAPES == 24  # type: ignore[arg-type]
-    assert model.message.startswith("the model's linear layers; 4 sizes are left out: BF16 ")
+    assert model.message.startswith(
+        "the model's linear layers; 4 sizes are left out: BF16 "
+    )
 
 
 def test_a_python_that_cannot_measure_says_why(tmp_path: Path) -> None:
@@ -163,7 +201,9 @@ def test_the_worker_times_layers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert check.message == "nothing was measured: torch sees no GPU"
 
 
-@pytest.mark.parametrize("text", ["3", "8192x4096", "axbxc", "0x16x16", "8192x4096x14336x2"])
+@pytest.mark.parametrize(
+    "text", ["3", "8192x4096", "axbxc", "0x16x16", "8192x4096x14336x2"]
+)
 def test_a_shape_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a matrix size"):
         parse_shape(text)

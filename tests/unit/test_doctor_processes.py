@@ -13,7 +13,9 @@ import pytest
 from fp8verify.preflight import dry_start
 from fp8verify.preflight.dry_start import Tail, end_all, marked
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="needs /proc"
+)
 STAYS = """\
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -66,13 +66,17 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row[0])
-def test_the_arguments_of_a_command_are_read(row: tuple[str, str | None, str | None]) -> None:
+def test_the_arguments_of_a_command_are_read(
+    row: tuple[str, str | None, str | None],
+) -> None:
     command, framework, recipe, *complaint = row
     facts = facts_of(command=command.split(), gpus=[B200])
     assert [(c.framework, c.path) for c in facts.configs] == (
         [(framework, "the command")] if framework else []
     )
-    assert [ask.recipe for ask, _ in facts.asks if ask.recipe] == ([recipe] if recipe else [])
+    assert [ask.recipe for ask, _ in facts.asks if ask.recipe] == (
+        [recipe] if recipe else []
+    )
     assert list(complaints(facts)) == complaint
 
 
@@ -94,14 +98,18 @@ def test_a_launch_script_is_read_as_a_shell_expands_it(
     tmp_path: Path, before: str, words: str, asks: bool
 ) -> None:
     text = f"{before}\npython pretrain_gpt.py --bf16 --num-layers 32 --hidden-size 4096 \\\n"
-    text += f"    --num-attention-heads 32 {words} --micro-batch-size 8 --seq-length 4096\n"
+    text += (
+        f"    --num-attention-heads 32 {words} --micro-batch-size 8 --seq-length 4096\n"
+    )
     facts = facts_of(write(tmp_path, "launch.sh", text))
     assert bool(facts.asks) == asks
     assert complaints(facts) == {}
 
 
 RULES = {rule.message: rule for found in reversed(rules().values()) for rule in found}
-CHANGES = [(plain, change) for plain, found in examples()["rules"].items() for change in found]
+CHANGES = [
+    (plain, change) for plain, found in examples()["rules"].items() for change in found
+]
 
 
 @pytest.mark.parametrize(("plain", "change"), CHANGES)
@@ -112,7 +120,9 @@ def test_the_example_of_a_rule_is_told_by_its_code(
     assert old in SOUND[name]
     path = write(tmp_path, name, SOUND[name].replace(old, new, 1))
     tests = rule.where.get("capability", [])
-    gpus = [] if tests is False or (isinstance(tests, list) and False in tests) else [H100]
+    gpus = (
+        [] if tests is False or (isinstance(tests, list) and False in tests) else [H100]
+    )
     found = [c for c in judge(facts_of(path, gpus=gpus)) if c.code == rule.code]
     assert {c.status for c in found if rule.remedy == c.hint} == {rule.status}
     assert {check.file for check in found} == {path}
@@ -123,8 +133,12 @@ def test_the_example_of_a_rule_is_told_by_its_code(
 TEXT_RULES = rules()["sources"]
 
 
-@pytest.mark.parametrize("rule", TEXT_RULES, ids=lambda rule: f"{rule.code}-{rule.message[:20]}")
-def test_the_example_of_a_source_is_told_at_its_line(tmp_path: Path, rule: Rule) -> None:
+@pytest.mark.parametrize(
+    "rule", TEXT_RULES, ids=lambda rule: f"{rule.code}-{rule.message[:20]}"
+)
+def test_the_example_of_a_source_is_told_at_its_line(
+    tmp_path: Path, rule: Rule
+) -> None:
     source = examples()["texts"][rule.message]
     path = write(tmp_path, "train.py", f'"""About: nothing."""\n{source}')
     found = [c for c in judge(facts_of(path, versions={})) if c.hint == rule.remedy]
@@ -239,14 +253,21 @@ def test_what_is_told_of_a_file(
 ) -> None:
     versions = {**files.GOOD, "accelerate": accelerate} if accelerate else files.GOOD
     facts = facts_of(
-        write(tmp_path, name, text), gpus=[B200], versions={} if accelerate == "-" else versions
+        write(tmp_path, name, text),
+        gpus=[B200],
+        versions={} if accelerate == "-" else versions,
     )
     found = complaints(facts)
-    assert " ".join(f"{c.status.value} {code}" for code, c in sorted(found.items())) == told
+    assert (
+        " ".join(f"{c.status.value} {code}" for code, c in sorted(found.items()))
+        == told
+    )
     assert bool(facts.asks) == (name not in ("config.json", "off.toml"))
 
 
-def test_the_sizes_of_a_model_count_for_what_a_configuration_asks(tmp_path: Path) -> None:
+def test_the_sizes_of_a_model_count_for_what_a_configuration_asks(
+    tmp_path: Path,
+) -> None:
     model = write(tmp_path, "config.json", json.dumps(SMALL_MODEL))
     axolotl = write(tmp_path, "a.yaml", files.AXOLOTL)
     assert set(complaints(facts_of(axolotl, model))) == {"dims-too-small-to-pay"}
@@ -287,12 +308,20 @@ def test_what_a_rule_reads_is_not_said_to_be_unread(tmp_path: Path) -> None:
     model = f'{{"model_type": "llama", "hidden_size": 4096, {stored}}}'
     titan = write(tmp_path, "t.toml", files.TORCHTITAN_TOML)
     command = f"torchrun -m torchtitan.train --job.config_file {titan} --model.converters=float8"
-    for facts in (facts_of(write(tmp_path, "c.json", model)), facts_of(command=command.split())):
+    for facts in (
+        facts_of(write(tmp_path, "c.json", model)),
+        facts_of(command=command.split()),
+    ):
         assert "fp8-mentioned" not in {check.code for check in judge(facts)}
 
 
-def test_a_script_is_named_beside_a_request_only_if_it_mentions_fp8(tmp_path: Path) -> None:
-    script, config = write(tmp_path, "t.py", "pass\n"), write(tmp_path, "a.yaml", files.ACCELERATE)
+def test_a_script_is_named_beside_a_request_only_if_it_mentions_fp8(
+    tmp_path: Path,
+) -> None:
+    script, config = (
+        write(tmp_path, "t.py", "pass\n"),
+        write(tmp_path, "a.yaml", files.ACCELERATE),
+    )
     assert script not in {check.file for check in judge(facts_of(script, config))}
 
 
@@ -322,7 +351,13 @@ def test_an_fp8_checkpoint_is_for_inference(tmp_path: Path) -> None:
     trl = files.TRL.replace("model_name_or_path: ", "model_name_or_path: x/")
     for name, text in (("config.json", json.dumps(fp8)), ("sft.yaml", _renamed(trl))):
         assert "fp8-checkpoint" in complaints(facts_of(write(tmp_path, name, text)))
-    command = ["sft.py", "--model_name_or_path", "Qwen/Qwen3-4B-FP8", "--output_dir", "out"]
+    command = [
+        "sft.py",
+        "--model_name_or_path",
+        "Qwen/Qwen3-4B-FP8",
+        "--output_dir",
+        "out",
+    ]
     assert "fp8-checkpoint" in complaints(facts_of(command=command))
 
 
@@ -333,7 +368,9 @@ def _renamed(text: str) -> str:
 def test_what_megatron_loads_to_fine_tune_is_no_resumed_run(tmp_path: Path) -> None:
     for rest, resumes in (("", True), (" --finetune", False)):
         text = files.MEGATRON_SH.rstrip() + f" --load ckpt{rest}\n"
-        found = {check.code for check in judge(facts_of(write(tmp_path, "run.sh", text)))}
+        found = {
+            check.code for check in judge(facts_of(write(tmp_path, "run.sh", text)))
+        }
         assert ("checkpoint-in-fp8" in found) is resumes
 
 
@@ -348,10 +385,14 @@ def test_own_flags_are_checked_against_the_gpu() -> None:
     [("--mixed_precision bf16", True), ("--mixed-precision=no", True),
      ("--mixed_precision fp8", False)],
 )  # fmt: skip
-def test_an_argument_beats_accelerate_s_file(tmp_path: Path, argument: str, is_told: bool) -> None:
+def test_an_argument_beats_accelerate_s_file(
+    tmp_path: Path, argument: str, is_told: bool
+) -> None:
     path = write(tmp_path, "fp8.yaml", files.ACCELERATE)
     found = complaints(
-        facts_of(command=f"accelerate launch --config_file {path} {argument} train.py".split())
+        facts_of(
+            command=f"accelerate launch --config_file {path} {argument} train.py".split()
+        )
     )
     told = [(code, check.file, check.line) for code, check in found.items()]
     assert told == ([("bf16-overrides-fp8", path, 3)] if is_told else [])
@@ -360,7 +401,10 @@ def test_an_argument_beats_accelerate_s_file(tmp_path: Path, argument: str, is_t
 def test_the_trainers_bf16_takes_the_place_of_fp8(tmp_path: Path) -> None:
     trl, unset = (
         write(tmp_path, f"{name}.yaml", text)
-        for name, text in (("sft", files.TRL), ("unset", files.TRL.replace("bf16: true\n", "")))
+        for name, text in (
+            ("sft", files.TRL),
+            ("unset", files.TRL.replace("bf16: true\n", "")),
+        )
     )
     environment = {"ACCELERATE_MIXED_PRECISION": "fp8"}
     assert complaints(facts_of(trl)) == {}
@@ -385,12 +429,23 @@ def test_files_of_the_command_are_read_with_its_overrides(tmp_path: Path) -> Non
 
 def test_variables_of_transformer_engine(tmp_path: Path) -> None:
     te = write(tmp_path, "te.yaml", files.ACCELERATE)
-    command = ["env", "NVTE_BACKWARD_OVERRIDE=high_precision", "accelerate", "launch", "x"]
+    command = [
+        "env",
+        "NVTE_BACKWARD_OVERRIDE=high_precision",
+        "accelerate",
+        "launch",
+        "x",
+    ]
     assert "te-environment" in complaints(facts_of(te, command=command))
-    quiet = {"NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES": "1", "NVTE_NVFP4_DISABLE_RHT": "0"}
+    quiet = {
+        "NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES": "1",
+        "NVTE_NVFP4_DISABLE_RHT": "0",
+    }
     facts = facts_of(te, environment=quiet)
     assert complaints(facts) == {}
-    (note,) = [check.message for check in judge(facts) if check.code == "te-environment"]
+    (note,) = [
+        check.message for check in judge(facts) if check.code == "te-environment"
+    ]
     assert note.startswith("NVTE_FP8_CURRENT_SCALING_POWER_2_SCALES: ")
     unread = complaints(facts_of(environment={"FP8_BACKEND": "te"}))
     assert "ACCELERATE_" in unread["config-key-ignored"].hint
@@ -399,7 +454,12 @@ def test_variables_of_transformer_engine(tmp_path: Path) -> None:
 ISSUES = tomllib.loads(
     Path(__file__).parents[2].joinpath("benchmarks", "doctor_issues.toml").read_text()
 )
-GPUS = {"H20": files.H20, "B200": B200, "MI300X": files.MI300X, "sm_120": files.RTX6000_PRO}
+GPUS = {
+    "H20": files.H20,
+    "B200": B200,
+    "MI300X": files.MI300X,
+    "sm_120": files.RTX6000_PRO,
+}
 
 
 @pytest.mark.parametrize("thread", ISSUES)
@@ -414,14 +474,20 @@ def test_configurations_of_public_issues(tmp_path: Path, thread: str) -> None:
     facts = facts_of(
         *([write(tmp_path, issue["file"], text)] if text else []),
         command=issue.get("command", "").split(),
-        gpus=[GPUS[gpu]] if (gpu := issue.get("gpu", "H100")) in GPUS else named_gpus(gpu),
+        gpus=[GPUS[gpu]]
+        if (gpu := issue.get("gpu", "H100")) in GPUS
+        else named_gpus(gpu),
         versions=issue.get("versions", files.GOOD),
         environment=environment,
     )
     report = report_of(judge(facts))
     found = {check.code for check in report.checks}
     assert issue["code"] in found
-    unseen = issue["code"] in ("training-not-started", "fp8-mentioned", "config-not-recognized")
+    unseen = issue["code"] in (
+        "training-not-started",
+        "fp8-mentioned",
+        "config-not-recognized",
+    )
     expected = {"skipped"} if unseen else {"warn", "fail"}
     assert report.status in expected or not issue.get("dies", True)
     assert report.status != "ok" or "fp8-asked" not in found
@@ -431,7 +497,9 @@ def test_configurations_of_public_issues(tmp_path: Path, thread: str) -> None:
 SURE = re.compile(
     r" [0-9a-f]{7}\b|\w\.(?:py|cpp|md)\b|transformers [\d.]|measured|README|fixed: \w+ [\d.]"
 )
-SEEN = re.compile(r"\b(?:has|have|had|may|some versions|runs with it|by its name|not checked)\b")
+SEEN = re.compile(
+    r"\b(?:has|have|had|may|some versions|runs with it|by its name|not checked)\b"
+)
 
 
 def test_what_was_only_seen_is_not_said_of_every_version() -> None:
@@ -457,7 +525,11 @@ ABSENT = [
 def test_what_is_not_in_a_file_may_be_set_elsewhere(
     tmp_path: Path, name: str, text: str, plain: str, more: str, code: str
 ) -> None:
-    sizes = "--num-layers 8 --hidden-size 4096 --num-attention-heads 32" if name == "run.sh" else ""
+    sizes = (
+        "--num-layers 8 --hidden-size 4096 --num-attention-heads 32"
+        if name == "run.sh"
+        else ""
+    )
     path = write(tmp_path, name, text.format(sizes, plain))
     assert code in complaints(facts_of(path))
     path = write(tmp_path, name, text.format(sizes, more))
@@ -468,8 +540,12 @@ def test_what_is_not_in_a_file_may_be_set_elsewhere(
 
 def test_branches_of_a_script_are_not_mixed(tmp_path: Path) -> None:
     branches = "if [ $A ]; then ARGS+=(--fp4-format e2m1)\nelse ARGS+=(--fp8-format hybrid)\nfi\n"
-    rest = "python pretrain_gpt.py ${ARGS[@]} --bf16 --num-layers 8 --hidden-size 4096\n"
-    facts = facts_of(write(tmp_path, "run.sh", f"ARGS=()\n{branches}{rest}"), gpus=[B200])
+    rest = (
+        "python pretrain_gpt.py ${ARGS[@]} --bf16 --num-layers 8 --hidden-size 4096\n"
+    )
+    facts = facts_of(
+        write(tmp_path, "run.sh", f"ARGS=()\n{branches}{rest}"), gpus=[B200]
+    )
     assert complaints(facts) == {}
     asked = [check.message for check in judge(facts) if check.code == "fp8-asked"]
     assert asked == ["Megatron-LM: requests NVFP4 (te) in a branch of the script"]

@@ -87,7 +87,9 @@ def test_a_rank_that_misses_a_vote_stops_all(tmp_path: Path) -> None:
     assert not is_entered(planned(tmp_path, 1))
 
 
-def test_a_rank_that_cannot_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_stops_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(eager, "obstacle", lambda: "no memory")
     unable = planned(tmp_path, 0)
     monkeypatch.setattr(eager, "obstacle", lambda: None)

@@ -16,7 +16,9 @@ from fp8verify.trace import NoTraceError, find_traces
 from tests.hand_built import TraceBuilder
 
 
-def kinds(base: type[Fp8VerifyError] = Fp8VerifyError) -> Iterator[type[Fp8VerifyError]]:
+def kinds(
+    base: type[Fp8VerifyError] = Fp8VerifyError,
+) -> Iterator[type[Fp8VerifyError]]:
     yield base
     for kind in base.__subclasses__():
         yield from kinds(kind)
@@ -48,7 +50,9 @@ def test_an_error_of_a_worker_process_is_raised_as_it_was() -> None:
             assert caught.value.hint == "Name another file."
 
 
-def test_where_no_rank_is_readable_the_error_of_the_first_is_raised(tmp_path: Path) -> None:
+def test_where_no_rank_is_readable_the_error_of_the_first_is_raised(
+    tmp_path: Path,
+) -> None:
     for rank in range(2):
         TraceBuilder(rank=rank, world=2).write(tmp_path / f"rank{rank}.json")
     files = find_traces(tmp_path)

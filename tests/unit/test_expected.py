@@ -23,7 +23,9 @@ def capture(
     build = TraceBuilder(folder, rank=0)
     for name, (_, outputs) in states.items():
         build.linear(M, outputs, K, fp8=name in low)
-    modules = [module(name, outputs, K, state) for name, (state, outputs) in states.items()]
+    modules = [
+        module(name, outputs, K, state) for name, (state, outputs) in states.items()
+    ]
     return build.capture(*modules, log=log)
 
 
@@ -35,10 +37,16 @@ def test_a_run_is_held_to_the_share_that_was_to_be_fp8(
     low: set[str], verdict: str, measured: float, tmp_path: Path
 ) -> None:
     sizes = {"a": N, "b": 2 * N, "c": 6 * N, "head": 3 * N}
-    states = {n: ("high_precision" if n == "head" else "fp8", size) for n, size in sizes.items()}
+    states = {
+        n: ("high_precision" if n == "head" else "fp8", size)
+        for n, size in sizes.items()
+    }
     report = capture(tmp_path, states, low)
     expected = present(report.ranks[0].expected)
-    assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.75, measured)
+    assert (expected.share_of_flops, expected.measured_share_of_flops) == (
+        0.75,
+        measured,
+    )
     assert (report.verdict, expected.left_out) == (verdict, ("head",))
     assert judge(report, Policy(expected=True)).exit_code == (verdict == "PARTIAL")
 
@@ -47,7 +55,11 @@ def test_a_run_is_held_to_the_share_that_was_to_be_fp8(
 def test_less_than_half_is_expected_only_where_the_log_says_so(
     log: str, verdict: str, tmp_path: Path
 ) -> None:
-    states = {"up": ("fp8", N), "head": ("high_precision", WIDE), "next": ("high_precision", WIDE)}
+    states = {
+        "up": ("fp8", N),
+        "head": ("high_precision", WIDE),
+        "next": ("high_precision", WIDE),
+    }
     report = capture(tmp_path, states, {"up"}, log)
     expected = present(report.ranks[0].expected)
     assert expected.stated is bool(log)
@@ -60,7 +72,9 @@ def test_nothing_is_expected_where_a_class_is_not_known(tmp_path: Path) -> None:
     assert capture(tmp_path, states, {"up", "own"}).ranks[0].expected is None
 
 
-@pytest.mark.parametrize(("low", "verdict"), [("abc", "ACTIVE"), ("ab", "INCONCLUSIVE")])
+@pytest.mark.parametrize(
+    ("low", "verdict"), [("abc", "ACTIVE"), ("ab", "INCONCLUSIVE")]
+)
 def test_without_shapes_the_list_says_how_many_gemms_are_fp8(
     low: str, verdict: str, tmp_path: Path
 ) -> None:
@@ -75,7 +89,9 @@ def test_without_shapes_the_list_says_how_many_gemms_are_fp8(
 
 
 @pytest.mark.parametrize("low", [{"up", "down"}, {"up"}])
-def test_a_pinned_layer_that_ran_lower_is_an_error(low: set[str], tmp_path: Path) -> None:
+def test_a_pinned_layer_that_ran_lower_is_an_error(
+    low: set[str], tmp_path: Path
+) -> None:
     states = {"up": ("fp8", N), "down": ("fp8", 2 * N)}
     report = capture(tmp_path, states, low, OVERRIDE.format("down"))
     assert ("pinned-layer-low" in codes(report)) is ("down" in low)
@@ -115,7 +131,9 @@ def test_fp8_from_a_step_on_is_claimed_of_later_steps(
 
 
 @pytest.mark.parametrize(("models", "share"), [("GD", 0.25), ("GG", 0.5), ("01", 0.5)])
-def test_models_need_not_run_equally_often(models: str, share: float, tmp_path: Path) -> None:
+def test_models_need_not_run_equally_often(
+    models: str, share: float, tmp_path: Path
+) -> None:
     """A discriminator in BF16 runs three times, a generator of its sizes once."""
     build = TraceBuilder(tmp_path, rank=0)
     for step in (1, 2):

@@ -10,7 +10,9 @@ import pytest
 
 from fp8verify.logs.failures import causes, failure_notes, failures
 
-MESSAGES = Path(__file__).parent / "failure_messages.csv"  # ⏎ ends a line of a traceback
+MESSAGES = (
+    Path(__file__).parent / "failure_messages.csv"
+)  # ⏎ ends a line of a traceback
 
 
 def test_each_message_is_told_its_own_cause_alone_too() -> None:
@@ -18,9 +20,13 @@ def test_each_message_is_told_its_own_cause_alone_too() -> None:
     with MESSAGES.open(encoding="utf-8", newline="") as table:
         for check, message in list(csv.reader(table))[1:]:
             *before, last = message.split(" ⏎ ")
-            (found,) = causes(["step 1 | loss 2.0\n", *(f"{line}\n" for line in (*before, last))])
+            (found,) = causes(
+                ["step 1 | loss 2.0\n", *(f"{line}\n" for line in (*before, last))]
+            )
             assert (found.failure.check, found.line) == (check, len(before) + 2)
-            assert [cause.failure for cause in causes([last], alone=True)] == [found.failure]
+            assert [cause.failure for cause in causes([last], alone=True)] == [
+                found.failure
+            ]
             told.add(found.failure)
     assert told == set(failures())
 
@@ -28,7 +34,9 @@ def test_each_message_is_told_its_own_cause_alone_too() -> None:
 def test_every_row_has_evidence_and_a_remedy() -> None:
     for row in failures():
         assert row.remedy.endswith(".")
-        assert re.search(r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|torchao |kempner|README", row.evidence)
+        assert re.search(
+            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|torchao |kempner|README", row.evidence
+        )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,9 @@ def test_messages_of_many_causes_need_fp8_near_them(message: str) -> None:
 
 
 def test_a_cause_is_told_once() -> None:
-    message = "RuntimeError: Rowwise scaling is not currently supported on your device\n"
+    message = (
+        "RuntimeError: Rowwise scaling is not currently supported on your device\n"
+    )
     assert [cause.line for cause in causes([message] * 8)] == [1]
 
 

@@ -34,7 +34,9 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
     """Yield each place of the package that names a finding, and its call."""
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_call = isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS
+            is_call = (
+                isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS
+            )
             if is_call and isinstance(node.args[0], ast.Constant):
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
 
@@ -68,11 +70,15 @@ def named_in(case: Case) -> set[str]:
 def test_a_rule_hands_over_the_facts_that_its_sentences_name() -> None:
     for place, call in calls():
         given = {word.arg for word in call.keywords} - NOT_FACTS
-        if getattr(call.func, "id", "") != "finding" or None in given:  # they hand on a record
+        if (
+            getattr(call.func, "id", "") != "finding" or None in given
+        ):  # they hand on a record
             continue
         wanted = [named_in(case) for case in cases_of(call).values()]
         assert all(one <= given for one in wanted), place
-        assert given <= set().union(*wanted), f"{place} hands over facts that nothing says"
+        assert given <= set().union(*wanted), (
+            f"{place} hands over facts that nothing says"
+        )
 
 
 def test_every_row_of_the_table_is_used() -> None:
@@ -158,10 +164,14 @@ def test_the_page_of_a_finding_has_its_headings_and_an_example(code: str) -> Non
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == headings
     page = " ".join(text.split())
     assert "Causes" in page
-    example = present(re.search(r"## Example “(.*?)” ?(?:\(`(traces/\w+)`\))?(?= ## Fix)", page))
+    example = present(
+        re.search(r"## Example “(.*?)” ?(?:\(`(traces/\w+)`\))?(?= ## Fix)", page)
+    )
     said, capture = example.groups()
     templates = [re.escape(case.message) for case in findings_table()[code].values()]
-    assert any(re.fullmatch(re.sub(r"\\\{.*?\\\}", ".*", one), said) for one in templates)
+    assert any(
+        re.fullmatch(re.sub(r"\\\{.*?\\\}", ".*", one), said) for one in templates
+    )
     if capture is not None:
         report = fp8verify.inspect(PACKAGE.parent / capture)
         assert any(found.message.startswith(said) for found in report.findings)

@@ -16,7 +16,13 @@ import pytest
 from fp8verify import Verdict, inspect
 from fp8verify.capture.schema import NamingRecord
 from fp8verify.errors import InputError
-from fp8verify.pipeline.fleet import _WORTH_A_WORKER, RankJob, _anywhere, _worth, gather_ranks
+from fp8verify.pipeline.fleet import (
+    _WORTH_A_WORKER,
+    RankJob,
+    _anywhere,
+    _worth,
+    gather_ranks,
+)
 from fp8verify.report.forms import to_json
 from fp8verify.report.tables import shown_findings
 from fp8verify.trace import TraceFile, find_traces
@@ -51,7 +57,9 @@ def test_every_way_to_read_gives_the_same_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unique_ids", [True, False])
-def test_ranks_joined_in_one_file_are_told_apart(tmp_path: Path, *, unique_ids: bool) -> None:
+def test_ranks_joined_in_one_file_are_told_apart(
+    tmp_path: Path, *, unique_ids: bool
+) -> None:
     """Perfetto's users join files by their events; ids of operators and launches then collide."""
     joined: list[dict[str, Any]] = []
     for rank, kind in enumerate("yyn"):
@@ -75,8 +83,16 @@ def test_ranks_joined_in_one_file_are_told_apart(tmp_path: Path, *, unique_ids: 
 @pytest.mark.parametrize(
     ("fp8", "verdict", "why"),
     [
-        ("yyx", Verdict.INCONCLUSIVE, "rank 2: its trace cannot be read (rank2.json is not JSON)"),
-        ("nnx", Verdict.INCONCLUSIVE, "rank 2: its trace cannot be read (rank2.json is not JSON)"),
+        (
+            "yyx",
+            Verdict.INCONCLUSIVE,
+            "rank 2: its trace cannot be read (rank2.json is not JSON)",
+        ),
+        (
+            "nnx",
+            Verdict.INCONCLUSIVE,
+            "rank 2: its trace cannot be read (rank2.json is not JSON)",
+        ),
         ("ynx", Verdict.PARTIAL, "no FP8 GEMM ran on rank 1; on rank 0, 6 of 6 did"),
         ("yn", Verdict.PARTIAL, "no FP8 GEMM ran on rank 1; on rank 0, 6 of 6 did"),
     ],
@@ -87,14 +103,15 @@ def test_an_unreadable_rank_is_named_and_decides_nothing(
     report = inspect(write_ranks(tmp_path, fp8=fp8))
     assert (report.verdict, report.reason) == (verdict, why)
     assert [rank.rank for rank in report.ranks] == list(range(len(fp8)))
-    assert any(f.message.startswith("rank2.json cannot be read") for f in report.findings) == (
-        "x" in fp8
-    )
+    assert any(
+        f.message.startswith("rank2.json cannot be read") for f in report.findings
+    ) == ("x" in fp8)
     assert sum(report.gemm.kernels.values()) == 6 * (len(fp8) - fp8.count("x"))
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"\x1f\x8b\x08", b'{"schemaVersion": 1, "trac', gzip.compress(b"", mtime=0)]
+    "damage",
+    [b"", b"\x1f\x8b\x08", b'{"schemaVersion": 1, "trac', gzip.compress(b"", mtime=0)],
 )
 def test_damage_before_the_events_hides_no_rank(damage: bytes, tmp_path: Path) -> None:
     write_ranks(tmp_path, fp8="yy")
@@ -107,7 +124,9 @@ def test_damage_before_the_events_hides_no_rank(damage: bytes, tmp_path: Path) -
 def test_two_traces_of_one_rank_found_late_are_both_named(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         document = TraceBuilder().linear(8, 8, 8, fp8=True).document()
-        document["distributedInfo"] = {"rank": 5}  # behind the events, unseen by a first look
+        document["distributedInfo"] = {
+            "rank": 5
+        }  # behind the events, unseen by a first look
         (tmp_path / name).write_text(json.dumps(document))
     with pytest.raises(InputError, match=r"rank 5: a\.json and b\.json"):
         inspect(tmp_path)
@@ -139,7 +158,9 @@ def test_cycles_of_one_process_are_windows_of_one_rank(
     write_cycle(tmp_path, names[0], 9000, rank=rank)
     write_cycle(tmp_path, names[1], 1000, rank=rank)
     report = inspect(tmp_path)
-    assert [one.rank for one in report.ranks] == [3 if "rank3" in names[0] else rank or 0]
+    assert [one.rank for one in report.ranks] == [
+        3 if "rank3" in names[0] else rank or 0
+    ]
     assert report.gemm.kernels["fp8"] == 6
     assert report.ranks[0].source == f"{names[1]}, {names[0]}"
 
@@ -163,12 +184,19 @@ def test_recordings_without_steps_are_parts_of_their_own(tmp_path: Path) -> None
     [
         ((1000, 1000), (1, 1), ("a.json", "b.json")),
         ((1000, 9000), (1, 2), ("a.json", "b.json")),
-        ((1000, 9000), (1, 1), tuple(f"{host}_1.1700000000.pt.trace.json" for host in "xy")),
+        (
+            (1000, 9000),
+            (1, 1),
+            tuple(f"{host}_1.1700000000.pt.trace.json" for host in "xy"),
+        ),
     ],
     ids=["at the same time", "of two processes", "of two workers"],
 )
 def test_traces_of_other_processes_are_ranks_of_their_own(
-    begins: tuple[int, int], processes: tuple[int, int], names: tuple[str, str], tmp_path: Path
+    begins: tuple[int, int],
+    processes: tuple[int, int],
+    names: tuple[str, str],
+    tmp_path: Path,
 ) -> None:
     for begin, process, name in zip(begins, processes, names, strict=True):
         write_cycle(tmp_path, name, begin, process=process)
@@ -248,14 +276,18 @@ def test_a_window_that_is_gone_is_noted(tmp_path: Path) -> None:
     write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
     meta(tmp_path, "rank0", ["rank0.json.gz", "rank0.w2.json.gz"])
     notes = inspect(tmp_path).notes
-    assert notes == ("rank0.w2.json.gz of rank 0 is not there, although the run recorded it",)
+    assert notes == (
+        "rank0.w2.json.gz of rank 0 is not there, although the run recorded it",
+    )
 
 
 def test_an_unrelated_trace_of_the_rank_stays_an_error(tmp_path: Path) -> None:
     write_window(tmp_path, "rank0.json.gz", 10, fp8=True)
     write_window(tmp_path, "other-rank0.json.gz", 10, fp8=True)
     meta(tmp_path, "rank0", ["rank0.json.gz"])
-    with pytest.raises(InputError, match=r"rank 0: rank0\.json\.gz and other-rank0\.json\.gz"):
+    with pytest.raises(
+        InputError, match=r"rank 0: rank0\.json\.gz and other-rank0\.json\.gz"
+    ):
         inspect(tmp_path)
 
 
@@ -267,7 +299,9 @@ def test_the_step_that_names_layers_is_no_rank(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    document = json.dumps(TraceBuilder().linear(64, 32, 16, fp8=True).document()).encode()
+    document = json.dumps(
+        TraceBuilder().linear(64, 32, 16, fp8=True).document()
+    ).encode()
     for data in (document, gzip.compress(document)):
         stdin = io.TextIOWrapper(io.BytesIO(data))
         monkeypatch.setattr("sys.stdin", stdin)
@@ -309,7 +343,11 @@ def test_an_empty_path_is_not_the_current_folder(
 
 
 def test_a_folder_without_traces_beside_one_with_them_is_told(tmp_path: Path) -> None:
-    trace = TraceBuilder().linear(64, 32, 16, fp8=True).write(tmp_path / "node0" / "rank0.json")
+    trace = (
+        TraceBuilder()
+        .linear(64, 32, 16, fp8=True)
+        .write(tmp_path / "node0" / "rank0.json")
+    )
     (tmp_path / "node1").mkdir()
     report = inspect([trace.parent, tmp_path / "node1"])
     assert "node1 has no trace and was left out" in report.notes
@@ -337,13 +375,18 @@ def test_traces_of_one_name_are_told_by_their_folder(tmp_path: Path) -> None:
             tmp_path / f"node{node}" / "trace.json"
         )
     report = inspect(tmp_path)
-    assert [rank.source for rank in report.ranks] == ["node0/trace.json", "node1/trace.json"]
+    assert [rank.source for rank in report.ranks] == [
+        "node0/trace.json",
+        "node1/trace.json",
+    ]
 
 
 def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
     report = inspect(write_ranks(tmp_path, fp8="ynnnnnn"))
     (finding,) = found(report, "rank-without-fp8")
-    assert finding.message.startswith("rank 1, rank 2, rank 3, rank 4 and 2 more ran no FP8 GEMM")
+    assert finding.message.startswith(
+        "rank 1, rank 2, rank 3, rank 4 and 2 more ran no FP8 GEMM"
+    )
     for rank in range(5):
         path = tmp_path / f"rank{rank}.json"
         path.write_bytes(path.read_bytes()[:-4])
@@ -354,7 +397,9 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
-    window, step = (TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json"))
+    window, step = (
+        TraceFile(Path(name), 0, name) for name in ("rank0.json", "layers/rank0.json")
+    )
     job = _anywhere(RankJob((window,), NamingRecord(step=4), step))
     assert job.files[0].path.is_absolute()
     assert present(job.layers).path == Path("layers/rank0.json").absolute()

@@ -37,7 +37,11 @@ def test_a_worker_that_dies_leaves_no_job_without_an_answer() -> None:
 def test_a_job_that_fails_is_named_with_its_reason() -> None:
     with ThreadPoolExecutor(2) as pool:
         found = sorted(spread(work, ["a", "fail", "b"], pool, give_up))
-    assert found == ["did a", "did b", "fail: its worker failed with ValueError (no such thing)"]
+    assert found == [
+        "did a",
+        "did b",
+        "fail: its worker failed with ValueError (no such thing)",
+    ]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -47,7 +51,9 @@ def test_every_job_is_done_once(workers: int) -> None:
     assert found == [f"did {job}" for job in "abcdefg"]
 
 
-def test_jobs_fail_once_their_scheduler_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_fail_once_their_scheduler_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(workers, "_LOOK_S", 0.01)
     client, jobs = Mock(status="running"), [Future[str](), Future[str]()]
     client.get_executor.return_value.submit.side_effect = jobs

@@ -14,7 +14,16 @@ from fp8verify.kernels import decode
 from fp8verify.terms import Verdict
 from fp8verify.verdict.gates import gated, other_formats
 from tests import hand_built
-from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, LEGS, TraceBuilder, found, present
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    E5M2,
+    FP8,
+    LEGS,
+    TraceBuilder,
+    found,
+    present,
+)
 
 FP8_KERNEL = "nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT"
 NVFP4_KERNEL = "nvjet_sm103_ootst_128x256_256x4_2x1_v_bz_Avec16UE4M3_Bvec16UE4M3_TNT"
@@ -22,7 +31,12 @@ MXFP8_KERNEL = "nvjet_sm100_qqtst_128x256_128x4_2x1_v_bz_Avec32UE8M0_Bvec32UE8M0
 MXFP8_E5M2_KERNEL = MXFP8_KERNEL.replace("qqtst", "qrtst")
 # A handful of launches is never fast.
 ABOUT_SPEED = {"fp8-not-paying", "gpu-idle", "small-gemms", "no-optimizer-step"}
-KERNELS = {"nvfp4": NVFP4_KERNEL, "mxfp8": MXFP8_KERNEL, "fp8": FP8_KERNEL, "bf16": BF16_KERNEL}
+KERNELS = {
+    "nvfp4": NVFP4_KERNEL,
+    "mxfp8": MXFP8_KERNEL,
+    "fp8": FP8_KERNEL,
+    "bf16": BF16_KERNEL,
+}
 
 
 @pytest.fixture
@@ -49,7 +63,9 @@ def layer(
     return build
 
 
-def module(fqn: str, *formats: str, state: str | None = None, **more: Any) -> dict[str, Any]:
+def module(
+    fqn: str, *formats: str, state: str | None = None, **more: Any
+) -> dict[str, Any]:
     low = "fp4" if "fp4" in formats[0] else "fp8"
     legs = dict(zip(LEGS, formats if len(formats) > 1 else formats * 3, strict=True))
     known = {"source": "torchao.x", "formats": legs, **more}
@@ -67,7 +83,13 @@ def write_numerics(folder: Path, **found: Any) -> None:
         "step": 3, "time": 0.0, "rows": [], "recomputed_high": [], "gradient": None, "notes": [],
         **found,
     }  # fmt: skip
-    numerics = {"schema": 1, "rank": 0, "windows": [], "measured": measured, "reason": None}
+    numerics = {
+        "schema": 1,
+        "rank": 0,
+        "windows": [],
+        "measured": measured,
+        "reason": None,
+    }
     (folder / "rank0.numerics.json").write_text(json.dumps(numerics))
 
 
@@ -133,7 +155,9 @@ def test_modules_that_fell_back_to_fp8_do_not_hide_that_the_log_promised_fp4(
     log = "NVFP4 training enabled with recipe nvfp4\n"
     seen = report(layer(build, "fp8"), module("up", "fp8"), log=log)
     assert seen.verdict.value == "PARTIAL"
-    assert told(seen, "higher-than-promised") == ["NVFP4 was requested, but all 3 GEMMs ran in FP8"]
+    assert told(seen, "higher-than-promised") == [
+        "NVFP4 was requested, but all 3 GEMMs ran in FP8"
+    ]
 
 
 @pytest.mark.parametrize(("us", "verdict"), [(200, "INCONCLUSIVE"), (5, "ACTIVE")])
@@ -146,14 +170,18 @@ def test_layers_without_a_gemm_may_be_in_unknown_kernels(
     build.launch("v3", "mylib::forward", us=us)
     seen = report(build, *(module(f"up{number}", "fp8") for number in range(5)))
     assert seen.verdict.value == verdict
-    assert ("2 forward GEMMs of converted" in seen.reason) is (verdict == "INCONCLUSIVE")
+    assert ("2 forward GEMMs of converted" in seen.reason) is (
+        verdict == "INCONCLUSIVE"
+    )
 
 
 def test_a_tail_of_layers_in_bf16_is_no_shortfall(build: TraceBuilder) -> None:
     for _ in range(4):
         layer(build, "nvfp4")
     build.linear(64, 48, 16, fp8=False)
-    tail = module("tail", "high_precision", state="high_precision", out_features=48, formats={})
+    tail = module(
+        "tail", "high_precision", state="high_precision", out_features=48, formats={}
+    )
     seen = report(build, *(module(f"up{i}", "nvfp4") for i in range(4)), tail)
 
     assert seen.verdict.value == "ACTIVE"
@@ -170,16 +198,24 @@ def test_legs_that_the_recipe_leaves_high_are_no_shortfall(build: TraceBuilder) 
     assert [finding.severity.value for finding in legs] == ["info", "info"]
 
 
-def test_gradients_in_e5m2_beside_mx_scales_are_told_by_kernels(build: TraceBuilder) -> None:
+def test_gradients_in_e5m2_beside_mx_scales_are_told_by_kernels(
+    build: TraceBuilder,
+) -> None:
     assert not told(report(layer(build, "mxfp8")), "mxfp8-e5m2-gradients")
     by_kernels = report(layer(build, "mxfp8", MXFP8_E5M2_KERNEL))
-    assert told(by_kernels, "mxfp8-e5m2-gradients") == ["1 MXFP8 GEMM multiplied gradients in E5M2"]
+    assert told(by_kernels, "mxfp8-e5m2-gradients") == [
+        "1 MXFP8 GEMM multiplied gradients in E5M2"
+    ]
 
 
-def test_kernels_and_hooks_tell_of_a_recomputation(build: TraceBuilder, tmp_path: Path) -> None:
+def test_kernels_and_hooks_tell_of_a_recomputation(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
     layer(build, "fp8")
     recompute(build, 32)
-    said = "every recomputed forward GEMM ran in BF16 (0.0 ms); in FP8 when they ran first"
+    said = (
+        "every recomputed forward GEMM ran in BF16 (0.0 ms); in FP8 when they ran first"
+    )
     assert told(report(build, module("up", "fp8")), "recompute-not-fp8") == [said]
     write_numerics(tmp_path, recomputed_high=["up"])
     seen = report(build, module("up", "fp8"))
@@ -187,7 +223,10 @@ def test_kernels_and_hooks_tell_of_a_recomputation(build: TraceBuilder, tmp_path
     by_hooks, by_kernels = found(seen, "recompute-not-fp8")
     assert (by_kernels.message, by_kernels.verdict) == (said, Verdict.PARTIAL)
     assert by_hooks.layers == ("up",)
-    assert "up ran in FP8 and, when activation checkpointing computed it again" in by_hooks.message
+    assert (
+        "up ran in FP8 and, when activation checkpointing computed it again"
+        in by_hooks.message
+    )
 
 
 def test_a_recomputed_head_in_bf16_is_as_it_was(build: TraceBuilder) -> None:
@@ -197,7 +236,9 @@ def test_a_recomputed_head_in_bf16_is_as_it_was(build: TraceBuilder) -> None:
 
 
 def test_a_dgrad_of_a_square_layer_is_no_recomputation(build: TraceBuilder) -> None:
-    build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=((64, 16), (16, 16)))
+    build.launch(
+        FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=((64, 16), (16, 16))
+    )
     build.launch(
         BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=((64, 16), (16, 16)),
         parents=("MmBackward0",), backward=True,
@@ -212,7 +253,9 @@ def test_a_dgrad_of_a_square_layer_is_no_recomputation(build: TraceBuilder) -> N
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_required_format_fails_a_run_in_another(build: TraceBuilder, name: str) -> None:
+def test_a_required_format_fails_a_run_in_another(
+    build: TraceBuilder, name: str
+) -> None:
     inspected = report(layer(build, "mxfp8"))
     seen = gated(inspected, other_formats(inspected, name, Policy().share))
 
@@ -221,15 +264,24 @@ def test_a_required_format_fails_a_run_in_another(build: TraceBuilder, name: str
     assert accused == [(0,)] * (name != "mxfp8")
 
 
-def test_a_class_that_nobody_knows_is_unknown_and_its_gemms_decide(build: TraceBuilder) -> None:
-    own = module("up", "x", state="unknown", formats={}, source="nanochat.fp8") | {"class": "Own"}
+def test_a_class_that_nobody_knows_is_unknown_and_its_gemms_decide(
+    build: TraceBuilder,
+) -> None:
+    own = module("up", "x", state="unknown", formats={}, source="nanochat.fp8") | {
+        "class": "Own"
+    }
     seen = report(layer(build, "fp8"), own)
 
     assert seen.verdict.value == "ACTIVE"
     assert not told(seen, "layer-not-fp8")
     modules = present(seen.ranks[0].modules)
-    assert (modules.counts, modules.unknown_classes) == ({"unknown": 1}, ("nanochat.fp8.Own",))
-    assert "of unknown class (nanochat.fp8.Own), judged by" in " ".join(seen.to_text().split())
+    assert (modules.counts, modules.unknown_classes) == (
+        {"unknown": 1},
+        ("nanochat.fp8.Own",),
+    )
+    assert "of unknown class (nanochat.fp8.Own), judged by" in " ".join(
+        seen.to_text().split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +297,12 @@ def test_weights_that_are_only_stored_in_fp8_are_no_fp8_products(
 ) -> None:
     # Casts whose names do not say whether they widen the weights or round activations.
     build.launch("triton_poi_fused__to_copy_mul_0", None)
-    stored = {"what": "weights", "dtype": "float8_e4m3fn", "count": 28, "elements": 1_000}
+    stored = {
+        "what": "weights",
+        "dtype": "float8_e4m3fn",
+        "count": 28,
+        "elements": 1_000,
+    }
     states = {"what": "optimizer", "dtype": "float8_e4m3fn", "count": 2, "elements": 9}
 
     seen = report(layer(build, ran), log=log, storage=[stored, states])

@@ -13,11 +13,19 @@ CAST = (
     "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
     "float8_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}> >(int)"
 )
-REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16> >(int)"
-FORWARD, BACKWARD = "matmul_with_hp_or_float8_args", "matmul_with_hp_or_float8_argsBackward"
+REDUCE = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<c10::BFloat16> >(int)"
+)
+FORWARD, BACKWARD = (
+    "matmul_with_hp_or_float8_args",
+    "matmul_with_hp_or_float8_argsBackward",
+)
 INSIDE = ("_ToFloat8ConstrFunc", FORWARD)
 AMAX = "triton_red_fused_abs_max_view_4"
-FUSED_CAST, FUSED_DIV = "triton_poi_fused__scaled_mm__to_copy_div_3", "triton_poi_fused_div_mul_2"
+FUSED_CAST, FUSED_DIV = (
+    "triton_poi_fused__scaled_mm__to_copy_div_3",
+    "triton_poi_fused_div_mul_2",
+)
 
 
 def overhead(build: TraceBuilder) -> Any:
@@ -31,10 +39,22 @@ def overhead(build: TraceBuilder) -> Any:
         (COPY, "aten::mul", (FP32, FP32), INSIDE, "cast"),
         (CAST, "aten::copy_", (FP8, FP32), INSIDE, "cast"),
         (REDUCE, "aten::max", (BF16,), (FORWARD,), "amax"),
-        (COPY, "aten::copy_", (BF16, BF16), ("aten::contiguous", "aten::max", FORWARD), "amax"),
+        (
+            COPY,
+            "aten::copy_",
+            (BF16, BF16),
+            ("aten::contiguous", "aten::max", FORWARD),
+            "amax",
+        ),
         (COPY, "aten::copy_", ("double", BF16), ("aten::to", FORWARD), "scale"),
         (COPY, "aten::reciprocal", (FP32,), ("aten::mm", FORWARD), "scale"),
-        (COPY, "aten::copy_", (FP8, FP8), ("aten::contiguous", "aten::mm", FORWARD), "transpose"),
+        (
+            COPY,
+            "aten::copy_",
+            (FP8, FP8),
+            ("aten::contiguous", "aten::mm", FORWARD),
+            "transpose",
+        ),
         (COPY, "aten::abs", (FP32, FP32), ("FSDP::all_gather (layers.0)",), "amax"),
         (COPY, "aten::copy_", (FP8, FP8), (), "transpose"),
         (FUSED_DIV, FUSED_DIV, (BF16, FP32, FP8), (), "cast"),  # by recorded types
@@ -46,7 +66,9 @@ def test_each_step_of_a_cast_is_told(
     parents: tuple[str, ...], purpose: str,
 ) -> None:  # fmt: skip
     build.linear(64, 32, 16, fp8=True)
-    build.launch(kernel, op, types=types, dims=((64, 16),) * len(types), parents=parents, us=5)
+    build.launch(
+        kernel, op, types=types, dims=((64, 16),) * len(types), parents=parents, us=5
+    )
     found = overhead(build)
     assert [(row.purpose, row.op, row.fused, row.time_us) for row in found.rows] == [
         (purpose, op, kernel == op, 5.0)
@@ -59,7 +81,10 @@ def test_fused_casts_are_told_apart_from_eager_ones(build: TraceBuilder) -> None
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=7)
     found = overhead(build)
     assert (found.time_us, found.unfused_us) == (10.0, 7.0)
-    assert {(row.purpose, row.fused) for row in found.rows} == {("amax", True), ("cast", False)}
+    assert {(row.purpose, row.fused) for row in found.rows} == {
+        ("amax", True),
+        ("cast", False),
+    }
 
 
 @pytest.mark.parametrize(
@@ -74,7 +99,9 @@ def test_the_pass_is_that_of_the_operator(
     build: TraceBuilder, parents: tuple[str, ...], backward: bool, leg: str
 ) -> None:
     build.linear(64, 32, 16, fp8=True)
-    build.launch(CAST, "aten::copy_", types=(E5M2, FP32), parents=parents, backward=backward)
+    build.launch(
+        CAST, "aten::copy_", types=(E5M2, FP32), parents=parents, backward=backward
+    )
     assert [row.leg for row in overhead(build).rows] == [leg]
 
 
@@ -84,7 +111,12 @@ def test_what_bf16_needs_as_well_is_no_overhead(build: TraceBuilder) -> None:
     # autograd adds gradients in the engine's frame around the node, not in the node
     engine = f"autograd::engine::evaluate_function: {BACKWARD}"
     build.launch(COPY, "aten::add", types=(BF16, BF16), parents=(engine,), us=5)
-    build.launch(CAST, "aten::copy_", types=(FP8, FP32), parents=("Optimizer.step#AdamWFp8.step",))
+    build.launch(
+        CAST,
+        "aten::copy_",
+        types=(FP8, FP32),
+        parents=("Optimizer.step#AdamWFp8.step",),
+    )
     assert overhead(build) is None
 
 
@@ -101,7 +133,9 @@ def test_the_overhead_is_compared_with_what_fp8_can_save(build: TraceBuilder) ->
     assert found.share_of_gpu_time == pytest.approx(15 / 45)
 
 
-def test_a_step_that_begins_inside_the_optimizer_is_still_the_models(build: TraceBuilder) -> None:
+def test_a_step_that_begins_inside_the_optimizer_is_still_the_models(
+    build: TraceBuilder,
+) -> None:
     """A profiler stepped by an optimizer's hook makes the optimizer enclose the next forward."""
     around = ("CompiledFunction", "Torch-Compiled Region", "Optimizer.step#AdamW.step")
     build.linear(64, 32, 16, fp8=True).launch(AMAX, AMAX, parents=around, us=3)
@@ -119,7 +153,12 @@ def test_gpu_time_counts_what_the_overhead_counts(build: TraceBuilder) -> None:
     build.linear(64, 32, 16, fp8=True).launch(AMAX, us=3)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=7)
     build.launch(COPY, "aten::copy_", types=(FP8, FP8), dims=((4, 4),) * 2, us=2)
-    build.launch(CAST, "aten::copy_", types=(FP8, FP32), parents=("Optimizer.step#AdamWFp8.step",))
+    build.launch(
+        CAST,
+        "aten::copy_",
+        types=(FP8, FP32),
+        parents=("Optimizer.step#AdamWFp8.step",),
+    )
     rank = build.report().ranks[0]
     spent = rank.gpu_time_us["quantize"] + rank.gpu_time_us["transpose"]
     assert spent == present(rank.tax).time_us == 12

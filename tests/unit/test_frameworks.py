@@ -56,7 +56,9 @@ def test_the_agent_is_told_of_counters_and_classes() -> None:
     names = [row["shown"] for row in told["counters"]]
     assert "lab" in names
     # Trainers count before the engine that they drive.
-    assert max(names.index("transformers"), names.index("lightning")) < names.index("deepspeed")
+    assert max(names.index("transformers"), names.index("lightning")) < names.index(
+        "deepspeed"
+    )
 
 
 def test_a_declared_class_computes_what_the_settings_say() -> None:
@@ -90,7 +92,9 @@ def test_a_declared_class_computes_what_the_settings_say() -> None:
         (r"(\w+ )+FP8 on", "fp8 on"),
     ],
 )
-def test_an_expression_that_ends_is_taken_and_its_word_sought(expression: str, word: str) -> None:
+def test_an_expression_that_ends_is_taken_and_its_word_sought(
+    expression: str, word: str
+) -> None:
     assert (fault_of(expression), fixed_word(expression)) == (None, word)
 
 
@@ -132,9 +136,13 @@ def test_only_a_file_of_ones_own_declares_frameworks(
     mode: int, tmp_path: Path, *, is_read: bool
 ) -> None:
     settings = tmp_path / "pyproject.toml"
-    settings.write_text("[tool.fp8verify.frameworks.Lab]\nclaims = ['engine: GEMMs on']\n")
+    settings.write_text(
+        "[tool.fp8verify.frameworks.Lab]\nclaims = ['engine: GEMMs on']\n"
+    )
     settings.chmod(mode)
     (tmp_path / "train.log").write_text("one\nengine: GEMMs on\n")
     done = fp8verify("inspect", "--log", "train.log", "--format", "json", cwd=tmp_path)
-    claims = [(one["framework"], one["line"]) for one in json.loads(done.stdout)["claims"]]
+    claims = [
+        (one["framework"], one["line"]) for one in json.loads(done.stdout)["claims"]
+    ]
     assert claims == ([("Lab", 2)] if is_read else [])

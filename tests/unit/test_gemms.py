@@ -15,8 +15,12 @@ SPLIT_K = (
 
 def test_a_split_k_reduction_counts_as_the_gemm_before_it(build: TraceBuilder) -> None:
     # A replayed graph records no types: the reduction's own says only what it writes.
-    build.launch(BF16_KERNEL, "CompiledFunction").launch(SPLIT_K, "CompiledFunction", us=2)
-    build.launch(FP8_KERNEL, "CompiledFunction").launch(SPLIT_K, "CompiledFunction", us=3)
+    build.launch(BF16_KERNEL, "CompiledFunction").launch(
+        SPLIT_K, "CompiledFunction", us=2
+    )
+    build.launch(FP8_KERNEL, "CompiledFunction").launch(
+        SPLIT_K, "CompiledFunction", us=3
+    )
     rows = gather(build.read()).gemms
     time_ns = Counter[str]()
     for row in rows:
@@ -32,11 +36,17 @@ def test_the_flops_of_a_split_k_gemm_are_counted_once(build: TraceBuilder) -> No
     assert sum(row.flops or 0 for row in rows) == 2 * 64 * 16 * 32
 
 
-def test_casts_and_set_up_kernels_under_a_gemm_operator_are_no_gemms(build: TraceBuilder) -> None:
+def test_casts_and_set_up_kernels_under_a_gemm_operator_are_no_gemms(
+    build: TraceBuilder,
+) -> None:
     build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8))
-    set_up = "void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>(int)"
+    set_up = (
+        "void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>(int)"
+    )
     build.launch(set_up, "aten::_grouped_mm", types=(BF16, BF16))
-    build.launch("triton_poi_fused__scaled_mm__to_copy_clamp_reciprocal_7", "aten::_scaled_mm")
+    build.launch(
+        "triton_poi_fused__scaled_mm__to_copy_clamp_reciprocal_7", "aten::_scaled_mm"
+    )
     found = gather(build.read())
     assert [row.kind.name for row in found.gemms] == [FP8_KERNEL]
     assert sum(total.calls for total in found.others) == 2

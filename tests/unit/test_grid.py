@@ -17,8 +17,15 @@ F, D, W, R, B = Leg.FPROP, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE, Leg.BACKWARD
 
 def given(share: float | None = None, *, models: bool = False, **more: Any) -> Mock:
     """State a share of all cells, and whether these are of models that run unequally often."""
-    usual = {"alike": True, "spared": [0], "spared_in_all": 0, "launches": Mock(return_value=0)}
-    return Mock(return_value=share, of_models=Mock(return_value=models), **{**usual, **more})
+    usual = {
+        "alike": True,
+        "spared": [0],
+        "spared_in_all": 0,
+        "launches": Mock(return_value=0),
+    }
+    return Mock(
+        return_value=share, of_models=Mock(return_value=models), **{**usual, **more}
+    )
 
 
 def rows(  # type: ignore[no-untyped-def]
@@ -46,15 +53,30 @@ def short(stated: Mock, *ranks: list[list[GemmRow]]) -> set[tuple[Any, ...]]:
     ("cells", "expected"),
     [
         ([rows(F, 4, 0), rows(D, 4, 0), rows(W, 3, 1)], {W}),
-        ([rows(F, 4, 0), rows(D, 3, 0), rows(W, 4, 0)], set()),  # the first layer has no dgrad
-        ([rows(F, 3, 1), rows(D, 3, 1), rows(W, 3, 1)], set()),  # one layer is high by design
+        (
+            [rows(F, 4, 0), rows(D, 3, 0), rows(W, 4, 0)],
+            set(),
+        ),  # the first layer has no dgrad
+        (
+            [rows(F, 3, 1), rows(D, 3, 1), rows(W, 3, 1)],
+            set(),
+        ),  # one layer is high by design
         ([rows(F, 3, 1), rows(D, 3, 1), rows(W, 2, 2)], {W}),
         ([rows(F, 4, 0), rows(R, 2, 1), rows(D, 4, 0), rows(W, 4, 0)], {R}),
         ([rows(F, 4, 0), rows(B, 7, 1)], {B}),
-        ([rows(F, 4, 0), rows(D, 4, 2), rows(W, 4, 0)], set()),  # more than forward: other ones
+        (
+            [rows(F, 4, 0), rows(D, 4, 2), rows(W, 4, 0)],
+            set(),
+        ),  # more than forward: other ones
         ([rows(F, 4, 0), rows(D, 4, 0), rows(W, 3, 2)], {W}),  # of half the tokens each
-        ([rows(F, 4, 0, flops=8), rows(W, 4, 2, flops=4)], {W}),  # the low ones are halves
-        ([rows(F, 8, 0, flops=4), rows(W, 4, 0, flops=8)], set()),  # the forward ones are
+        (
+            [rows(F, 4, 0, flops=8), rows(W, 4, 2, flops=4)],
+            {W},
+        ),  # the low ones are halves
+        (
+            [rows(F, 8, 0, flops=4), rows(W, 4, 0, flops=8)],
+            set(),
+        ),  # the forward ones are
     ],
 )
 def test_what_a_low_forward_gemm_needs_again_is_expected_low(
@@ -72,7 +94,11 @@ def test_a_gradient_of_another_micro_batch_is_none_that_the_step_lacks() -> None
 def test_without_layers_a_gradient_is_doubted_where_all_weights_have_one(
     wgrad: int, expected: set[tuple[Any, ...]]
 ) -> None:
-    cells = [rows(F, 4, 0, layer=None), rows(D, 2, 1, layer=None), rows(W, wgrad, 0, layer=None)]
+    cells = [
+        rows(F, 4, 0, layer=None),
+        rows(D, 2, 1, layer=None),
+        rows(W, wgrad, 0, layer=None),
+    ]
     assert short(given(), cells) == expected
 
 
@@ -83,7 +109,9 @@ def test_fp8_gradients_of_no_known_leg_belong_to_forward_gemms_in_fp8() -> None:
     assert short(given(), cells) == {(0, 0, 0, W)}
 
 
-@pytest.mark.parametrize(("alike", "expected"), [(True, {(1, 0, 0, F)}), (False, set())])
+@pytest.mark.parametrize(
+    ("alike", "expected"), [(True, {(1, 0, 0, F)}), (False, set())]
+)
 def test_layers_that_run_unequally_often_are_held_against_what_most_cells_ran(
     alike: bool, expected: set[tuple[Any, ...]]
 ) -> None:
@@ -112,14 +140,18 @@ def test_a_pinned_block_is_high_in_all_legs_and_steps() -> None:
     steps = [[rows(leg, 3, 1, step=step) for leg in (F, D, W)] for step in (0, 1)]
     assert short(stated, [*steps[0], *steps[1]]) == set()
     steps[1] = [rows(leg, 4, 0, step=1) for leg in (F, D, W)]
-    assert short(stated, [*steps[0], *steps[1]]) == {(0, 0, 0, leg) for leg in (F, D, W)}
+    assert short(stated, [*steps[0], *steps[1]]) == {
+        (0, 0, 0, leg) for leg in (F, D, W)
+    }
 
 
 @pytest.mark.parametrize(
     ("models", "second", "expected"),
     [(True, 4, set()), (True, 2, {1}), (False, 4, {0, 1})],
 )
-def test_models_need_not_run_equally_often(models: bool, second: int, expected: set[int]) -> None:
+def test_models_need_not_run_equally_often(
+    models: bool, second: int, expected: set[int]
+) -> None:
     cells = [rows(F, 0, 8, mb=0), rows(F, 4, 0, mb=1), rows(F, 0, 8, step=1, mb=0)]
     cells.append(rows(F, second, 4 - second, step=1, mb=1))
     assert {cell[1] for cell in short(given(0.5, models=models), cells)} == expected

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.hand_built import BF16, FP8_GRADIENT_KERNEL, FP8_KERNEL, FP32, TraceBuilder, found
+from tests.hand_built import (
+    BF16,
+    FP8_GRADIENT_KERNEL,
+    FP8_KERNEL,
+    FP32,
+    TraceBuilder,
+    found,
+)
 
 X, WEIGHT, EXPERTS = (2048, 1024), (4096, 1024), (8, 4096, 1024)
 TWO = (BF16, BF16)
@@ -24,9 +31,23 @@ def gemms(build: TraceBuilder) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("kernel", "op", "types", "dims", "us", "seen"),
     [
-        ("fused_swiglu_norm_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "bf16"),
+        (
+            "fused_swiglu_norm_fwd_kernel",
+            "acme::swiglu_mlp",
+            TWO,
+            (X, WEIGHT),
+            60,
+            "bf16",
+        ),
         ("moe_permute_kernel", "acme::moe_fc1", TWO, (X, EXPERTS), 200, "bf16"),
-        ("fused_swiglu_fp8_fwd_kernel", "acme::swiglu_mlp", TWO, (X, WEIGHT), 60, "unknown"),
+        (
+            "fused_swiglu_fp8_fwd_kernel",
+            "acme::swiglu_mlp",
+            TWO,
+            (X, WEIGHT),
+            60,
+            "unknown",
+        ),
         ("fc1_swiglu_quant_kernel", "acme::quant", TWO, (X, WEIGHT), 60, "unknown"),
         ("norm_cast_kernel", "_LayerNormLinear", TWO, (X, WEIGHT), 60, "unknown"),
         # At the speed of the memory; a rotation's table; a gate and what it gates; a list of ids.
@@ -38,7 +59,14 @@ def gemms(build: TraceBuilder) -> dict[str, int]:
         ("fc1_swiglu_quant_kernel", "acme::quant", TWO, (X, WEIGHT), 12, None),
         # Proved to be something else.
         ("cast_dual_kernel", "torchao::triton_fp8_scales_dual", TWO, (X, X), 60, None),
-        ("void at::native::elementwise_kernel<4>(int)", "acme::mlp", TWO, (X, WEIGHT), 60, None),
+        (
+            "void at::native::elementwise_kernel<4>(int)",
+            "acme::mlp",
+            TWO,
+            (X, WEIGHT),
+            60,
+            None,
+        ),
         ("fused_swiglu_norm_fwd_kernel", "aten::mul", TWO, (X, WEIGHT), 60, None),
     ],
 )
@@ -62,7 +90,9 @@ def test_a_node_that_lacks_a_gradient_hides_it(build: TraceBuilder) -> None:
     parents = ("OwnLinearBackward",)
     inside = {"types": (BF16, FP32), "parents": parents, "backward": True}
     build.launch("k", "aten::mm", dims=((2048, 1024), (1024, 4096)), us=30, **inside)
-    build.launch("own_dw", "OwnLinearBackward", types=(BF16,), dims=(X,), us=40, backward=True)
+    build.launch(
+        "own_dw", "OwnLinearBackward", types=(BF16,), dims=(X,), us=40, backward=True
+    )
     assert gemms(build)["unknown"] == 1
 
 
@@ -89,7 +119,12 @@ def test_an_unknown_kernel_in_the_node_of_a_layer_may_be_its_gradient(
 ) -> None:
     for number, (n, k) in enumerate(((1024, 1024), (4096, 1024), (1024, 4096))):
         build.launch(
-            FP8_KERNEL, "_Linear", types=TWO, dims=((n, k), (2048, k)), us=50, sequence=number
+            FP8_KERNEL,
+            "_Linear",
+            types=TWO,
+            dims=((n, k), (2048, k)),
+            us=50,
+            sequence=number,
         )
         for leg in range(2):
             is_own = leg and n == 4096 and not known

@@ -35,7 +35,9 @@ def test_ids_of_nsys_that_are_not_unique_do_not_multiply(tmp_path: Path) -> None
     path = tmp_path / "run.sqlite"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE StringIds (id, value)")
-        columns = "start, end, deviceId, streamId, correlationId, globalPid, demangledName"
+        columns = (
+            "start, end, deviceId, streamId, correlationId, globalPid, demangledName"
+        )
         file.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns})")
         file.executemany("INSERT INTO StringIds VALUES (1, ?)", [(BF16_KERNEL,)] * ROWS)
         rows = [(10 * row, 10 * row + 5, 0, 7, row, PROCESS, 1) for row in range(ROWS)]
@@ -52,7 +54,9 @@ def test_a_query_beyond_what_a_file_can_hold_is_stopped(
     path = tmp_path / "run.sqlite"
     with sqlite3.connect(path) as file:
         file.execute("CREATE TABLE StringIds (id, value)")
-        file.executemany("INSERT INTO StringIds VALUES (?, 'x')", [(n,) for n in range(ROWS)])
+        file.executemany(
+            "INSERT INTO StringIds VALUES (?, 'x')", [(n,) for n in range(ROWS)]
+        )
     file.close()
     monkeypatch.setattr(nsys, "_STEPS_FREE", 0)
     monkeypatch.setattr(nsys, "_STEPS_A_BYTE", 1)
@@ -63,7 +67,9 @@ def test_a_query_beyond_what_a_file_can_hold_is_stopped(
 
 
 @pytest.mark.parametrize("content", [b"", b" "])
-def test_gzip_members_without_content_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_gzip_members_without_content_are_refused(
+    content: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(content) * (source.MEMBERS_FREE + 9))
     with pytest.raises(InputError, match="gzip members"):
@@ -72,10 +78,15 @@ def test_gzip_members_without_content_are_refused(content: bytes, tmp_path: Path
 
 def test_many_gzip_members_with_content_are_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
-    data = json.dumps(TraceBuilder().linear(64, 32, 16, fp8=True).document(), indent=500).encode()
+    data = json.dumps(
+        TraceBuilder().linear(64, 32, 16, fp8=True).document(), indent=500
+    ).encode()
     pieces = [data[at : at + 300] for at in range(0, len(data), 300)]
     assert len(pieces) > source.MEMBERS_FREE
-    for packed in (b"".join(map(gzip.compress, pieces)), gzip.compress(data + b" " * 10**6)):
+    for packed in (
+        b"".join(map(gzip.compress, pieces)),
+        gzip.compress(data + b" " * 10**6),
+    ):
         path.write_bytes(packed)
         assert read_trace(path).health.complete
 
@@ -93,7 +104,9 @@ def test_an_entry_of_many_objects_is_refused(
         if where == "metadata"
         else b'{"traceEvents": [%s]}' % (event % many)
     )
-    with pytest.raises(InputError, match=r"single entry of more than 1 MB|no list of events"):
+    with pytest.raises(
+        InputError, match=r"single entry of more than 1 MB|no list of events"
+    ):
         read_trace(path)
 
 
@@ -119,7 +132,9 @@ def strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        yield from (text for pair in value.items() for one in pair for text in strings(one))
+        yield from (
+            text for pair in value.items() for one in pair for text in strings(one)
+        )
     elif isinstance(value, list):
         yield from (text for one in value for text in strings(one))
 
@@ -135,11 +150,17 @@ def test_the_name_of_a_file_is_cleaned(tmp_path: Path) -> None:
 
 def test_no_name_of_a_trace_reaches_a_report_as_it_was(tmp_path: Path) -> None:
     trace = TraceBuilder(gpu=f"NVIDIA H200 {HOSTILE}").step(1)
-    trace.launch(f"{FP8_KERNEL}{HOSTILE}", f"own::mm{HOSTILE}", parents=(f"p{HOSTILE}",))
+    trace.launch(
+        f"{FP8_KERNEL}{HOSTILE}", f"own::mm{HOSTILE}", parents=(f"p{HOSTILE}",)
+    )
     trace.launch(HOSTILE, HOSTILE, types=(HOSTILE,), dims=((2, 2),), layer=HOSTILE)
-    trace.launch("ncclDevKernel", "c10d::x", **{"Collective name": HOSTILE, "dtype": HOSTILE})
+    trace.launch(
+        "ncclDevKernel", "c10d::x", **{"Collective name": HOSTILE, "dtype": HOSTILE}
+    )
     document = trace.document()
-    document["traceEvents"].append({"ph": "X", "cat": HOSTILE, "ts": 1, "dur": 1, "name": HOSTILE})
+    document["traceEvents"].append(
+        {"ph": "X", "cat": HOSTILE, "ts": 1, "dur": 1, "name": HOSTILE}
+    )
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
     report = inspect(path)

@@ -35,7 +35,9 @@ def test_the_worst_tensor_of_each_pass_is_a_step_s_figure() -> None:
         TensorRecord(layer="a", tensor=tensor, source="replay", **known)
         for tensor, known in figures
     )
-    line = MeasuredRecord(step=3, time=0.0, rows=rows, recomputed_high=(), gradient=None, notes=())
+    line = MeasuredRecord(
+        step=3, time=0.0, rows=rows, recomputed_high=(), gradient=None, notes=()
+    )
     found = scalars_of(line, loss=1.5)
     values = list(found.values())
     assert values[:6] == [4.0, 32.0, 3.0, 0.25, 0.1, 0.5]

@@ -72,7 +72,9 @@ def test_the_exit_code_and_why(
 ) -> None:
     rank: Any = SimpleNamespace(falls_short=lambda _: short)
     grave = [replace(finding(0), code=code, severity=Severity.ERROR) for code in errors]
-    report = replace(build.report(), verdict=Verdict(verdict), findings=(*grave, finding(0)))
+    report = replace(
+        build.report(), verdict=Verdict(verdict), findings=(*grave, finding(0))
+    )
     judged = with_exit_code(report, [rank], policy)
     assert (judged.exit_code, judged.fails, judged.exit_reason) == expected
 
@@ -89,14 +91,18 @@ def test_an_assertion_agrees_with_the_inspection_under_the_same_share(
         assert_fp8_active(inspect(trace), min_share=min_share)
     else:
         with pytest.raises(AssertionError, match=f"FP8 is {verdict}"):
-            assert_fp8_active(inspect(trace, policy=Policy(min_share=0.4)), min_share=min_share)
+            assert_fp8_active(
+                inspect(trace, policy=Policy(min_share=0.4)), min_share=min_share
+            )
 
 
 def test_an_assertion_names_the_longest_kernels_and_the_ranks(tmp_path: Path) -> None:
     for rank in range(2):
         build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=bool(rank))
         for number in range(7):
-            build.launch(f"{BF16_KERNEL}{number}", types=(BF16, BF16), us=10 * number + 10)
+            build.launch(
+                f"{BF16_KERNEL}{number}", types=(BF16, BF16), us=10 * number + 10
+            )
         build.write(tmp_path / f"rank{rank}.json")
     with pytest.raises(AssertionError, match="rank 1: "):
         assert_fp8_active(inspect(tmp_path))
@@ -107,12 +113,19 @@ def test_an_assertion_names_the_longest_kernels_and_the_ranks(tmp_path: Path) ->
     for words in ({"precision": "fp9"}, {"leg": "forward"}):
         with pytest.raises(ValueError, match=r"unknown .* one of"):
             assert_gemm_precision(inspect(tmp_path), **words)  # type: ignore[arg-type]
-    for share, meant in ((100, r" Did you mean 100%\?"), (101, ""), (-1, ""), ("150%", "")):
+    for share, meant in (
+        (100, r" Did you mean 100%\?"),
+        (101, ""),
+        (-1, ""),
+        ("150%", ""),
+    ):
         with pytest.raises(ValueError, match=rf"100%\)\.{meant}$"):
             Policy(min_share=share)
 
 
-def test_an_assertion_on_one_rank_names_what_costs_the_verdict_alone(build: TraceBuilder) -> None:
+def test_an_assertion_on_one_rank_names_what_costs_the_verdict_alone(
+    build: TraceBuilder,
+) -> None:
     build.step(1).linear(64, 32, 16, fp8=True).linear(64, 32, 16, fp8=True)
     report = build.step(2).linear(64, 32, 16, fp8=False).report()
     with pytest.raises(AssertionError, match="step-without-fp8") as failed:
@@ -120,20 +133,32 @@ def test_an_assertion_on_one_rank_names_what_costs_the_verdict_alone(build: Trac
     assert "rank 0" not in str(failed.value)
     (blocking,) = (found for found in report.findings if found.verdict is not None)
     assert (blocking.code, blocking.verdict) == ("step-without-fp8", Verdict.PARTIAL)
-    assert (report.ranks[0].shortfall, report.verdict) == (blocking.message, Verdict.PARTIAL)
+    assert (report.ranks[0].shortfall, report.verdict) == (
+        blocking.message,
+        Verdict.PARTIAL,
+    )
 
 
-@pytest.mark.parametrize("second", [Policy(), Policy(min_share=0.4), Policy(strict=True)], ids=str)
-@pytest.mark.parametrize("first", [Policy(min_share=0.9), Policy(exit_zero=True)], ids=str)
+@pytest.mark.parametrize(
+    "second", [Policy(), Policy(min_share=0.4), Policy(strict=True)], ids=str
+)
+@pytest.mark.parametrize(
+    "first", [Policy(min_share=0.9), Policy(exit_zero=True)], ids=str
+)
 @pytest.mark.parametrize("log", ["", CLAIM.replace("TENSORWISE", "ROWWISE_WITH_GW_HP")])
 def test_judging_again_is_inspecting_again(
     tmp_path: Path, log: str, first: Policy, second: Policy
 ) -> None:
     (tmp_path / "train.log").write_text(log)
-    for name, low, others in (("mixed", 10, {"high": 45}), ("open", 10, {"unknown": 10})):
+    for name, low, others in (
+        ("mixed", 10, {"high": 45}),
+        ("open", 10, {"unknown": 10}),
+    ):
         for rank, fp8 in enumerate((45, low)):
             build = gemms(TraceBuilder(rank=rank, world=2).step(1), fp8=fp8, **others)
-            gemms(build.step(2), fp8=50, high=50).write(tmp_path / name / f"rank{rank}.json")
+            gemms(build.step(2), fp8=50, high=50).write(
+                tmp_path / name / f"rank{rank}.json"
+            )
 
         def look(policy: Policy, run: Path = tmp_path / name) -> Report:
             return inspect(run, log=tmp_path / "train.log", policy=policy)
@@ -165,7 +190,9 @@ def finding(rank: int, *layers: str) -> Finding:
 
 
 def test_findings_alike_are_one_with_the_ranks_and_layers_of_all() -> None:
-    (one,) = merge_findings([[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]])
+    (one,) = merge_findings(
+        [[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]]
+    )
     assert (one.ranks, one.layers) == ((0, 1, 3), ("a", "b"))
     assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms (rank 0)"
     assert merge_findings([[finding(0)]]) == [finding(0)]
@@ -173,7 +200,9 @@ def test_findings_alike_are_one_with_the_ranks_and_layers_of_all() -> None:
     assert [format_finding(found, alone=False) for found in same] == ["ranks 0-1: 1 ms"]
 
 
-@pytest.mark.parametrize("form", [name for name in REPORT_FORMS if name not in ("csv", "json")])
+@pytest.mark.parametrize(
+    "form", [name for name in REPORT_FORMS if name not in ("csv", "json")]
+)
 def test_every_form_names_the_rank_of_a_finding(form: str, tmp_path: Path) -> None:
     for rank in (0, 1):
         build = TraceBuilder(rank=rank, world=2).linear(64, 32, 16, fp8=True)

@@ -21,7 +21,9 @@ def labelled_names() -> list[dict[str, str]]:
     aiter, hpc-ops, Liger, hipBLASLt, SGLang and of smaller projects; some names of helpers are
     variations of such.
     """
-    with (Path(__file__).parent / "kernel_names.csv").open(encoding="utf-8", newline="") as table:
+    with (Path(__file__).parent / "kernel_names.csv").open(
+        encoding="utf-8", newline=""
+    ) as table:
         return list(csv.DictReader(table))
 
 
@@ -47,8 +49,13 @@ def test_names_say_what_is_certain(row: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("length", [20, 60, 300, 700, 1300])
 def test_a_mangled_name_that_was_cut_is_not_guessed(length: int) -> None:
-    mangled = max((row["name"] for row in labelled_names() if row["name"][:2] == "_Z"), key=len)
-    for name in (mangled[:length], "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi256ELi8ELb1E"):
+    mangled = max(
+        (row["name"] for row in labelled_names() if row["name"][:2] == "_Z"), key=len
+    )
+    for name in (
+        mangled[:length],
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi256ELi8ELb1E",
+    ):
         found = decode(name)
         assert (found.role, found.precision) == (Role.OTHER, Precision.UNKNOWN)
 

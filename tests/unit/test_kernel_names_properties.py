@@ -11,7 +11,9 @@ from fp8verify.kernels import classify, decode
 from fp8verify.kernels.grammars.cublas import LETTERS
 from fp8verify.terms import OpContext, Precision
 
-FP8_TOKEN = re.compile(r"f[lp]?(?:oat)?8|mxf?8|e4m3|e5m2|nvjet|b8|i8|mx8", re.IGNORECASE)
+FP8_TOKEN = re.compile(
+    r"f[lp]?(?:oat)?8|mxf?8|e4m3|e5m2|nvjet|b8|i8|mx8", re.IGNORECASE
+)
 PIECES = st.sampled_from(
     ["void ", "cutlass::", "device_kernel", "<", ">", ",", "(", ")", "::", "nvjet_", "sm90_",
      "tst_", "128x64_", "TNT", "gemm", "_", "bf16", "float_e4m3_t", "cutlass_80_", "tensorop_",
@@ -66,7 +68,9 @@ NVJET = st.builds(
     st.integers(8, 512),
     st.integers(8, 512),
     st.integers(1, 16),
-    st.sampled_from(["", "2cta_", "coopA_", "coopB_algo2_", "splitK_bias_", "gelubias_auxt_"]),
+    st.sampled_from(
+        ["", "2cta_", "coopA_", "coopB_algo2_", "splitK_bias_", "gelubias_auxt_"]
+    ),
     st.sampled_from(["TNT", "TNN", "NNT", "NTT"]),
 )
 
@@ -76,20 +80,29 @@ def test_every_fp8_nvjet_is_fp8_whatever_its_tile_and_layout(name: str) -> None:
     found = decode(name)
     assert found.precision is Precision.FP8
     letters = next(word for word in name.split("_") if word[0] in "qr")
-    assert (found.a, found.b, found.out) == tuple(LETTERS[letters[place]] for place in (0, 1, 4))
+    assert (found.a, found.b, found.out) == tuple(
+        LETTERS[letters[place]] for place in (0, 1, 4)
+    )
 
 
 WORDS = {"fp8": "fp8", "bf16": "bf16", "fp16": "fp16", "int8": "int8", "mxfp8": "mxfp8",
          "mxfp4": "mxfp4", "nvfp4": "nvfp4", "tf32": "tf32", "e4m3": "fp8"}  # fmt: skip
 STRUCTURE = st.lists(
-    st.sampled_from(["persistent", "kernel", "tma", "ws", "splitk", "2d2d", "preshuffle", "fwd"]),
+    st.sampled_from(
+        ["persistent", "kernel", "tma", "ws", "splitk", "2d2d", "preshuffle", "fwd"]
+    ),
     max_size=3,
     unique=True,
 )
 PRODUCT = st.sampled_from(["gemm", "matmul", "mm"])
 
 
-@given(word=st.sampled_from(sorted(WORDS)), product=PRODUCT, before=STRUCTURE, after=STRUCTURE)
+@given(
+    word=st.sampled_from(sorted(WORDS)),
+    product=PRODUCT,
+    before=STRUCTURE,
+    after=STRUCTURE,
+)
 def test_the_one_type_in_the_words_of_a_gemm_is_its_class(
     word: str, product: str, before: list[str], after: list[str]
 ) -> None:
@@ -136,5 +149,8 @@ def test_activations_and_weights_of_two_formats_are_no_fp8_product(
     product=PRODUCT,
 )
 def test_what_sets_a_gemm_up_is_none(helper: str, word: str, product: str) -> None:
-    for name in (f"compute_{word}_group_{product}_{helper}", f"{helper}_{word}_{product}_kernel"):
+    for name in (
+        f"compute_{word}_group_{product}_{helper}",
+        f"{helper}_{word}_{product}_kernel",
+    ):
         assert not decode(name).role.is_gemm

@@ -23,7 +23,12 @@ ROWS = (
     (FP8, "0.000us", "183.000us", 6),
     ("aten::_scaled_mm", "60.000us", "90.000us", 3),
     (FP8_BACKWARD, "0.000us", "0.084ms", 3),
-    ("void at::native::vectorized_elementwise_kernel<4, at...", "0.000us", "12.000us", 3),
+    (
+        "void at::native::vectorized_elementwise_kernel<4, at...",
+        "0.000us",
+        "12.000us",
+        3,
+    ),
     ("Memcpy DtoD (Device -> Device)", "0.000us", "6.000us", 3),
     ("ProfilerStep*", "270.000us", "0.000us", 3),
 )
@@ -49,7 +54,9 @@ def read(folder: Path, text: str) -> Trace:
 
 def times(trace: Trace) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
-    for name, duration in zip(trace.kernels.name, trace.kernels.duration_ns, strict=True):
+    for name, duration in zip(
+        trace.kernels.name, trace.kernels.duration_ns, strict=True
+    ):
         calls, time_ns = found.get(trace.names[name], (0, 0))
         found[trace.names[name]] = (calls + 1, time_ns + duration)
     return found
@@ -57,11 +64,17 @@ def times(trace: Trace) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("prefix", ["", "[rank0]: ", "12: "])
 @pytest.mark.parametrize("ahead", ["", "step 1 loss 3.2\n", "x" * 300_000 + "\n"])
-def test_kernels_have_their_names_times_and_calls(prefix: str, ahead: str, tmp_path: Path) -> None:
+def test_kernels_have_their_names_times_and_calls(
+    prefix: str, ahead: str, tmp_path: Path
+) -> None:
     text = "".join(f"{prefix}{line}\n" for line in printed().splitlines())
     trace = read(tmp_path, f"{ahead}{text}the end\n")
     elementwise = ROWS[4][0]
-    assert times(trace) == {FP8: (6, 183_000), FP8_BACKWARD: (3, 84_000), elementwise: (3, 12_000)}
+    assert times(trace) == {
+        FP8: (6, 183_000),
+        FP8_BACKWARD: (3, 84_000),
+        elementwise: (3, 12_000),
+    }
     assert trace.copies == {"memcpy": (3, 6_000, 0)}
     assert trace.health.complete
 
@@ -85,7 +98,9 @@ def test_a_log_that_holds_a_table_is_evidence_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("total", [None, "985.000us"])
-def test_a_table_that_lacks_kernels_proves_no_absence(total: str | None, tmp_path: Path) -> None:
+def test_a_table_that_lacks_kernels_proves_no_absence(
+    total: str | None, tmp_path: Path
+) -> None:
     path = tmp_path / "table.txt"
     path.write_text(printed(((BF16_KERNEL, "0.000us", "285.000us", 9),), total))
     found = inspect(path)
@@ -104,7 +119,9 @@ def test_endless_numbers_of_calls_stay_few_rows(tmp_path: Path) -> None:
     assert times(trace) == {FP8: (200_000, 285_000)}
 
 
-@pytest.mark.parametrize("text", ["loss 3.2\n", RULE, f"{RULE}\n{HEADER}\n{RULE}\n", ""])
+@pytest.mark.parametrize(
+    "text", ["loss 3.2\n", RULE, f"{RULE}\n{HEADER}\n{RULE}\n", ""]
+)
 def test_text_without_a_table_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, text)
@@ -119,7 +136,8 @@ LONG = "gpu__time_duration.sum"
 
 def delimited(sign: str, *lines: tuple[str, ...], ends: bool = False) -> str:
     return "".join(
-        f"{sign if ends else ''}{sign.join(line)}{sign if ends else ''}\n" for line in lines
+        f"{sign if ends else ''}{sign.join(line)}{sign if ends else ''}\n"
+        for line in lines
     )
 
 
@@ -140,7 +158,9 @@ def test_operators_of_a_table_show_a_backward_pass(tmp_path: Path) -> None:
     assert "nothing shows a backward pass" in inspect(path).reason
     for nodes, expected in ((4, Verdict.ACTIVE), (3, Verdict.INCONCLUSIVE)):
         # As many GEMMs in BF16 as nodes may be a leg of theirs, and FP8 that of rollouts.
-        path.write_text(printed((*rows, ("MmBackward0", "9.000us", "1.000us", nodes)), "188.000us"))
+        path.write_text(
+            printed((*rows, ("MmBackward0", "9.000us", "1.000us", nodes)), "188.000us")
+        )
         assert inspect(path).verdict is expected
 
 
@@ -154,26 +174,34 @@ def test_names_that_are_cut_say_which_argument_to_use(tmp_path: Path) -> None:
 
 def test_a_table_without_kernels_says_how_to_print_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no row of a GPU kernel"):
-        read(tmp_path, delimited(",", NSYS, ("100.0", "60000", "3", "cudaLaunchKernel")))
+        read(
+            tmp_path, delimited(",", NSYS, ("100.0", "60000", "3", "cudaLaunchKernel"))
+        )
 
 
 SUMMARY = "Time (%),Total Time (ns),Instances,Name\n"
 
 
 @pytest.mark.parametrize("time", ["nan", "inf", "-600", "0,6", "600.000.000", "9" * 40])
-def test_a_row_whose_time_is_no_number_is_counted_as_unread(time: str, tmp_path: Path) -> None:
+def test_a_row_whose_time_is_no_number_is_counted_as_unread(
+    time: str, tmp_path: Path
+) -> None:
     trace = read(tmp_path, f'{SUMMARY}60,"{time}",6,{FP8}\n40,400,4,{BF16_KERNEL}\n')
     assert (trace.names, trace.health.skipped_events) == ([BF16_KERNEL], 1)
 
 
-def test_a_table_may_be_cut_within_its_last_row_or_its_packed_bytes(tmp_path: Path) -> None:
+def test_a_table_may_be_cut_within_its_last_row_or_its_packed_bytes(
+    tmp_path: Path,
+) -> None:
     text = f"{SUMMARY}100,600,6,{FP8}\n"
     assert read(tmp_path, text[:-1]).health.complete
     for rest in ("40,4", '40,4,1,"nvjet_sm90_t'):
         assert not read(tmp_path, f"{text}{rest}").health.complete
     path = tmp_path / "sum.csv.gz"
     names = (hashlib.sha256(bytes([n])).hexdigest() for n in range(200))
-    path.write_bytes(gzip.compress((text + "".join(f"0,1,1,{n}\n" for n in names)).encode())[:-20])
+    path.write_bytes(
+        gzip.compress((text + "".join(f"0,1,1,{n}\n" for n in names)).encode())[:-20]
+    )
     assert read_trace(path).health.truncated
 
 

@@ -25,7 +25,9 @@ from tests.hand_built import (
 
 def linear(fqn: str, n: int, k: int, *, fp8: bool, **more: Any) -> dict[str, Any]:
     formats = dict.fromkeys(LEGS, "fp8") if fp8 else {}
-    return module(fqn, n, k, "fp8" if fp8 else "high_precision", formats=formats, **more)
+    return module(
+        fqn, n, k, "fp8" if fp8 else "high_precision", formats=formats, **more
+    )
 
 
 def report(build: TraceBuilder, *modules: dict[str, Any]) -> Report:
@@ -41,14 +43,21 @@ def layer_findings(report: Report) -> list[tuple[str, str]]:
     return [(finding.severity.value, finding.message) for finding in told]
 
 
-def test_expected_gemms_follow_from_the_modules_and_their_passes(build: TraceBuilder) -> None:
+def test_expected_gemms_follow_from_the_modules_and_their_passes(
+    build: TraceBuilder,
+) -> None:
     for _ in range(4):  # two modules, two micro-batches
         build.linear(64, 32, 16, fp8=True)
     modules = [linear(f"layers.{i}.up", 32, 16, fp8=True) for i in range(2)]
     layers = layers_of(report(build, *modules))
     row = layers.rows[0]
     assert (row.n, row.k, row.modules, row.converted, row.passes) == (32, 16, 2, 2, 2)
-    assert row.expected == row.observed == row.in_fp8 == {"fprop": 4, "dgrad": 4, "wgrad": 4}
+    assert (
+        row.expected
+        == row.observed
+        == row.in_fp8
+        == {"fprop": 4, "dgrad": 4, "wgrad": 4}
+    )
     assert row.names == ("layers.*.up (2)",)
     assert row.share_of_flops == 1.0
 
@@ -92,7 +101,9 @@ def test_one_layer_of_many_in_bf16_is_too_little_to_accuse(
     assert bool(layer_findings(report(build, *modules))) is told
 
 
-def test_converted_layers_that_did_not_run_at_all_are_no_fault(build: TraceBuilder) -> None:
+def test_converted_layers_that_did_not_run_at_all_are_no_fault(
+    build: TraceBuilder,
+) -> None:
     modules = linear("up", 48, 16, fp8=True), linear("unused", 16, 16, fp8=True)
     seen = report(build.linear(64, 48, 16, fp8=True), *modules)
     assert not layer_findings(seen)
@@ -114,7 +125,9 @@ def test_a_bf16_run_has_no_layers_to_miss(build: TraceBuilder) -> None:
     assert not layer_findings(report(build.linear(64, 48, 16, fp8=False)))
 
 
-def test_without_shapes_layers_cannot_be_joined_and_it_says_so(build: TraceBuilder) -> None:
+def test_without_shapes_layers_cannot_be_joined_and_it_says_so(
+    build: TraceBuilder,
+) -> None:
     build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8))
     layers = layers_of(report(build, linear("up", 48, 16, fp8=True)))
     assert not layers.rows
@@ -134,17 +147,27 @@ def test_a_head_in_fp8_is_told_by_its_name_and_width(
     assert ("lm-head-fp8" in codes(report(build, *modules))) is told
 
 
-def test_without_a_census_a_head_is_the_widest_layer_run_least(build: TraceBuilder) -> None:
-    build.linear(64, 48, 16, fp8=True).linear(64, 48, 16, fp8=True).linear(64, 32000, 16, fp8=True)
+def test_without_a_census_a_head_is_the_widest_layer_run_least(
+    build: TraceBuilder,
+) -> None:
+    build.linear(64, 48, 16, fp8=True).linear(64, 48, 16, fp8=True).linear(
+        64, 32000, 16, fp8=True
+    )
     (finding,) = found(report(build), "lm-head-fp8")
     assert finding.severity == "info"
-    build.linear(64, 32000, 16, fp8=True)  # as often as the others: Llama's gate_up is as wide
+    build.linear(
+        64, 32000, 16, fp8=True
+    )  # as often as the others: Llama's gate_up is as wide
     assert "lm-head-fp8" not in codes(report(build))
-    build.linear(64, 32000, 32, fp8=True).linear(64, 32000, 48, fp8=True)  # which of them?
+    build.linear(64, 32000, 32, fp8=True).linear(
+        64, 32000, 48, fp8=True
+    )  # which of them?
     assert "lm-head-fp8" not in codes(report(build))
 
 
-@pytest.mark.parametrize(("listed", "name"), [(True, "layers.0.moe.w1"), (False, "_grouped_mm")])
+@pytest.mark.parametrize(
+    ("listed", "name"), [(True, "layers.0.moe.w1"), (False, "_grouped_mm")]
+)
 def test_experts_are_named_by_the_census_or_else_by_their_operator(
     build: TraceBuilder, listed: bool, name: str
 ) -> None:
@@ -160,7 +183,9 @@ def test_experts_are_named_by_the_census_or_else_by_their_operator(
     assert name in finding.message
 
 
-def test_transformer_engine_outside_its_autocast_is_information(build: TraceBuilder) -> None:
+def test_transformer_engine_outside_its_autocast_is_information(
+    build: TraceBuilder,
+) -> None:
     build.linear(64, 48, 16, fp8=False)
     seen = report(build, module("up", 48, 16, "fp8_module_off"))
     assert seen.verdict == "INACTIVE"

@@ -10,11 +10,20 @@ from fp8verify.analysis.pairing import nodes_of, settle_by_node
 from fp8verify.analysis.purpose import multiplies_square
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import NO_OP, OpContext, Role
-from tests.hand_built import BF16, BF16_KERNEL, E5M2, FP8, FP8_GRADIENT_KERNEL, FP8_KERNEL
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    E5M2,
+    FP8,
+    FP8_GRADIENT_KERNEL,
+    FP8_KERNEL,
+)
 
 Site = tuple[Kind, int]  # a kind and how often it was launched
 NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
-SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)"
+SPLIT_K = (
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)"
+)
 
 
 def mm(
@@ -41,7 +50,9 @@ def mm(
 
 def placed(order: list[tuple[int, int]] | None, *sites: Site) -> list[list[Gemm]]:
     """Place launches: each a site, and the number of its node of autograd, -1 for none."""
-    launches = order or [(i, -1) for i, (_, calls) in enumerate(sites) for _ in range(calls)]
+    launches = order or [
+        (i, -1) for i, (_, calls) in enumerate(sites) for _ in range(calls)
+    ]
     kinds = [kind for kind, _ in sites]
     gemms = []
     for place, (number, node) in enumerate(launches):
@@ -50,7 +61,10 @@ def placed(order: list[tuple[int, int]] | None, *sites: Site) -> list[list[Gemm]
         gemms.append(Gemm(place, 0, number, kind, gemm_shape(kind.op), *site))
     place_gemms(gemms)
     settle_by_node(gemms, nodes_of(gemms))
-    return [[gemm for gemm in gemms if gemm.kind_id == number] for number in range(len(sites))]
+    return [
+        [gemm for gemm in gemms if gemm.kind_id == number]
+        for number in range(len(sites))
+    ]
 
 
 def legs(*sites: Site) -> list[list[str]]:
@@ -72,14 +86,32 @@ def test_a_transposed_wgrad_is_one() -> None:
 
 def test_shapes_that_fit_both_are_dealt_in_the_order_of_the_formulas() -> None:
     # As many tokens as outputs: dgrad (64, 64, 16) and wgrad (64, 64, 16) look alike.
-    both = mm(64, 64, 16, backward=True, calls=4, types=(E5M2, FP8), kernel=FP8_GRADIENT_KERNEL)
-    assert legs(mm(64, 16, 64, calls=2), both)[1] == ["dgrad", "wgrad", "dgrad", "wgrad"]
+    both = mm(
+        64,
+        64,
+        16,
+        backward=True,
+        calls=4,
+        types=(E5M2, FP8),
+        kernel=FP8_GRADIENT_KERNEL,
+    )
+    assert legs(mm(64, 16, 64, calls=2), both)[1] == [
+        "dgrad",
+        "wgrad",
+        "dgrad",
+        "wgrad",
+    ]
 
 
 def test_a_leg_accounted_for_leaves_the_other() -> None:
     # wgrad ran in BF16, whose kernels show their layout (NT); what is left in FP8 is dgrad.
     wgrad = mm(
-        64, 64, 16, backward=True, types=(BF16, BF16), kernel=BF16_KERNEL.replace("TNT", "NTT")
+        64,
+        64,
+        16,
+        backward=True,
+        types=(BF16, BF16),
+        kernel=BF16_KERNEL.replace("TNT", "NTT"),
     )
     dgrad = mm(64, 64, 16, backward=True)
     assert legs(mm(64, 16, 64), wgrad, dgrad) == [["fprop"], ["wgrad"], ["dgrad"]]
@@ -97,7 +129,10 @@ def test_the_layout_decides_where_shapes_do_not() -> None:
 
 def test_a_forward_function_inside_the_backward_pass_is_recomputation() -> None:
     function = "matmul_with_hp_or_float8_args"
-    node = (f"{function}Backward", f"autograd::engine::evaluate_function: {function}Backward")
+    node = (
+        f"{function}Backward",
+        f"autograd::engine::evaluate_function: {function}Backward",
+    )
     found = legs(
         mm(64, 16, 32),
         mm(64, 16, 32, backward=True, parents=("aten::mm", function, *node)),
@@ -115,7 +150,9 @@ def test_a_split_k_reduction_has_the_leg_of_its_gemm() -> None:
     high = {"types": (BF16, BF16), "backward": True}
     product = mm(32, 64, 16, kernel=BF16_KERNEL.replace("TNT", "NTT"), **high)
     reduction = mm(32, 64, 16, kernel=SPLIT_K, **high)
-    found = legs(mm(64, 16, 32, types=(BF16, BF16), kernel=BF16_KERNEL), product, reduction)
+    found = legs(
+        mm(64, 16, 32, types=(BF16, BF16), kernel=BF16_KERNEL), product, reduction
+    )
     assert found[1:] == [["wgrad"], ["wgrad"]]
 
 
@@ -124,7 +161,11 @@ def te(name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL) 
     backward = name.endswith("Backward")
     parents = (f"autograd::engine::evaluate_function: {name}",) if backward else ()
     op = OpContext(
-        name=name, types=(BF16,) * len(dims), dims=dims, parents=parents, backward=backward
+        name=name,
+        types=(BF16,) * len(dims),
+        dims=dims,
+        parents=parents,
+        backward=backward,
     )
     return Kind(kernel, op, classify(decode(kernel), op)), calls
 
@@ -142,7 +183,9 @@ def work(
 def test_transformer_engine_runs_dgrad_then_wgrad() -> None:
     forward = te("_Linear", (32, 16), (4, 64, 16), calls=2)
     backward = te("_LinearBackward", (4, 64, 32), calls=4)
-    assert work([(0, 0), (0, 1), (1, 1), (1, 1), (1, 0), (1, 0)], forward, backward) == [
+    assert work(
+        [(0, 0), (0, 1), (1, 1), (1, 1), (1, 0), (1, 0)], forward, backward
+    ) == [
         [("fprop", (256, 32, 16))] * 2,
         [("dgrad", (256, 16, 32)), ("wgrad", (32, 16, 256))] * 2,
     ]
@@ -174,7 +217,9 @@ def test_gradients_have_the_sizes_of_the_call_that_made_their_node() -> None:
     narrow = te("_Linear", (32, 16), (64, 16), calls=1)
     wide = te("_Linear", (32, 128), (64, 128), calls=1)
     backward = te("_LinearBackward", (64, 32), calls=4)
-    found = work([(0, 0), (1, 1), (2, 0), (2, 0), (2, 1), (2, 1)], narrow, wide, backward)[2]
+    found = work(
+        [(0, 0), (1, 1), (2, 0), (2, 0), (2, 1), (2, 1)], narrow, wide, backward
+    )[2]
     assert found == [
         ("dgrad", (64, 16, 32)),
         ("wgrad", (32, 16, 64)),
@@ -238,8 +283,13 @@ def test_a_square_product_is_known_by_its_shapes(
 
 
 def test_what_nothing_decides_stays_backward() -> None:
-    replay = OpContext(name="CompiledFunctionBackward", types=("float",), dims=((),), backward=True)
+    replay = OpContext(
+        name="CompiledFunctionBackward", types=("float",), dims=((),), backward=True
+    )
     site = Kind(FP8_KERNEL, replay, classify(decode(FP8_KERNEL), replay)), 3
     assert legs(site) == [["backward"] * 3]
     # Three launches where dgrad and wgrad look alike cannot be dealt evenly.
-    assert legs(mm(64, 16, 64), mm(64, 64, 16, backward=True, calls=3))[1] == ["backward"] * 3
+    assert (
+        legs(mm(64, 16, 64), mm(64, 64, 16, backward=True, calls=3))[1]
+        == ["backward"] * 3
+    )

@@ -27,10 +27,14 @@ LOST = WindowRecord(first=3, last=4, state="dropped")
 SCRIPTS = WindowRecord(first=3, last=4, state="complete", trace="own.json")
 
 
-def write(capture: Path, *ranks: tuple[WindowRecord, ...], world_size: int | None = None) -> None:
+def write(
+    capture: Path, *ranks: tuple[WindowRecord, ...], world_size: int | None = None
+) -> None:
     for rank, windows in enumerate(ranks):
         size = world_size or len(ranks)
-        meta = RankMeta(schema=1, rank=rank, world_size=size, windows=windows, steps_seen=5)
+        meta = RankMeta(
+            schema=1, rank=rank, world_size=size, windows=windows, steps_seen=5
+        )
         (capture / f"rank{rank}.meta.json").write_bytes(msgspec.json.encode(meta))
 
 

@@ -19,9 +19,15 @@ RuntimeError: {}
 
 
 @pytest.mark.parametrize(
-    "error", ["boom", "torch._scaled_mm is only supported on CUDA devices with compute capability"]
+    "error",
+    [
+        "boom",
+        "torch._scaled_mm is only supported on CUDA devices with compute capability",
+    ],
 )
-def test_a_log_alone_is_inconclusive_and_says_what_it_shows(error: str, tmp_path: Path) -> None:
+def test_a_log_alone_is_inconclusive_and_says_what_it_shows(
+    error: str, tmp_path: Path
+) -> None:
     log = tmp_path / "train.log"
     log.write_text(LOG.format(error))
     report = inspect([], log=log)
@@ -34,7 +40,9 @@ def test_a_log_alone_is_inconclusive_and_says_what_it_shows(error: str, tmp_path
     assert error[:30] in notes
 
 
-def test_the_error_that_a_log_ends_with_is_named_beside_a_trace(build: TraceBuilder) -> None:
+def test_the_error_that_a_log_ends_with_is_named_beside_a_trace(
+    build: TraceBuilder,
+) -> None:
     report = build.linear(64, 32, 16, fp8=True).report(log=LOG.format("boom"))
     assert report.verdict == "ACTIVE"
     assert any("RuntimeError: boom" in note for note in report.notes)

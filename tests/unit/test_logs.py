@@ -59,7 +59,13 @@ def test_blocks_end_where_lines_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 4)
     pieces = [b"a\r", b"\nb\rc", b"dddd", b"e\nff", b"gg", b"g", b"\nh"]
     # A carriage return may be half of an end; five bytes without an end are a piece.
-    assert list(lines._whole_lines(iter(pieces))) == [b"a\nb\n", b"cdddd", b"e\n", b"ffggg", b"\nh"]
+    assert list(lines._whole_lines(iter(pieces))) == [
+        b"a\nb\n",
+        b"cdddd",
+        b"e\n",
+        b"ffggg",
+        b"\nh",
+    ]
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
@@ -81,7 +87,9 @@ def test_a_cut_gzip_gives_what_it_has_and_says_so(tmp_path: Path) -> None:
     log = written(tmp_path, gzip.compress(f"{LINE}\n".encode() + noise)[:-100_000])
     read = read_claims(log)
     assert [claim.line for claim in read.claims_at()] == [1]
-    assert read.notes == ["train.log was read up to where its packed data is cut or damaged"]
+    assert read.notes == [
+        "train.log was read up to where its packed data is cut or damaged"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +133,12 @@ ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"]
 @ANYWHERE
 @example([("a", "\r")], [("b", "\r\n")], "utf-16-be", "\n")
 @given(
-    st.lists(st.tuples(SURROUNDING, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20),
-    st.lists(st.tuples(SURROUNDING, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20),
+    st.lists(
+        st.tuples(SURROUNDING, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20
+    ),
+    st.lists(
+        st.tuples(SURROUNDING, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20
+    ),
     st.sampled_from(ENCODINGS),
     st.sampled_from(["\n", "\r\n", "\r", ""]),
 )

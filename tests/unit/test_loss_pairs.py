@@ -12,7 +12,12 @@ from msgspec.structs import replace
 
 from fp8verify import compare as compare_runs
 from fp8verify.comparison import compare_reports as compare
-from fp8verify.comparison.losses import CURVE_POINTS, EXPECTED_GAP, loss_findings, pair_losses
+from fp8verify.comparison.losses import (
+    CURVE_POINTS,
+    EXPECTED_GAP,
+    loss_findings,
+    pair_losses,
+)
 from fp8verify.logs.losses import LossSeries
 from fp8verify.report.forms import render
 from fp8verify.report.model.comparison import LossPair
@@ -22,7 +27,11 @@ NAN = math.nan
 
 
 def series(
-    *losses: float, first: int = 1, every: int = 1, counted: bool = False, epoch: float = 0.0
+    *losses: float,
+    first: int = 1,
+    every: int = 1,
+    counted: bool = False,
+    epoch: float = 0.0,
 ) -> LossSeries:
     """A log's losses, one every so many steps; a counted one says epochs instead of steps."""
     points = {first + place * every: loss for place, loss in enumerate(losses)}
@@ -30,10 +39,15 @@ def series(
     return LossSeries("test", points, counted, epochs)
 
 
-def curve(steps: int, *, seed: int = 0, times: float = 1.0, noise: float = 0.0) -> list[float]:
+def curve(
+    steps: int, *, seed: int = 0, times: float = 1.0, noise: float = 0.0
+) -> list[float]:
     """A loss that falls as trainings' do, on data of its own where there is noise."""
     scatter = random.Random(seed)
-    return [times * (2 + 8 / math.sqrt(n)) + scatter.gauss(0, noise) for n in range(1, steps + 1)]
+    return [
+        times * (2 + 8 / math.sqrt(n)) + scatter.gauss(0, noise)
+        for n in range(1, steps + 1)
+    ]
 
 
 def pair(before: LossSeries, after: LossSeries) -> LossPair:
@@ -51,16 +65,28 @@ def test_losses_are_compared_at_equal_steps() -> None:
     found = pair(before, LossSeries("test", {2: 2.5, 3: 9.0, 4: 0.75}, False))
     assert (found.steps, found.first_step, found.last_step) == (2, 2, 4)
     assert (found.last_baseline, found.last_candidate) == (1.0, 0.75)
-    assert (found.mean_gap, found.largest_gap, found.largest_gap_step) == (0.125, 0.5, 2)
+    assert (found.mean_gap, found.largest_gap, found.largest_gap_step) == (
+        0.125,
+        0.5,
+        2,
+    )
 
 
-@pytest.mark.parametrize(("epoch", "compared"), [(0.1, True), (0.103, False), (0.5, False)])
-def test_counted_losses_must_be_of_the_same_epochs(epoch: float, compared: bool) -> None:
+@pytest.mark.parametrize(
+    ("epoch", "compared"), [(0.1, True), (0.103, False), (0.5, False)]
+)
+def test_counted_losses_must_be_of_the_same_epochs(
+    epoch: float, compared: bool
+) -> None:
     before = series(*curve(200), counted=True, epoch=0.1)
     found = pair_losses(before, series(*curve(200), counted=True, epoch=epoch))
     assert isinstance(found, LossPair) is compared
     rounded = LossSeries(
-        "test", before.points, True, {}, {p: e + 0.15 for p, e in before.epochs.items() if p > 100}
+        "test",
+        before.points,
+        True,
+        {},
+        {p: e + 0.15 for p, e in before.epochs.items() if p > 100},
     )
     assert isinstance(pair_losses(before, rounded), LossPair)
 
@@ -80,13 +106,18 @@ def test_noise_accuses_nobody(kind: str) -> None:
         for steps in (8, 12, 20, 60, 200)
         for _ in range(50)
         for code in codes(
-            pair(series(*noisy(steps, kind, scatter)), series(*noisy(steps, kind, scatter)))
+            pair(
+                series(*noisy(steps, kind, scatter)),
+                series(*noisy(steps, kind, scatter)),
+            )
         )
     ]
     assert told == []
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(0.0001, 0.0002), (0.0, 1e-9), (2.0, 2.1)], ids=str)
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(0.0001, 0.0002), (0.0, 1e-9), (2.0, 2.1)], ids=str
+)
 def test_the_last_digit_of_a_log_is_no_gap(ours: float, theirs: float) -> None:
     found = pair(series(*[ours] * 40), series(*[theirs] * 40))
     assert found.gap_is_noise
@@ -117,11 +148,15 @@ def test_losses_of_any_size_are_shown(
 
 
 @pytest.mark.parametrize("every", [(1, 10), (10, 1), (5, 2), (1, 7)])
-def test_runs_that_log_at_other_steps_or_end_earlier_have_no_gap(every: tuple[int, int]) -> None:
+def test_runs_that_log_at_other_steps_or_end_earlier_have_no_gap(
+    every: tuple[int, int],
+) -> None:
     losses = curve(300, noise=0.1)
     points = dict(enumerate(losses, start=1))
     ours, theirs = (
-        LossSeries("test", {step: points[step] for step in range(each, end, each)}, False)
+        LossSeries(
+            "test", {step: points[step] for step in range(each, end, each)}, False
+        )
         for each, end in zip(every, (300, 200), strict=True)
     )
     found = pair(ours, theirs)
@@ -134,7 +169,10 @@ def test_a_gap_that_data_in_common_shows_is_told_with_its_trend() -> None:
     found = pair(series(*losses), series(*(loss * 1.03 for loss in losses)))
     (finding,) = loss_findings(found)
     assert (finding.code, finding.severity.value) == ("loss-gap", "info")
-    assert "3.0% above the baseline's in the last half of the steps, steady" in finding.message
+    assert (
+        "3.0% above the baseline's in the last half of the steps, steady"
+        in finding.message
+    )
     for gap, said in ((9.99, "999.0% above the"), (10.0, "11 times the")):
         (finding,) = loss_findings(replace(found, relative_gap=gap))
         assert f"loss is {said} baseline's" in finding.message
@@ -151,7 +189,9 @@ def test_a_gap_that_data_in_common_shows_is_told_with_its_trend() -> None:
         (lambda n: 0.04 if 60 <= n < 140 else 0.0, "steady"),
     ],
 )
-def test_the_trend_is_that_of_the_relative_gap(share: Callable[[int], float], trend: str) -> None:
+def test_the_trend_is_that_of_the_relative_gap(
+    share: Callable[[int], float], trend: str
+) -> None:
     losses = curve(200)
     after = [loss * (1 + share(n)) for n, loss in enumerate(losses)]
     assert pair(series(*losses), series(*after)).trend == trend
@@ -186,7 +226,9 @@ def test_steps_at_which_both_are_no_numbers_are_not_equal_steps() -> None:
 def test_where_runs_part(first: int, at: int, said: str, advice: str) -> None:
     losses = curve(150)
     after = [loss * (1.1 if n >= at else 1.0) for n, loss in enumerate(losses)]
-    (finding,) = loss_findings(pair(series(*losses, first=first), series(*after, first=first)))
+    (finding,) = loss_findings(
+        pair(series(*losses, first=first), series(*after, first=first))
+    )
     assert finding.code == "loss-diverged"
     assert said in finding.message
     assert advice in finding.hint
@@ -195,14 +237,20 @@ def test_where_runs_part(first: int, at: int, said: str, advice: str) -> None:
 def test_values_that_are_counted_are_not_called_steps() -> None:
     losses = curve(60)
     after = [loss * (1.1 if n >= 20 else 1.0) for n, loss in enumerate(losses)]
-    (finding,) = loss_findings(pair(series(*losses, counted=True), series(*after, counted=True)))
+    (finding,) = loss_findings(
+        pair(series(*losses, counted=True), series(*after, counted=True))
+    )
     assert "from logged value 21 on" in finding.message
     assert "fifty" not in finding.hint
 
 
 def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
     found = pair(series(3.0, 2.0), series(3.0, NAN))
-    assert (found.first_bad_step, found.last_candidate, found.mean_gap) == (2, None, 0.0)
+    assert (found.first_bad_step, found.last_candidate, found.mean_gap) == (
+        2,
+        None,
+        0.0,
+    )
     (finding,) = loss_findings(found)
     assert (finding.code, finding.severity.value) == ("nan-or-inf", "error")
     assert "not a finite number at step 2" in finding.message
@@ -210,7 +258,11 @@ def test_a_loss_that_breaks_in_one_run_alone_is_told() -> None:
 
 def test_a_step_at_which_both_break_does_not_hide_where_one_does() -> None:
     found = pair(series(3.0, NAN, 2.0, 2.0), series(3.0, NAN, 2.0, NAN))
-    assert (found.steps, found.first_bad_step, found.first_bad_run) == (2, 4, "candidate")
+    assert (found.steps, found.first_bad_step, found.first_bad_run) == (
+        2,
+        4,
+        "candidate",
+    )
 
 
 def test_a_loss_that_breaks_in_the_baseline_accuses_nobody() -> None:
@@ -276,12 +328,18 @@ def test_every_form_has_gap_and_trend(tmp_path: Path) -> None:
 
 def test_logs_of_two_trainers_are_read_from_files(tmp_path: Path) -> None:
     for name, share in (("a", 1.0), ("b", 1.2)):
-        lines = [f"{{'loss': {share * loss}, 'grad_norm': 1, 'epoch': 0.1}}" for loss in curve(40)]
+        lines = [
+            f"{{'loss': {share * loss}, 'grad_norm': 1, 'epoch': 0.1}}"
+            for loss in curve(40)
+        ]
         (tmp_path / f"{name}.log").write_text("\n".join(lines))
         run(tmp_path, fp8=name == "b", us=40)
     paths = sorted(path for path in tmp_path.iterdir() if path.suffix != ".log")
     found = compare_runs(
-        paths[0], paths[0], baseline_log=tmp_path / "a.log", candidate_log=tmp_path / "b.log"
+        paths[0],
+        paths[0],
+        baseline_log=tmp_path / "a.log",
+        candidate_log=tmp_path / "b.log",
     )
     assert found.loss is not None
     assert (found.loss.counted, found.loss.steps) == (True, 40)

@@ -19,7 +19,9 @@ MEGATRON = (
     " [2025-06-01 10:00:00] iteration       20/     100 | consumed samples: 320 | elapsed "
     "time per iteration (ms): 123.4 | lm loss: 2.3456E+00 | loss scale: 1.0 |"
 )
-LIGHTNING = "Epoch 2:  40%|████      | 4/8 [00:01<00:02,  1.9it/s, v_num=0, train_loss=2.3456]"
+LIGHTNING = (
+    "Epoch 2:  40%|████      | 4/8 [00:01<00:02,  1.9it/s, v_num=0, train_loss=2.3456]"
+)
 TRAINER = "{'loss': 2.3456, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}"
 NEMO = (
     "Training epoch 1, iteration 0/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 20 | "

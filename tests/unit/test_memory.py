@@ -60,7 +60,9 @@ def test_transformer_engine_keeps_copies_and_saves_inputs() -> None:
         ({"formats": {"wgrad": "high_precision"}, "scaling": "from dequantized operands"}, True),
     ],
 )  # fmt: skip
-def test_megatrons_subclasses_are_known_by_their_recipe(more: dict[str, Any], saved: bool) -> None:
+def test_megatrons_subclasses_are_known_by_their_recipe(
+    more: dict[str, Any], saved: bool
+) -> None:
     below = module(
         "TELayerNormColumnParallelLinear", "megatron.core.extensions.transformer_engine",
         recipe="DelayedScaling", **more,
@@ -81,7 +83,9 @@ def test_fp8_parameters_have_no_copy_in_high_precision() -> None:
 
 
 def test_a_linear_of_weights_that_torchao_wraps_is_not_transformer_engines() -> None:
-    wrapped = module("Linear", "torch.nn.modules.linear", weight_class="Float8TrainingWeight")
+    wrapped = module(
+        "Linear", "torch.nn.modules.linear", weight_class="Float8TrainingWeight"
+    )
     (said,) = why(wrapped) or ()
     assert "Transformer Engine" not in said
 
@@ -94,10 +98,14 @@ def test_layers_in_high_precision_and_runs_without_counters_say_nothing() -> Non
 
 @pytest.fixture
 def plain(tmp_path: Any) -> Report:
-    return inspect(TraceBuilder().step(1).launch("k", "aten::mul").write(tmp_path / "t.json"))
+    return inspect(
+        TraceBuilder().step(1).launch("k", "aten::mul").write(tmp_path / "t.json")
+    )
 
 
-def with_memory(report: Report, *gib: tuple[float, float], why: Sequence[str] = ()) -> Report:
+def with_memory(
+    report: Report, *gib: tuple[float, float], why: Sequence[str] = ()
+) -> Report:
     """A report whose ranks used so much: of tensors and held by torch, of 80 GiB."""
     (rank,) = report.ranks
     known = {"total": 80 * GIB, "why": tuple(why)}
@@ -109,7 +117,9 @@ def with_memory(report: Report, *gib: tuple[float, float], why: Sequence[str] = 
     return replace(report, ranks=tuple(ranks))
 
 
-@pytest.mark.parametrize(("gib", "said"), [((50, 60), ["memory: copies"]), ((40.1, 60), [])])
+@pytest.mark.parametrize(
+    ("gib", "said"), [((50, 60), ["memory: copies"]), ((40.1, 60), [])]
+)
 def test_more_memory_is_told_with_its_reason(
     plain: Report, gib: tuple[float, float], said: list[str]
 ) -> None:

@@ -13,17 +13,29 @@ from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.report.model.parts import NamedLayersReport
 from fp8verify.text import shorten
-from tests.hand_built import BF16, BF16_KERNEL, LEGS, WINDOW, TraceBuilder, present, write_meta
+from tests.hand_built import (
+    BF16,
+    BF16_KERNEL,
+    LEGS,
+    WINDOW,
+    TraceBuilder,
+    present,
+    write_meta,
+)
 from tests.hand_built import module as module_of
 
 M, N, K = 64, 48, 16
 Product = tuple[str, bool]
 
 
-def module(fqn: str, *, outputs: int = N, legs: tuple[str, ...] = LEGS) -> dict[str, Any]:
+def module(
+    fqn: str, *, outputs: int = N, legs: tuple[str, ...] = LEGS
+) -> dict[str, Any]:
     """Return a converted layer, of which these legs are to run in FP8; no legs for another one."""
     formats = {leg: "fp8" if leg in legs else "high_precision" for leg in LEGS if legs}
-    return module_of(fqn, outputs, K, "fp8" if legs else "high_precision", formats=formats)
+    return module_of(
+        fqn, outputs, K, "fp8" if legs else "high_precision", formats=formats
+    )
 
 
 def trace(*layers: Product, named: bool = True) -> TraceBuilder:
@@ -51,7 +63,9 @@ def capture(
 
 def told(found: Report) -> list[tuple[str, str, str]]:
     codes = ("layer-not-fp8", "leg-not-fp8")
-    return [(f.code, f.severity.value, f.message) for f in found.findings if f.code in codes]
+    return [
+        (f.code, f.severity.value, f.message) for f in found.findings if f.code in codes
+    ]
 
 
 def named_of(found: Report) -> NamedLayersReport:
@@ -59,7 +73,10 @@ def named_of(found: Report) -> NamedLayersReport:
 
 
 def ran(found: Report) -> dict[str, dict[str, dict[str, int]]]:
-    return {row.layer: {leg.leg: leg.kernels for leg in row.legs} for row in named_of(found).rows}
+    return {
+        row.layer: {leg.leg: leg.kernels for leg in row.legs}
+        for row in named_of(found).rows
+    }
 
 
 def every_leg(precision: str) -> dict[str, dict[str, int]]:
@@ -76,7 +93,12 @@ def test_layers_of_one_size_are_told_apart_by_name(tmp_path: Path) -> None:
         "head": every_leg("bf16"),
     }
     named = named_of(found)
-    assert (named.source, named.step, named.gemms, named.unjoined) == ("window", None, 9, 0)
+    assert (named.source, named.step, named.gemms, named.unjoined) == (
+        "window",
+        None,
+        9,
+        0,
+    )
     row = named.rows[1]
     assert (row.n, row.k, row.state) == (N, K, "fp8")
     assert row.legs[0].time_us == {"bf16": 10.0}
@@ -149,7 +171,9 @@ def test_a_leg_that_a_layers_recipe_leaves_out_is_no_fault(tmp_path: Path) -> No
     assert found.verdict == "ACTIVE"
 
 
-def test_a_leg_that_is_nowhere_in_fp8_is_told_once_with_the_layers(tmp_path: Path) -> None:
+def test_a_leg_that_is_nowhere_in_fp8_is_told_once_with_the_layers(
+    tmp_path: Path,
+) -> None:
     window = one_leg_in_bf16(one_leg_in_bf16(trace(), "layers.0.up"), "layers.1.up")
     found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up"))
     (code, severity, message), = told(found)  # fmt: skip
@@ -158,7 +182,9 @@ def test_a_leg_that_is_nowhere_in_fp8_is_told_once_with_the_layers(tmp_path: Pat
     assert message.endswith(": layers.*.up (2)")
 
 
-def test_layers_of_compiled_code_come_from_the_step_after_the_window(tmp_path: Path) -> None:
+def test_layers_of_compiled_code_come_from_the_step_after_the_window(
+    tmp_path: Path,
+) -> None:
     found = capture(
         tmp_path, trace(("up", True), ("head", False), named=False), module("up"),
         module("head", legs=()), named=False, naming={"step": 4, "trace": "rank0.json"},
@@ -188,15 +214,34 @@ def damage(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["missing", "folder", "empty", "no JSON", "no trace", "no kernels", "cut", "no names"]
+    "kind",
+    [
+        "missing",
+        "folder",
+        "empty",
+        "no JSON",
+        "no trace",
+        "no kernels",
+        "cut",
+        "no names",
+    ],
 )
-def test_a_damaged_layers_trace_is_a_note_and_never_the_verdict(tmp_path: Path, kind: str) -> None:
+def test_a_damaged_layers_trace_is_a_note_and_never_the_verdict(
+    tmp_path: Path, kind: str
+) -> None:
     damage(kind, tmp_path)
-    window, modules = trace(("a", True), ("b", True), named=False), (module("a"), module("b"))
+    window, modules = (
+        trace(("a", True), ("b", True), named=False),
+        (module("a"), module("b")),
+    )
     naming = {"step": 4, "trace": "rank0.json"}
     without = capture(tmp_path, window, *modules, named=False)
     found = capture(tmp_path, window, *modules, named=False, naming=naming)
-    assert (found.verdict, found.exit_code, found.findings) == ("ACTIVE", 0, without.findings)
+    assert (found.verdict, found.exit_code, found.findings) == (
+        "ACTIVE",
+        0,
+        without.findings,
+    )
     named = named_of(found)
     assert named.note
     # The note names a file, whose path may be broken at the end of a line.
@@ -216,9 +261,17 @@ def test_nothing_outside_the_capture_is_opened(tmp_path: Path, name: str) -> Non
 
 
 def test_why_layers_could_not_be_named_is_said(tmp_path: Path) -> None:
-    naming = {"step": None, "trace": None, "reason": "compiled code: not all ranks agreed"}
-    found = capture(tmp_path, trace(("a", True), named=False), named=False, naming=naming)
-    assert "not recorded: compiled code: not all ranks agreed" in found.to_text(verbose=True)
+    naming = {
+        "step": None,
+        "trace": None,
+        "reason": "compiled code: not all ranks agreed",
+    }
+    found = capture(
+        tmp_path, trace(("a", True), named=False), named=False, naming=naming
+    )
+    assert "not recorded: compiled code: not all ranks agreed" in found.to_text(
+        verbose=True
+    )
 
 
 def test_without_the_option_there_is_nothing_of_it(tmp_path: Path) -> None:
@@ -241,7 +294,11 @@ def test_names_in_the_window_come_before_those_of_a_step(tmp_path: Path) -> None
     """As where the first window ran before anything was compiled."""
     naming = {"step": 4, "trace": "rank0.json"}
     found = capture(
-        tmp_path, trace(("a", True)), module("a"), naming=naming, step=trace(("b", True))
+        tmp_path,
+        trace(("a", True)),
+        module("a"),
+        naming=naming,
+        step=trace(("b", True)),
     )
     assert ran(found) == {"a": every_leg("fp8")}
 
@@ -256,7 +313,9 @@ def test_the_step_may_be_noted_by_the_second_process_of_a_rank(tmp_path: Path) -
 
 
 def test_what_casts_cost_is_told_for_each_layer(tmp_path: Path) -> None:
-    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor>(int)"
+    kernel = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::AbsFunctor>(int)"
+    )
     window = trace(("a", True), ("b", True))
     around = ("matmul_with_hp_or_float8_args",)
     window.launch(kernel, "aten::abs", parents=around, layer="a", sequence=9, us=7.0)
@@ -279,7 +338,9 @@ def test_names_split_no_kernel_rows(tmp_path: Path) -> None:
 
 
 def test_gemms_of_no_layer_are_counted(tmp_path: Path) -> None:
-    window = trace(("a", True)).launch(BF16_KERNEL, types=(BF16, BF16), dims=((8, 8), (8, 8)))
+    window = trace(("a", True)).launch(
+        BF16_KERNEL, types=(BF16, BF16), dims=((8, 8), (8, 8))
+    )
     found = capture(tmp_path, window, module("a"))
     named = named_of(found)
     assert (named.gemms, named.unjoined) == (4, 1)
@@ -289,7 +350,9 @@ def test_gemms_of_no_layer_are_counted(tmp_path: Path) -> None:
 def test_the_text_groups_layers_alike_and_counts_the_rest(tmp_path: Path) -> None:
     names = [f"layers.{i}.up" for i in range(20)]
     others = [f"part_{chr(97 + i)}" for i in range(15)]
-    window = trace(*((name, name != "layers.7.up") for name in names), *((o, True) for o in others))
+    window = trace(
+        *((name, name != "layers.7.up") for name in names), *((o, True) for o in others)
+    )
     found = capture(tmp_path, window, *map(module, [*names, *others]))
     text = render(found, "text")
     lines = [line.split() for line in text.splitlines()]
@@ -315,11 +378,21 @@ def test_frames_have_a_row_for_each_leg(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
     frame = capture(tmp_path, trace(("a", True)), module("a")).to_pandas().named_layers
     assert frame.drop(columns="time_us").to_dict("records") == [
-        {"rank": 0, "layer": "a", "leg": leg, "precision": "fp8", "kernels": 1, "source": "window"}
+        {
+            "rank": 0,
+            "layer": "a",
+            "leg": leg,
+            "precision": "fp8",
+            "kernels": 1,
+            "source": "window",
+        }
         for leg in LEGS
     ]
 
 
 def test_a_pattern_stands_only_for_all_it_fits() -> None:
     ups, downs = ([f"layers.{i}.{part}" for i in range(3)] for part in ("up", "down"))
-    assert shorten([*ups, *downs[1:]], [*ups, *downs]) == ["layers.*.up (3)", *downs[1:]]
+    assert shorten([*ups, *downs[1:]], [*ups, *downs]) == [
+        "layers.*.up (3)",
+        *downs[1:],
+    ]

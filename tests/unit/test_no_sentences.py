@@ -13,7 +13,15 @@ import fp8verify
 PACKAGE = Path(fp8verify.__file__).parent
 READ_MESSAGES_OF_OTHERS = ("frameworks", "logs")
 WORDS = 4  # names of frameworks have three
-COMPARING = {"startswith", "endswith", "removeprefix", "removesuffix", "index", "find", "count"}
+COMPARING = {
+    "startswith",
+    "endswith",
+    "removeprefix",
+    "removesuffix",
+    "index",
+    "find",
+    "count",
+}
 
 
 def test_nothing_is_compared_with_a_sentence() -> None:
@@ -22,7 +30,9 @@ def test_nothing_is_compared_with_a_sentence() -> None:
         for file in PACKAGE.rglob("*.py")
         if file.relative_to(PACKAGE).parts[0] not in READ_MESSAGES_OF_OTHERS
     ]
-    assert [f"{file.name}: {text}" for file in files for text in compared(file.read_text())] == []
+    assert [
+        f"{file.name}: {text}" for file in files for text in compared(file.read_text())
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -59,12 +69,22 @@ def compared(code: str) -> Iterator[str]:
             sides = node.args[:1]
         for side in sides:
             value = constants.get(side.id, side) if isinstance(side, ast.Name) else side
-            parts = value.elts if isinstance(value, (ast.Tuple, ast.List, ast.Set)) else [value]
-            yield from (text for text in map(text_of, parts) if len(text.split()) >= WORDS)
+            parts = (
+                value.elts
+                if isinstance(value, (ast.Tuple, ast.List, ast.Set))
+                else [value]
+            )
+            yield from (
+                text for text in map(text_of, parts) if len(text.split()) >= WORDS
+            )
 
 
 def text_of(node: ast.expr) -> str:
     """Return the text of a string, with a word for each field of an f-string; "" of all else."""
     if isinstance(node, ast.JoinedStr):
         return "".join(text_of(part) or "{}" for part in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    return (
+        node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        else ""
+    )

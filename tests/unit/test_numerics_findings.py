@@ -38,7 +38,12 @@ from fp8verify.verdict.findings import join_findings, rank_findings
 from tests.hand_built import present
 
 # These facts have numbers and no kernels.
-OF_NO_TRACE = ("no-gpu-kernels", "no-training-step", "window-not-complete", "ranks-not-observed")
+OF_NO_TRACE = (
+    "no-gpu-kernels",
+    "no-training-step",
+    "window-not-complete",
+    "ranks-not-observed",
+)
 NAMES = [f"layers.{n}.down" for n in range(6)]
 
 
@@ -52,10 +57,15 @@ def tensor(layer: str = NAMES[0], kind: str = "input", **fields: Any) -> TensorR
 
 def all_layers(**odd: Any) -> list[TensorRecord]:
     """Return sound rows of six layers; `odd` is what the third one's tensor has instead."""
-    rows = [tensor(name, kind) for name in NAMES for kind in ("input", "weight", "grad_output")]
+    rows = [
+        tensor(name, kind)
+        for name in NAMES
+        for kind in ("input", "weight", "grad_output")
+    ]
     kind = odd.pop("kind", "input")
     return [
-        replace(row, **odd) if row.layer == NAMES[2] and row.tensor == kind else row for row in rows
+        replace(row, **odd) if row.layer == NAMES[2] and row.tensor == kind else row
+        for row in rows
     ]
 
 
@@ -67,7 +77,9 @@ def recipe(**fields: Any) -> RecipeRecord:
     return RecipeRecord(**{**usual, **fields})
 
 
-def slot(scale: float, before: float | None, amax: Sequence[float], **fields: Any) -> SlotRecord:
+def slot(
+    scale: float, before: float | None, amax: Sequence[float], **fields: Any
+) -> SlotRecord:
     """Return a scale whose history held all of `amax`, the last three recorded in the window."""
     known = list(amax)
     usual = {
@@ -108,7 +120,9 @@ def facts_of(
         last_step=3, recipes=tuple(recipes) or (recipe(),), groups=tuple(groups),
         slots=tuple(slots), loss_scales=tuple(loss_scales),
     )  # fmt: skip
-    record = NumericsRecord(schema=1, rank=rank, windows=(window,), measured=measured, reason=None)
+    record = NumericsRecord(
+        schema=1, rank=rank, windows=(window,), measured=measured, reason=None
+    )
     numerics = RankNumerics(record=record, series=tuple(series))
     recorded = Recorded(meta, numerics=numerics, losses=losses or NO_LOSSES)
     return RankEvidence(gather(Trace(source="made", rank=rank)), recorded)
@@ -116,7 +130,9 @@ def facts_of(
 
 def found(*facts: RankEvidence) -> list[Finding]:
     promises = collect_promises(LogReading(), facts)
-    findings = join_findings(facts, [rank_findings(one, promises) for one in facts], promises)
+    findings = join_findings(
+        facts, [rank_findings(one, promises) for one in facts], promises
+    )
     return [finding for finding in findings if finding.code not in OF_NO_TRACE]
 
 
@@ -157,9 +173,13 @@ def series_of(steps: dict[int, Sequence[TensorRecord]]) -> list[MeasuredRecord]:
 
 
 @pytest.mark.parametrize(("odd", "code"), FAULTS)
-def test_a_fault_of_later_steps_is_found_with_its_first(odd: dict[str, Any], code: str) -> None:
+def test_a_fault_of_later_steps_is_found_with_its_first(
+    odd: dict[str, Any], code: str
+) -> None:
     bad = all_layers(**odd)
-    series = series_of({5: all_layers(), 6: all_layers(), 7: bad, 8: bad, 9: all_layers()})
+    series = series_of(
+        {5: all_layers(), 6: all_layers(), 7: bad, 8: bad, 9: all_layers()}
+    )
     (finding,) = found(facts_of(all_layers(), series=series))
     assert (finding.code, finding.layers) == (code, (NAMES[2],))
     assert finding.message.endswith("; in 2 of 5 measured steps, first in step 7")
@@ -171,17 +191,24 @@ def test_the_worst_step_is_named_beside_the_first() -> None:
     steps[10] = all_layers()
     (finding,) = found(facts_of(steps[5], series=series_of(steps)))
     assert "flushes 100.0% to zero" in finding.message
-    assert finding.message.endswith("in 5 of 6 measured steps, first in step 5, worst in step 9")
+    assert finding.message.endswith(
+        "in 5 of 6 measured steps, first in step 5, worst in step 9"
+    )
 
 
 def test_tensors_that_break_after_the_first_one_are_counted() -> None:
-    broken = [replace(row, inf=0.1) if n in (3, 5) else row for n, row in enumerate(all_layers())]
+    broken = [
+        replace(row, inf=0.1) if n in (3, 5) else row
+        for n, row in enumerate(all_layers())
+    ]
     (finding,) = found(facts_of(broken))
     assert finding.message.endswith("with infinity in step 5, before 1 other tensor")
 
 
 def test_scalars_keep_a_layer_that_is_all_nan() -> None:
-    (line,) = series_of({7: [tensor(nan=1.0, amax=None, sqnr_db=None), tensor(NAMES[1])]})
+    (line,) = series_of(
+        {7: [tensor(nan=1.0, amax=None, sqnr_db=None), tensor(NAMES[1])]}
+    )
     assert scalars_of(line)["fp8/not_finite_fwd"] == 1.0
     assert "fp8/not_finite_bwd" not in scalars_of(line)
 
@@ -211,12 +238,17 @@ def test_what_follows_from_an_outlier_is_not_accused() -> None:
     ]  # fmt: skip
     (finding,) = found(facts_of(rows))
     assert finding.layers == (NAMES[1],)
-    assert "the weight of layers.1.down reaches 4e+03, 1e+03 times the median" in finding.message
+    assert (
+        "the weight of layers.1.down reaches 4e+03, 1e+03 times the median"
+        in finding.message
+    )
 
 
 def test_an_input_that_made_its_weight_grow_is_the_cause() -> None:
     later = [
-        replace(row, amax=4000.0) if (row.layer, row.tensor) == (NAMES[2], "weight") else row
+        replace(row, amax=4000.0)
+        if (row.layer, row.tensor) == (NAMES[2], "weight")
+        else row
         for row in all_layers(amax=4000.0)
     ]
     steps = {7: all_layers(amax=4000.0), 8: later}
@@ -229,7 +261,11 @@ def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> Non
     shares = [("layers.5.down", 0.001), ("layers.4.down", 0.7), ("layers.3.down", 0.8)]
     rows = [
         tensor(
-            layer, "grad_output", format="e5m2", flushed=share, sqnr_db=25.0 if share < 0.1 else 4
+            layer,
+            "grad_output",
+            format="e5m2",
+            flushed=share,
+            sqnr_db=25.0 if share < 0.1 else 4,
         )
         for layer, share in shares
     ]
@@ -242,7 +278,11 @@ def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> Non
 
 
 def test_a_gradient_below_every_scale_is_not_sent_to_other_scales() -> None:
-    rows = [tensor(NAMES[0], "grad_output", format="e5m2", flushed=1.0, amax=1e-30, sqnr_db=0.0)]
+    rows = [
+        tensor(
+            NAMES[0], "grad_output", format="e5m2", flushed=1.0, amax=1e-30, sqnr_db=0.0
+        )
+    ]
     (finding,) = found(facts_of(rows))
     assert "largest value is 1e-30" in finding.hint
     assert "rowwise" not in finding.hint
@@ -250,7 +290,10 @@ def test_a_gradient_below_every_scale_is_not_sent_to_other_scales() -> None:
 
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[-1]])
 def test_an_outlier_is_held_against_all_its_peers(name: str) -> None:
-    rows = [tensor(one, amax=2000.0 if one == name else 4.0 + n) for n, one in enumerate(NAMES)]
+    rows = [
+        tensor(one, amax=2000.0 if one == name else 4.0 + n)
+        for n, one in enumerate(NAMES)
+    ]
     (finding,) = found(facts_of(rows))
     assert (finding.code, finding.layers) == ("outlier-layer", (name,))
 
@@ -334,7 +377,9 @@ def test_the_worst_scale_is_named_first() -> None:
         for name, amax in zip(NAMES[:3], (20.0, 40.0, 30.0), strict=True)
     ]
     (finding,) = found(facts_of(slots=jumps))
-    assert finding.message.startswith(f"the amax of the input of {NAMES[1]} jumped to 9.5 times")
+    assert finding.message.startswith(
+        f"the amax of the input of {NAMES[1]} jumped to 9.5 times"
+    )
     assert finding.message.endswith(", one of 3 layers: layers.*.down (3)")
     assert finding.layers == tuple(NAMES[:3])
 
@@ -346,10 +391,16 @@ def test_recomputation_in_high_precision_names_its_layer() -> None:
 
 def test_scales_differ_between_ranks_of_one_group() -> None:
     ranks = [
-        facts_of(slots=[slot(SOUND * (1 + r), None, STEADY, group=0)], rank=r, groups=[(0, 1)])
+        facts_of(
+            slots=[slot(SOUND * (1 + r), None, STEADY, group=0)],
+            rank=r,
+            groups=[(0, 1)],
+        )
         for r in range(2)
     ]
-    (finding,) = [one for one in found(*ranks) if one.code == "scales-differ-between-ranks"]
+    (finding,) = [
+        one for one in found(*ranks) if one.code == "scales-differ-between-ranks"
+    ]
     assert finding.ranks == (0, 1)
     assert (
         f"{SOUND:.4g} on rank 0 and {2 * SOUND:.4g} on rank 1 (scales that differ: 1)"
@@ -363,7 +414,9 @@ def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() ->
         for r in range(2)
     ]
     apart = [
-        facts_of(slots=[slot(SOUND * (1 + r), None, STEADY, group=0)], rank=r, groups=[(r,)])
+        facts_of(
+            slots=[slot(SOUND * (1 + r), None, STEADY, group=0)], rank=r, groups=[(r,)]
+        )
         for r in range(2)
     ]
     weights = [
@@ -375,9 +428,15 @@ def test_ranks_of_different_groups_or_of_tensor_parallel_weights_may_differ() ->
         assert "scales-differ-between-ranks" not in codes(*ranks)
 
 
-@pytest.mark.parametrize(("counted", "where"), [(False, "step 2"), (True, "logged value 2")])
-def test_a_loss_that_is_no_number_is_told_at_its_first_step(counted: bool, where: str) -> None:
-    losses = LossSeries("a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=counted)
+@pytest.mark.parametrize(
+    ("counted", "where"), [(False, "step 2"), (True, "logged value 2")]
+)
+def test_a_loss_that_is_no_number_is_told_at_its_first_step(
+    counted: bool, where: str
+) -> None:
+    losses = LossSeries(
+        "a plain loop", {1: 2.0, 2: math.nan, 3: math.inf}, counted=counted
+    )
     (finding,) = found(facts_of(losses=losses))
     assert finding.message == f"the loss in the log is nan at {where}"
 
@@ -393,7 +452,9 @@ def test_the_losses_of_a_resumed_run_stand_at_the_frameworks_steps() -> None:
     meta = RankMeta(schema=1, rank=0, steps_seen=9, windows=tuple(windows))
     losses = LossSeries("a plain loop", {105: 2.5, 106: math.nan, 5: 9.0}, False)
     series = [line(5, 4.0), line(6, 4.0), line(7, 4.0)]
-    trend = present(numerics_report(facts_of(series=series, losses=losses, meta=meta))).trend
+    trend = present(
+        numerics_report(facts_of(series=series, losses=losses, meta=meta))
+    ).trend
     assert [point.scalars.get("train/loss") for point in trend] == [2.5, None, None]
     trend = present(numerics_report(facts_of(series=series, losses=losses))).trend
     assert [point.scalars.get("train/loss") for point in trend] == [9.0, None, None]
@@ -411,7 +472,9 @@ def test_a_step_without_rows_has_a_reason(
     reason: str | None, notes: tuple[str, ...], said: str
 ) -> None:
     measured = replace(measured_step(5, ()), notes=notes)
-    record = NumericsRecord(schema=1, rank=0, windows=(), measured=measured, reason=reason)
+    record = NumericsRecord(
+        schema=1, rank=0, windows=(), measured=measured, reason=reason
+    )
     recorded = Recorded(numerics=RankNumerics(record=record, series=()))
     rank = RankEvidence(gather(Trace(source="made", rank=0)), recorded)
     assert present(numerics_report(rank)).reason == said
@@ -446,7 +509,10 @@ def test_an_amax_that_grows_over_a_long_run_is_told() -> None:
     halts = [2.0 ** (n // 2) for n in range(18)]
     falls = [value / 4 if n % 3 == 1 else value for n, value in enumerate(halts)]
     for values, code in ((halts, ["scale-unstable"]), (falls, [])):
-        assert codes(facts_of(series=[line(1000 + n, v) for n, v in enumerate(values)])) == code
+        assert (
+            codes(facts_of(series=[line(1000 + n, v) for n, v in enumerate(values)]))
+            == code
+        )
     for factor, code in ((8.0, ["scale-unstable"]), (7.9, [])):
         slowly = [line(1000 + n, factor ** (max(0, n - 6) / 5)) for n in range(12)]
         assert codes(facts_of(series=slowly)) == code
@@ -456,7 +522,9 @@ def test_what_clips_a_tensor_is_told_once() -> None:
     clipped = slot(448.0 / 9.2, SOUND, [4.0, 4.1, 4.2, 4.05, 9.0, 9.1, 9.2])
     measured = [tensor(scaling="delayed", saturated=0.01, what_if={})]
     assert codes(facts_of(measured, [clipped])) == ["saturates"]
-    jumped = slot(SOUND, SOUND, [*STEADY, 20.0], amax_before=STEADY[-1])  # a window of one step
+    jumped = slot(
+        SOUND, SOUND, [*STEADY, 20.0], amax_before=STEADY[-1]
+    )  # a window of one step
     assert codes(facts_of(slots=[jumped])) == ["amax-spike"]
 
 
@@ -464,7 +532,11 @@ def test_what_clips_a_tensor_is_told_once() -> None:
     ("row", "said", "unsaid"),
     [
         # What would help is what the figures say, and nothing against them.
-        ({"what_if": {"rowwise_e4m3": 31.0}}, "rowwise_e4m3 would keep 31.0 dB", "BF16"),
+        (
+            {"what_if": {"rowwise_e4m3": 31.0}},
+            "rowwise_e4m3 would keep 31.0 dB",
+            "BF16",
+        ),
         # A few large values keep their dB whatever becomes of the others.
         ({"what_if": {"rowwise_e4m3": 31.6}, "sqnr_db": 31.5}, "Scale by row", "dB"),
         ({"what_if": {"rowwise_e4m3": 7.2}}, "Keep the layer in BF16", "Scale by row"),
@@ -472,8 +544,16 @@ def test_what_clips_a_tensor_is_told_once() -> None:
         ({"scaling": "delayed"}, "Lower a margin above 0", "none of the usual recipes"),
         ({"scaling": "delayed", "saturated": 0.1}, "no margin", "Lower a margin"),
         ({"scaling": "rowwise"}, "Keep the layer in BF16", "none of the usual recipes"),
-        ({"kind": "grad_output", "flushed": 0.05}, "Cast gradients to E5M2", "Scale by row or"),
-        ({"kind": "grad_output", "flushed": 0.05, "format": "e5m2"}, "Scale by row or", "E5M2"),
+        (
+            {"kind": "grad_output", "flushed": 0.05},
+            "Cast gradients to E5M2",
+            "Scale by row or",
+        ),
+        (
+            {"kind": "grad_output", "flushed": 0.05, "format": "e5m2"},
+            "Scale by row or",
+            "E5M2",
+        ),
         ({"amax": 1e-12}, "Scale by row or block", "No scale helps"),
         ({"amax": 0.9e-12}, "No scale helps", "Scale by row"),
     ],
@@ -503,7 +583,11 @@ def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> No
     [
         {"rows": [{"layer": "a", "tensor": "bias", "source": "replay"}]},
         {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "amax": -1.0}]},
-        {"rows": [{"layer": "a", "tensor": "input", "source": "replay", "elements": -1}]},
+        {
+            "rows": [
+                {"layer": "a", "tensor": "input", "source": "replay", "elements": -1}
+            ]
+        },
         {"slots": [{"scale": "one"}]},
         {"slots": [{"scale": "1e9999"}]},
         {"slots": [{"amax": [1e300]}]},
@@ -512,7 +596,9 @@ def test_a_clipped_tensor_of_a_scripts_own_scale_is_not_sent_to_a_margin() -> No
     ],
     ids=str,
 )
-def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path) -> None:
+def test_a_file_of_other_numbers_is_damaged(
+    odd: dict[str, Any], tmp_path: Path
+) -> None:
     record = facts_of(slots=[slot(SOUND, SOUND, STEADY)]).recorded.numerics
     written = msgspec.json.decode(msgspec.json.encode(record.record))
     path = tmp_path / "rank0.numerics.json"
@@ -531,7 +617,11 @@ def test_a_file_of_other_numbers_is_damaged(odd: dict[str, Any], tmp_path: Path)
 def test_any_scale_is_judged(amax: float, scale: str, margin: int | None) -> None:
     kept = replace(slot(1.0, None, [amax] * 7), scale=scale, scale_before=scale)
     facts = facts_of(slots=[kept], recipes=[recipe(margin=margin)])
-    assert {one.code for one in found(facts)} <= {"scale-unstable", "scale-stuck", "saturates"}
+    assert {one.code for one in found(facts)} <= {
+        "scale-unstable",
+        "scale-stuck",
+        "saturates",
+    }
     assert numerics_report(facts) is not None
 
 

@@ -38,7 +38,9 @@ def test_three_spellings_of_a_kernel_say_the_same(row: dict[str, str]) -> None:
         assert said(decode(row["cxxfilt"])) == said(found)
 
 
-def test_a_numbered_parameter_is_the_template_argument_unless_a_pack_is_before_it() -> None:
+def test_a_numbered_parameter_is_the_template_argument_unless_a_pack_is_before_it() -> (
+    None
+):
     name = "void router_gemm_kernel<__nv_bfloat16, (int)8>(float *, const T1 *, const T1 *{})"
     assert decode(name.format("")).precision is Precision.BF16
     assert decode(name.format(", T2...")).precision is Precision.UNKNOWN

@@ -49,7 +49,9 @@ def test_an_unknown_operator_has_the_empty_row() -> None:
 
 
 def test_a_node_belongs_to_its_function() -> None:
-    assert function_of("autograd::engine::evaluate_function: _LinearBackward") == "_Linear"
+    assert (
+        function_of("autograd::engine::evaluate_function: _LinearBackward") == "_Linear"
+    )
     assert function_of("MmBackward0") == "Mm"
     assert function_of("aten::mm") is None
 
@@ -129,8 +131,16 @@ def test_other_operators_on_fp8_are_not_taken_for_products(
         ("aten::_grouped_mm", ((5, 8, 16), (5, 16, 4)), (5, 8, 4, 16)),
         # Transformer Engine records the weight (N, K) first, then the input (…, K).
         ("_Linear", ((4, 16), (2, 8, 16), ()), (1, 16, 4, 16)),
-        ("triton_tem_fused__scaled_mm_0", ((8, 16), (16, 4), (), (), (8, 4)), (1, 8, 4, 16)),
-        ("torchao::blockwise_fp8_gemm", ((2, 4, 256), (), (128, 256), ()), (1, 8, 128, 256)),
+        (
+            "triton_tem_fused__scaled_mm_0",
+            ((8, 16), (16, 4), (), (), (8, 4)),
+            (1, 8, 4, 16),
+        ),
+        (
+            "torchao::blockwise_fp8_gemm",
+            ((2, 4, 256), (), (128, 256), ()),
+            (1, 8, 128, 256),
+        ),
         ("vllm::cutlass_scaled_mm", ((8, 4), (8, 16), (16, 4)), (1, 8, 4, 16)),
         ("_C::cutlass_scaled_fp4_mm", ((8, 4), (8, 16), (4, 16)), (1, 8, 4, 32)),
         ("trtllm::cublas_scaled_mm", ((8, 16), (16, 4)), (1, 8, 4, 16)),

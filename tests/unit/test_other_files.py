@@ -32,8 +32,18 @@ SNAPSHOT = b"\x80\x04\x95" + bytes(8) + b"}\x94(\x8c\x08segments\x94]\x94u."
     ("name", "content", "fact", "hint"),
     [
         ("snapshot.pickle", SNAPSHOT, "memory", "export_chrome_trace"),
-        ("weights.pkl", b"\x80\x04\x95" + bytes(40), "never|not loaded", "export_chrome_trace"),
-        ("cublas.log", b"I! cuBLAS (v13.1.0) function", "no types", "CUBLASLT_LOG_MASK=2"),
+        (
+            "weights.pkl",
+            b"\x80\x04\x95" + bytes(40),
+            "never|not loaded",
+            "export_chrome_trace",
+        ),
+        (
+            "cublas.log",
+            b"I! cuBLAS (v13.1.0) function",
+            "no types",
+            "CUBLASLT_LOG_MASK=2",
+        ),
         ("run.pftrace", b"\n8M", "Perfetto", "traceconv json"),
         ("run.ncu-rep", b"NVR", "Nsight Compute", "ncu --import"),
         ("run.nsys-rep", b"NVR", "Nsight Systems", "nsys export"),

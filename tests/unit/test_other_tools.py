@@ -65,7 +65,9 @@ def test_steps_are_ranges_called_so(
     assert steps_of(tmp_path, recording(*names)) == steps
 
 
-def test_a_range_that_one_thread_begins_and_another_ends_may_be_a_step(tmp_path: Path) -> None:
+def test_a_range_that_one_thread_begins_and_another_ends_may_be_a_step(
+    tmp_path: Path,
+) -> None:
     export = Export(tmp_path / "run.sqlite").add(recording("x::y", "x::y"))
     for place in (0, 1):
         row = (f"step {place + 3}", 1000 * place, 1000 * place + 950, THREAD)
@@ -106,10 +108,16 @@ def test_ranges_of_torch_say_operator_sizes_and_sequence(
 
 
 def test_graphs_without_their_kernels_prove_nothing(tmp_path: Path) -> None:
-    export = Export(tmp_path / "run.sqlite").add(recording("step", "step", kernel=BF16_KERNEL))
-    export.run("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, globalPid)")
+    export = Export(tmp_path / "run.sqlite").add(
+        recording("step", "step", kernel=BF16_KERNEL)
+    )
+    export.run(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, globalPid)"
+    )
     row = (0, 5_000_000, PROCESS)
-    export.run("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, 0, ?)", *row).close()
+    export.run(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, 0, ?)", *row
+    ).close()
     found = inspect(tmp_path)
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "--cuda-graph-trace=node" in str(found.ranks[0].health.notes)
@@ -140,7 +148,9 @@ NO_LOSSES = [
 ]
 
 
-def remarked(folder: Path, export: Export, *texts: str, process: int = PROCESS) -> Report:
+def remarked(
+    folder: Path, export: Export, *texts: str, process: int = PROCESS
+) -> Report:
     """Inspect an export in which the profiler remarked something of a process."""
     export.run("CREATE TABLE DIAGNOSTIC_EVENT (severity, text, globalPid)")
     for text in texts:
@@ -151,7 +161,9 @@ def remarked(folder: Path, export: Export, *texts: str, process: int = PROCESS) 
 
 @pytest.mark.parametrize("text", LOSSES + NO_LOSSES)
 def test_lost_events_prove_nothing(tmp_path: Path, text: str) -> None:
-    export = Export(tmp_path / "run.sqlite").add(recording("step", "step", kernel=BF16_KERNEL))
+    export = Export(tmp_path / "run.sqlite").add(
+        recording("step", "step", kernel=BF16_KERNEL)
+    )
     found = remarked(tmp_path, export, f"{text} {SECRET}")
     lost = text in LOSSES
     assert found.verdict is (Verdict.INCONCLUSIVE if lost else Verdict.INACTIVE)
@@ -161,26 +173,42 @@ def test_lost_events_prove_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_what_another_process_lost_is_not_this_ones(tmp_path: Path) -> None:
-    export = Export(tmp_path / "run.sqlite").add(recording("step", "step", kernel=BF16_KERNEL))
-    assert remarked(tmp_path, export, LOSSES[0], process=9 << 24).verdict is Verdict.INACTIVE
+    export = Export(tmp_path / "run.sqlite").add(
+        recording("step", "step", kernel=BF16_KERNEL)
+    )
+    assert (
+        remarked(tmp_path, export, LOSSES[0], process=9 << 24).verdict
+        is Verdict.INACTIVE
+    )
 
 
 def without_a_kernel(
-    folder: Path, number: int, *, captures: tuple[tuple[int, int], ...] = (), result: int = 0
+    folder: Path,
+    number: int,
+    *,
+    captures: tuple[tuple[int, int], ...] = (),
+    result: int = 0,
 ) -> Export:
     """Four steps of which one kernel was not recorded, and captures of graphs at these times."""
     recorded = recording(*["step"] * 4, kernel=BF16_KERNEL)
     recorded.kernels = [kernel for kernel in recorded.kernels if kernel[5] != number]
     export = Export(folder / "run.sqlite").add(recorded)
     rename = "ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN"
-    export.run(f"{rename} nameId DEFAULT 901").run(f"{rename} returnValue DEFAULT {result}")
+    export.run(f"{rename} nameId DEFAULT 901").run(
+        f"{rename} returnValue DEFAULT {result}"
+    )
     export.run("INSERT INTO StringIds VALUES (901, 'cudaLaunchKernelExC_v11060')")
     for place, verb in ((902, "Begin"), (903, "End")):
-        export.run(f"INSERT INTO StringIds VALUES ({place}, 'cudaStream{verb}Capture_v10000')")
+        export.run(
+            f"INSERT INTO StringIds VALUES ({place}, 'cudaStream{verb}Capture_v10000')"
+        )
     for begin, end in captures:
         for at, name in ((begin, 902), (end, 903)):
             row = (at, at + 1, THREAD, name)
-            export.run("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, ?, ?, ?, ?, 0)", *row)
+            export.run(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, ?, ?, ?, ?, 0)",
+                *row,
+            )
     return export
 
 
@@ -193,7 +221,9 @@ def test_a_launch_without_its_kernel_is_a_loss(tmp_path: Path) -> None:
 
 def test_what_was_launched_last_may_have_waited_for_the_end(tmp_path: Path) -> None:
     last = 8
-    assert remarked(tmp_path, without_a_kernel(tmp_path, last)).verdict is Verdict.INACTIVE
+    assert (
+        remarked(tmp_path, without_a_kernel(tmp_path, last)).verdict is Verdict.INACTIVE
+    )
     (tmp_path / "run.sqlite").unlink()
     found = remarked(tmp_path, without_a_kernel(tmp_path, last), NO_LOSSES[5])
     assert found.verdict is Verdict.INCONCLUSIVE
@@ -202,7 +232,11 @@ def test_what_was_launched_last_may_have_waited_for_the_end(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("captures", "result", "verdict"),
     [
-        (((1090, 1210),), 0, Verdict.INACTIVE),  # captured into a graph: it does not run
+        (
+            ((1090, 1210),),
+            0,
+            Verdict.INACTIVE,
+        ),  # captured into a graph: it does not run
         (((2090, 2210),), 0, Verdict.INCONCLUSIVE),
         (((0, 50), (2090, 2210)), 0, Verdict.INCONCLUSIVE),
         (((0, 50), (1000, 1500), (1090, 1210)), 0, Verdict.INACTIVE),
@@ -219,9 +253,14 @@ def test_what_was_never_to_run_is_not_missed(
 def test_rows_that_hold_no_numbers_are_counted(tmp_path: Path) -> None:
     export = Export(tmp_path / "run.sqlite").add(recording("step", "step"))
     export.run("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'x' WHERE rowid = 2")
-    export.run("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 999 WHERE rowid = 3").close()
+    export.run(
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 999 WHERE rowid = 3"
+    ).close()
     health = read_trace(tmp_path / "run.sqlite").health
-    assert (health.kernels, health.skipped_events) == (3, 1)  # the short name of the third is there
+    assert (health.kernels, health.skipped_events) == (
+        3,
+        1,
+    )  # the short name of the third is there
     assert [one.code for one in inspect(tmp_path).findings][:1] == ["damaged-trace"]
 
 
@@ -276,12 +315,17 @@ def test_databases_that_are_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(lambda data, part=part: data[: int(part * len(data))] for part in (0.1, 0.5, 0.9)),
+        *(
+            lambda data, part=part: data[: int(part * len(data))]
+            for part in (0.1, 0.5, 0.9)
+        ),
         lambda data: data[:16] + b"\xff" * 5000,
         lambda data: data.replace(b"CREATE TABLE", b"CREATE\xc3\xffABLE"),
     ],
 )
-def test_damaged_databases_are_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_databases_are_refused(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     path = write_nsys(recording(*["step"] * 200), tmp_path)
     path.write_bytes(damage(path.read_bytes()))
     assert "cannot be read as a SQLite file" in refused(path)
@@ -338,10 +382,14 @@ def test_packed_databases_are_copied_first(tmp_path: Path, ending: str) -> None:
 
 
 def test_the_first_bytes_choose_the_reader_and_not_the_name(tmp_path: Path) -> None:
-    kineto = TraceBuilder().step(5).linear(64, 32, 16, fp8=True).write(tmp_path / "a.json")
+    kineto = (
+        TraceBuilder().step(5).linear(64, 32, 16, fp8=True).write(tmp_path / "a.json")
+    )
     named = {"b.sqlite": kineto, "c.json": write_nsys(recording("step 3"), tmp_path)}
     for name, source in named.items():
         path = source.rename(tmp_path / name)
         with path.open("rb") as file:
             steps = [read_trace(path).steps, read_open_trace(file, "pipe").steps]
-        assert [one.number for found in steps for one in found] == [5 if name[0] == "b" else 3] * 2
+        assert [one.number for found in steps for one in found] == [
+            5 if name[0] == "b" else 3
+        ] * 2

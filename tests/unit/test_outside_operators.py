@@ -35,7 +35,10 @@ def replay(build: TraceBuilder, kernel: str, count: int) -> None:
 
 @pytest.mark.parametrize(  # tokens of each, where four layers have 512
     ("tokens", "numbered"),
-    [(None, True), *((n, numbered) for n in (512, 256, 480, 2048) for numbered in (True, False))],
+    [
+        (None, True),
+        *((n, numbered) for n in (512, 256, 480, 2048) for numbered in (True, False)),
+    ],
 )
 def test_products_that_the_nodes_lack_are_their_gradients(
     build: TraceBuilder, tokens: int | None, numbered: bool
@@ -50,7 +53,9 @@ def test_products_that_the_nodes_lack_are_their_gradients(
     assert "every wgrad GEMM ran in BF16" in report.reason
 
 
-def test_a_replayed_graph_in_high_precision_may_be_of_the_training(build: TraceBuilder) -> None:
+def test_a_replayed_graph_in_high_precision_may_be_of_the_training(
+    build: TraceBuilder,
+) -> None:
     trained(build)
     replay(build, BF16_KERNEL, 2)
     report = build.report()

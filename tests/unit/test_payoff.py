@@ -36,11 +36,15 @@ def payoff_of(report: Report) -> PayoffReport:
 
 def fp8_gemm(build: TraceBuilder, size: int, us: float) -> TraceBuilder:
     dims = ((size, size), (size, size))
-    return build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=dims, us=us)
+    return build.launch(
+        FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=dims, us=us
+    )
 
 
 def test_the_ceiling_of_a_bf16_run_is_amdahls(build: TraceBuilder) -> None:
-    build.linear(8192, 4096, 4096, fp8=False).launch(OTHER, OTHER, us=30)  # half of it GEMMs
+    build.linear(8192, 4096, 4096, fp8=False).launch(
+        OTHER, OTHER, us=30
+    )  # half of it GEMMs
     gain = payoff_of(build.report())
     assert gain.sixteen_bit_gemm_share == 0.5
     assert gain.ceiling == pytest.approx(1 / (0.5 + 0.5 / 1.93), rel=1e-3)
@@ -56,7 +60,9 @@ def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder) -> Non
     assert gain.ceiling == pytest.approx((40 + 40 * 1.97) / 80, rel=1e-3)
 
 
-def test_a_gemm_gains_by_its_own_size_however_often_it_runs(build: TraceBuilder) -> None:
+def test_a_gemm_gains_by_its_own_size_however_often_it_runs(
+    build: TraceBuilder,
+) -> None:
     for _ in range(4):
         fp8_gemm(build, 2048, 10)
     assert payoff_of(build.report()).speedup_estimate == pytest.approx(1.78)
@@ -134,14 +140,18 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     report = build.capture(window=[], **{"steps_outside": times} if step_us else {})
     assert payoff_of(report).waits is waits
     gains = step_us is not None and word is not None and not waits
-    gained = pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3) if step_us and gains else None
+    gained = (
+        pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3) if step_us and gains else None
+    )
     assert payoff_of(report).step_speedup_estimate == gained
     if word is not None:
         assert present(payoff(report)).text.startswith(f"{word}: ")
         assert any("ms step" in f.message for f in report.findings) is bool(waits)
 
 
-@pytest.mark.parametrize(("us", "code"), [(90, None), (70, "gpu-idle"), (20, "fp8-not-paying")])
+@pytest.mark.parametrize(
+    ("us", "code"), [(90, None), (70, "gpu-idle"), (20, "fp8-not-paying")]
+)
 def test_an_idle_gpu_is_said_by_how_idle_it_is(
     build: TraceBuilder, us: float, code: str | None
 ) -> None:
@@ -159,7 +169,9 @@ def test_step_times_on_the_gpu_run_from_end_to_end(build: TraceBuilder) -> None:
 
 
 kernels = st.lists(
-    st.tuples(st.integers(0, 200), st.integers(0, 60), st.booleans(), st.integers(-1, 1)),
+    st.tuples(
+        st.integers(0, 200), st.integers(0, 60), st.booleans(), st.integers(-1, 1)
+    ),
     max_size=12,
 )
 
@@ -177,7 +189,11 @@ def test_the_timeline_is_what_counting_nanoseconds_gives(
         trace.kernels.duration_ns.append(duration)
         trace.kernels.step.append(step)
     found = measure(trace, Kinds(trace), step_bounds(trace))
-    ticks = [(tick, talks) for start, time, talks, _ in rows for tick in range(start, start + time)]
+    ticks = [
+        (tick, talks)
+        for start, time, talks, _ in rows
+        for tick in range(start, start + time)
+    ]
     computing = {tick for tick, talks in ticks if not talks}
     talking = {tick for tick, talks in ticks if talks}
     assert found.busy == len(computing | talking)
@@ -188,7 +204,9 @@ def test_the_timeline_is_what_counting_nanoseconds_gives(
     assert all(time is None or time >= 0 for time in found.steps)
 
 
-def test_pauses_in_a_damaged_trace_are_no_idle_gpu(build: TraceBuilder, tmp_path: Path) -> None:
+def test_pauses_in_a_damaged_trace_are_no_idle_gpu(
+    build: TraceBuilder, tmp_path: Path
+) -> None:
     for _ in range(10):
         fp8_gemm(build, 2048, 20)
     path = build.write(tmp_path / "trace.json")

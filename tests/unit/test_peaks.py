@@ -47,17 +47,24 @@ def test_a_gpu_without_fp8_units_has_no_fp8_peak() -> None:
     assert peak_tflops(peak_of("NVIDIA A100-SXM4-80GB"), Precision.FP8) is None
 
 
-@pytest.mark.parametrize("device", ["NVIDIA A100-PG509-200", "NVIDIA A100 80GB PCIe", "A800 PCIe"])
+@pytest.mark.parametrize(
+    "device", ["NVIDIA A100-PG509-200", "NVIDIA A100 80GB PCIe", "A800 PCIe"]
+)
 def test_form_factors_of_one_part_share_its_row(device: str) -> None:
     assert peak_tflops(peak_of(device), Precision.BF16) == 312
 
 
-@given(st.sampled_from(sorted(PEAKS)), st.sampled_from(["Laptop", "MIG 1g.5gb", "D", "Ti", "vGPU"]))
+@given(
+    st.sampled_from(sorted(PEAKS)),
+    st.sampled_from(["Laptop", "MIG 1g.5gb", "D", "Ti", "vGPU"]),
+)
 def test_no_word_that_is_not_known_is_ignored(key: str, word: str) -> None:
     assert peak_of(f"NVIDIA {key} {word}") is None
 
 
-def test_a_gpu_that_multiplies_fp8_at_two_rates_proves_nothing_by_the_higher_one() -> None:
+def test_a_gpu_that_multiplies_fp8_at_two_rates_proves_nothing_by_the_higher_one() -> (
+    None
+):
     unproved = {key for key, peak in PEAKS.items() if not peak.proves}
     assert unproved == {"RTX 4080", "RTX 4090", "RTX 5080", "RTX 5090"}
 

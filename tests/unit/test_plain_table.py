@@ -21,7 +21,10 @@ def _kernels(*rows: tuple[str, ...]) -> Grid:
 
 
 def test_a_last_column_of_words_is_cut_with_a_sign() -> None:
-    assert _text(_kernels(("12.5%", "k" * 40)), 30).splitlines()[1] == f"12.5%  {'k' * 22}…"
+    assert (
+        _text(_kernels(("12.5%", "k" * 40)), 30).splitlines()[1]
+        == f"12.5%  {'k' * 22}…"
+    )
 
 
 def test_uncut_it_runs_over_several_lines() -> None:
@@ -30,7 +33,12 @@ def test_uncut_it_runs_over_several_lines() -> None:
     assert "…" not in text
 
 
-@given(st.lists(st.tuples(_WORD, _WORD, _WORD), min_size=1, max_size=5), st.integers(20, 120))
-def test_no_cell_is_lost_at_any_width(rows: list[tuple[str, str, str]], width: int) -> None:
+@given(
+    st.lists(st.tuples(_WORD, _WORD, _WORD), min_size=1, max_size=5),
+    st.integers(20, 120),
+)
+def test_no_cell_is_lost_at_any_width(
+    rows: list[tuple[str, str, str]], width: int
+) -> None:
     text = _text(Grid("Words", ("first", "second", "third"), rows), width)
     assert [tuple(line.split()) for line in text.splitlines()[1:]] == rows

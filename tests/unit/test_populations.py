@@ -45,11 +45,15 @@ class Model:
             self._gemm("fprop", n, k, fp8=fp8, parents=("aten::linear",))
         return self
 
-    def backward(self, *, fp8: bool, wgrad: bool | None = True, inside: bool = True) -> Model:
+    def backward(
+        self, *, fp8: bool, wgrad: bool | None = True, inside: bool = True
+    ) -> Model:
         for n, k in reversed(SIZES):
             self._gemm("dgrad", n, k, fp8=fp8, parents=NODE)
             if wgrad is not None:
-                where = {"parents": NODE} if inside else {"parents": (), "backward": False}
+                where = (
+                    {"parents": NODE} if inside else {"parents": (), "backward": False}
+                )
                 self._gemm("wgrad", n, k, fp8=fp8 and wgrad, **where)
         return self
 
@@ -66,7 +70,9 @@ def test_a_teacher_in_bf16_accuses_no_student_in_fp8(build: TraceBuilder) -> Non
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_rollout_in_fp8_acquits_no_training_in_bf16(first: bool, build: TraceBuilder) -> None:
+def test_a_rollout_in_fp8_acquits_no_training_in_bf16(
+    first: bool, build: TraceBuilder
+) -> None:
     for step in (1, 2):
         model = Model(build.step(step))
         if first:
@@ -99,7 +105,10 @@ def _blocks(
     """Run four equal blocks forward and backward; some of their GEMMs in BF16."""
     backward = [(leg, block) for block in (3, 2, 1, 0) for leg in ("dgrad", "wgrad")]
     for leg, block in [*(("fprop", block) for block in range(4)), *backward]:
-        fp8, where = (block, leg) not in high, {"parents": NODE} if leg != "fprop" else {}
+        fp8, where = (
+            (block, leg) not in high,
+            {"parents": NODE} if leg != "fprop" else {},
+        )
         number = 100 * step + 10 * block + 1
         us = 100 if fp8 else 190
         build.gemm(leg, TOKENS, *size, fp8=fp8, us=us, sequence=number, **where)
@@ -132,11 +141,15 @@ def test_without_shapes_a_loss_in_chunks_ends_no_micro_batch(
 ) -> None:
     for step in (1, 2, 3):
         blocks, chunks = (low, 3) if step == 3 else (8, 2)
-        gemms = list(enumerate([place < blocks for place in range(8 + chunks)], 100 * step))
+        gemms = list(
+            enumerate([place < blocks for place in range(8 + chunks)], 100 * step)
+        )
         build.step(step).launch("embed", "aten::embedding")
         for number, fp8 in gemms:
             build.gemm("fprop", TOKENS, *SIZES[0], fp8=fp8, sequence=number)
-            build.launch("nll", "aten::nll_loss_forward" if number % 100 >= 8 else "aten::add")
+            build.launch(
+                "nll", "aten::nll_loss_forward" if number % 100 >= 8 else "aten::add"
+            )
         for number, fp8 in reversed(gemms):
             for leg in ("dgrad", "wgrad"):
                 build.gemm(leg, TOKENS, *SIZES[0], fp8=fp8, sequence=number)
@@ -177,23 +190,31 @@ PINNED = """\
 """
 
 
-@pytest.mark.parametrize(("short", "verdict"), [(None, "ACTIVE"), (1, "PARTIAL"), (2, "PARTIAL")])
+@pytest.mark.parametrize(
+    ("short", "verdict"), [(None, "ACTIVE"), (1, "PARTIAL"), (2, "PARTIAL")]
+)
 def test_first_and_last_blocks_in_bf16_excuse_no_stage_between(
     short: int | None, verdict: str, tmp_path: Path
 ) -> None:
     for rank in range(3):
         build = TraceBuilder(rank=rank, world=3)
-        pinned = {0: {0}, 1: set(), 2: {3}}[rank] | (set(range(4)) if rank == short else set())
+        pinned = {0: {0}, 1: set(), 2: {3}}[rank] | (
+            set(range(4)) if rank == short else set()
+        )
         _blocks(build, {(block, leg) for block in pinned for leg in LEGS})
         build.launch("ncclDevKernel_SendRecv(4u)", "nccl:send 0->1", us=50)
         build.write(tmp_path / f"rank{rank}.json")
     (tmp_path / "log.txt").write_text(PINNED)
     report = inspect(tmp_path)
     assert report.verdict == verdict
-    assert [one.ranks for one in found(report, "rank-without-fp8")] == [(short,)] * bool(short)
+    assert [one.ranks for one in found(report, "rank-without-fp8")] == [
+        (short,)
+    ] * bool(short)
 
 
-def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(tmp_path: Path) -> None:
+def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(
+    tmp_path: Path,
+) -> None:
     for rank in (0, 1):
         build = TraceBuilder(rank=rank, world=2)
         for step, leg in ((1, "fprop"), (2, "wgrad")):
@@ -201,7 +222,11 @@ def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(tmp_p
         build.write(tmp_path / f"rank{rank}.json")
     report = inspect(tmp_path)
     assert report.verdict == "PARTIAL"
-    told = [one for one in report.findings if one.code.endswith(("-without-fp8", "-not-fp8"))]
+    told = [
+        one
+        for one in report.findings
+        if one.code.endswith(("-without-fp8", "-not-fp8"))
+    ]
     assert [(one.code, one.ranks) for one in told] == [("rank-without-fp8", (1,))]
 
 
@@ -216,7 +241,10 @@ def test_products_without_a_node_are_no_layers_where_calls_are_numbered(
             build.launch(BF16_KERNEL, types=(BF16, BF16), dims=dims, us=90)
     report = build.report()
     assert report.verdict == "ACTIVE"
-    assert report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"] == 24
+    assert (
+        report.untrained_gemm.kernels["bf16"] + report.optimizer_gemm.kernels["bf16"]
+        == 24
+    )
 
 
 @pytest.mark.parametrize(("wgrad", "verdict"), [(True, "ACTIVE"), (False, "PARTIAL")])
@@ -224,7 +252,9 @@ def test_shapes_tell_wgrad_outside_of_autograds_nodes(
     wgrad: bool, verdict: str, build: TraceBuilder
 ) -> None:
     for step in (1, 2):
-        Model(build.step(step)).forward(fp8=True).backward(fp8=True, wgrad=wgrad, inside=False)
+        Model(build.step(step)).forward(fp8=True).backward(
+            fp8=True, wgrad=wgrad, inside=False
+        )
     report = build.report()
     assert report.verdict == verdict
     assert {row.leg.value for row in report.legs} == {"fprop", "dgrad", "wgrad"}
@@ -245,7 +275,9 @@ def test_a_leg_without_any_gemm_is_open(build: TraceBuilder) -> None:
         ("layer", EXPERTS, "experts"), ("layer", None, "layers of unknown size"),
     ],
 )  # fmt: skip
-def test_the_values_of_coordinates_are_named(name: str, layer: Layer, said: str) -> None:
+def test_the_values_of_coordinates_are_named(
+    name: str, layer: Layer, said: str
+) -> None:
     trace = SimpleNamespace(steps=[Step(11, 0, 1), Step(12, 1, 2)])
     ranks: Any = [SimpleNamespace(), SimpleNamespace(label="rank 3", trace=trace)]
     assert name_value(ranks, Cell(1, 1, 1, layer, Leg.DGRAD), name) == said
@@ -253,7 +285,9 @@ def test_the_values_of_coordinates_are_named(name: str, layer: Layer, said: str)
 
 
 @pytest.mark.parametrize(("trains", "verdict"), [(0, "ACTIVE"), (1, "INCONCLUSIVE")])
-def test_frozen_layers_alone_have_no_wgrad(trains: int, verdict: str, build: TraceBuilder) -> None:
+def test_frozen_layers_alone_have_no_wgrad(
+    trains: int, verdict: str, build: TraceBuilder
+) -> None:
     Model(build).forward(fp8=True).backward(fp8=True, wgrad=None)
     sizes = enumerate(SIZES)
     layers = [module(f"layer{at}", n, k, frozen=at >= trains) for at, (n, k) in sizes]
@@ -284,7 +318,12 @@ def test_the_name_of_a_hand_written_kernel_alone_makes_no_active(
     dims = ((TOKENS, 2048), (3072, 2048)) if types else ()
     for backward in (False, True, True):
         build.launch(
-            "_fp8_gemm_kernel", "own::linear", types=types, dims=dims, backward=backward, us=90
+            "_fp8_gemm_kernel",
+            "own::linear",
+            types=types,
+            dims=dims,
+            backward=backward,
+            us=90,
         )
     assert build.report().verdict == "INCONCLUSIVE"
 
@@ -293,7 +332,11 @@ def test_a_function_without_fp8_tensors_runs_no_fp8(build: TraceBuilder) -> None
     for step in (1, 2):
         model = Model(build.step(step)).forward(fp8=False)
         build.launch(
-            "_scan_kernel", "OwnScan", types=(BF16, BF16), dims=((64, 64), (64, 64)), us=999
+            "_scan_kernel",
+            "OwnScan",
+            types=(BF16, BF16),
+            dims=((64, 64), (64, 64)),
+            us=999,
         )
         model.backward(fp8=False)
     report = build.report()
@@ -302,10 +345,12 @@ def test_a_function_without_fp8_tensors_runs_no_fp8(build: TraceBuilder) -> None
 
 
 @pytest.mark.parametrize("head", [True, False])
-def test_a_rank_without_layers_of_fp8_cannot_lack_it(head: bool, tmp_path: Path) -> None:
-    Model(TraceBuilder(rank=0, world=2)).forward(fp8=True).backward(fp8=True).build.write(
-        tmp_path / "rank0.json"
-    )
+def test_a_rank_without_layers_of_fp8_cannot_lack_it(
+    head: bool, tmp_path: Path
+) -> None:
+    Model(TraceBuilder(rank=0, world=2)).forward(fp8=True).backward(
+        fp8=True
+    ).build.write(tmp_path / "rank0.json")
     last = TraceBuilder(rank=1, world=2)
     if head:
         last.linear(TOKENS, 32000, 2048, fp8=False)
@@ -319,12 +364,17 @@ def test_a_rank_without_layers_of_fp8_cannot_lack_it(head: bool, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("world", "minutes"), [(4, 0), (2, 20)])
-def test_files_of_another_run_are_named(world: int, minutes: int, tmp_path: Path) -> None:
+def test_files_of_another_run_are_named(
+    world: int, minutes: int, tmp_path: Path
+) -> None:
     for rank in range(3):
         build = TraceBuilder(rank=rank, world=2 if rank < 2 else world)
         model = Model(build).forward(fp8=rank < 2).backward(fp8=rank < 2)
         ago = minutes * 60 * 10**9 * (rank == 2)
-        document = {**model.build.document(), "baseTimeNanoseconds": 1790857026 * 10**9 - ago}
+        document = {
+            **model.build.document(),
+            "baseTimeNanoseconds": 1790857026 * 10**9 - ago,
+        }
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     report = inspect(tmp_path)
     assert report.verdict == "INCONCLUSIVE"
@@ -338,17 +388,26 @@ def _experts(build: TraceBuilder, op: str, *, low: bool) -> None:
     sides = (((TOKENS, 2048), (8, 2048, 3072)), ((TOKENS, 3072), (8, 3072, 2048)),
              ((3072, TOKENS), (TOKENS, 2048)))  # fmt: skip
     for number, dims in enumerate(sides):
-        name = FP8_KERNEL if low else kernel.replace("TNT", ("TNT", "NNT", "NTT")[number])
+        name = (
+            FP8_KERNEL if low else kernel.replace("TNT", ("TNT", "NNT", "NTT")[number])
+        )
         where = {"parents": NODE, "backward": True} if number else {}
         build.launch(name, op, types=types, dims=dims, us=95 if low else 190, **where)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("op", ["aten::_grouped_mm", "acme::run"])
-def test_experts_that_no_module_converts_are_compared_by_step(op: str, build: TraceBuilder) -> None:
+def test_experts_that_no_module_converts_are_compared_by_step(
+    op: str, build: TraceBuilder
+) -> None:
     for step in (1, 2, 3):
         low = step != 2
         _experts(build.step(step), "aten::_scaled_grouped_mm" if low else op, low=low)
-    experts = {"fqn": "experts.w", "class": "Experts", "kind": "experts", "state": "high_precision"}
+    experts = {
+        "fqn": "experts.w",
+        "class": "Experts",
+        "kind": "experts",
+        "state": "high_precision",
+    }
     report = build.capture(experts)
     assert report.verdict == "PARTIAL"
     assert "step 2" in report.reason

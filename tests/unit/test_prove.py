@@ -15,18 +15,25 @@ FP8_NAME = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_TNT"
 
 
 def test_launches_are_read_from_between_the_tools_own_lines() -> None:
-    first, second = read(log_of((FP8_NAME, 1 << 34, 0, ""), ("k<1>", 0, 7, "")).splitlines())
+    first, second = read(
+        log_of((FP8_NAME, 1 << 34, 0, ""), ("k<1>", 0, 7, "")).splitlines()
+    )
     assert first.kernel == FP8_NAME
     assert first.operations == {"fp8": 1 << 34, "bf16": 0, "fp32": 2048}
     assert (second.kernel, second.operations["bf16"]) == ("k<1>", 7)
 
 
 def test_launches_of_two_processes_do_not_mix_and_equal_ones_are_one_row() -> None:
-    log = log_of(*[(FP8_NAME, 10, 0, "")] * 3) + log_of((FP8_NAME, 20, 0, "")).replace("77", "78")
+    log = log_of(*[(FP8_NAME, 10, 0, "")] * 3) + log_of((FP8_NAME, 20, 0, "")).replace(
+        "77", "78"
+    )
     launches = read(log.splitlines())
     assert [launch.operations["fp8"] for launch in launches] == [10, 10, 10, 20]
     proofs = prove_launches(launches)
-    assert [(proof.launches, proof.operations["fp8"]) for proof in proofs] == [(3, 10), (1, 20)]
+    assert [(proof.launches, proof.operations["fp8"]) for proof in proofs] == [
+        (3, 10),
+        (1, 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,9 @@ def test_launches_of_two_processes_do_not_mix_and_equal_ones_are_one_row() -> No
         ("", None),
     ],
 )
-def test_the_size_of_a_product_comes_from_the_range_around_it(nvtx: str, flops: int | None) -> None:
+def test_the_size_of_a_product_comes_from_the_range_around_it(
+    nvtx: str, flops: int | None
+) -> None:
     (launch,) = read(log_of((FP8_NAME, 1, 0, nvtx)).splitlines())
     assert launch.flops == flops
 
@@ -75,7 +84,12 @@ def test_metrics_are_chosen_that_the_tool_knows_each_source_by_one_form() -> Non
         ("triton_tem_fused_mm_0", {"bf16": 100}, 100, "unclaimed"),
         ("main_kernel", {"fp8": 100}, None, "missed"),
         # What is no GEMM is not judged.
-        ("void at::native::reduce_kernel<512, 1>(P)", {"fp8": 0, "fp32": 9}, None, None),
+        (
+            "void at::native::reduce_kernel<512, 1>(P)",
+            {"fp8": 0, "fp32": 9},
+            None,
+            None,
+        ),
         ("flash_fwd_kernel", {"bf16": 100}, None, None),
     ],
 )

@@ -22,8 +22,12 @@ STATES = ("fp8", "fp8", "fp8", "high_precision", "fp8_module_off", "unknown")
 Layers = list[tuple[int, int, bool]]
 
 
-def product(build: TraceBuilder, *dims: tuple[int, ...], parents: tuple[str, ...] = ()) -> None:
-    build.launch(BF16_KERNEL, "aten::bmm", types=(BF16, BF16), dims=dims, parents=parents)
+def product(
+    build: TraceBuilder, *dims: tuple[int, ...], parents: tuple[str, ...] = ()
+) -> None:
+    build.launch(
+        BF16_KERNEL, "aten::bmm", types=(BF16, BF16), dims=dims, parents=parents
+    )
 
 
 def forward(
@@ -52,14 +56,20 @@ def backward(
             build.gemm("fprop", m, n, k, fp8=fp8, backward=True, parents=AGAIN)
         if place or "of embeddings" in kind:
             build.gemm("dgrad", m, n, k, fp8=fp8 and rng.random() < 0.9, **where)
-        outside = {"parents": (), "backward": False, "sequence": None} if "delays" in kind else {}
+        outside = (
+            {"parents": (), "backward": False, "sequence": None}
+            if "delays" in kind
+            else {}
+        )
         build.gemm("wgrad", m, n, k, fp8=fp8 and rng.random() < 0.9, **where | outside)
 
 
 @pytest.mark.parametrize("seed", range(80))
 def test_what_is_said_of_a_run_is_what_was_said(seed: int, build: TraceBuilder) -> None:
     rng, numbers = random.Random(seed), count(1)
-    layers = [(*size, rng.random() < 0.75) for size in rng.sample(SIZES, rng.randint(1, 4))]
+    layers = [
+        (*size, rng.random() < 0.75) for size in rng.sample(SIZES, rng.randint(1, 4))
+    ]
     kind = {name for name, chance in KINDS.items() if rng.random() < chance}
     m, batches = rng.choice((16, 32, 64)), rng.choice((1, 1, 2))
     for step in range(rng.choice((1, 2, 3))):
@@ -77,6 +87,13 @@ def test_what_is_said_of_a_run_is_what_was_said(seed: int, build: TraceBuilder) 
         event["args"].pop(hidden, None)
     for event in rng.sample(build.events, rng.choice((0, 0, 3))):
         event["name"] = rng.choice(("acme_kernel_v3", "acme_kernel_v4", BF16_KERNEL))
-    modules = [module(f"up.{n}", *size, rng.choice(STATES)) for n, (*size, _) in enumerate(layers)]
+    modules = [
+        module(f"up.{n}", *size, rng.choice(STATES))
+        for n, (*size, _) in enumerate(layers)
+    ]
     log = rng.choice(("", "", CLAIM, DUMP))
-    _ = build.capture(*modules, log=log) if rng.random() < 0.5 else build.report(log=log)
+    _ = (
+        build.capture(*modules, log=log)
+        if rng.random() < 0.5
+        else build.report(log=log)
+    )

@@ -20,7 +20,11 @@ META = {"steps_seen": 14, "leader": "AdamW"}
 def capture(folder: Path, *changes: dict[str, Any]) -> Report:
     """Inspect a capture of as many ranks as there are changes to `META`."""
     for rank, change in enumerate(changes):
-        trace = TraceBuilder(rank=rank, world=len(changes)).step(10).linear(64, 64, 64, fp8=True)
+        trace = (
+            TraceBuilder(rank=rank, world=len(changes))
+            .step(10)
+            .linear(64, 64, 64, fp8=True)
+        )
         trace.write(folder / f"rank{rank}.json")
         windows = [{**WINDOW, "trace": f"rank{rank}.json"}]
         write_meta(folder, rank=rank, **{**META, "window": windows, **change})
@@ -47,12 +51,18 @@ def clock_of(report: Report) -> str | None:
     ],
     ids=["framework", "explicit", "skipped", "unknown", "never", "two"],
 )  # fmt: skip
-def test_the_text_says_what_was_counted(tmp_path: Path, change: dict[str, Any], line: str) -> None:
+def test_the_text_says_what_was_counted(
+    tmp_path: Path, change: dict[str, Any], line: str
+) -> None:
     assert line in str(clock_of(capture(tmp_path, change)))
 
 
-def test_a_capture_of_an_earlier_version_names_its_only_optimizer(tmp_path: Path) -> None:
-    report = capture(tmp_path, {"leader": None, "optimizer_updates": {"SGD": 9, "Adam": 0}})
+def test_a_capture_of_an_earlier_version_names_its_only_optimizer(
+    tmp_path: Path,
+) -> None:
+    report = capture(
+        tmp_path, {"leader": None, "optimizer_updates": {"SGD": 9, "Adam": 0}}
+    )
     assert "(SGD.step)" in str(clock_of(report))
 
 
@@ -88,7 +98,9 @@ def test_clocks_that_differ_are_told_of_each_rank(tmp_path: Path) -> None:
 def test_remarks_of_the_agents_are_passed_on_once(tmp_path: Path) -> None:
     slow, own = "step 1 includes set-up", "the layers could not be named: x"
 
-    report = capture(tmp_path, {"notes": [slow]}, {"notes": [slow]}, {"notes": [slow, own]})
+    report = capture(
+        tmp_path, {"notes": [slow]}, {"notes": [slow]}, {"notes": [slow, own]}
+    )
 
     assert report.notes == (slow, f"rank 2: {own}")
 
@@ -98,4 +110,6 @@ def test_remarks_are_passed_on_where_there_is_no_trace(tmp_path: Path) -> None:
     notes = ["stopped observing after step 3: KeyError: 'x'"]
     write_meta(tmp_path, **META, window=[never], notes=notes)
 
-    assert "note     stopped observing after step 3" in forms.render(inspect(tmp_path), "text")
+    assert "note     stopped observing after step 3" in forms.render(
+        inspect(tmp_path), "text"
+    )

@@ -23,18 +23,27 @@ def report() -> Report:
 
 def _gaining(report: Report, *speedups: float) -> Report:
     rank = report.ranks[0]
-    gains = [replace(present(rank.payoff), speedup_estimate=speedup) for speedup in speedups]
-    ranks = tuple(replace(rank, rank=number, payoff=gain) for number, gain in enumerate(gains))
+    gains = [
+        replace(present(rank.payoff), speedup_estimate=speedup) for speedup in speedups
+    ]
+    ranks = tuple(
+        replace(rank, rank=number, payoff=gain) for number, gain in enumerate(gains)
+    )
     return replace(report, ranks=ranks)
 
 
 @pytest.mark.parametrize(
-    ("speedup", "word"), [(1.18, "probably faster"), (1.02, "about even"), (0.7, "probably slower")]
+    ("speedup", "word"),
+    [(1.18, "probably faster"), (1.02, "about even"), (0.7, "probably slower")],
 )
-def test_the_word_follows_from_the_estimate(report: Report, speedup: float, word: str) -> None:
+def test_the_word_follows_from_the_estimate(
+    report: Report, speedup: float, word: str
+) -> None:
     found = present(payoff(_gaining(report, speedup)))
     assert found.speedup == speedup
-    assert found.text.startswith(f"{word}: GPU kernels about {speedup:.2f}x BF16 (estimate)")
+    assert found.text.startswith(
+        f"{word}: GPU kernels about {speedup:.2f}x BF16 (estimate)"
+    )
 
 
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
@@ -59,7 +68,9 @@ def diagnosed(build: TraceBuilder, tmp_path: Path) -> Report:
     return inspect(build.write(tmp_path / "trace.json"))
 
 
-def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(diagnosed: Report) -> None:
+def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(
+    diagnosed: Report,
+) -> None:
     text = " ".join(render(diagnosed, "text", verbose=True).split())
     assert "speed no gain: the GPU is idle for 89% of the window" in text
     assert "1 of 1 MB all-gathered in FP8 (1.00 bytes a parameter)" in text

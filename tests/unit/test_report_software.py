@@ -14,14 +14,20 @@ from tests.hand_built import TraceBuilder, write_meta
 def capture(folder: Path, *metas: dict[str, Any], traced: bool = True) -> Report:
     for rank, meta in enumerate(metas):
         if traced:
-            trace = TraceBuilder(rank=rank, world=len(metas)).step(3).linear(64, 64, 64, fp8=True)
+            trace = (
+                TraceBuilder(rank=rank, world=len(metas))
+                .step(3)
+                .linear(64, 64, 64, fp8=True)
+            )
             trace.write(folder / f"rank{rank}.json")
         write_meta(folder, rank=rank, **{"window": [], **meta})
     return inspect(folder)
 
 
 def test_versions_are_in_the_forms_that_have_room(tmp_path: Path) -> None:
-    report = capture(tmp_path, {"versions": {"torch": "2.11.0+cu130", "torchao": "0.17<b>"}})
+    report = capture(
+        tmp_path, {"versions": {"torch": "2.11.0+cu130", "torchao": "0.17<b>"}}
+    )
 
     shown = "torch 2.11.0+cu130, torchao 0.17"
     versions = {"torch": "2.11.0+cu130", "torchao": "0.17<b>"}
@@ -42,7 +48,12 @@ def test_ranks_that_differ_show_it(tmp_path: Path) -> None:
 
 def test_without_versions_nothing_is_said(tmp_path: Path) -> None:
     # As 0.1.0 wrote it.
-    old = {"python": "3.12.3", "torch": "2.11", "cuda": None, "compute_capability": "9.0"}
+    old = {
+        "python": "3.12.3",
+        "torch": "2.11",
+        "cuda": None,
+        "compute_capability": "9.0",
+    }
     report = capture(tmp_path, {"pid": 7, "environment": old})
 
     assert "versions" not in json.loads(report.to_json())["environment"]
@@ -54,7 +65,9 @@ def test_a_run_without_a_trace_still_names_its_gpu(tmp_path: Path) -> None:
     gpu = {"gpu": "NVIDIA H200", "compute_capability": "9.0"}
     report = capture(tmp_path, {"environment": gpu}, traced=False)
 
-    assert (report.environment.gpu, report.environment.compute_capability) == tuple(gpu.values())
+    assert (report.environment.gpu, report.environment.compute_capability) == tuple(
+        gpu.values()
+    )
 
 
 def test_debug_logs_are_no_part_of_the_evidence(tmp_path: Path) -> None:

@@ -35,10 +35,14 @@ def test_no_cycle_between_files() -> None:
     try:
         TopologicalSorter(import_graph(PACKAGE)).prepare()
     except CycleError as error:
-        pytest.fail(" <- ".join(f"{file.relative_to(PACKAGE)}" for file in error.args[1]))
+        pytest.fail(
+            " <- ".join(f"{file.relative_to(PACKAGE)}" for file in error.args[1])
+        )
 
 
-def test_the_agent_imports_nothing_of_the_rest_and_the_rest_nothing_of_the_agent() -> None:
+def test_the_agent_imports_nothing_of_the_rest_and_the_rest_nothing_of_the_agent() -> (
+    None
+):
     agent = PACKAGE / "agent"
     crossing = [
         f"{importer.relative_to(PACKAGE)} imports {imported.relative_to(PACKAGE)}"
@@ -64,7 +68,8 @@ def test_only_what_faces_the_user_imports_a_satellite() -> None:
         f"{importer.relative_to(PACKAGE)} imports {imported.relative_to(PACKAGE)}"
         for importer, files in import_graph(PACKAGE).items()
         for imported in files
-        if room_of(imported) in SATELLITES - {room_of(importer)} and room_of(importer) not in FRONTS
+        if room_of(imported) in SATELLITES - {room_of(importer)}
+        and room_of(importer) not in FRONTS
     ]
     assert crossing == []
 
@@ -75,10 +80,10 @@ def test_the_page_on_the_code_lists_the_rooms_in_their_order() -> None:
 
 
 def test_a_report_without_a_log_compiles_none_of_its_patterns() -> None:
-    code = (
-        "import fp8verify.pipeline.inspection, sys; print('fp8verify.logs.wording' in sys.modules)"
+    code = "import fp8verify.pipeline.inspection, sys; print('fp8verify.logs.wording' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
@@ -117,15 +122,23 @@ def import_graph(package: Path) -> dict[Path, set[Path]]:
         if file == package / "__init__.py":
             continue
         here = (package.name, *file.relative_to(package).parent.parts)
-        names = [n for node in ast.walk(ast.parse(file.read_text())) for n in imported(node, here)]
-        graph[file] = set(filter(None, (file_of(name, package) for name in names))) - {file}
+        names = [
+            n
+            for node in ast.walk(ast.parse(file.read_text()))
+            for n in imported(node, here)
+        ]
+        graph[file] = set(filter(None, (file_of(name, package) for name in names))) - {
+            file
+        }
     return graph
 
 
 def room_of(file: Path) -> str:
     """Return the innermost room that a file is in; "" if it lies loose, or is the agent's."""
     inside = file.relative_to(PACKAGE).as_posix()
-    return max((room for room in ROOMS if inside.startswith(f"{room}/")), key=len, default="")
+    return max(
+        (room for room in ROOMS if inside.startswith(f"{room}/")), key=len, default=""
+    )
 
 
 def height_of(file: Path) -> int:

@@ -29,7 +29,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("sh -c true", ["sh", "-c", "true"]),
     ],
 )
-def test_scripts_and_modules_run_under_this_python(command: str, runs: list[str]) -> None:
+def test_scripts_and_modules_run_under_this_python(
+    command: str, runs: list[str]
+) -> None:
     Path("train.py").touch()
     assert resolve_command(command.split()) == runs
 

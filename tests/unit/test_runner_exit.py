@@ -34,7 +34,9 @@ def test_an_idle_gpu_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_gpu")
-def test_a_collective_without_its_peer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_without_its_peer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     peer = threading.Event()
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: peer.wait(30))
     try:

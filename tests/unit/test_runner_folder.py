@@ -40,7 +40,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ("..py", ""), ("a/" + "l$" * 60 + ".py", "l-" * 20 + "-"),
     ],
 )  # fmt: skip
-def test_a_capture_folder_is_private_and_named_by_script_and_time(command: str, name: str) -> None:
+def test_a_capture_folder_is_private_and_named_by_script_and_time(
+    command: str, name: str
+) -> None:
     folder = make_capture_folder(None, script=script_name(command.split())).path
 
     assert folder.parent == Path.cwd()
@@ -79,7 +81,9 @@ def test_a_folder_that_others_made_or_may_write_is_refused(
     assert not list(Path("theirs").iterdir())
 
     monkeypatch.setenv("FP8VERIFY_TRUST", f"/elsewhere:{Path.cwd()}")
-    assert make_capture_folder(Path("theirs"), Job(job)).path == Path("theirs").absolute()
+    assert (
+        make_capture_folder(Path("theirs"), Job(job)).path == Path("theirs").absolute()
+    )
 
 
 def test_a_folder_whose_parent_a_group_may_write_gets_a_note(
@@ -119,7 +123,10 @@ def test_a_job_is_joined_until_its_last_node_has_ended() -> None:
     with runner_lock(make_capture_folder(Path("shared"), Job("night")).path):
         with runner_lock(make_capture_folder(Path("shared"), Job("night")).path):
             make_capture_folder(Path("shared"), Job("night"))
-        assert make_capture_folder(Path("shared"), Job("night")).secondary_node == node_name()
+        assert (
+            make_capture_folder(Path("shared"), Job("night")).secondary_node
+            == node_name()
+        )
     before = sorted(Path("shared").iterdir())
 
     with pytest.raises(InputError, match="an earlier run of the job night"):
@@ -133,27 +140,37 @@ def test_only_a_runner_that_was_killed_on_this_node_ends_its_job(other: str) -> 
     Path("shared", f".present.{node_name()}{other}.abc").touch()  # no process holds it
 
     if other:
-        assert make_capture_folder(Path("shared"), Job("night")).secondary_node == node_name()
+        assert (
+            make_capture_folder(Path("shared"), Job("night")).secondary_node
+            == node_name()
+        )
     else:
         with pytest.raises(InputError, match="earlier run"):
             make_capture_folder(Path("shared"), Job("night"))
 
 
-def test_a_capture_for_one_run_keeps_no_list_of_runners_and_one_that_vanishes_can_be_left() -> None:
+def test_a_capture_for_one_run_keeps_no_list_of_runners_and_one_that_vanishes_can_be_left() -> (
+    None
+):
     with runner_lock(make_capture_folder(Path("mine")).path):
         assert not list(Path("mine").iterdir())
     with runner_lock(make_capture_folder(Path("shared"), Job("night")).path):
         shutil.rmtree("shared")
 
 
-def test_a_file_system_without_hard_links_can_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_can_be_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
 
     assert make_capture_folder(Path("shared"), Job("slurm-7.0")).secondary_node is None
-    assert make_capture_folder(Path("shared"), Job("slurm-7.0")).secondary_node == node_name()
+    assert (
+        make_capture_folder(Path("shared"), Job("slurm-7.0")).secondary_node
+        == node_name()
+    )
 
 
 @pytest.mark.parametrize("job", [None, "slurm-8.0"])
@@ -178,15 +195,31 @@ PET = "PET_RDZV_ENDPOINT=etcd:2379"
         ("", "torchrun --rdzv-id", Job()),
         ("SLURM_JOB_ID=5", "python train.py", Job()),
         (STEP, "python train.py", Job("slurm-5.0", 2, once=True)),
-        (f"{STEP} SLURM_RESTART_COUNT=1", "python x.py", Job("slurm-5.0-1", 2, once=True)),
-        ("PMIX_NAMESPACE=a-7@1 OMPI_COMM_WORLD_SIZE=8", "x", Job("mpi-a-7@1", 8, once=True)),
-        ("", "torchrun --master-addr=gpu1 --master_port 29500 x.py", Job("at-gpu1:29500")),
+        (
+            f"{STEP} SLURM_RESTART_COUNT=1",
+            "python x.py",
+            Job("slurm-5.0-1", 2, once=True),
+        ),
+        (
+            "PMIX_NAMESPACE=a-7@1 OMPI_COMM_WORLD_SIZE=8",
+            "x",
+            Job("mpi-a-7@1", 8, once=True),
+        ),
+        (
+            "",
+            "torchrun --master-addr=gpu1 --master_port 29500 x.py",
+            Job("at-gpu1:29500"),
+        ),
         ("", "torchrun --rdzv-endpoint gpu1:29500 train.py", Job("at-gpu1:29500")),
         ("MASTER_ADDR=gpu1 MASTER_PORT=1", "python train.py", Job("at-gpu1:1")),
         ("MASTER_ADDR=localhost MASTER_PORT=1", "python train.py", Job()),
         ("", "torchrun --rdzv-endpoint 127.0.0.1:0 train.py", Job()),
         ("", "torchrun --master-addr gpu1 train.py", Job("at-gpu1:29500")),
-        ("PET_MASTER_ADDR=a-0.a PET_MASTER_PORT=29400", "torchrun x.py", Job("at-a-0.a:29400")),
+        (
+            "PET_MASTER_ADDR=a-0.a PET_MASTER_PORT=29400",
+            "torchrun x.py",
+            Job("at-a-0.a:29400"),
+        ),
         (f"{PET} PET_RDZV_ID=j1", "torchrun train.py", Job("rdzv-j1")),
         (f"{PET} PET_RDZV_ID=none", "torchrun train.py", Job("at-etcd:2379")),
     ],
@@ -199,7 +232,9 @@ def test_runners_that_belong_together_are_known_by_their_launcher(
 
 
 def test_the_tasks_of_a_step_share_the_folder_that_nobody_named() -> None:
-    first, second = (make_capture_folder(None, Job("slurm-5.0", once=True)) for _ in range(2))
+    first, second = (
+        make_capture_folder(None, Job("slurm-5.0", once=True)) for _ in range(2)
+    )
 
     assert first.path == second.path == Path("fp8verify-capture-slurm-5.0").absolute()
     assert (first.secondary_node, second.secondary_node) == (None, node_name())
@@ -243,7 +278,10 @@ def test_logs_of_ranks_are_kept_beside_the_runs_own(tmp_path: Path) -> None:
 
     collect_rank_logs(boot, CaptureFolder(capture))
 
-    assert [path.name for path in find_logs(capture)] == ["log.txt", "log.rank3.out.txt"]
+    assert [path.name for path in find_logs(capture)] == [
+        "log.txt",
+        "log.rank3.out.txt",
+    ]
     assert (capture / "log.rank3.out.txt").read_text() == "step 1"
 
 

@@ -32,7 +32,9 @@ def test_a_short_log_is_kept_whole_and_is_on_disk_at_once(tmp_path: Path) -> Non
 
 
 @given(st.lists(st.binary(max_size=40)))
-def test_nothing_is_lost_uncounted(tmp_path_factory: object, chunks: list[bytes]) -> None:
+def test_nothing_is_lost_uncounted(
+    tmp_path_factory: object, chunks: list[bytes]
+) -> None:
     path = tmp_path_factory.mktemp("log") / "log.txt"  # type: ignore[attr-defined]
     with bounded_log(path, head=30, tail=30) as log:
         for chunk in chunks:

@@ -41,7 +41,9 @@ def test_windows(text: str, windows: tuple[tuple[int, int], ...]) -> None:
         ("0-3", "before the first step", "from 1"), ("10-12,12-14", "overlap", "share no step"),
     ],
 )  # fmt: skip
-def test_what_is_no_window_is_told_in_two_lines(text: str, fact: str, hint: str) -> None:
+def test_what_is_no_window_is_told_in_two_lines(
+    text: str, fact: str, hint: str
+) -> None:
     with pytest.raises(UsageError, match=fact) as caught:
         parse_windows(text)
     assert hint in caught.value.hint
@@ -50,11 +52,16 @@ def test_what_is_no_window_is_told_in_two_lines(text: str, fact: str, hint: str)
 
 def test_windows_by_the_framework_s_numbers() -> None:
     settings = read_settings(steps="global:5000-5002, 6000")
-    assert (settings.windows, settings.global_windows) == ((), ((5000, 5002), (6000, 6000)))
+    assert (settings.windows, settings.global_windows) == (
+        (),
+        ((5000, 5002), (6000, 6000)),
+    )
 
 
 @pytest.mark.parametrize("other", [{"every": 100}, {"after_seconds": 60.0}])
-def test_the_framework_s_numbers_do_not_mix_with_other_windows(other: dict[str, float]) -> None:
+def test_the_framework_s_numbers_do_not_mix_with_other_windows(
+    other: dict[str, float],
+) -> None:
     with pytest.raises(UsageError, match="do not go together") as caught:
         read_settings(steps="global:5000-5002", **other)  # type: ignore[arg-type]
     assert "from the start of this run" in caught.value.hint
@@ -89,7 +96,9 @@ def test_ranks(text: str, selection: RankSelection) -> None:
 def test_by_default_all_of_up_to_eight_ranks_and_of_more_one_a_node() -> None:
     ranks = read_settings(steps=None).ranks
     assert [rank for rank in range(8) if ranks.includes(rank, 8)] == list(range(8))
-    assert [rank for rank in range(64) if ranks.includes(rank, 64)] == list(range(0, 64, 8))
+    assert [rank for rank in range(64) if ranks.includes(rank, 64)] == list(
+        range(0, 64, 8)
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,11 +118,17 @@ def test_the_agent_takes_one_rank_of_each_node_of_a_large_run(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     ranks = RankSelection(auto=True)._asdict()
-    assert [rank for rank in range(16) if process.is_selected(rank, ranks)][: len(chosen)] == chosen
+    assert [rank for rank in range(16) if process.is_selected(rank, ranks)][
+        : len(chosen)
+    ] == chosen
 
 
-@pytest.mark.parametrize(("text", "chosen"), [("0,7", [0, 7]), ("every:3", [0, 3, 6]), ("2", [2])])
-def test_the_agent_takes_the_ranks_that_were_named(text: str, chosen: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("text", "chosen"), [("0,7", [0, 7]), ("every:3", [0, 3, 6]), ("2", [2])]
+)
+def test_the_agent_takes_the_ranks_that_were_named(
+    text: str, chosen: list[int]
+) -> None:
     process = pytest.importorskip("fp8verify.agent.process")
     ranks = parse_ranks(text)._asdict()
     assert [rank for rank in range(8) if process.is_selected(rank, ranks)] == chosen

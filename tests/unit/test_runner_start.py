@@ -63,7 +63,16 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_nothing_that_can_wait_is_done_before_the_training() -> None:
     Path("train.py").write_text("print('ran')\n")
     Path("pyproject.toml").write_text('[project]\ndependencies = ["torch"]\n')
-    words = ["run", "--steps", "10-12", "--trace-dir", "capture", "train.py", "--lr", "1"]
+    words = [
+        "run",
+        "--steps",
+        "10-12",
+        "--trace-dir",
+        "capture",
+        "train.py",
+        "--lr",
+        "1",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", AT_THE_START, *words],
         env=OUR_ENVIRONMENT, capture_output=True, text=True, check=True,
@@ -75,13 +84,23 @@ def test_nothing_that_can_wait_is_done_before_the_training() -> None:
     rooms = {name for name in ours if name.split(".")[1] in LATE_ROOMS}
     others = {name for name in ours if name.split(".")[1] in {"verdict", "report"}}
     assert set(modules) & LATE == set()
-    assert not {name for name in modules if name.partition(".")[0] in {"rich", "msgspec", "isal"}}
+    assert not {
+        name
+        for name in modules
+        if name.partition(".")[0] in {"rich", "msgspec", "isal"}
+    }
     assert rooms == set()
     assert others - OPTIONS_OF <= {"fp8verify.verdict"}
     assert len(ours) < 60
 
     kinds = [name.split("/", 1)[-1] for name in files]
-    own = ["_fp8verify_boot.py", "agent.zip", "config.json", "log.txt", "sitecustomize.py"]
+    own = [
+        "_fp8verify_boot.py",
+        "agent.zip",
+        "config.json",
+        "log.txt",
+        "sitecustomize.py",
+    ]
     assert sorted(kinds) == own
 
 
@@ -89,10 +108,14 @@ def test_nothing_that_can_wait_is_done_before_the_training() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "3.9", "3.10", "3.12", "3.13"])
-def test_every_python_imports_the_agent_from_the_archive(tmp_path: Path, version: str) -> None:
+def test_every_python_imports_the_agent_from_the_archive(
+    tmp_path: Path, version: str
+) -> None:
     python = sys.executable
     if version:
-        python = next(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), "")
+        python = next(
+            map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")), ""
+        )
     if not python:
         pytest.skip(f"needs Python {version}")
     make_boot_folder(tmp_path / "boot", {})
@@ -103,7 +126,9 @@ def test_every_python_imports_the_agent_from_the_archive(tmp_path: Path, version
     )
     environment = {"PYTHONPATH": str(ROOT / "fp8verify" / "agent" / "boot")}
     command = [python, "-S", "-B", "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
     same = version in ("", f"{sys.version_info[0]}.{sys.version_info[1]}")
     assert done.stdout == f"False {'pyc' if same else 'py'}\n"
 
@@ -120,7 +145,10 @@ def test_without_room_for_the_agent_nothing_is_started(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     fact, hint = done.stderr.splitlines()
-    assert fact == f"error: Cannot write to the capture folder {tmp_path}/capture: File too large."
+    assert (
+        fact
+        == f"error: Cannot write to the capture folder {tmp_path}/capture: File too large."
+    )
     assert hint.startswith("hint: Make room there")
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
@@ -159,7 +187,17 @@ def test_a_runner_that_is_killed_at_the_start_leaves_a_reader(moment: str) -> No
         "runner.subprocess.Popen = start\nsys.argv[0] = 'fp8verify'\nmain()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", killed, "run", "--steps", "3-4", "--trace-dir", "c", "train.py"],
+        [
+            sys.executable,
+            "-c",
+            killed,
+            "run",
+            "--steps",
+            "3-4",
+            "--trace-dir",
+            "c",
+            "train.py",
+        ],
         env=OUR_ENVIRONMENT,
         capture_output=True,  # until the training and the reader of its output end
         text=True,
@@ -205,7 +243,9 @@ def test_the_reader_keeps_no_descriptor_that_the_shell_opened() -> None:
         pass_fds=[write_end], env=OUR_ENVIRONMENT,
     ) as run:  # fmt: skip
         os.close(write_end)
-        ended, _, _ = select.select([read_end], [], [], 30)  # once nobody holds the other end
+        ended, _, _ = select.select(
+            [read_end], [], [], 30
+        )  # once nobody holds the other end
         printed, _ = run.communicate(b"go\n", timeout=60)
     assert ended
     assert os.read(read_end, 1) == b""
@@ -224,7 +264,9 @@ sys.meta_path.insert(0, Finder())
 import torch
 """)
     shown = subprocess.check_output(
-        [*OURS, "--exit-zero", "-o", "report", "train.py"], env=OUR_ENVIRONMENT, text=True
+        [*OURS, "--exit-zero", "-o", "report", "train.py"],
+        env=OUR_ENVIRONMENT,
+        text=True,
     )
     assert shown.count("asked for torch\n") == 1
 
@@ -239,10 +281,15 @@ def test_where_no_standby_can_be_started_the_output_is_forwarded(
 
     shown = capfd.readouterr()
     assert (result.exit_code, shown.out, shown.err) == (0, "out\n", "err\n")
-    assert sorted((tmp_path / "capture" / "log.txt").read_text().split()) == ["err", "out"]
+    assert sorted((tmp_path / "capture" / "log.txt").read_text().split()) == [
+        "err",
+        "out",
+    ]
 
 
-def test_without_a_free_terminal_the_training_gets_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_terminal_the_training_gets_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def none_left() -> tuple[int, int]:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -33,13 +33,17 @@ def test_ranks_that_are_some_steps_apart_begin_together(tmp_path: Path) -> None:
     first = ranks[0].first_step(42, 3)
 
     assert first == 42 + MARGIN_STEPS
-    later = [rank.first_step(at, 3) for rank, at in zip(ranks[1:], (40, 46), strict=True)]
+    later = [
+        rank.first_step(at, 3) for rank, at in zip(ranks[1:], (40, 46), strict=True)
+    ]
     assert later == [first, first]
     (path,) = tmp_path.iterdir()
     assert (path.name, json.loads(path.read_bytes())["first"]) == (".window-1", first)
 
 
-def test_short_steps_get_as_much_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_steps_get_as_much_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moments = iter([100.0, 100.0, 100.01, 100.02])
     monkeypatch.setattr(time, "time", lambda: next(moments, 101.0))
     rank = timed(tmp_path)
@@ -50,7 +54,9 @@ def test_short_steps_get_as_much_time(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("earliest", [47, 3000, 1], ids=["too late", "ahead", "behind"])
-def test_a_rank_that_cannot_keep_up_begins_by_itself(tmp_path: Path, earliest: int) -> None:
+def test_a_rank_that_cannot_keep_up_begins_by_itself(
+    tmp_path: Path, earliest: int
+) -> None:
     behind = timed(tmp_path)
     timed(tmp_path).first_step(42 if earliest > 1 else 2000, 2)
 
@@ -63,10 +69,15 @@ def test_a_second_training_in_the_capture_agrees_anew(tmp_path: Path) -> None:
     second = [timed(tmp_path) for _ in range(2)]
 
     assert [rank.first_step(3, 2) for rank in second] == [3 + MARGIN_STEPS] * 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".window-1", ".window-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".window-1",
+        ".window-2",
+    ]
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"first": "x", "time": 9e12}', b'{"time": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"first": "x", "time": 9e12}', b'{"time": {}}']
+)
 def test_what_is_no_agreement_is_passed_over(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".window-1").write_bytes(content)
 
@@ -110,7 +121,10 @@ class Steps:
     ids=["stable", "stable later", "never stable", "120 s", "too short"],
 )  # fmt: skip
 def test_a_window_that_nobody_named_begins_when_steps_are_stable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: list[float], step: int | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: list[float],
+    step: int | None,
 ) -> None:
     assert Steps(tmp_path, monkeypatch).after(*seconds) == step
 

@@ -15,7 +15,9 @@ from tests.log_text import labelled_lines, read_text
 @pytest.mark.parametrize("text", [line for *_, line in labelled_lines("requested")])
 def test_a_setting_that_asks_for_fp8_is_a_claim_by_configuration(text: str) -> None:
     claims = read_text(text).claims_at()
-    assert {(claim.says, claim.strength) for claim in claims} == {("fp8", "configuration")}
+    assert {(claim.says, claim.strength) for claim in claims} == {
+        ("fp8", "configuration")
+    }
     assert all("8" in claim.text for claim in claims)
 
 
@@ -77,7 +79,9 @@ ON, OFF, STRANGER = "fp8_format: hybrid", "fp8: false", "x y\n"
         (f"{ON}\n{20 * STRANGER}{OFF}", ""), (f"{ON}\n{21 * STRANGER}{OFF}", ON),
     ],
 )  # fmt: skip
-def test_what_is_around_a_setting_decides_what_it_asks_for(text: str, asks: str) -> None:
+def test_what_is_around_a_setting_decides_what_it_asks_for(
+    text: str, asks: str
+) -> None:
     told = [claim.text for claim in read_text(text).claims_at() if claim.says == "fp8"]
     assert told == ([asks] if asks else [])
 
@@ -168,7 +172,10 @@ def test_an_unknown_name_makes_a_phase_unclear_and_a_rank_its_own() -> None:
         ([steps(505, 520), CLAIM], []),
         (["Resuming from step 500", CLAIM, steps(501, 520)], ["fp8"]),
         ([CLAIM, PHASE, WINDOW], ["revoked", "not_fp8"]),
-        (["Mixed precision type: fp8", steps(1, 9), "Mixed precision type: bf16"], ["revoked"]),
+        (
+            ["Mixed precision type: fp8", steps(1, 9), "Mixed precision type: bf16"],
+            ["revoked"],
+        ),
         ([CLAIM, "nan: turning FP8 off for good", WINDOW], ["revoked", "not_fp8"]),
         ([CLAIM, "turning FP8 off for lm_head", WINDOW], ["fp8"]),
         ([CLAIM, "turning off FP8 all-gather", WINDOW], ["fp8"]),

@@ -35,7 +35,12 @@ HYBRID = SimpleNamespace(name="HYBRID")
 
 
 def delayed(**fields: Any) -> Any:
-    usual = {"fp8_format": HYBRID, "margin": 0, "amax_history_len": 16, "reduce_amax": True}
+    usual = {
+        "fp8_format": HYBRID,
+        "margin": 0,
+        "amax_history_len": 16,
+        "reduce_amax": True,
+    }
     return named("DelayedScaling", **{**usual, "amax_compute_algo": "max", **fields})
 
 
@@ -85,7 +90,9 @@ def state(scale: list[float], rows: list[list[float]]) -> Any:
     return SimpleNamespace(scale=torch.tensor(scale), amax_history=torch.tensor(rows))
 
 
-def train(module: nn.Module, *, steps: int = 1, width: int = 64) -> list[dict[str, Any]]:
+def train(
+    module: nn.Module, *, steps: int = 1, width: int = 64
+) -> list[dict[str, Any]]:
     hooks = NumericsHooks([("layer", module)])
     try:
         for _ in range(steps):
@@ -126,13 +133,18 @@ def test_delayed_scaling_is_replayed_with_the_scale_that_it_keeps() -> None:
 
     rows = {row["tensor"]: row for row in train(module)}
 
-    assert rows["input"]["saturated"] > 0.5  # 448 / 1000 is below most of a normal's values
+    assert (
+        rows["input"]["saturated"] > 0.5
+    )  # 448 / 1000 is below most of a normal's values
     assert rows["grad_output"]["flushed"] == 1
     assert rows["weight"]["sqnr_db"] > 30
 
 
 def test_a_normalised_input_is_seen_by_its_bytes() -> None:
-    rows = {row["tensor"]: row for row in train(LayerNormLinear(named("Float8CurrentScaling")))}
+    rows = {
+        row["tensor"]: row
+        for row in train(LayerNormLinear(named("Float8CurrentScaling")))
+    }
     assert rows["input"]["source"] == "bytes"
     assert rows["input"]["amax"] is None
     assert rows["input"]["nan"] > 0
@@ -147,17 +159,23 @@ class TERowParallelLinear(Linear):
     pass
 
 
-TELayerNormColumnParallelLinear.__module__ = TERowParallelLinear.__module__ = "megatron.core"
+TELayerNormColumnParallelLinear.__module__ = TERowParallelLinear.__module__ = (
+    "megatron.core"
+)
 
 
 def derived(module: nn.Module) -> nn.Module:
     """Train a subclass that is made on the spot, as FSDP2 does."""
     kind = type(module)
-    module.__class__ = type(f"FSDP{kind.__name__}", (type("FSDPModule", (), {}), kind), {})
+    module.__class__ = type(
+        f"FSDP{kind.__name__}", (type("FSDPModule", (), {}), kind), {}
+    )
     return module
 
 
-@pytest.mark.parametrize("wrap", [lambda module: module, derived], ids=["Megatron-LM", "FSDP2"])
+@pytest.mark.parametrize(
+    "wrap", [lambda module: module, derived], ids=["Megatron-LM", "FSDP2"]
+)
 def test_subclasses_of_modules_and_recipes_are_measured(wrap: Any) -> None:
     recipe = type("TEDelayedScaling", (type(delayed()),), {})(**vars(delayed()))
     rows: dict[str, Any] = {}
@@ -167,23 +185,45 @@ def test_subclasses_of_modules_and_recipes_are_measured(wrap: Any) -> None:
         module.fp8_meta["scaling_bwd"] = state([1e4, 1.0], [[0.0, 0.0]])
         rows[kind.__name__] = {row["tensor"]: row for row in train(wrap(module))}
         assert KeptScales([("layer", module)]).recipes[0]["name"] == "DelayedScaling"
-    plain, normalizes = rows["TERowParallelLinear"], rows["TELayerNormColumnParallelLinear"]
-    assert {row["scaling"] for row in (*plain.values(), *normalizes.values())} == {"delayed"}
+    plain, normalizes = (
+        rows["TERowParallelLinear"],
+        rows["TELayerNormColumnParallelLinear"],
+    )
+    assert {row["scaling"] for row in (*plain.values(), *normalizes.values())} == {
+        "delayed"
+    }
     # The module's own input is not what it casts.
-    assert (plain["input"]["source"], normalizes["input"]["source"]) == ("replay", "bytes")
+    assert (plain["input"]["source"], normalizes["input"]["source"]) == (
+        "replay",
+        "bytes",
+    )
     assert set(plain) == set(normalizes) == {"input", "weight", "grad_output"}
 
 
 @pytest.mark.parametrize(
     ("module", "x", "words"),
     [
-        (lambda: Linear(named("NVFP4BlockScaling")), 32, "casts of NVFP4BlockScaling are not"),
-        (lambda: Linear(named("Float8CurrentScaling")), 0, "input without values (experts without"),
+        (
+            lambda: Linear(named("NVFP4BlockScaling")),
+            32,
+            "casts of NVFP4BlockScaling are not",
+        ),
+        (
+            lambda: Linear(named("Float8CurrentScaling")),
+            0,
+            "input without values (experts without",
+        ),
         (lambda: nn.Linear(64, 64), 32, "no FP8 cast was seen"),
-        (lambda: Linear(named("Float8CurrentScaling")), None, "ran no hook in the step"),
+        (
+            lambda: Linear(named("Float8CurrentScaling")),
+            None,
+            "ran no hook in the step",
+        ),
     ],
 )
-def test_layers_without_figures_get_a_reason(module: Any, x: int | None, words: str) -> None:
+def test_layers_without_figures_get_a_reason(
+    module: Any, x: int | None, words: str
+) -> None:
     layer = module()
     hooks = NumericsHooks([("layer", layer)])
     if x is not None:
@@ -266,15 +306,27 @@ def test_clipping_is_seen_once_from_wherever_it_was_imported() -> None:
         clip_grad_norm_([module.weight], 100.0)  # after the step
         ratios[limits] = hooks.result(1, [optimizer])["gradient"]["clip_ratio"]
 
-    assert ratios == {(1.0,): pytest.approx(0.2), (100.0,): 1.0, (100.0, 100.0): None, (): None}
+    assert ratios == {
+        (1.0,): pytest.approx(0.2),
+        (100.0,): 1.0,
+        (100.0, 100.0): None,
+        (): None,
+    }
     assert [getattr(module, name) for module, name in CLIPPING] == originals
 
 
 def test_a_history_has_a_column_for_each_scale() -> None:
     scale, history = torch.ones(3), torch.ones(16, 3)
     assert _fit(scale, history)
-    wrong = [(None, history), (scale, None), (scale[:0], history[:, :0]), (scale[:2], history)]
-    assert not any(_fit(*one) for one in [*wrong, (scale, history[0]), (history, history)])
+    wrong = [
+        (None, history),
+        (scale, None),
+        (scale[:0], history[:, :0]),
+        (scale[:2], history),
+    ]
+    assert not any(
+        _fit(*one) for one in [*wrong, (scale, history[0]), (history, history)]
+    )
 
 
 def test_a_magnitude_is_a_finite_number_that_is_not_negative() -> None:
@@ -300,27 +352,39 @@ def test_the_norm_of_gradients_is_of_all_parameters_once() -> None:
         (torch.tensor([3.0 + 4.0j]), 5.0),
         (torch.full((4,), 1e30), 2e30),  # its squares leave float32
         (torch.full((4,), 1e-30), 2e-30),
-        (torch.full((100_000,), 600.0, dtype=torch.float16), 600 * 100_000**0.5),  # leaves FP16
+        (
+            torch.full((100_000,), 600.0, dtype=torch.float16),
+            600 * 100_000**0.5,
+        ),  # leaves FP16
         (torch.zeros(4), 0.0),
         (torch.zeros(0), 0.0),
         (torch.zeros(4, device="meta"), None),
     ],
     ids=["float64", "complex", "huge", "tiny", "fp16", "zero", "empty", "meta"],
 )
-def test_the_norm_of_unusual_gradients(gradient: torch.Tensor, norm: float | None) -> None:
+def test_the_norm_of_unusual_gradients(
+    gradient: torch.Tensor, norm: float | None
+) -> None:
     parameter = nn.Parameter(torch.zeros_like(gradient))
     parameter.grad = gradient
     found = gradient_norm([torch.optim.SGD([parameter], lr=1.0)])
-    assert (found and found["norm"]) == (norm if norm is None else pytest.approx(norm, rel=1e-4))
+    assert (found and found["norm"]) == (
+        norm if norm is None else pytest.approx(norm, rel=1e-4)
+    )
     assert found is None or found["finite"]
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize(("value", "norm"), [(4.0, 5.0), (math.nan, None), (math.inf, None)])
+@pytest.mark.parametrize(
+    ("value", "norm"), [(4.0, 5.0), (math.nan, None), (math.inf, None)]
+)
 def test_the_norm_of_gradients_of_two_types_is_of_both(
     kind: torch.dtype, value: float, norm: float | None
 ) -> None:
-    usual, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, dtype=kind))
+    usual, other = (
+        nn.Parameter(torch.zeros(1)),
+        nn.Parameter(torch.zeros(1, dtype=kind)),
+    )
     usual.grad, other.grad = torch.tensor([3.0]), torch.tensor([value], dtype=kind)
     found = gradient_norm([torch.optim.SGD([usual, other], lr=1.0)])
     assert found is not None

@@ -19,7 +19,12 @@ def statistics(windows: list[list[float]], steps: int | None = None) -> StepStat
 
 def test_one_slow_step_is_left_out_and_a_slow_quarter_is_not() -> None:
     found = statistics([[10.0, 10.0, 10.0, 10.0, 100.0]])
-    assert (found.count, found.left_out, found.mean_us, found.max_us) == (4, 1, 10.0, 10.0)
+    assert (found.count, found.left_out, found.mean_us, found.max_us) == (
+        4,
+        1,
+        10.0,
+        10.0,
+    )
     found = statistics([[10.0, 10.0, 16.0, 16.0]])
     assert (found.count, found.left_out, found.mean_us) == (4, 0, 13.0)
 
@@ -33,18 +38,24 @@ def test_a_sample_stands_for_more_steps() -> None:
 def test_steps_of_windows_that_differ_tell_less() -> None:
     draw = random.Random(1)
     alike = [independent(draw, 5, 0.01) for _ in range(6)]
-    apart = [[time * (1 + 0.1 * (place % 2)) for time in w] for place, w in enumerate(alike)]
+    apart = [
+        [time * (1 + 0.1 * (place % 2)) for time in w] for place, w in enumerate(alike)
+    ]
     assert statistics(alike).effective > 20
     assert statistics(apart).effective < 10
 
 
 def test_the_effective_number_of_steps_is_that_of_the_formula() -> None:
     # Three windows of two steps: 0.507 between them and 0.02 inside, so a correlation of 0.924.
-    assert statistics([[1.0, 1.2], [1.4, 1.6], [2.0, 2.2]]).effective == pytest.approx(3.1185, 1e-4)
+    assert statistics([[1.0, 1.2], [1.4, 1.6], [2.0, 2.2]]).effective == pytest.approx(
+        3.1185, 1e-4
+    )
     # 30 neighbors alike and 9 not: 0.525, and (1 + 2 x 0.525) / 40 for so few steps.
     times = [10.0 + (place // 4) % 2 for place in range(40)]
     assert statistics([times]).effective == pytest.approx(40 * (1 - 0.57625) / 1.57625)
-    assert statistics([[100.0 + place for place in range(40)]]).effective == pytest.approx(4 / 1.9)
+    assert statistics(
+        [[100.0 + place for place in range(40)]]
+    ).effective == pytest.approx(4 / 1.9)
 
 
 def test_windows_of_equal_steps_count_once_each() -> None:

@@ -11,7 +11,8 @@ from fp8verify.text import abridged, clean, counted, gib, listed
 
 
 @pytest.mark.parametrize(
-    "char", ["\x1b", "\x9b", "\u202e", "\u2066", "\u2028", "\ud800", "\n", "\x7f", "\u200f"]
+    "char",
+    ["\x1b", "\x9b", "\u202e", "\u2066", "\u2028", "\ud800", "\n", "\x7f", "\u200f"],
 )
 def test_characters_that_steer_a_terminal_are_replaced(char: str) -> None:
     assert clean(f"a{char}b") == "a\ufffdb"
@@ -24,7 +25,9 @@ def test_commands_of_ci_are_taken_apart_wherever_a_line_may_break(command: str) 
     assert command[:2] not in clean(f"x{command}")[:4]
 
 
-@pytest.mark.parametrize("name", ["void at::native::errors<int>", "c10::Error", "größe", "a ## b"])
+@pytest.mark.parametrize(
+    "name", ["void at::native::errors<int>", "c10::Error", "größe", "a ## b"]
+)
 def test_names_stay_as_they_are(name: str) -> None:
     assert clean(name) == name
 
@@ -59,5 +62,7 @@ def test_all_messages_take_sizes_from_one_place() -> None:
     rooms = [package / name for name in ("report", "comparison", "analysis", "verdict")]
     written = {path: path.read_text() for room in rooms for path in room.rglob("*.py")}
     assert [
-        path.name for path, found in written.items() if "2**30" in found or "GiB" in found
+        path.name
+        for path, found in written.items()
+        if "2**30" in found or "GiB" in found
     ] == []

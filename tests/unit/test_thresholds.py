@@ -23,7 +23,9 @@ from tests.unit.test_numerics_findings import all_layers, codes, facts_of
 
 PACKAGE = Path(fp8verify.__file__).parent
 NAMES = [name for name in vars(thresholds) if name.isupper()]
-NOTHING = Mock(return_value=None, alike=False, spared=[0], spared_in_all=0)  # is stated of a cell
+NOTHING = Mock(
+    return_value=None, alike=False, spared=[0], spared_in_all=0
+)  # is stated of a cell
 # What is measured, a limit to what is read or kept, or a unit.
 NO_THRESHOLDS = {
     "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
@@ -71,7 +73,11 @@ def is_number(node: ast.expr | None) -> bool:
         ),
         ("saturates", thresholds.SATURATED, {"field": "saturated"}),
         ("mx-last-bucket", thresholds.TOP_BLOCKS, {"field": "top_blocks"}),
-        ("zero-rows", thresholds.ZERO_ROWS, {"field": "zero_rows", "scaling": "rowwise"}),
+        (
+            "zero-rows",
+            thresholds.ZERO_ROWS,
+            {"field": "zero_rows", "scaling": "rowwise"},
+        ),
     ],
 )
 def test_a_figure_of_a_tensor_counts_from_its_threshold_on(
@@ -83,13 +89,19 @@ def test_a_figure_of_a_tensor_counts_from_its_threshold_on(
 
 
 def row(step: int, flops: int, precision: Precision) -> GemmRow:
-    known = Classification(role=Role.GEMM, precision=precision, library="made", reason="")
+    known = Classification(
+        role=Role.GEMM, precision=precision, library="made", reason=""
+    )
     shape = GemmShape(1, 1, 1, flops // 2)
-    return GemmRow(Kind("made", NO_OP, known), step, Leg.FPROP, 1, flops, flops, shape, layer="up")
+    return GemmRow(
+        Kind("made", NO_OP, known), step, Leg.FPROP, 1, flops, flops, shape, layer="up"
+    )
 
 
 @pytest.mark.parametrize(("low", "is_short"), [(500, False), (498, True)])
-def test_a_step_is_short_below_half_of_what_is_expected(low: int, is_short: bool) -> None:
+def test_a_step_is_short_below_half_of_what_is_expected(
+    low: int, is_short: bool
+) -> None:
     rows = [row(0, 1000, Precision.FP8), row(1, low, Precision.FP8)]
     rows.append(row(1, 1000 - low, Precision.BF16))
     grid = Grid([rows], NOTHING)
@@ -97,7 +109,9 @@ def test_a_step_is_short_below_half_of_what_is_expected(low: int, is_short: bool
 
 
 @pytest.mark.parametrize(("unknown", "lacks", "is_open"), [(500, 0, 1), (498, 1, 0)])
-def test_unknown_work_counts_as_low_to_accuse(unknown: int, lacks: int, is_open: int) -> None:
+def test_unknown_work_counts_as_low_to_accuse(
+    unknown: int, lacks: int, is_open: int
+) -> None:
     rows = [row(0, 1000, Precision.FP8), row(1, unknown, Precision.UNKNOWN)]
     rows.append(row(1, 1000 - unknown, Precision.BF16))
     grid = Grid([rows], NOTHING)
@@ -105,7 +119,9 @@ def test_unknown_work_counts_as_low_to_accuse(unknown: int, lacks: int, is_open:
 
 
 @pytest.mark.parametrize(("off", "met"), [(0.0, True), (1e-9, False)])
-def test_the_expected_share_may_be_missed_by_the_tolerance(off: float, met: bool) -> None:
+def test_the_expected_share_may_be_missed_by_the_tolerance(
+    off: float, met: bool
+) -> None:
     expected = ExpectedReport(
         share_of_flops=0.75,
         measured_share_of_flops=0.75 - thresholds.TOLERANCE - off,
@@ -116,7 +132,9 @@ def test_the_expected_share_may_be_missed_by_the_tolerance(off: float, met: bool
 
 
 @pytest.mark.parametrize(("long", "left_out"), [(1.0, 0), (1.001, 1)])
-def test_a_step_is_an_exception_beyond_so_many_medians(long: float, left_out: int) -> None:
+def test_a_step_is_an_exception_beyond_so_many_medians(
+    long: float, left_out: int
+) -> None:
     found = step_statistics([[100.0] * 9 + [100.0 * thresholds.FAR * long]])
     assert found is not None
     assert found.left_out == left_out

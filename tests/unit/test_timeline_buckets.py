@@ -27,7 +27,9 @@ def test_all_time_is_in_the_bucket_of_its_kind(build: TraceBuilder) -> None:
     build.step(4).launch(FP8_KERNEL, types=(FP8, FP8), us=30).launch(
         "void copy_kernel()", None, us=20
     )
-    found = _buckets(build.step(5).launch(BF16_KERNEL, types=(BF16, BF16), us=40).read())
+    found = _buckets(
+        build.step(5).launch(BF16_KERNEL, types=(BF16, BF16), us=40).read()
+    )
     assert sum(found.fp8_us) == pytest.approx(30)
     assert sum(found.other_precision_us) == pytest.approx(40)
     assert sum(found.rest_us) == pytest.approx(20)
@@ -36,7 +38,9 @@ def test_all_time_is_in_the_bucket_of_its_kind(build: TraceBuilder) -> None:
     assert found.steps[1][1:] == (200, 240)
 
 
-def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(build: TraceBuilder) -> None:
+def test_a_kernel_longer_than_a_bucket_is_cut_at_their_ends(
+    build: TraceBuilder,
+) -> None:
     found = _buckets(build.launch(FP8_KERNEL, us=80).launch(BF16_KERNEL, us=20).read())
     assert found.bucket_us == 0.5
     assert found.fp8_us == (0.5,) * 160 + (0.0,) * 80

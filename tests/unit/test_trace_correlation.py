@@ -89,10 +89,19 @@ def test_the_operator_of_a_kernel_and_its_parents(
         ([launch(9, 0), kernel("k", 1, 1, 9)], 1),
         ([annotation("range", 0, 9), launch(9, 1), kernel("k", 2, 1, 9)], 1),
         ([op("o", 0, 9, 1), launch(9, 1), kernel("k", 2, 1, 9)], 2),
-        ([op("graph", 0, 9, 1), launch(9, 1), *(kernel("k", 10 + i, 1, 9) for i in range(5))], 2),
+        (
+            [
+                op("graph", 0, 9, 1),
+                launch(9, 1),
+                *(kernel("k", 10 + i, 1, 9) for i in range(5)),
+            ],
+            2,
+        ),
     ],
 )
-def test_how_far_back_a_kernel_leads(events: list[dict[str, Any]], launched: int) -> None:
+def test_how_far_back_a_kernel_leads(
+    events: list[dict[str, Any]], launched: int
+) -> None:
     trace = read_bytes(as_document(events))
     assert set(trace.kernels.launch) == {launched}
     assert bool(trace.health.kernels_without_launch) == (launched == 0)
@@ -105,7 +114,10 @@ def test_step_is_that_of_the_launch_on_any_thread() -> None:
 
 
 def test_step_seen_on_two_threads_counts_once_as_the_longer() -> None:
-    events = [annotation("ProfilerStep#3", 0, 10), annotation("ProfilerStep#3", 0, 90, tid=2)]
+    events = [
+        annotation("ProfilerStep#3", 0, 10),
+        annotation("ProfilerStep#3", 0, 90, tid=2),
+    ]
     trace = read_bytes(as_document(events))
     assert [(s.number, s.start_ns, s.end_ns) for s in trace.steps] == [(3, 0, 90_000)]
 
@@ -113,7 +125,9 @@ def test_step_seen_on_two_threads_counts_once_as_the_longer() -> None:
 def test_steps_are_those_of_one_profiler() -> None:
     """A script's profiler with a schedule counts beside the window of `fp8verify run`."""
     window = [annotation(f"ProfilerStep#{10 + n}", 1000 * n, 1000) for n in range(3)]
-    script = [annotation(f"ProfilerStep#{9 + n}", 400 + 1000 * n, 1000) for n in range(2)]
+    script = [
+        annotation(f"ProfilerStep#{9 + n}", 400 + 1000 * n, 1000) for n in range(2)
+    ]
     cut = annotation("ProfilerStep#11", 2400, 600)
     last = annotation("busy", 2500, 5)
     for events in ([*window, *script, cut, last], [last, *script, cut, *window]):
@@ -149,7 +163,10 @@ def test_kernel_launched_between_steps_has_none() -> None:
         ([op("CompiledFunctionBackward", 0, 9, 1)], True),
         ([op("autograd::engine::evaluate_function: X", 0, 9, 1)], True),
         ([op("aten::mm", 0, 9, 1, **{"Fwd thread id": 1, "Sequence number": 5})], True),
-        ([op("aten::mm", 0, 9, 1, **{"Fwd thread id": 0, "Sequence number": 5})], False),
+        (
+            [op("aten::mm", 0, 9, 1, **{"Fwd thread id": 0, "Sequence number": 5})],
+            False,
+        ),
         ([op("BackwardsCompatible", 0, 9, 1)], False),
         ([annotation("ForwardBackward", 0, 9)], False),
     ],
@@ -165,7 +182,11 @@ def test_backward_shows_on_any_enclosing_operator(
 
 def test_tensor_lists_have_no_shape_of_their_own() -> None:
     dims = [[[4, 4], [8]], [16, 2], []]
-    events = [op("aten::cat", 0, 9, 1, **{"Input Dims": dims}), launch(9, 3), kernel("k", 4, 1, 9)]
+    events = [
+        op("aten::cat", 0, 9, 1, **{"Input Dims": dims}),
+        launch(9, 3),
+        kernel("k", 4, 1, 9),
+    ]
     row = only(events)
     assert row.op is not None
     assert row.op.dims == ((), (16, 2), ())

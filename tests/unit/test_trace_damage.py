@@ -29,7 +29,9 @@ ALL = ["gemm_a", "gemm_b", "gemm_c"]
         (b'"note": ""', b'"note": null'), (b'"note": ""', b'"note": ' + b"[" * 500 + b"]" * 500),
     ],
 )  # fmt: skip
-def test_nothing_is_lost_where_values_can_be_read(old: bytes, new: bytes, block_size: int) -> None:
+def test_nothing_is_lost_where_values_can_be_read(
+    old: bytes, new: bytes, block_size: int
+) -> None:
     events = sample()
     events[2]["args"] |= {"Fwd thread id": 0, "bandwidth": 1, "note": ""}
     events[7]["args"] |= {"bandwidth": 1, "note": ""}
@@ -56,7 +58,9 @@ def test_nothing_is_lost_where_values_can_be_read(old: bytes, new: bytes, block_
           for category in (b"[1]", b"{}", b"7", b"true")),
     ],
 )  # fmt: skip
-def test_one_bad_value_costs_one_kernel(old: bytes, bad: bytes, block_size: int) -> None:
+def test_one_bad_value_costs_one_kernel(
+    old: bytes, bad: bytes, block_size: int
+) -> None:
     data = as_document(sample())
     assert old in data
     trace = read_bytes(data.replace(old, bad), block_size=block_size)
@@ -65,22 +69,33 @@ def test_one_bad_value_costs_one_kernel(old: bytes, bad: bytes, block_size: int)
     assert not trace.health.complete
 
 
-@pytest.mark.parametrize(("room", "kernels"), [(0, ["gemm_a", "gemm_c"]), (-1, ["gemm_c"])])
+@pytest.mark.parametrize(
+    ("room", "kernels"), [(0, ["gemm_a", "gemm_c"]), (-1, ["gemm_c"])]
+)
 def test_long_damage_is_not_repaired(
     room: int, kernels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = json.dumps(sample()[7]).encode().replace(b"10.5", b'"10.5"')
-    rest = b", ".join(json.dumps(one).encode() for one in (*sample()[:7], *sample()[12:]))
+    rest = b", ".join(
+        json.dumps(one).encode() for one in (*sample()[:7], *sample()[12:])
+    )
     monkeypatch.setattr(collector, "_LONG_DAMAGE", len(event) + room)
     trace = read_bytes(b'{"traceEvents": [%b, %b]}' % (event, rest))
-    assert (kernel_names(trace), trace.health.skipped_events) == (kernels, 2 - len(kernels))
+    assert (kernel_names(trace), trace.health.skipped_events) == (
+        kernels,
+        2 - len(kernels),
+    )
 
 
 def test_damaged_metadata_is_jumped_over() -> None:
-    data = as_document(sample()).replace(b'"schemaVersion": 1', b'"LOG": [unquoted "text], ')
+    data = as_document(sample()).replace(
+        b'"schemaVersion": 1', b'"LOG": [unquoted "text], '
+    )
     trace = read_bytes(data)
     assert kernel_names(trace) == ALL
-    assert trace.health.notes == ["the metadata is damaged; the events after it were found"]
+    assert trace.health.notes == [
+        "the metadata is damaged; the events after it were found"
+    ]
 
 
 def test_cut_at_any_byte_keeps_every_whole_event() -> None:
@@ -89,7 +104,9 @@ def test_cut_at_any_byte_keeps_every_whole_event() -> None:
     for end in range(begin, len(data) - 2, 7):
         trace = read_bytes(data[:end], block_size=300)
         whole = [
-            name for name in ALL if 0 <= data.index(name.encode()) < data.rfind(b"\n    },", 0, end)
+            name
+            for name in ALL
+            if 0 <= data.index(name.encode()) < data.rfind(b"\n    },", 0, end)
         ]
         assert kernel_names(trace)[: len(whole)] == whole
         assert trace.health.truncated
@@ -145,9 +162,15 @@ def test_boundary_inside_an_event_is_no_boundary() -> None:
         (b"[]", "trace.json is not a trace: no list of events in it."),
         (b"[1, 2]", "trace.json is not a trace: no list of events in it."),
         (b'[{"a": 1}]', "trace.json is not a trace: no list of events in it."),
-        (b'{"a": {"traceEvents": 3}}', "trace.json is not a trace: no list of events in it."),
+        (
+            b'{"a": {"traceEvents": 3}}',
+            "trace.json is not a trace: no list of events in it.",
+        ),
         (b'{"traceEvents": 3}', "trace.json is not a trace: no list of events in it."),
-        (b'{"schemaVersion": 1, "dev', "trace.json is not a trace: no list of events in it."),
+        (
+            b'{"schemaVersion": 1, "dev',
+            "trace.json is not a trace: no list of events in it.",
+        ),
     ],
 )
 def test_what_is_no_trace_is_refused(data: bytes, fact: str) -> None:
@@ -171,7 +194,9 @@ def test_gzip_bomb_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         read_bytes(bomb)
 
 
-def test_zstd_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstd_without_its_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(InputError) as caught:
         source.Source(io.BytesIO(source.ZSTD_MAGIC + b"rest"), "a.json.zst")

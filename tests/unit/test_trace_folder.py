@@ -27,7 +27,9 @@ def test_file_stands_for_itself(tmp_path: Path) -> None:
     assert (file.path, file.rank, file.guessed) == (path, 0, False)
 
 
-def test_a_name_with_brackets_is_no_pattern_where_the_file_is_there(tmp_path: Path) -> None:
+def test_a_name_with_brackets_is_no_pattern_where_the_file_is_there(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "trace[1].json")
     assert expand(path) == [path]
     with pytest.raises(InputError, match="matches no file"):
@@ -37,7 +39,10 @@ def test_a_name_with_brackets_is_no_pattern_where_the_file_is_there(tmp_path: Pa
 def test_a_mistake_in_a_program_is_not_blamed_on_a_local_file(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), reading(tmp_path):
         raise ZeroDivisionError
-    with pytest.raises(InputError, match="be read: no credentials"), reading("s3://bucket/x"):
+    with (
+        pytest.raises(InputError, match="be read: no credentials"),
+        reading("s3://bucket/x"),
+    ):
         raise RuntimeError("no credentials")
     with pytest.raises(InputError) as denied, reading(tmp_path):
         raise PermissionError(13, "Permission denied")
@@ -49,7 +54,9 @@ def test_a_mistake_in_a_program_is_not_blamed_on_a_local_file(tmp_path: Path) ->
 
 
 def test_what_is_in_memory_no_other_process_can_open() -> None:
-    pytest.importorskip("upath", reason="needs universal-pathlib, from the remote extra")
+    pytest.importorskip(
+        "upath", reason="needs universal-pathlib, from the remote extra"
+    )
     assert [is_shared(place(url)) for url in ("x.json", "memory://x", "file:///x")] == [
         True, False, True
     ]  # fmt: skip

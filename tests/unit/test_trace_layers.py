@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.trace.tables import Site
-from tests.unit.trace_events import Event, annotation, as_document, kernel, launch, op, read_bytes
+from tests.unit.trace_events import (
+    Event,
+    annotation,
+    as_document,
+    kernel,
+    launch,
+    op,
+    read_bytes,
+)
 
 MAIN, AUTOGRAD = 1, 2
 SEQUENCE, FORWARD = "Sequence number", "Fwd thread id"
@@ -31,7 +39,9 @@ def runs(
     ]
 
 
-def node(name: str, ts: float, dur: float, external_id: int, number: int, **more: int) -> Event:
+def node(
+    name: str, ts: float, dur: float, external_id: int, number: int, **more: int
+) -> Event:
     """Return an operator that autograd runs, on its own thread."""
     thread = {FORWARD: more.get("forward", 1)}
     where = {"tid": more.get("tid", AUTOGRAD)}
@@ -44,7 +54,14 @@ def forward(
     """Return a product of 20 µs inside the annotation of a layer."""
     return [
         annotation(f"fp8verify:{layer}", ts, 40, tid=tid),
-        op("aten::mm", ts + 10, 20, external_id, tid=tid, **{SEQUENCE: number, FORWARD: 0}),
+        op(
+            "aten::mm",
+            ts + 10,
+            20,
+            external_id,
+            tid=tid,
+            **{SEQUENCE: number, FORWARD: 0},
+        ),
     ]
 
 
@@ -136,7 +153,9 @@ SAME = {SEQUENCE: 5, FORWARD: 0}  # what `forward("up", …)` carries
         ),
     ],
 )  # fmt: skip
-def test_the_layer_of_a_kernel(events: list[Event], found: dict[str, str | None]) -> None:
+def test_the_layer_of_a_kernel(
+    events: list[Event], found: dict[str, str | None]
+) -> None:
     assert layers(*events) == found
 
 
@@ -171,7 +190,12 @@ def test_a_graph_made_on_autograds_thread_is_looked_for_there() -> None:
         *backward(2400, 10, 6), *runs("down grad", 2412, 2, 10, tid=AUTOGRAD),
         *backward(2500, 20, 5),
     )  # fmt: skip
-    expected = {"again": "up", "gate grad": "gate", "up grad": "up", "down grad": "down"}
+    expected = {
+        "again": "up",
+        "gate grad": "gate",
+        "up grad": "up",
+        "down grad": "down",
+    }
     assert found == expected
 
 
@@ -185,7 +209,9 @@ def test_numbers_that_are_none_cost_at_most_their_event(number: str) -> None:
 
 
 def test_layers_are_joined_only_where_that_is_asked_for() -> None:
-    trace = read_bytes(as_document([*forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1)]))
+    trace = read_bytes(
+        as_document([*forward("up", 1000, 1, 5), *runs("in", 1012, 1, 1)])
+    )
     assert len(trace.kernels) == 1
     assert not trace.kernels.layer
     assert not trace.layers

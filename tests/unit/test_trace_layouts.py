@@ -28,9 +28,13 @@ def one_line_events(events: list[dict[str, Any]]) -> bytes:
     for event in events:
         args = json.dumps(event.get("args", {}))
         rest = json.dumps({k: v for k, v in event.items() if k != "args"})[1:-1]
-        lines.append(f'  {{\n    {rest},\n    "args": {{\n      {args[1:-1]}\n    }}\n  }}')
+        lines.append(
+            f'  {{\n    {rest},\n    "args": {{\n      {args[1:-1]}\n    }}\n  }}'
+        )
     head = json.dumps(HEAD)[1:-1]
-    return ("\n{\n" + head + ',\n"traceEvents": [\n' + ",\n".join(lines) + "\n]}\n").encode()
+    return (
+        "\n{\n" + head + ',\n"traceEvents": [\n' + ",\n".join(lines) + "\n]}\n"
+    ).encode()
 
 
 def sorted_keys(events: list[dict[str, Any]]) -> bytes:
@@ -42,7 +46,10 @@ def metadata_last(events: list[dict[str, Any]]) -> bytes:
 
 
 def category_last(events: list[dict[str, Any]]) -> bytes:
-    moved = [{**{k: v for k, v in e.items() if k != "cat"}, "cat": e.get("cat")} for e in events]
+    moved = [
+        {**{k: v for k, v in e.items() if k != "cat"}, "cat": e.get("cat")}
+        for e in events
+    ]
     return as_document([{k: v for k, v in e.items() if v is not None} for e in moved])
 
 
@@ -53,7 +60,9 @@ def with_bom(events: list[dict[str, Any]]) -> bytes:
 def of_torch_1_9(events: list[dict[str, Any]]) -> bytes:
     old = {"cpu_op": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel"}
     old |= {"gpu_memcpy": "Memcpy", "gpu_memset": "Memset"}
-    return as_document([{**e, "cat": old.get(e.get("cat", ""), e.get("cat"))} for e in events])
+    return as_document(
+        [{**e, "cat": old.get(e.get("cat", ""), e.get("cat"))} for e in events]
+    )
 
 
 def with_bare_infinities(events: list[dict[str, Any]]) -> bytes:
@@ -129,14 +138,19 @@ def test_no_nanosecond_is_lost(written: str, nanoseconds: int) -> None:
 def test_stamps_since_1970_are_right_to_a_quarter_of_a_microsecond() -> None:
     stamps = ("1790857026000123.457", "1790857026000124")
     data = as_document([kernel("first", "@", 1, 1), kernel("second", "@", 1, 2)])
-    trace = read_bytes(data.replace(b'"@"', b"%b") % tuple(stamp.encode() for stamp in stamps))
+    trace = read_bytes(
+        data.replace(b'"@"', b"%b") % tuple(stamp.encode() for stamp in stamps)
+    )
     first, second = trace.kernels.start_ns
     assert second == 1790857026000124000
     assert abs(first - 1790857026000123457) < 250
 
 
 def test_unknown_categories_are_counted_and_ignored() -> None:
-    extra = [{"ph": "X", "cat": f"new_{i % 7}", "name": "n", "ts": i, "dur": 1} for i in range(50)]
+    extra = [
+        {"ph": "X", "cat": f"new_{i % 7}", "name": "n", "ts": i, "dur": 1}
+        for i in range(50)
+    ]
     trace = read_bytes(as_document(extra + sample() + extra), block_size=500)
     assert trace.health.events == len(sample()) + 100
     assert trace.health.complete
@@ -153,22 +167,39 @@ def test_a_copy_of_an_absurd_time_counts_but_takes_none(us: float, ns: float) ->
 
 @pytest.mark.parametrize(
     ("value", "rank"),
-    [(0, 0), (7, 7), (2**31 - 1, 2**31 - 1), (2**31, None), (-1, None), (True, None), ("1", None)],
+    [
+        (0, 0),
+        (7, 7),
+        (2**31 - 1, 2**31 - 1),
+        (2**31, None),
+        (-1, None),
+        (True, None),
+        ("1", None),
+    ],
 )
-def test_a_number_of_the_metadata_is_one_within_reason(value: object, rank: int | None) -> None:
-    assert read_bytes(as_document(sample(), distributedInfo={"rank": value})).rank == rank
+def test_a_number_of_the_metadata_is_one_within_reason(
+    value: object, rank: int | None
+) -> None:
+    assert (
+        read_bytes(as_document(sample(), distributedInfo={"rank": value})).rank == rank
+    )
 
 
 def test_of_the_metadata_the_date_is_kept_and_nothing_secret() -> None:
     trace = read_bytes(
-        as_document([], env={"TOKEN": "secret"}, baseTimeNanoseconds=1_790_857_026_000_000_000)
+        as_document(
+            [], env={"TOKEN": "secret"}, baseTimeNanoseconds=1_790_857_026_000_000_000
+        )
     )
     assert trace.base_ns == 1_790_857_026_000_000_000
     assert "secret" not in repr(trace)
 
 
 def test_gpu_is_the_one_that_ran_the_kernels() -> None:
-    devices = [{"id": i, "name": f"GPU {i}", "computeMajor": i, "computeMinor": 0} for i in (8, 9)]
+    devices = [
+        {"id": i, "name": f"GPU {i}", "computeMajor": i, "computeMinor": 0}
+        for i in (8, 9)
+    ]
     events = [kernel("k", 1, 1, 1, device=9)]
     trace = read_bytes(as_document(events, deviceProperties=devices))
     assert (trace.gpu, trace.compute_capability) == ("GPU 9", "9.0")

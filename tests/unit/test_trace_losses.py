@@ -15,7 +15,9 @@ from tests.unit.trace_events import as_document, read_bytes, sample
 @pytest.mark.parametrize("half", ["B", "E"])
 def test_half_an_event_is_counted_as_lost(half: str) -> None:
     events = sample()
-    events[7] = {key: value for key, value in events[7].items() if key != "dur"} | {"ph": half}
+    events[7] = {key: value for key, value in events[7].items() if key != "dur"} | {
+        "ph": half
+    }
     health = read_bytes(as_document(events)).health
     assert (health.skipped_events, health.complete) == (1, False)
 
@@ -46,14 +48,18 @@ LOG = "{}:2024-05-22 17:15:22 1:1 CuptiActivityApi.cpp:9] {}"
          "the profiler met CUPTI_ERROR_NOT_INITIALIZED", False),
     ],
 )  # fmt: skip
-def test_what_the_profiler_lost_is_noted(level: str, line: str, note: str, loss: bool) -> None:
+def test_what_the_profiler_lost_is_noted(
+    level: str, line: str, note: str, loss: bool
+) -> None:
     logged = {level: [LOG.format(level, "token=secret"), LOG.format(level, line)]}
     trace = read_bytes(as_document(sample(), **logged))
     assert trace.health.notes == [note]
     assert trace.health.complete is not loss
 
 
-@pytest.mark.parametrize("log", [{}, 3, "Dropped 17 activity records", [None, 3, {"a": 1}]])
+@pytest.mark.parametrize(
+    "log", [{}, 3, "Dropped 17 activity records", [None, 3, {"a": 1}]]
+)
 def test_an_odd_log_is_ignored(log: Any) -> None:
     assert read_bytes(as_document(sample(), WARNING=log)).health.notes == []
 

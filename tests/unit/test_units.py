@@ -46,7 +46,9 @@ def test_hardware_has_units_for_the_formats_of_its_instruction_set(
         ("Intel(R) Arc(TM) B580 Graphics", "12.0"), ("some accelerator", "9.0"),
     ],
 )  # fmt: skip
-def test_what_no_source_says_is_not_known(gpu: str | None, capability: str | None) -> None:
+def test_what_no_source_says_is_not_known(
+    gpu: str | None, capability: str | None
+) -> None:
     assert multiplies(gpu, capability, Precision.FP8) is None
 
 
@@ -70,7 +72,12 @@ def test_mi300_multiplies_the_fnuz_encodings() -> None:
         ("nvjet_sm103_ootst_128x256", "NVIDIA B200", "10.0", False),
         ("nvjet_sm120_qqtst_mma", "NVIDIA B200", "10.0", True),
         ("nvjet_qqtst_128x64", "NVIDIA B300", "10.3", False),
-        ("sm89_xmma_gemm_e4m3bf16_e4m3f32_f32", "NVIDIA GeForce RTX 5090", "12.0", False),
+        (
+            "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32",
+            "NVIDIA GeForce RTX 5090",
+            "12.0",
+            False,
+        ),
         ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32", "NVIDIA L40S", "8.9", True),
         ("cutlass3x_sm100_tensorop_s128x256x32gemm_e4m3", "NVIDIA H200", "9.0", True),
         ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<0>", "NVIDIA B200", "10.0", True),

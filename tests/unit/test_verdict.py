@@ -32,10 +32,15 @@ CAST = (
     [
         ("", "INACTIVE"),
         (CLAIM, "CONTRADICTED"),
-        ("Failed to swap to Float8Linear because SM90 or later is not available\n", "INACTIVE"),
+        (
+            "Failed to swap to Float8Linear because SM90 or later is not available\n",
+            "INACTIVE",
+        ),
     ],
 )
-def test_no_fp8_is_held_against_the_log(build: TraceBuilder, log: str, expected: str) -> None:
+def test_no_fp8_is_held_against_the_log(
+    build: TraceBuilder, log: str, expected: str
+) -> None:
     report = build.linear(64, 32, 16, fp8=False).report(log=log)
     assert (report.verdict, report.exit_code) == (expected, 1)
     assert ("(line 1)" in report.reason) == bool(log)
@@ -95,7 +100,9 @@ def test_unknown_gemms_that_could_be_fp8_are_inconclusive(build: TraceBuilder) -
     report = build.report()
     assert report.verdict == "INCONCLUSIVE"
     assert report.gemm.unknown_share_of_time == 0.5
-    assert report.reason.startswith("50.0% of GEMM time ran in kernels whose precision is unknown")
+    assert report.reason.startswith(
+        "50.0% of GEMM time ran in kernels whose precision is unknown"
+    )
     assert "unknown-gemm" in codes(report)
 
 
@@ -113,7 +120,9 @@ def test_unknown_gemms_beside_fp8_count_both_ways(
 
 
 def test_ranks_that_were_not_recorded_are_said(tmp_path: Path) -> None:
-    TraceBuilder(rank=0, world=64).linear(64, 32, 16, fp8=True).write(tmp_path / "rank0.json")
+    TraceBuilder(rank=0, world=64).linear(64, 32, 16, fp8=True).write(
+        tmp_path / "rank0.json"
+    )
     report = inspect(tmp_path)
     assert report.verdict == "ACTIVE"
     assert "1 of 64 ranks profiled" in [finding.message for finding in report.findings]
@@ -124,7 +133,11 @@ def test_a_gemm_beyond_the_bf16_peak_is_proof(build: TraceBuilder) -> None:
     flops = 2 * size**3
     us = flops / 1500e12 * 1e6
     build.launch(
-        FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), dims=((size, size), (size, size)), us=us
+        FP8_KERNEL,
+        "aten::_scaled_mm",
+        types=(FP8, FP8),
+        dims=((size, size), (size, size)),
+        us=us,
     )
     report = build.report()
     (proof,) = found(report, "faster-than-bf16")
@@ -138,7 +151,10 @@ def test_a_gemm_beyond_the_bf16_peak_is_proof(build: TraceBuilder) -> None:
     "launches",
     [
         [("aten::_scaled_grouped_mm", "_grouped_fp8_persistent_gemm_kernel", 1500)],
-        [("aten::_scaled_mm", FP8_KERNEL, 1500), ("aten::_scaled_mm", FP8_KERNEL, 4500)],
+        [
+            ("aten::_scaled_mm", FP8_KERNEL, 1500),
+            ("aten::_scaled_mm", FP8_KERNEL, 4500),
+        ],
     ],
     ids=["an upper bound", "one beyond every format"],
 )
@@ -155,14 +171,18 @@ def test_flops_that_are_not_certain_prove_nothing(
 
 def test_a_recipe_other_than_the_claimed_one_is_said(build: TraceBuilder) -> None:
     dims = ((64, 16), (16, 32), (64, 1), (1, 32))
-    build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8, FP32, FP32), dims=dims)
+    build.launch(
+        FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8, FP32, FP32), dims=dims
+    )
     report = build.report(log=CLAIM)
     assert report.recipe.time_us == {"rowwise": 10.0}
     assert "recipe-mismatch" in codes(report)
 
 
 def test_gpu_time_adds_up(build: TraceBuilder) -> None:
-    build.linear(64, 32, 16, fp8=True).launch(CAST, "aten::copy_", types=(FP8, BF16), us=3)
+    build.linear(64, 32, 16, fp8=True).launch(
+        CAST, "aten::copy_", types=(FP8, BF16), us=3
+    )
     build.launch("some_kernel_nobody_knows", None, us=4)
     report = build.report()
     assert sum(report.gpu_time_us.values()) == pytest.approx(37.0)
@@ -177,7 +197,9 @@ def test_unknown_gemms_cannot_be_fp8_where_the_gpu_has_no_fp8(tmp_path: Path) ->
 
 ADAM = "Optimizer.step#AdamWFp8.step"
 MUON = "Optimizer.step#Muon.step"
-FMHA = "fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128StaticContext"
+FMHA = (
+    "fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalP32VarSeqQ128Kv128StaticContext"
+)
 CODEC = (
     "void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::_float_to_hfp8_gpu("
     "at::Tensor const&, long, long, double)::{lambda(float)#1}, at::detail::Array<char*, 2> >"

@@ -27,9 +27,7 @@ from tests.hand_built import (
 )
 
 MUON = "Optimizer.step#Muon.step"
-SOFTMAX = (
-    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(…)"
-)
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 11, false, false>(…)"
 FUSED_ADAM = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<…>(…)"
 CAST = "void at::native::unrolled_elementwise_kernel<at::native::float8_copy_kernel_cuda(…)>(…)"
 M, N, K = 64, 32, 16
@@ -39,9 +37,15 @@ BLAS = {"types": (BF16, BF16)}
 # -- opaque kernels -------------------------------------------------------------------------------
 
 
-def opaque_layer(build: TraceBuilder, op: str, kernel: str = "main_kernel") -> TraceBuilder:
+def opaque_layer(
+    build: TraceBuilder, op: str, kernel: str = "main_kernel"
+) -> TraceBuilder:
     """A layer in kernels without a word, under an operator that takes FP8."""
-    for a, b, gradient in (((M, K), (K, N), False), ((M, N), (N, K), True), ((N, M), (M, K), True)):
+    for a, b, gradient in (
+        ((M, K), (K, N), False),
+        ((M, N), (N, K), True),
+        ((N, M), (M, K), True),
+    ):
         types = (E5M2 if gradient else FP8, FP8, FP32)
         launch = {"types": types, "dims": (a, b, ()), "backward": gradient}
         build.launch("prologue", op, us=1, **launch)
@@ -65,7 +69,9 @@ def test_an_operator_of_two_fp8_matrices_is_an_fp8_gemm_whatever_its_kernel_is_c
     assert report.verdict == "ACTIVE"
     assert report.gemm.kernels["fp8"] == 3  # not its set-up, nor its casts
     assert report.gemm.time_us["fp8"] == 60
-    assert {row.decided_by for row in report.ranks[0].kernels if row.role.is_gemm} == {"op"}
+    assert {row.decided_by for row in report.ranks[0].kernels if row.role.is_gemm} == {
+        "op"
+    }
 
 
 @pytest.mark.parametrize(
@@ -112,8 +118,12 @@ def test_a_function_that_may_be_a_layer_in_bf16_counts_as_one(
     expected: str,
 ) -> None:  # fmt: skip
     x = (4096, 1024 if weight == (2048, 512) else 2048)
-    build.linear(M, N, K, fp8=True).launch("v3", op, types=(BF16, BF16), dims=(x, weight), us=us)
-    node, kernel = ("ProjectBackward", "v3") if op == "v3_0" else (f"{op}Backward", "other")
+    build.linear(M, N, K, fp8=True).launch(
+        "v3", op, types=(BF16, BF16), dims=(x, weight), us=us
+    )
+    node, kernel = (
+        ("ProjectBackward", "v3") if op == "v3_0" else (f"{op}Backward", "other")
+    )
     build.launch(kernel, node, types=(BF16,), dims=(x,), us=us, backward=True)
     assert build.report().verdict == expected
 
@@ -123,13 +133,20 @@ def test_a_function_that_may_be_a_layer_in_bf16_counts_as_one(
     [
         (M, 8, "ACTIVE", "ran on 1 of 2 ranks"),
         (3 * M, 8, "PARTIAL", "ran on 1 of 2 ranks"),
-        (M, K, "INCONCLUSIVE", "in BF16, and other ranks ran other layers"),  # of one model
+        (
+            M,
+            K,
+            "INCONCLUSIVE",
+            "in BF16, and other ranks ran other layers",
+        ),  # of one model
     ],
 )
 def test_ranks_that_train_other_layers_in_bf16_count_for_the_share(
     tokens: int, inputs: int, verdict: str, said: str, tmp_path: Path
 ) -> None:
-    TraceBuilder(rank=0, world=2).linear(M, N, K, fp8=True).write(tmp_path / "rank0.json")
+    TraceBuilder(rank=0, world=2).linear(M, N, K, fp8=True).write(
+        tmp_path / "rank0.json"
+    )
     other = TraceBuilder(rank=1, world=2)
     for _ in range(tokens // M):
         other.linear(M, 8, inputs, fp8=False)
@@ -140,7 +157,9 @@ def test_ranks_that_train_other_layers_in_bf16_count_for_the_share(
 
 
 @pytest.mark.parametrize("side", [10**400, 0, -8])
-def test_sizes_that_no_tensor_has_are_no_product(build: TraceBuilder, side: int) -> None:
+def test_sizes_that_no_tensor_has_are_no_product(
+    build: TraceBuilder, side: int
+) -> None:
     for dims in (((side, 64), (64, 64)), ((64, 64), (64,) * 500)):
         build.launch("v3", "Project", types=(BF16,) * 900, dims=dims * 450)
     assert build.linear(M, N, K, fp8=True).report().verdict == "ACTIVE"
@@ -154,12 +173,19 @@ def test_work_that_lacks_gemms_may_be_in_unknown_kernels(
     for step in range(1, 4):
         build.step(step)
         if hidden == "the forward pass":
-            build.launch(FP8_GRADIENT_KERNEL, "aten::_scaled_mm", types=(E5M2, FP8), backward=True)
+            build.launch(
+                FP8_GRADIENT_KERNEL,
+                "aten::_scaled_mm",
+                types=(E5M2, FP8),
+                backward=True,
+            )
         elif step != 2:
             build.linear(M, N, K, fp8=True)
         build.launch("v3", "mylib::forward", us=us)
     report = build.report()
-    is_open = hidden == "the forward pass" or us == 30  # which is long enough to be the GEMMs
+    is_open = (
+        hidden == "the forward pass" or us == 30
+    )  # which is long enough to be the GEMMs
     assert (report.verdict == "INCONCLUSIVE") is is_open
     assert any("steps 2 lack GEMMs" in f.message for f in report.findings) is (
         hidden == "a step" and us == 30
@@ -183,7 +209,9 @@ def test_kernels_that_a_name_or_an_operator_explains_are_not_opaque(
     assert not found(report, "opaque-kernels")
 
 
-def test_a_kernel_that_names_bf16_under_an_fp8_operator_is_no_fp8_gemm(build: TraceBuilder) -> None:
+def test_a_kernel_that_names_bf16_under_an_fp8_operator_is_no_fp8_gemm(
+    build: TraceBuilder,
+) -> None:
     report = opaque_layer(build, "mylib::fp8_mm", BF16_KERNEL).report()
     assert report.gemm.kernels["fp8"] == 0
 
@@ -200,14 +228,18 @@ def test_a_step_with_less_than_half_of_the_fp8_of_others_is_short(
         for number in range(10):
             build.linear(M, N, K, fp8=step != 2 or number < low)
     report = build.report()
-    said = [f"at most {share} of the GEMMs of step 2 ran in FP8; in the other steps 100.0% did"]
+    said = [
+        f"at most {share} of the GEMMs of step 2 ran in FP8; in the other steps 100.0% did"
+    ]
     messages = [finding.message for finding in found(report, "step-without-fp8")]
     assert messages == (said if share else [])
     assert (report.verdict, report.exit_code) == ("PARTIAL", 1)
     assert bool(found(report, "pass-without-fp8")) is (share is None)
 
 
-def test_a_step_without_fp8_is_short_however_many_steps_there_are(build: TraceBuilder) -> None:
+def test_a_step_without_fp8_is_short_however_many_steps_there_are(
+    build: TraceBuilder,
+) -> None:
     for step in range(1, 151):  # a step is less than a hundredth of all work
         build.step(step).linear(M, N, K, fp8=step != 70)
     report = build.report()
@@ -215,7 +247,9 @@ def test_a_step_without_fp8_is_short_however_many_steps_there_are(build: TraceBu
     assert "step 70" in found(report, "step-without-fp8")[0].message
 
 
-def test_steps_without_gemms_are_said_and_are_not_every_step(build: TraceBuilder) -> None:
+def test_steps_without_gemms_are_said_and_are_not_every_step(
+    build: TraceBuilder,
+) -> None:
     build.step(1).linear(M, N, K, fp8=True)
     build.step(2).launch("triton_poi_fused_add_0", "triton_poi_fused_add_0")
     build.step(3).linear(M, N, K, fp8=True)
@@ -225,7 +259,9 @@ def test_steps_without_gemms_are_said_and_are_not_every_step(build: TraceBuilder
     assert "step 2;" in found(report, "step-without-gemms")[0].message
 
 
-def leg(build: TraceBuilder, name: str, count: int, *, fp8: bool, us: float = 10) -> None:
+def leg(
+    build: TraceBuilder, name: str, count: int, *, fp8: bool, us: float = 10
+) -> None:
     for _ in range(count):
         build.gemm(name, M, N, K, fp8=fp8, us=us)
 
@@ -271,7 +307,11 @@ def forward_only(build: TraceBuilder, *, fp8: bool) -> TraceBuilder:
 
 @pytest.mark.parametrize(
     ("fp8", "log", "expected"),
-    [(True, "", "INCONCLUSIVE"), (False, CLAIM, "INCONCLUSIVE"), (False, "", "INACTIVE")],
+    [
+        (True, "", "INCONCLUSIVE"),
+        (False, CLAIM, "INCONCLUSIVE"),
+        (False, "", "INACTIVE"),
+    ],
 )
 def test_an_evaluation_window_decides_nothing_of_a_training_in_fp8(
     build: TraceBuilder, fp8: bool, log: str, expected: str
@@ -282,7 +322,9 @@ def test_an_evaluation_window_decides_nothing_of_a_training_in_fp8(
     assert not {"claimed-not-active", "emulated"} & codes(report)
 
 
-def test_a_graph_of_a_whole_step_may_hold_its_backward_pass(build: TraceBuilder) -> None:
+def test_a_graph_of_a_whole_step_may_hold_its_backward_pass(
+    build: TraceBuilder,
+) -> None:
     for step in (1, 2):
         for _ in range(3):
             build.step(step).launch(FP8_KERNEL, None)
@@ -338,7 +380,10 @@ def test_kernels_that_were_launched_before_the_window_do_not_count(
     [
         ("aten::mm", (MUON,)),
         ("aten::addmm", ("aten::linalg_matmul", MUON)),
-        ("aten::mm", ("## Call CompiledFxGraph f3 ##", "Torch-Compiled Region: 4/0", MUON)),
+        (
+            "aten::mm",
+            ("## Call CompiledFxGraph f3 ##", "Torch-Compiled Region: 4/0", MUON),
+        ),
         ("aten::bmm", ("aten::matmul", "Optimizer.step#DistributedShampoo.step")),
     ],
 )
@@ -347,15 +392,21 @@ def test_the_optimizers_gemms_are_not_the_models(
 ) -> None:
     build.step(1).linear(M, N, K, fp8=True)
     for _ in range(10):
-        build.launch(BF16_KERNEL, op, dims=((N, K), (K, N)), parents=parents, us=90, **BLAS)
+        build.launch(
+            BF16_KERNEL, op, dims=((N, K), (K, N)), parents=parents, us=90, **BLAS
+        )
     report = build.report()
     assert (report.verdict, report.gemm.fp8_share_of_time) == ("ACTIVE", 1.0)
     assert report.optimizer_gemm.time_us["bf16"] == 900
     assert report.optimizer_gemm.fp8_share_of_time == 0
-    assert [row.time_us for row in report.legs if row.leg == "optimizer"] == [{"bf16": 900.0}]
+    assert [row.time_us for row in report.legs if row.leg == "optimizer"] == [
+        {"bf16": 900.0}
+    ]
 
 
-def test_a_compiled_optimizer_without_a_range_is_known_by_its_loops(build: TraceBuilder) -> None:
+def test_a_compiled_optimizer_without_a_range_is_known_by_its_loops(
+    build: TraceBuilder,
+) -> None:
     graph = ("## Call CompiledFxGraph fab ##", "Torch-Compiled Region: 2/0")
     build.linear(M, N, K, fp8=True)
     build.launch("triton_for_fused_3", "triton_for_fused_3", parents=graph)
@@ -384,12 +435,18 @@ def test_in_a_closure_a_square_fp8_product_is_the_models(build: TraceBuilder) ->
     assert sum(build.report().optimizer_gemm.kernels.values()) == 0
 
 
-def test_in_a_closure_a_square_product_with_gradients_is_the_models(build: TraceBuilder) -> None:
+def test_in_a_closure_a_square_product_with_gradients_is_the_models(
+    build: TraceBuilder,
+) -> None:
     inside = ("Optimizer.step#AdamW.step",)
     build.launch("embed", "aten::embedding", parents=inside)
     square = {"dims": ((M, K), (K, K)), "parents": ("OwnLinear", *inside), **BLAS}
-    build.launch(BF16_KERNEL, sequence=7, **square).gemm("dgrad", M, K, K, fp8=False, sequence=7)
-    assert build.launch(BF16_KERNEL, **square).report().optimizer_gemm.kernels["bf16"] == 1
+    build.launch(BF16_KERNEL, sequence=7, **square).gemm(
+        "dgrad", M, K, K, fp8=False, sequence=7
+    )
+    assert (
+        build.launch(BF16_KERNEL, **square).report().optimizer_gemm.kernels["bf16"] == 1
+    )
 
 
 def test_a_users_range_is_no_optimizer(build: TraceBuilder) -> None:
@@ -399,7 +456,9 @@ def test_a_users_range_is_no_optimizer(build: TraceBuilder) -> None:
     assert sum(build.report().optimizer_gemm.kernels.values()) == 0
 
 
-def attention(build: TraceBuilder, *parents: str, batch: int = 8, fp8_linear: bool = True) -> None:
+def attention(
+    build: TraceBuilder, *parents: str, batch: int = 8, fp8_linear: bool = True
+) -> None:
     """Scores, softmax and values of 8 heads of 32 tokens and 16 columns, and their gradients."""
     s, d = 32, 16
     high = {"types": (FP32, FP32), "us": 100.0, "parents": parents}
@@ -407,7 +466,12 @@ def attention(build: TraceBuilder, *parents: str, batch: int = 8, fp8_linear: bo
     build.launch(SOFTMAX, "aten::_softmax", types=(FP32,), dims=((batch, s, s),), us=1)
     build.launch(FP32_KERNEL, "aten::bmm", dims=((batch, s, s), (batch, s, d)), **high)
     high["parents"] = ("BmmBackward0",)
-    for a, b in (((s, d), (d, s)), ((s, s), (s, d)), ((d, s), (s, s)), ((s, s), (s, d))):
+    for a, b in (
+        ((s, d), (d, s)),
+        ((s, s), (s, d)),
+        ((d, s), (s, s)),
+        ((s, s), (s, d)),
+    ):
         dims = ((batch, *a), (batch, *b))
         build.launch(FP32_KERNEL, "aten::bmm", dims=dims, backward=True, **high)
     build.linear(M, N, K, fp8=fp8_linear)
@@ -430,18 +494,24 @@ def test_unfused_attention_is_told_apart_and_named(
     assert "6 GEMMs in FP32, 0.6 ms" in finding.message
 
 
-def test_unfused_attention_makes_no_bf16_training_one_in_fp8(build: TraceBuilder) -> None:
+def test_unfused_attention_makes_no_bf16_training_one_in_fp8(
+    build: TraceBuilder,
+) -> None:
     attention(build, fp8_linear=False)
     assert build.report().verdict == "INACTIVE"
 
 
 def test_experts_in_batched_products_are_no_attention(build: TraceBuilder) -> None:
     build.linear(M, N, K, fp8=True)
-    build.launch(SOFTMAX, "aten::_softmax", types=(FP32,), dims=((64, 8),))  # the router's
+    build.launch(
+        SOFTMAX, "aten::_softmax", types=(FP32,), dims=((64, 8),)
+    )  # the router's
     dims = (((8, 32, 16), (8, 16, 64)), ((8, 32, 64), (8, 64, 16)))
     for backward in (False, True, True):
         for pair in dims:
-            build.launch(BF16_KERNEL, "aten::bmm", dims=pair, us=100, backward=backward, **BLAS)
+            build.launch(
+                BF16_KERNEL, "aten::bmm", dims=pair, us=100, backward=backward, **BLAS
+            )
     report = build.report()
     assert (report.verdict, report.attention_gemm.kernels["bf16"]) == ("PARTIAL", 0)
     assert not found(report, "attention-unfused")
@@ -455,7 +525,11 @@ def test_experts_in_batched_products_are_no_attention(build: TraceBuilder) -> No
     [
         ((), ((N, K),), "INACTIVE"),  # weights that are only stored in FP8
         (((N, K),), ((N, K),), "INACTIVE"),  # fake quantization of weights alone
-        (((M, K),), (), "INACTIVE"),  # activations that are packed for the backward pass
+        (
+            ((M, K),),
+            (),
+            "INACTIVE",
+        ),  # activations that are packed for the backward pass
         (((M, K),), ((M, K),), "EMULATED"),
         (((M, K), (N, K)), ((M, K), (N, K)), "EMULATED"),
     ],
@@ -490,7 +564,11 @@ def test_hardware_that_cannot_multiply_the_format_is_never_active(
     tmp_path: Path, gpu: str, capability: tuple[int, int], low: str, expected: str
 ) -> None:
     build = TraceBuilder(tmp_path, gpu=gpu, capability=capability)
-    passes = (((M, K), (K, N)), False), (((M, N), (N, K)), True), (((N, M), (M, K)), True)
+    passes = (
+        (((M, K), (K, N)), False),
+        (((M, N), (N, K)), True),
+        (((N, M), (M, K)), True),
+    )
     for dims, backward in passes:
         build.launch(TRITON, TRITON, types=(low, low), dims=dims, backward=backward)
     report = build.report()
@@ -527,17 +605,23 @@ def test_a_share_that_was_asked_for_and_is_not_met_fails(
 # -- the reason -----------------------------------------------------------------------------------
 
 
-def test_a_filter_that_left_the_layers_out_stands_in_the_sentence(build: TraceBuilder) -> None:
+def test_a_filter_that_left_the_layers_out_stands_in_the_sentence(
+    build: TraceBuilder,
+) -> None:
     for n in range(43):
         build.linear(M, N, K, fp8=n == 42)
     states = ["high_precision"] * 42 + ["fp8"]
     modules = [module(f"layers.{n}.up", N, K, state) for n, state in enumerate(states)]
     reason = build.capture(*modules).reason
-    assert reason.endswith("less than half), as configured with layers.*.up (42) in BF16")
+    assert reason.endswith(
+        "less than half), as configured with layers.*.up (42) in BF16"
+    )
 
 
 @pytest.mark.parametrize(("name", "said"), [("head", "head"), ("5.0", "layer 5.0")])
-def test_a_layer_in_bf16_stands_in_the_sentence(build: TraceBuilder, name: str, said: str) -> None:
+def test_a_layer_in_bf16_stands_in_the_sentence(
+    build: TraceBuilder, name: str, said: str
+) -> None:
     build.linear(M, N, K, fp8=True).linear(M, N, 4096, fp8=False)
     left = module(name, N, 4096, "high_precision")
     report = build.capture(module("up", N, K), left)
@@ -550,7 +634,10 @@ def test_a_layer_in_bf16_stands_in_the_sentence(build: TraceBuilder, name: str, 
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("run7/rank0.json", "run7"), ("host_17.1700000000.pt.trace.json", "host_17.1700000000")],
+    [
+        ("run7/rank0.json", "run7"),
+        ("host_17.1700000000.pt.trace.json", "host_17.1700000000"),
+    ],
 )
 def test_a_run_is_called_like_its_folder_or_file(
     build: TraceBuilder, tmp_path: Path, file: str, name: str

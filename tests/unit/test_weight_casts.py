@@ -19,7 +19,9 @@ from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder
 
 TOKENS, OUT, IN, LAYERS = 4096, 2048, 1024, 3
-CAST = "void transformer_engine::cast_transpose_kernel<fp8>(float const*, __nv_fp8_e4m3*)"
+CAST = (
+    "void transformer_engine::cast_transpose_kernel<fp8>(float const*, __nv_fp8_e4m3*)"
+)
 META = RankMeta(
     schema=1, rank=0, steps_seen=4, windows=(),
     modules=tuple(
@@ -35,7 +37,10 @@ META = RankMeta(
 def forward(built: TraceBuilder, *, engine: bool, cast: bool, cast_us: float) -> None:
     """Add the forward pass of a layer, with a cast of its weight or without."""
     if engine:
-        recorded: dict[str, Any] = {"types": (BF16, BF16), "dims": ((OUT, IN), (TOKENS, IN))}
+        recorded: dict[str, Any] = {
+            "types": (BF16, BF16),
+            "dims": ((OUT, IN), (TOKENS, IN)),
+        }
         for _ in range(1 + cast):  # the input's, and the weight's
             built.launch(CAST, "_Linear", us=cast_us, **recorded)
         built.launch(FP8_KERNEL, "_Linear", us=100, **recorded)
@@ -52,14 +57,24 @@ def backward(built: TraceBuilder, *, engine: bool) -> None:
         if engine:
             dims = ((TOKENS, OUT) if leg == "dgrad" else (OUT, TOKENS),)
             built.launch(
-                FP8_KERNEL, "_LinearBackward", types=(FP8, FP8), dims=dims, us=100, backward=True
+                FP8_KERNEL,
+                "_LinearBackward",
+                types=(FP8, FP8),
+                dims=dims,
+                us=100,
+                backward=True,
             )
         else:
             built.gemm(leg, TOKENS, OUT, IN, fp8=True, us=100)
 
 
 def facts(
-    built: TraceBuilder, passes: int, casts_in: str, *, engine: bool, cast_us: float = 30.0
+    built: TraceBuilder,
+    passes: int,
+    casts_in: str,
+    *,
+    engine: bool,
+    cast_us: float = 30.0,
 ) -> RankEvidence:
     """Two steps; weights are cast in "each" micro-batch, the "first" one or in "no" pass."""
     for step in (1, 2):
@@ -80,7 +95,13 @@ def found(of: RankEvidence) -> list[Finding]:
 @pytest.mark.parametrize("engine", [True, False], ids=["Transformer Engine", "eager"])
 @pytest.mark.parametrize(
     ("passes", "casts_in", "casts"),
-    [(4, "each", 4), (2, "each", 2), (4, "first", 1), (1, "each", None), (4, "no", None)],
+    [
+        (4, "each", 4),
+        (2, "each", 2),
+        (4, "first", 1),
+        (1, "each", None),
+        (4, "no", None),
+    ],
 )
 def test_casts_of_weights_are_counted(
     passes: int, casts_in: str, casts: float | None, engine: bool, build: TraceBuilder
@@ -98,7 +119,9 @@ def test_the_share_is_what_the_later_passes_spend(tmp_path: Path) -> None:
     (finding,) = found(facts(TraceBuilder(tmp_path), 4, "each", engine=False))
     # Of 330 µs a layer and pass, 30 are the weight's cast, three of four times.
     assert "would save 6.8% of GPU time" in finding.message
-    assert found(facts(TraceBuilder(tmp_path), 4, "each", engine=False, cast_us=1.0)) == []
+    assert (
+        found(facts(TraceBuilder(tmp_path), 4, "each", engine=False, cast_us=1.0)) == []
+    )
 
 
 def test_a_weight_of_the_size_of_an_input_is_not_counted(build: TraceBuilder) -> None:

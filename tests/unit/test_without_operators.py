@@ -26,10 +26,14 @@ ADAM = (
     "namespace)::TensorListScalarListMetadata<float, 3>, at::native::(anonymous namespace)::"
     "PointwiseOpScalarListFunctor<c10::BFloat16, 3, 3, 0>, std::divides<float> >(…)"
 )
-GW_HP = "Applied Float8 training: recipe=ROWWISE_WITH_GW_HP, fsdp_float8_all_gather=False\n"
+GW_HP = (
+    "Applied Float8 training: recipe=ROWWISE_WITH_GW_HP, fsdp_float8_all_gather=False\n"
+)
 
 
-def bare(build: TraceBuilder, *counts: tuple[str, int], us: float = 10.0) -> TraceBuilder:
+def bare(
+    build: TraceBuilder, *counts: tuple[str, int], us: float = 10.0
+) -> TraceBuilder:
     """Launch kernels without operators, each so many times."""
     for kernel, count in counts:
         for _ in range(count):
@@ -52,7 +56,10 @@ def bare(build: TraceBuilder, *counts: tuple[str, int], us: float = 10.0) -> Tra
         # Forward passes alone look the same.
         ([(FP8_KERNEL, 9)], "INCONCLUSIVE"),
         # The others may be Muon's, or attention's.
-        ([(FP8_KERNEL, 3), (FP8_GRADIENT_KERNEL, 6), (BF16_KERNEL, 30)], "INCONCLUSIVE"),
+        (
+            [(FP8_KERNEL, 3), (FP8_GRADIENT_KERNEL, 6), (BF16_KERNEL, 30)],
+            "INCONCLUSIVE",
+        ),
         # Without a GEMM in FP8, nothing is hidden.
         ([(BF16_KERNEL, 9)], "INACTIVE"),
     ],
@@ -65,10 +72,14 @@ def test_the_verdict_is_what_the_kernels_prove(
     said = found(report, "no-operators")
     assert bool(said) == (expected == "INCONCLUSIVE")
     others = dict(kernels).get(BF16_KERNEL)
-    assert others is None or all(f"the other {others} (BF16)" in one.message for one in said)
+    assert others is None or all(
+        f"the other {others} (BF16)" in one.message for one in said
+    )
 
 
-def test_a_leg_that_the_recipe_leaves_in_high_precision_is_no_riddle(build: TraceBuilder) -> None:
+def test_a_leg_that_the_recipe_leaves_in_high_precision_is_no_riddle(
+    build: TraceBuilder,
+) -> None:
     bare(build, (FP8_KERNEL, 6), (BF16_KERNEL, 3), (ADAM, 1))
     assert build.report().verdict == "INCONCLUSIVE"
     assert build.report(log=GW_HP).verdict == "ACTIVE"
@@ -76,14 +87,18 @@ def test_a_leg_that_the_recipe_leaves_in_high_precision_is_no_riddle(build: Trac
     assert build.report(log=GW_HP).verdict == "INCONCLUSIVE"
 
 
-def test_a_claim_is_not_contradicted_by_what_may_be_an_evaluation(build: TraceBuilder) -> None:
+def test_a_claim_is_not_contradicted_by_what_may_be_an_evaluation(
+    build: TraceBuilder,
+) -> None:
     bare(build, (BF16_KERNEL, 9))
     assert build.report(log=GW_HP).verdict == "INCONCLUSIVE"
     bare(build, (ADAM, 1))
     assert build.report(log=GW_HP).verdict == "CONTRADICTED"
 
 
-def test_no_share_that_is_asked_for_settles_what_the_others_are(build: TraceBuilder) -> None:
+def test_no_share_that_is_asked_for_settles_what_the_others_are(
+    build: TraceBuilder,
+) -> None:
     bare(build, (FP8_KERNEL, 3), (FP8_GRADIENT_KERNEL, 6), (BF16_KERNEL, 9))
     report = build.report()
     for share in (0.4, 0.6):
@@ -95,7 +110,9 @@ def test_no_share_that_is_asked_for_settles_what_the_others_are(build: TraceBuil
 def test_no_leg_is_hidden_in_a_hundredth_of_the_time(
     build: TraceBuilder, us: float, expected: str
 ) -> None:
-    bare(build, (FP8_KERNEL, 9), us=110).launch(BF16_KERNEL, None, us=us).launch(ADAM, None)
+    bare(build, (FP8_KERNEL, 9), us=110).launch(BF16_KERNEL, None, us=us).launch(
+        ADAM, None
+    )
     assert build.report().verdict == expected
 
 
@@ -110,17 +127,31 @@ def test_with_operators_of_most_gemms_nothing_changes(build: TraceBuilder) -> No
     [
         (FP8_GRADIENT_KERNEL, True),
         ("triton_per_fused_native_layer_norm_backward_3", True),
-        ("void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<…>(Flash_bwd_params)", True),
-        ("void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float>(…)", True),
+        (
+            "void flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<…>(Flash_bwd_params)",
+            True,
+        ),
+        (
+            "void at::native::(anonymous namespace)::layer_norm_grad_input_kernel<float>(…)",
+            True,
+        ),
         ("void at::native::(anonymous namespace)::GradInputKernel<float>(…)", True),
-        ("void at::native::(anonymous namespace)::cunn_SoftMaxBackwardSmem<8>(…)", True),
+        (
+            "void at::native::(anonymous namespace)::cunn_SoftMaxBackwardSmem<8>(…)",
+            True,
+        ),
         (FP8_KERNEL, False),
-        ("triton_red_fused__log_softmax__to_copy__unsafe_view_clone_nll_loss_forward_15", False),
+        (
+            "triton_red_fused__log_softmax__to_copy__unsafe_view_clone_nll_loss_forward_15",
+            False,
+        ),
         ("void upgraded_gradation_kernel()", False),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", False),
     ],
 )
-def test_kernels_of_backward_passes_are_known_by_name(name: str, expected: bool) -> None:
+def test_kernels_of_backward_passes_are_known_by_name(
+    name: str, expected: bool
+) -> None:
     assert is_of_backward(Kind(name, NO_OP, classify(decode(name), None))) is expected
 
 

@@ -43,7 +43,9 @@ def convert(model: nn.Module) -> None:
     """Convert all linear layers but the head with torchao."""
     from torchao.float8 import convert_to_float8_training
 
-    convert_to_float8_training(model, module_filter_fn=lambda _module, name: "lm_head" not in name)
+    convert_to_float8_training(
+        model, module_filter_fn=lambda _module, name: "lm_head" not in name
+    )
 
 
 def through_accelerate(args: argparse.Namespace) -> None:
@@ -79,7 +81,9 @@ def through_trainer(args: argparse.Namespace) -> None:
     if args.through == "peft":
         from peft import LoraConfig, get_peft_model
 
-        model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj"]))
+        model = get_peft_model(
+            model, LoraConfig(r=16, target_modules=["q_proj", "v_proj"])
+        )
     options = {
         "output_dir": "checkpoints", "max_steps": args.steps, "logging_steps": 1,
         "per_device_train_batch_size": args.batch, "save_strategy": "no", "report_to": [],
@@ -115,7 +119,9 @@ def tokenizer() -> Any:
     words = {f"w{number}": number for number in range(VOCABULARY - 2)}
     words |= {"<pad>": VOCABULARY - 2, "</s>": VOCABULARY - 1}
     whole = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    return PreTrainedTokenizerFast(tokenizer_object=whole, pad_token="<pad>", eos_token="</s>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=whole, pad_token="<pad>", eos_token="</s>"
+    )
 
 
 def through_lightning(args: argparse.Namespace) -> None:

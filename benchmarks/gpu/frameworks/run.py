@@ -68,13 +68,17 @@ class Training:
 
     @staticmethod
     def _paths(row: dict[str, Any]) -> list[str]:
-        return [p for p in row.get("environment", {}).get("PYTHONPATH", "").split(":") if p]
+        return [
+            p for p in row.get("environment", {}).get("PYTHONPATH", "").split(":") if p
+        ]
 
     def command(self, extra: str = "") -> list[str]:
         text = self.row["command"].format(port=_free_port(), gpus=self.gpus, here=HERE)
         return [*text.split(), *extra.split()]
 
-    def start(self, column: str, command: list[str]) -> subprocess.CompletedProcess[str] | None:
+    def start(
+        self, column: str, command: list[str]
+    ) -> subprocess.CompletedProcess[str] | None:
         """Run a command in the framework's folder; keep what it printed."""
         began = time.monotonic()
         try:
@@ -97,25 +101,33 @@ class Training:
         (self.out / f"{column}.log").write_text(done.stdout[-200_000:])
         (self.out / f"{column}.err").write_text(done.stderr[-200_000:])
         seconds = time.monotonic() - began
-        print(f"{self.name:24} {column:6} {seconds:5.0f} s, exit {done.returncode}", flush=True)
+        print(
+            f"{self.name:24} {column:6} {seconds:5.0f} s, exit {done.returncode}",
+            flush=True,
+        )
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "Error" in line]
             print(
-                "    " + "\n    ".join(line[:300] for line in errors[:2] + errors[-1:]), flush=True
+                "    " + "\n    ".join(line[:300] for line in errors[:2] + errors[-1:]),
+                flush=True,
             )
         return done
 
     def losses(self, done: subprocess.CompletedProcess[str]) -> list[str]:
         return re.findall(self.row["loss"], done.stdout + done.stderr)
 
-    def attached(self, column: str, *options: str, extra: str = "", steps: str = "") -> None:
+    def attached(
+        self, column: str, *options: str, extra: str = "", steps: str = ""
+    ) -> None:
         """Run attached; compare with the plain run and with what is right, and say so at once."""
         known = len(self.wrong)
         self._attached(column, options, extra, steps)
         found = {name: value for name, value in self.results.items() if name != "plain"}
         print(f"    {self.name} {column}: {found} {self.wrong[known:]}", flush=True)
 
-    def _attached(self, column: str, options: tuple[str, ...], extra: str, steps: str) -> None:
+    def _attached(
+        self, column: str, options: tuple[str, ...], extra: str, steps: str
+    ) -> None:
         report = self.out / f"{column}.json"
         capture = self.out / f"{column}.capture"
         window = ["--steps", steps] if steps else []
@@ -137,9 +149,13 @@ class Training:
             self.wrong.append(f"{column}: no report: {tail}")
             return
         share = found["gemm"]["fp8_share_of_time"]
-        self.results[column] = found["verdict"] + (f" {share:.1%}" if share is not None else "")
+        self.results[column] = found["verdict"] + (
+            f" {share:.1%}" if share is not None else ""
+        )
         if found["verdict"] not in self.row["verdict"].split():
-            self.wrong.append(f"{column}: {found['verdict']}, expected {self.row['verdict']}")
+            self.wrong.append(
+                f"{column}: {found['verdict']}, expected {self.row['verdict']}"
+            )
         low, high = self.row.get("share", (0, 1))
         if share is not None and not low <= share <= high:
             self.wrong.append(f"{column}: share {share:.3f}, expected {low} to {high}")
@@ -155,7 +171,9 @@ class Training:
             self.results["findings"] = notes
 
     def _compare_losses(
-        self, reference: subprocess.CompletedProcess[str], done: subprocess.CompletedProcess[str]
+        self,
+        reference: subprocess.CompletedProcess[str],
+        done: subprocess.CompletedProcess[str],
     ) -> bool:
         plain, ours = self.losses(reference), self.losses(done)
         if not plain:
@@ -168,7 +186,9 @@ class Training:
             abs(float(a) - float(b)) / max(abs(float(a)), 1e-9)
             for a, b in zip(plain, ours, strict=True)
         )
-        self.results["loss gap"] = f"{max(gap, float(self.results.get('loss gap', 0))):.2g}"
+        self.results["loss gap"] = (
+            f"{max(gap, float(self.results.get('loss gap', 0))):.2g}"
+        )
         return gap < 0.02
 
     def run(self, columns: list[str]) -> None:
@@ -280,7 +300,9 @@ def versions() -> str:
              "deepspeed", "trl", "peft", "litgpt")  # fmt: skip
     found = []
     for name in names:
-        with suppress(PackageNotFoundError):  # also where a folder of the name has no metadata
+        with suppress(
+            PackageNotFoundError
+        ):  # also where a folder of the name has no metadata
             found.append(f"{name} {version(name)}")
     return ", ".join(found)
 
@@ -296,7 +318,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--columns", default="run,every,own")
     args = parser.parse_args()
-    rows = read_rows({name for name in args.only.split(",") if name}, args.gpus, args.group)
+    rows = read_rows(
+        {name for name in args.only.split(",") if name}, args.gpus, args.group
+    )
     sources, out = args.sources.resolve(), args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     set_up(rows, sources)

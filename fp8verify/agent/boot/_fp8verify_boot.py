@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # as in typing, whose import would be felt by every Python process
+TYPE_CHECKING = (
+    False  # as in typing, whose import would be felt by every Python process
+)
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
@@ -33,7 +35,9 @@ class Finder:
         self._then = then
         self._looks = False
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> ModuleSpec | None:
         """Return None for every other module."""
         if name != self._name or self._looks:
             return None
@@ -55,7 +59,9 @@ class Finder:
         later = finders[finders.index(self) + 1 :] if self in finders else finders
         for finder in later:
             find_spec = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find_spec(name, path, target) if find_spec else None
+            spec: ModuleSpec | None = (
+                find_spec(name, path, target) if find_spec else None
+            )
             if spec is not None:
                 return spec
         return None
@@ -100,7 +106,9 @@ def _arm() -> None:
 def _load_agent(archive: str) -> Any:
     from importlib import import_module
 
-    sys.path.insert(0, archive)  # the loader of archives has no other way in common to all Pythons
+    sys.path.insert(
+        0, archive
+    )  # the loader of archives has no other way in common to all Pythons
     try:
         return import_module(AGENT)
     finally:

@@ -54,12 +54,17 @@ class Numerics(Instrument):
 
     def begin(self) -> None:
         """Look at the scales and gradients that the window begins with."""
-        self._scales, self._gradients = KeptScales(self._modules()), self._gradient_now()
+        self._scales, self._gradients = (
+            KeptScales(self._modules()),
+            self._gradient_now(),
+        )
 
     def end(self) -> dict[str, Any]:
         """Look at the scales and gradients that the window leaves, and write down the scales."""
         after = KeptScales(self._modules())
-        if self._scales is not None and (after.slots or after.recipes or after.loss_scales):
+        if self._scales is not None and (
+            after.slots or after.recipes or after.loss_scales
+        ):
             scales = scale_records(self._scales, after)
             self._windows.append({"last_step": self._now, **scales})
         self._write()
@@ -95,7 +100,9 @@ class Numerics(Instrument):
 
         What is planned for the next one stays.
         """
-        self._windows, self._first, self._reason = [], None, None
+        self._windows = []
+        self._first = None
+        self._reason = None
 
     def _modules(self) -> list[tuple[str, Any]]:
         layers = trained_layers(self.context.optimizers())
@@ -106,11 +113,13 @@ class Numerics(Instrument):
         return [] if gradient is None else [{"step": self._now, **gradient}]
 
     def _plan(self, step: int) -> None:
-        files, config = self.context.record().files, self.context.config
+        files = self.context.record().files
+        config = self.context.config
         if not is_selected(files.rank, config["ranks"]):
             self._give_up(f"rank {files.rank} is not among the ranks to profile")
             return
-        self._next, self._reason = step, ENDED
+        self._next = step
+        self._reason = ENDED
         if compiles():
             eager_mode.plan(step, config["boot"], files.rank, files.world_size)
         self._write()
@@ -133,7 +142,8 @@ class Numerics(Instrument):
         self._step.close()
 
     def _give_up(self, reason: str) -> None:
-        self._wanted, self._reason = False, reason
+        self._wanted = False
+        self._reason = reason
         debug.event(f"no step is measured: {reason}")
         self._write()
 
@@ -141,12 +151,15 @@ class Numerics(Instrument):
         self._leave()
         try:
             result = hooks.result(self._now, self.context.optimizers())
-        except Exception as error:  # of the GPU, which the script will see too, or of ours
+        except (
+            Exception
+        ) as error:  # of the GPU, which the script will see too, or of ours
             self._give_up(describe(error))
             return
         debug.event(f"step {self._now} is measured: {len(result['rows'])} tensors")
         if self._first is None:
-            self._first, self._reason = result, None
+            self._first = result
+            self._reason = None
             self._write()
         if self._every or self._live:
             from .figures import shortened

@@ -25,7 +25,10 @@ WHAT_IF: dict[str, Cast] = {
     "block_1x128_e4m3": Cast(casts.E4M3, casts.BLOCK_ROW, double=False),
     "mxfp8_e4m3": Cast(casts.E4M3, casts.MXFP8, ceiling=True, double=False),
 }
-MAXIMA = ("amax", "scale")  # of all calls of a layer the largest counts; the others are added up
+MAXIMA = (
+    "amax",
+    "scale",
+)  # of all calls of a layer the largest counts; the others are added up
 COUNTS = (
     "zero_rows", "rows_not_finite",
     "zeros", "nan", "inf", "flushed", "saturated", "subnormal", "top_blocks",
@@ -58,13 +61,16 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
         # Not "less than infinity": a NaN is neither.
         "rows_not_finite": len(maxima) - (maxima < float("inf")).sum(),
     }
-    whole = (
-        casts.BLOCKS[cast.scaling][0] if cast is not None and cast.scaling in casts.BLOCKS else 1
-    )
+    if cast is not None and cast.scaling in casts.BLOCKS:
+        whole = casts.BLOCKS[cast.scaling][0]
+    else:
+        whole = 1
     height = max(1, PART // (x.shape[-1] * whole)) * whole
     for first in range(0, len(x), height):
         rows = slice(first, first + height)
-        part = _measure_part(x[rows].to(x_type).to(torch.float32), cast, amax, maxima[rows])
+        part = _measure_part(
+            x[rows].to(x_type).to(torch.float32), cast, amax, maxima[rows]
+        )
         total["scale"] = part.pop("scale", amax.new_zeros(()))
         for name, value in part.items():
             total[name] = total[name] + value if name in total else value
@@ -73,13 +79,19 @@ def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) ->
 
 def measure_bytes(data: Tensor, form: Format) -> Tensor:
     """Return the figures that follow from the bytes of an FP8 tensor, without its values."""
-    counts = dict.fromkeys(("zeros", "saturated", "nan"), data.new_zeros((), dtype=torch.int64))
+    counts = dict.fromkeys(
+        ("zeros", "saturated", "nan"), data.new_zeros((), dtype=torch.int64)
+    )
     # In parts, and without a copy of what is not contiguous.
     flat = data.view(-1) if data.is_contiguous() else data
-    for part in flat.split(max(1, PART // max(1, flat[0].numel()))) if data.numel() else ():
+    for part in (
+        flat.split(max(1, PART // max(1, flat[0].numel()))) if data.numel() else ()
+    ):
         magnitudes = part.view(form.dtype).to(torch.float32).abs_()
         counts["zeros"] = counts["zeros"] + torch.count_nonzero(magnitudes == 0)
-        counts["saturated"] = counts["saturated"] + torch.count_nonzero(magnitudes == form.largest)
+        counts["saturated"] = counts["saturated"] + torch.count_nonzero(
+            magnitudes == form.largest
+        )
         # Not "larger": a NaN is neither.
         finite = torch.count_nonzero(magnitudes <= form.largest)
         counts["nan"] = counts["nan"] + part.numel() - finite
@@ -90,11 +102,15 @@ def _line(figures: Figures) -> Tensor:
     some = next(iter(figures.values()))
     nothing = some.new_zeros((), dtype=torch.float64)
     unknown = nothing + float("nan")
-    columns = [figures.get(name, unknown if name in WHAT_IF else nothing) for name in COLUMNS]
+    columns = [
+        figures.get(name, unknown if name in WHAT_IF else nothing) for name in COLUMNS
+    ]
     return torch.stack([column.double() for column in columns])
 
 
-def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) -> Figures:
+def _measure_part(
+    x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor
+) -> Figures:
     """Return figures of some rows in float32.
 
     Args:
@@ -103,7 +119,8 @@ def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) ->
         amax: of the whole tensor.
         maxima: of each of these rows, (rows, 1).
     """
-    nonzero, nan = torch.count_nonzero(x), torch.count_nonzero(x != x)
+    nonzero = torch.count_nonzero(x)
+    nan = torch.count_nonzero(x != x)
     figures: Figures = {
         "zeros": x.numel() - nonzero,
         "nan": nan,
@@ -112,11 +129,17 @@ def _measure_part(x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor) ->
         "signal": torch.linalg.vector_norm(x, dtype=torch.float64).square(),
     }
     if cast is not None:
-        figures |= _under(x, cast, maxima if cast.scaling == casts.ROWWISE else amax, nonzero)
+        figures |= _under(
+            x, cast, maxima if cast.scaling == casts.ROWWISE else amax, nonzero
+        )
     for name, other in WHAT_IF.items():
         if not casts.can_block(x.shape, other.scaling):
             continue
-        if cast is not None and cast.scale is None and other == cast._replace(double=other.double):
+        if (
+            cast is not None
+            and cast.scale is None
+            and other == cast._replace(double=other.double)
+        ):
             figures[name] = figures["noise"]
         else:
             of = maxima if other.scaling == casts.ROWWISE else amax
@@ -131,10 +154,15 @@ def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
     figures: Figures = {
         "noise": _noise(done),
         "flushed": nonzero - left,
-        "subnormal": left - torch.count_nonzero(magnitudes >= cast.format.smallest_normal),
+        "subnormal": left
+        - torch.count_nonzero(magnitudes >= cast.format.smallest_normal),
     }
-    if cast.scale is not None or cast.scaling == casts.MXFP8:  # others fit the largest value
-        figures["saturated"] = torch.count_nonzero(done.scaled.abs() > cast.format.clipped)
+    if (
+        cast.scale is not None or cast.scaling == casts.MXFP8
+    ):  # others fit the largest value
+        figures["saturated"] = torch.count_nonzero(
+            done.scaled.abs() > cast.format.clipped
+        )
     if cast.scaling in (casts.TENSORWISE, casts.DELAYED):
         figures["scale"] = done.scale.amax()
     if cast.scaling == casts.MXFP8:
@@ -147,8 +175,12 @@ def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
 def _noise(done: Quantized) -> Tensor:
     """Return the squares of what the cast lost; what shares a scale is divided by it once."""
     lost = done.values.to(torch.float32).sub_(done.scaled)
-    scale = done.scale.reshape((1,) * (lost.dim() - done.scale.dim()) + done.scale.shape)
-    shared = [dimension for dimension in range(lost.dim()) if scale.shape[dimension] == 1]
+    scale = done.scale.reshape(
+        (1,) * (lost.dim() - done.scale.dim()) + done.scale.shape
+    )
+    shared = [
+        dimension for dimension in range(lost.dim()) if scale.shape[dimension] == 1
+    ]
     norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True, dtype=torch.float64)
     return norm.div_(scale).square_().sum()
 
@@ -165,8 +197,12 @@ class Measurements:
 
     def __init__(self) -> None:
         self.is_full = False
-        self._rows: dict[tuple[str, str], Row] = {}  # in the order in which they were met
-        self._lines: defaultdict[torch.device, list[tuple[Row, Tensor]]] = defaultdict(list)
+        self._rows: dict[
+            tuple[str, str], Row
+        ] = {}  # in the order in which they were met
+        self._lines: defaultdict[torch.device, list[tuple[Row, Tensor]]] = defaultdict(
+            list
+        )
         self._calls = 0
 
     def add(
@@ -183,7 +219,10 @@ class Measurements:
         """
         width = x.shape[-1] if x.dim() else 1
         height = x.numel() // width
-        replayed = cast if cast is None or casts.can_block((height, width), cast.scaling) else None
+        if cast is None or casts.can_block((height, width), cast.scaling):
+            replayed = cast
+        else:
+            replayed = None
         row = self._row(layer, tensor, "values" if replayed is None else "replay", cast)
         if row is not None:
             row.rows += height
@@ -213,10 +252,14 @@ class Measurements:
             for (layer, tensor), row in self._rows.items()
         ]
 
-    def _row(self, layer: str, tensor: str, source: str, cast: Cast | None) -> Row | None:
+    def _row(
+        self, layer: str, tensor: str, source: str, cast: Cast | None
+    ) -> Row | None:
         """Return the row of a tensor for one more call; None if there is no room."""
         key = (layer, tensor)
-        if (len(self._rows) >= MOST_ROWS and key not in self._rows) or self._calls >= MOST_CALLS:
+        if (
+            len(self._rows) >= MOST_ROWS and key not in self._rows
+        ) or self._calls >= MOST_CALLS:
             self.is_full = True
             return None
         self._calls += 1
@@ -225,7 +268,8 @@ class Measurements:
         if row.source != source:  # what a cast loses is not known of all calls
             row.source = "values"
         if cast is not None:
-            row.format, row.scaling = cast.format.name, cast.scaling
+            row.format = cast.format.name
+            row.scaling = cast.scaling
         return row
 
 
@@ -254,8 +298,10 @@ class Row:
 
     def record(self) -> dict[str, Any]:
         """Return all figures; unknown and impossible ones are None."""
-        sums, elements = self.figures, self.elements or 1
-        replayed, values = self.source == "replay", self.source != "bytes"
+        sums = self.figures
+        elements = self.elements or 1
+        replayed = self.source == "replay"
+        values = self.source != "bytes"
         # An infinite scale makes NaN of zeros.
         finite = not (sums["nan"] or sums["inf"])
         known = {
@@ -264,7 +310,8 @@ class Row:
             "saturated": self.source != "values" and finite,
             "subnormal": replayed and finite,
         }
-        mean, signal = sums["signal"] / elements, sums["signal"]
+        mean = sums["signal"] / elements
+        signal = sums["signal"]
         what_if = {name: decibels(signal, sums[name]) for name in WHAT_IF if values}
         return {
             "source": self.source,
@@ -275,7 +322,10 @@ class Row:
             "amax": _finite(sums["amax"]) if values else None,
             "rms": math.sqrt(mean) if values and math.isfinite(mean) else None,
             "scale": _finite(sums["scale"]) or None,
-            **{name: sums[name] / elements if told else None for name, told in known.items()},
+            **{
+                name: sums[name] / elements if told else None
+                for name, told in known.items()
+            },
             "nan": sums["nan"] / elements,
             "inf": sums["inf"] / elements,
             "rows_not_finite": int(sums["rows_not_finite"]),

@@ -39,7 +39,11 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
     for parameter in trained_by(optimizers).values():
         gradient = header(parameter, "grad")
         part = local(gradient)
-        if not has_values(part) or part.layout != torch.strided or part.device.type == "meta":
+        if (
+            not has_values(part)
+            or part.layout != torch.strided
+            or part.device.type == "meta"
+        ):
             continue
         sharded = sharded or part is not gradient
         part = part.detach()
@@ -48,10 +52,17 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
     if not by_kind:
         return None
     # In float64: squares may leave the range of float32, and the norm of FP16 gradients FP16.
-    every = [torch._foreach_norm(parts, 2, dtype=torch.float64) for parts in by_kind.values()]
+    every = [
+        torch._foreach_norm(parts, 2, dtype=torch.float64) for parts in by_kind.values()
+    ]
     norms = [float(torch.linalg.vector_norm(torch.stack(norms))) for norms in every]
     total = math.hypot(*norms) if all(map(math.isfinite, norms)) else None
-    return {"norm": total, "finite": total is not None, "sharded": sharded, "clip_ratio": None}
+    return {
+        "norm": total,
+        "finite": total is not None,
+        "sharded": sharded,
+        "clip_ratio": None,
+    }
 
 
 _scalers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -103,13 +114,19 @@ class KeptScales:
         formats = formats_of(meta["recipe"])
         for (direction, tensors), form in zip(TENSORS.items(), formats, strict=True):
             state = meta.get(direction)
-            scale, history = stored(state, "scale"), stored(state, "amax_history")
+            scale = stored(state, "scale")
+            history = stored(state, "amax_history")
             if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
                 continue
-            staged, recorded = history.detach()[0], history.detach()[1:]
+            staged = history.detach()[0]
+            recorded = history.detach()[1:]
             largest = recorded.amax(dim=0) if len(recorded) else torch.zeros_like(scale)
-            rows = torch.stack([scale.detach(), largest, staged, *recorded[-KEPT_STEPS:]])
-            for index, (now, most, next_amax, *amax) in enumerate(rows.t().float().tolist()):
+            rows = torch.stack(
+                [scale.detach(), largest, staged, *recorded[-KEPT_STEPS:]]
+            )
+            for index, (now, most, next_amax, *amax) in enumerate(
+                rows.t().float().tolist()
+            ):
                 gemm, which = divmod(index, len(tensors))
                 self.slots[name, tensors[which], gemm] = {
                     **shared, "tensor": tensors[which], "gemm": gemm,
@@ -143,7 +160,11 @@ def describe_recipe(recipe: Any) -> dict[str, Any]:
     """Return what a recipe is configured to do."""
     forward, backward = formats_of(recipe)
     algorithm = stored(recipe, "amax_compute_algo")
-    names = {"margin": "margin", "interval": "interval", "history_length": "amax_history_len"}
+    names = {
+        "margin": "margin",
+        "interval": "interval",
+        "history_length": "amax_history_len",
+    }
     values = {name: stored(recipe, attribute) for name, attribute in names.items()}
     return {
         "name": recipe_class(recipe),

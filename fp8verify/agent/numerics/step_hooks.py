@@ -35,7 +35,10 @@ NAMED = 3  # layers that a note names
 LEAST_BYTES = 1 << 10  # smaller ones hold scales
 # `clip_grad_norm_` looks up the first one, from whatever module it was imported; torchtitan and
 # others call the second one: torch/nn/utils/clip_grad.py and __init__.py, from 2.6 on.
-CLIPPING = ((clip_grad, "_clip_grads_with_norm_"), (torch.nn.utils, "clip_grads_with_norm_"))
+CLIPPING = (
+    (clip_grad, "_clip_grads_with_norm_"),
+    (torch.nn.utils, "clip_grads_with_norm_"),
+)
 _AGAINST_ZERO = 1e-6  # as clip_grad.py has it
 CLIPPED = ("parameters", "max_norm", "total_norm")
 
@@ -64,10 +67,16 @@ def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
         return None
     limit, norm = calls[0]
     # The norm of sharded gradients may be spread too: to add it up takes a collective.
-    if type(norm) is not Tensor or norm.numel() != 1 or not isinstance(limit, (int, float)):
+    if (
+        type(norm) is not Tensor
+        or norm.numel() != 1
+        or not isinstance(limit, (int, float))
+    ):
         return None
     known = float(norm)
-    return min(1.0, float(limit) / (known + _AGAINST_ZERO)) if math.isfinite(known) else None
+    if math.isfinite(known):
+        return min(1.0, float(limit) / (known + _AGAINST_ZERO))
+    return None
 
 
 class Pass:
@@ -104,9 +113,13 @@ class NumericsHooks:
         modules = modules[:MOST_LAYERS]
         self._hooked = {name for name, _ in modules}
         self._expected = {name for name, module in modules if _casts(module)}
-        self._undo.append(on_calls(modules, self._guard(self._before), self._guard(self._after)))
+        self._undo.append(
+            on_calls(modules, self._guard(self._before), self._guard(self._after))
+        )
         clips = self._guard(self._on_clipping)
-        self._undo += [watch_calls(*place, CLIPPED, clips) for place in CLIPPING if hasattr(*place)]
+        self._undo += [
+            watch_calls(*place, CLIPPED, clips) for place in CLIPPING if hasattr(*place)
+        ]
 
     def remove(self) -> None:
         """Take all hooks off; what is still to come is not measured."""
@@ -168,7 +181,9 @@ class NumericsHooks:
                     method(*first, *args)
             except Exception as error:
                 self._active = False
-                self.unseen.append(f"measuring ended early: {type(error).__name__}: {error}"[:300])
+                self.unseen.append(
+                    f"measuring ended early: {type(error).__name__}: {error}"[:300]
+                )
 
         return fp8verify_measure
 
@@ -220,16 +235,20 @@ class NumericsHooks:
             return
         run = passes.pop()
         run.saved_tensors.close()
-        casts, in_fp8 = _casts(module), precision.runs_fp8(module)
+        casts = _casts(module)
+        in_fp8 = precision.runs_fp8(module)
         if not run.is_recompute:
-            self._add_operands(name, module, plain(first_tensor([*args, *kwargs.values()])), casts)
+            self._add_operands(
+                name, module, plain(first_tensor([*args, *kwargs.values()])), casts
+            )
             self._first_was_fp8.update([name] if in_fp8 else ())
         elif name in self._first_was_fp8 and not in_fp8:
             self.recomputed_high[name] = None  # it runs outside of the autocast
         out = first_tensor(out)
         if (casts or in_fp8) and out is not None and out.grad_fn is not None:
             # Not on the tensor: torch warns of hooks on one that is saved.
-            at, measure = out.output_nr, self._guard(self._on_gradient, name, module)
+            at = out.output_nr
+            measure = self._guard(self._on_gradient, name, module)
 
             def fp8verify_gradient(gradients: Any) -> None:
                 if gradients[at] is not None:
@@ -237,7 +256,9 @@ class NumericsHooks:
 
             register(out.grad_fn.register_prehook, fp8verify_gradient)
 
-    def _add_operands(self, name: str, module: Any, x: Any, casts: Casts | None) -> None:
+    def _add_operands(
+        self, name: str, module: Any, x: Any, casts: Casts | None
+    ) -> None:
         if casts is None or not (casts or precision.is_transformer_engine(module)):
             return
         if not casts and precision.runs_fp8(module):
@@ -259,7 +280,9 @@ class NumericsHooks:
     def _on_clipping(self, _: Any, limit: Any, norm: Any) -> None:
         self._clipped.append((limit, norm))
 
-    def _add(self, layer: str, tensor: str, x: Any, cast: Cast | None, as_type: Any = None) -> None:
+    def _add(
+        self, layer: str, tensor: str, x: Any, cast: Cast | None, as_type: Any = None
+    ) -> None:
         if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
             if x.dtype in FORMATS or x.dtype == torch.uint8:
                 self.measured.add_bytes(layer, tensor, x, cast)
@@ -274,7 +297,9 @@ def _casts(module: Any) -> Casts | None:
 
 def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
     """Return to what Float8Linear converts its input: torchao/float8/float8_linear.py, forward."""
-    converts = torch.is_autocast_enabled() and not precision.is_transformer_engine(module)
+    converts = torch.is_autocast_enabled() and not precision.is_transformer_engine(
+        module
+    )
     kind = torch.get_autocast_dtype("cuda")
     return kind if converts and measurable(x) and x.dtype != kind else None
 

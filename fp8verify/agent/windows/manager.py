@@ -51,8 +51,13 @@ class WindowLimits:
     """
 
     def __init__(self, config: Config) -> None:
-        self._seconds, self._megabytes = config["max_window_seconds"], config["max_trace_mb"]
-        self._began, self._nodes, self._memory = time.monotonic(), _autograd_nodes(), _resident()
+        self._seconds = config["max_window_seconds"]
+        self._megabytes = config["max_trace_mb"]
+        self._began, self._nodes, self._memory = (
+            time.monotonic(),
+            _autograd_nodes(),
+            _resident(),
+        )
 
     def exceeded(self) -> str | None:
         """Return which limit the window has passed."""
@@ -103,8 +108,12 @@ class WindowManager:
         self._session: Session | None = None
         self._window = 0  # the index of the session's
         self._lost: Session | None = None
-        self._naming: ExitStack | None = None  # while the eager step that names layers runs
-        self._gave_way: set[int] = set()  # windows that wait for the script's profiler to end
+        self._naming: ExitStack | None = (
+            None  # while the eager step that names layers runs
+        )
+        self._gave_way: set[int] = (
+            set()
+        )  # windows that wait for the script's profiler to end
         context = instruments.InstrumentContext(
             config, optimizers, lambda: self.record, self._may_measure
         )
@@ -123,7 +132,9 @@ class WindowManager:
     def recording(self) -> Session | None:
         """The profiler that records, if one does."""
         session = self._session
-        return session if session is not None and session.state == "recording" else None
+        if session is not None and session.state == "recording":
+            return session
+        return None
 
     @property
     def waits_for_its_thread(self) -> bool:
@@ -156,7 +167,9 @@ class WindowManager:
             actions[what](window)
         if self.recording is not None:
             self.recording.begin_step(step + 1)
-        elif step and (not self.plan.finished(step) or self._clock.outside.count < WRITTEN_STEPS):
+        elif step and (
+            not self.plan.finished(step) or self._clock.outside.count < WRITTEN_STEPS
+        ):
             self.record.write_if_stale()
 
     def keep_limits(self, step: int) -> None:
@@ -166,7 +179,8 @@ class WindowManager:
         session = self.recording
         if session is None:
             return
-        last, reason = self.plan.windows[self._window]["last"], self._limits.exceeded()
+        last = self.plan.windows[self._window]["last"]
+        reason = self._limits.exceeded()
         if step > last:  # two threads stepped at once
             self._close("cut", f"its last step was over before it could end, at {step}")
         elif not session.on_its_thread or (reason is not None and step < last):
@@ -202,9 +216,12 @@ class WindowManager:
 
     def _prepare(self, window: int) -> None:
         if self._is_selected() and not self._arbiter.busy and self._lost is None:
-            if self._session is not None:  # two threads stepped at once: it was never started
+            if (
+                self._session is not None
+            ):  # two threads stepped at once: it was never started
                 self._session.drop()
-            self._session, self._window = self._new_session(), window
+            self._session = self._new_session()
+            self._window = window
             self._session.prepare()
 
     def _start(self, index: int) -> None:
@@ -216,7 +233,9 @@ class WindowManager:
             self.record.write()
             return
         if self._lost is not None:
-            self.record.mark(window, "skipped", "the session of an earlier window still recorded")
+            self.record.mark(
+                window, "skipped", "the session of an earlier window still recorded"
+            )
             return
         if self._arbiter.busy:
             self._give_way(index)
@@ -253,7 +272,11 @@ class WindowManager:
         if self.recording is None or self._window != window:
             return
         self._close("complete", None)
-        layers = self._config["layers"] and self.plan.naming is None and instruments.compiles()
+        layers = (
+            self._config["layers"]
+            and self.plan.naming is None
+            and instruments.compiles()
+        )
         if layers and self.plan.finished(self._clock.steps):
             # Layers of compiled code are named in an eager step of its own, after the windows.
             step = self._clock.steps + STEPS_AFTER_WINDOW
@@ -271,7 +294,9 @@ class WindowManager:
         if not session.on_its_thread:
             self._lost = session
             self._leave("drop")
-            self.record.mark(window, "dropped", "it ended on another thread than it began on")
+            self.record.mark(
+                window, "dropped", "it ended on another thread than it began on"
+            )
             debug.event("a session is left to its thread")
             session.stop_when_possible()
             return
@@ -293,7 +318,8 @@ class WindowManager:
 
     def _leave(self, method: str) -> dict[str, Any]:
         """Have the instruments `end` or `drop` the window; compiled code runs as before."""
-        naming, self._naming = self._naming, None
+        naming = self._naming
+        self._naming = None
         if naming is None:
             return self._instruments.call(method)
         naming.close()
@@ -301,7 +327,8 @@ class WindowManager:
 
     def _drop(self, reason: str) -> None:
         """Forget the session, whether it records or is only prepared."""
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         self._leave("drop")
         if session is not None:
             recording = session.state == "recording"
@@ -314,7 +341,9 @@ class WindowManager:
     def close_now(self) -> None:
         """End all windows, open or not, with the last step that is complete."""
         for window in self.plan.windows:
-            window["last"] = max(window["first"], min(window["last"], self._clock.steps))
+            window["last"] = max(
+                window["first"], min(window["last"], self._clock.steps)
+            )
         self._close("complete", None)
 
     def yield_to_user(self) -> None:
@@ -335,8 +364,13 @@ class WindowManager:
 
     def finish(self, *, goes_on: bool = False) -> None:
         """Close what is open and write the last word: the process ends, unless it `goes_on`."""
-        session, reason = self.recording, f"the run ended inside step {self._current}"
-        if session is not None and session.on_its_thread and not profiler.gpu_finishes_within():
+        session = self.recording
+        reason = f"the run ended inside step {self._current}"
+        if (
+            session is not None
+            and session.on_its_thread
+            and not profiler.gpu_finishes_within()
+        ):
             self._drop(f"{reason}, its GPU still busy")
         elif session is not None:
             self._close("cut", reason)
@@ -347,10 +381,13 @@ class WindowManager:
 
     def abandon(self, reason: str) -> None:
         """Give up every window for `reason`."""
-        self.record.note(f"stopped observing after step {self._clock.steps}: {reason}; {MORE}")
+        self.record.note(
+            f"stopped observing after step {self._clock.steps}: {reason}; {MORE}"
+        )
         self.record.fail(reason)
         self._leave("drop")
-        session, self._session = self.recording, None
+        session = self.recording
+        self._session = None
         if session is not None and not session.stop_on_its_thread():
             session.stop_when_possible()
         self._ranges.unwatch()
@@ -359,7 +396,9 @@ class WindowManager:
         """Let go of the profiler, in a forked child that does not own it."""
         session = self._session or self._lost
         if session is not None and session.on_its_thread:
-            self._arbiter.forked(session.end_in_child, recording=session.state == "recording")
+            self._arbiter.forked(
+                session.end_in_child, recording=session.state == "recording"
+            )
         self._session = self._lost = None
         self._leave("drop")
         self._ranges.unwatch()
@@ -370,13 +409,17 @@ class WindowManager:
 
     def _new_session(self) -> Session:
         self.has_begun = True
-        return Session(self._arbiter, self._ranges, record_shapes=self._config["record_shapes"])
+        return Session(
+            self._arbiter, self._ranges, record_shapes=self._config["record_shapes"]
+        )
 
 
 # --- a watch ---
 
 LIVE = "live"
-CLOSED = ".closed"  # and the rank's files' stem before it: this rank adds nothing any more
+CLOSED = (
+    ".closed"  # and the rank's files' stem before it: this rank adds nothing any more
+)
 WARM_UP = 2  # steps before a window in which its session has something to do
 MEASURING = 2  # and those before them in which a step is measured
 MAX_WAITING = 64  # windows that were not judged yet; more would fill the disk
@@ -398,7 +441,9 @@ class RepeatingWindows(WindowManager):
         measures = bool(config["numerics"] or config["numerics_every"])
         self._warm_up = WARM_UP + MEASURING if measures else WARM_UP
         live: Live = config["live"]  # type: ignore[assignment]
-        self._every, self._length, self._next = live["every"], live["length"], live["first"]
+        self._every = live["every"]
+        self._length = live["length"]
+        self._next = live["first"]
         self._whole = self.record
         self._plan_next()
 
@@ -468,7 +513,8 @@ class RepeatingWindows(WindowManager):
         return False
 
     def _closed(self) -> None:
-        record, window = self.record, self.plan.windows[0]
+        record = self.record
+        window = self.plan.windows[0]
         self._plan_next()
         files = record.files
         if window["first"] > self._clock.steps and not record.has_steps:

@@ -73,7 +73,8 @@ class Plan:
     def move(self, index: int, step: int) -> bool:
         """Give a window the first free steps after `step`; return whether no other has them."""
         window = self.windows[index]
-        first, last = step + 2, step + 2 + window["last"] - window["first"]
+        first = step + 2
+        last = step + 2 + window["last"] - window["first"]
         later = [other["first"] for other in self.windows if other["first"] > step]
         if later and last >= min(later) - 1:
             return False  # no profiler session begins in the step in which one ends
@@ -91,7 +92,10 @@ class Plan:
             if window["asked"] is None:  # the steps that it would have next
                 length = window["last"] - window["first"]
                 window.update(first=self._step + 2, last=self._step + 2 + length)
-        return [*(window for window in self.windows if window is not self.naming), *self.waiting]
+        return [
+            *(window for window in self.windows if window is not self.naming),
+            *self.waiting,
+        ]
 
     def after(self, step: int) -> list[tuple[str, int]]:
         """Return what is due when `step` steps are complete, in the order to do it.
@@ -99,8 +103,14 @@ class Plan:
         It is "prepare", "start" or "stop", with the index of a window.
         """
         self._step = step
-        due = [("stop", i) for i, window in enumerate(self.windows) if step == window["last"]]
-        records = any(window["first"] <= step + 1 <= window["last"] for window in self.windows)
+        due = [
+            ("stop", i)
+            for i, window in enumerate(self.windows)
+            if step == window["last"]
+        ]
+        records = any(
+            window["first"] <= step + 1 <= window["last"] for window in self.windows
+        )
         for index, window in enumerate(self.windows):
             ahead = window["first"] - step
             if ahead == 2 and step > 0 and not records:
@@ -116,7 +126,9 @@ class Plan:
 
     def finished(self, step: int) -> bool:
         """Whether all windows are done after `step`."""
-        return not self.waiting and all(window["last"] <= step for window in self.windows)
+        return not self.waiting and all(
+            window["last"] <= step for window in self.windows
+        )
 
 
 def plan_of(config: Config) -> Plan:
@@ -124,7 +136,9 @@ def plan_of(config: Config) -> Plan:
     if config["global_windows"]:
         return GlobalPlan(config["global_windows"])
     timed = config["timed_window"]
-    return Plan(config["windows"]) if timed is None else TimedPlan(timed, config)
+    if timed is None:
+        return Plan(config["windows"])
+    return TimedPlan(timed, config)
 
 
 # How far ranks may be apart when their time comes: CPUs run ahead of collectives, by some steps and
@@ -150,7 +164,8 @@ class TimedPlan(Plan):
 
     def __init__(self, timed: Timed, config: Config) -> None:
         super().__init__(config["windows"], [new_window(2, 1 + timed["steps"])])
-        self._seconds, self._auto = timed["seconds"], timed["auto"]
+        self._seconds = timed["seconds"]
+        self._auto = timed["auto"]
         self._due = config["started"] + self._seconds
         self._folder = Path(config["capture"])
         self._begun = self._looked = time.time()
@@ -176,7 +191,8 @@ class TimedPlan(Plan):
     def is_due(self) -> bool:
         """Return whether its time has come; called after each step that may come before it."""
         now = time.time()
-        self._step_s, self._looked = now - self._looked, now
+        self._step_s = now - self._looked
+        self._looked = now
         self._steps += 1
         return now >= self._due or (self._auto and self._is_settled())
 
@@ -194,7 +210,9 @@ class TimedPlan(Plan):
         if self._steps + 2 + MARGIN_STEPS > LATEST_STEP:
             return False
         median = sorted(self._times)[len(self._times) // 2] if self._times else 0.0
-        near = [took for took in self._times if abs(took - median) <= STABLE_WITHIN * median]
+        near = [
+            took for took in self._times if abs(took - median) <= STABLE_WITHIN * median
+        ]
         return len(near) == STABLE_STEPS or self._is_proposed
 
     @property
@@ -209,13 +227,21 @@ class TimedPlan(Plan):
             return earliest
         try:
             agreed = self._agree(earliest)
-        except (OSError, ValueError, KeyError, TypeError):  # no folder, no hard links, no JSON
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # no folder, no hard links, no JSON
             debug.error("agreeing with the other ranks on the first step")
             return earliest
         return agreed if earliest <= agreed <= earliest + FAR else earliest
 
     def _agree(self, earliest: int) -> int:
-        fitting = MARGIN_S / self._step_s if self._step_s > 0 and not self._auto else 0.0
+        if self._step_s > 0 and not self._auto:
+            fitting = MARGIN_S / self._step_s
+        else:
+            fitting = 0.0
         wanted = earliest + int(min(max(MARGIN_STEPS, fitting), FAR // 2))
         for launch in range(1, MAX_LAUNCHES):
             path = self._folder / f".window-{launch}"
@@ -236,7 +262,9 @@ def _compiled_frames() -> int:
 
 def _propose(path: Path, first: int) -> bool:
     draft = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-    draft.write_text(json.dumps({"first": first, "time": time.time()}), encoding="utf-8")
+    draft.write_text(
+        json.dumps({"first": first, "time": time.time()}), encoding="utf-8"
+    )
     try:
         os.link(draft, path)  # whole at once, and exclusive on NFS as well
     except FileExistsError:
@@ -280,7 +308,9 @@ class GlobalPlan(Plan):
         if step:
             self._learn(step, number)
         soon = number + 2 * self._stride
-        near = [w for w in self.waiting if w["asked"][0] <= soon and w["asked"][1] > number]
+        near = [
+            w for w in self.waiting if w["asked"][0] <= soon and w["asked"][1] > number
+        ]
         for window in near:
             self._place_by(window, step, number)
         return bool(near)
@@ -290,7 +320,10 @@ class GlobalPlan(Plan):
 
         Before the first step, it is the number of the last step before this run.
         """
-        for counter, number in counters.shown().items():  # one that drives another comes first
+        for (
+            counter,
+            number,
+        ) in counters.shown().items():  # one that drives another comes first
             self.source = f"{counter.shown} {counter.name}"
             return number + (not counter.early) if step else number
         return None

@@ -49,10 +49,19 @@ import torch.autograd.profiler as autograd_profiler
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
-from ..observe import Observed, hidden, observe, observe_function, replaced, without_modes
+from ..observe import (
+    Observed,
+    hidden,
+    observe,
+    observe_function,
+    replaced,
+    without_modes,
+)
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
-PREPARES, PROFILER, EXECUTION_TRACE = "prepares", "profiler", "execution trace"
+PREPARES = "prepares"
+PROFILER = "profiler"
+EXECUTION_TRACE = "execution trace"
 # What begins and ends the recording of operators, below all of torch's front ends, and the modules
 # that have a name for it.
 BEGINS = {
@@ -140,7 +149,8 @@ class ProfilerArbiter:
         torch's own flag is not set during warm-up; a profiler has results once it has stopped.
         """
         return bool(self._on or autograd_profiler._is_profiler_enabled) or any(
-            getattr(profile, "kineto_results", None) is None for profile in self._foreign
+            getattr(profile, "kineto_results", None) is None
+            for profile in self._foreign
         )
 
     def _preparing(self, profile: Any) -> None:
@@ -151,12 +161,16 @@ class ProfilerArbiter:
     def _begins(self, kind: str) -> None:
         if getattr(self._calls, "ours", False):
             return
-        leave_behind, self._leave_behind = self._leave_behind, None
+        leave_behind = self._leave_behind
+        self._leave_behind = None
         if leave_behind is not None:
             leave_behind()
         self._on_foreign()
-        is_known, self._calls.is_known = getattr(self._calls, "is_known", False), False
-        if not (kind == PREPARES and is_known):  # one that is never started is forgotten in time
+        is_known = getattr(self._calls, "is_known", False)
+        self._calls.is_known = False
+        if not (
+            kind == PREPARES and is_known
+        ):  # one that is never started is forgotten in time
             self._on.add(PROFILER if kind == PREPARES else kind)
 
     def _ends(self, kind: str) -> None:
@@ -171,7 +185,8 @@ def mute_kineto() -> Iterator[None]:
         level = ctypes.c_int.in_dll(ctypes.CDLL("libtorch_cpu.so"), LEVEL)
     except (OSError, ValueError):  # another platform, or another Kineto
         level = ctypes.c_int()
-    before, level.value = level.value, max(level.value, ABOVE_ALL)
+    before = level.value
+    level.value = max(level.value, ABOVE_ALL)
     try:
         yield
     finally:
@@ -190,11 +205,13 @@ def mute_first_session() -> Iterator[None]:
         return
     libc = ctypes.CDLL(None)
     libc.open_memstream.restype = ctypes.c_void_p
-    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    text = ctypes.c_void_p()
+    size = ctypes.c_size_t()
     stream = libc.open_memstream(ctypes.byref(text), ctypes.byref(size))
     _kept.append((stream, text, size))  # C may still write there when the process exits
     stderr = ctypes.c_void_p.in_dll(libc, "stderr")
-    before, stderr.value = stderr.value, stream or stderr.value
+    before = stderr.value
+    stderr.value = stream or stderr.value
     try:
         yield
     finally:
@@ -202,7 +219,9 @@ def mute_first_session() -> Iterator[None]:
         # The buffer is not closed: another thread may still hold it. It is one in a process.
         libc.fflush(ctypes.c_void_p(stream))
         lines = ctypes.string_at(text.value or 0, size.value) if size.value else b""
-        others = b"".join(line for line in lines.splitlines(keepends=True) if INIT not in line)
+        others = b"".join(
+            line for line in lines.splitlines(keepends=True) if INIT not in line
+        )
         with suppress(OSError):
             os.write(2, others)
 
@@ -220,7 +239,9 @@ class OpenRanges:
     """
 
     def __init__(self) -> None:
-        self._begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._begun: weakref.WeakValueDictionary[int, Any] = (
+            weakref.WeakValueDictionary()
+        )
         self._numbers = itertools.count()
         self._thread = 0
         self._undo: Callable[[], None] = lambda: None
@@ -229,7 +250,9 @@ class OpenRanges:
         """Note every range that begins from here on, on this thread."""
         self.unwatch()
         self._thread = threading.get_ident()
-        self._undo = replaced(record_function, "__enter__", partial(Observed, listener=self._note))
+        self._undo = replaced(
+            record_function, "__enter__", partial(Observed, listener=self._note)
+        )
 
     def unwatch(self) -> None:
         """Note no more of them."""
@@ -239,12 +262,18 @@ class OpenRanges:
         """End those noted, the last one first; when the script ends them, nothing more happens."""
         for begun in reversed(list(self._begun.values())):
             # One that failed to begin has no record to end.
-            with suppress(Exception), without_modes(), torch._C.DisableTorchFunctionSubclass():
+            with (
+                suppress(Exception),
+                without_modes(),
+                torch._C.DisableTorchFunctionSubclass(),
+            ):
                 torch.ops.profiler._record_function_exit._RecordFunction(begun.record)
         self._begun.clear()
 
     def _note(self, begun: Any) -> None:
-        with suppress(Exception):  # this runs inside a call of the script, which must not fail
+        with suppress(
+            Exception
+        ):  # this runs inside a call of the script, which must not fail
             if threading.get_ident() == self._thread:
                 self._begun[next(self._numbers)] = begun
 
@@ -350,7 +379,9 @@ class Session:
         self._ranges.watch()
         self.state, self._thread = "recording", threading.get_ident()
         if threading.current_thread() is not threading.main_thread():
-            self._local = threading.local()  # torch frees its state when the thread has ended
+            self._local = (
+                threading.local()
+            )  # torch frees its state when the thread has ended
             self._local.end = _ThreadEnd(self)
         self._profile.add_metadata_json("fp8verify", json.dumps(metadata))
 
@@ -363,7 +394,8 @@ class Session:
             self._step.__enter__()
 
     def _end_step(self) -> None:
-        step, self._step = self._step, None
+        step = self._step
+        self._step = None
         if step is not None:
             step.__exit__(None, None, None)
 
@@ -417,7 +449,8 @@ class Session:
         Raises:
             ExportError: it could not be written.
         """
-        profile, self._profile = self._profile, None
+        profile = self._profile
+        self._profile = None
         with mute_kineto():  # it says on stderr what the error says
             export(profile.export_chrome_trace, path, drafts)
         return path.name
@@ -436,7 +469,8 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
     Raises:
         ExportError: the disk is full or cannot be written to, or nothing was written.
     """
-    plain, packed = drafts / f".{path.name}.plain", drafts / f".{path.name}.part"
+    plain = drafts / f".{path.name}.plain"
+    packed = drafts / f".{path.name}.part"
     links = (plain, plain.with_name(plain.name + KINETOS_DRAFT))
     try:
         with _memory() as source:
@@ -447,11 +481,17 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
                 _check_whole(text)
                 # What is judged and dropped at once is not worth packing.
                 zips = path.suffix == ".gz"
-                with gzip.open(packed, "wb", GZIP_LEVEL) if zips else packed.open("wb") as target:
+                with (
+                    gzip.open(packed, "wb", GZIP_LEVEL)
+                    if zips
+                    else packed.open("wb") as target
+                ):
                     shutil.copyfileobj(text, target, 1 << 20)
         packed.replace(path)
     except OSError as error:
-        raise ExportError(f"the trace could not be written: {error.strerror}") from error
+        raise ExportError(
+            f"the trace could not be written: {error.strerror}"
+        ) from error
     finally:
         for draft in (*links, packed):
             with suppress(OSError):
@@ -516,7 +556,8 @@ def gpu_finishes_within(seconds: float = EXIT_PATIENCE_S) -> bool:
     """
     if not torch.cuda.is_initialized():
         return True
-    device, idle = torch.cuda.current_device(), threading.Event()
+    device = torch.cuda.current_device()
+    idle = threading.Event()
 
     def wait() -> None:
         with suppress(Exception):

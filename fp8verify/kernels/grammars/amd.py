@@ -25,7 +25,9 @@ from fp8verify.kernels.symbol import Symbol, Type, split, walk
 from fp8verify.kernels.words import first_of, word_rows
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
-_TENSILE: Final = re.compile(r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL)
+_TENSILE: Final = re.compile(
+    r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL
+)
 _TENSILE_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
 _TENSILE_CODE: Final = re.compile(rf"(?:{_TENSILE_UNIT.pattern})+")
 _TENSILE_MX: Final = re.compile(r"MX[AB](?:E8)?B?32")
@@ -46,10 +48,16 @@ def tensile(symbol: Symbol) -> KernelName | None:
     if not _TENSILE_CODE.fullmatch(code):
         return describe.gemm("hipBLASLt", "Tensile name without types", Operands())
     units = _TENSILE_UNIT.findall(code)
-    if len(units) == 1 and words and _TENSILE_CODE.fullmatch(words[0]) and words[0] != "BH":
+    if (
+        len(units) == 1
+        and words
+        and _TENSILE_CODE.fullmatch(words[0])
+        and words[0] != "BH"
+    ):
         following = _TENSILE_UNIT.findall(words[0])
         if len(following) == 2:  # `B_BS`: the type of A and B, then D and compute
-            units, code = units + following, f"{code}_{words[0]}"
+            units = units + following
+            code = f"{code}_{words[0]}"
     if len(units) < 3:  # only the type of everything; a second unit is UseBeta
         units = [units[0]] * 3
     *inputs, out, compute = units
@@ -60,11 +68,14 @@ def tensile(symbol: Symbol) -> KernelName | None:
     types = Operands(a, b, _CHARACTERS.get(out), "ue8m0" if mx else None)
     scaling = None
     if a in ("e4m3", "e5m2"):
-        row, tensor = "SABV" in words, "SAB" in words
+        row = "SABV" in words
+        tensor = "SAB" in words
         scaling = Scaling.ROWWISE if row else Scaling.TENSORWISE if tensor else None
     precision = _COMPLEX.get(inputs[0])
     evidence = f"Tensile type code {code}"
-    return describe.gemm("hipBLASLt", evidence, types, scaling=scaling, precision=precision)
+    return describe.gemm(
+        "hipBLASLt", evidence, types, scaling=scaling, precision=precision
+    )
 
 
 _CK: Final = "Composable Kernel"
@@ -89,7 +100,9 @@ def composable_kernel(symbol: Symbol) -> KernelName | None:
     role = _ck_role(symbol)
     if not role.is_gemm and role is not Role.CONV:
         return describe.other(_CK, role, f"Composable Kernel function {symbol.base}")
-    types = next((run for node in walk(symbol.tree) if len(run := _run(node.args)) > 1), [])
+    types = next(
+        (run for node in walk(symbol.tree) if len(run := _run(node.args)) > 1), []
+    )
     if not types:
         reason = "a Composable Kernel product whose name does not show its types"
         return describe.other(_CK, role, reason)
@@ -104,7 +117,9 @@ def _ck_role(symbol: Symbol) -> Role:
     if {"bwd", "weight"} <= words:
         return Role.CONV
     role = first_of(_CK_ROLES, words) or Role.OTHER
-    return Role.GROUPED_GEMM if role is Role.GEMM and words & {"moe", "grouped"} else role
+    if role is Role.GEMM and words & {"moe", "grouped"}:
+        return Role.GROUPED_GEMM
+    return role
 
 
 def _run(arguments: tuple[Type, ...]) -> list[str]:
@@ -138,12 +153,15 @@ _SCALINGS: Final = {
     **dict.fromkeys(("blockscale", "per1x128"), Scaling.BLOCKWISE),
     **dict.fromkeys(("pertoken", "perToken"), Scaling.ROWWISE),
 }
-_JOINED: Final = re.compile(r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])")
+_JOINED: Final = re.compile(
+    r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])"
+)
 
 
 def aiter_assembly(symbol: Symbol) -> KernelName | None:
     """Decode an aiter assembly kernel, in its namespace or bare."""
-    ours, base = symbol.path[:1] == ("aiter",), symbol.base
+    ours = symbol.path[:1] == ("aiter",)
+    base = symbol.base
     if not ours and not symbol.is_identifier:
         return None
     gemm = _GEMM.fullmatch(base) or _HGEMM.fullmatch(base)
@@ -169,14 +187,18 @@ def _aiter_gemm(base: str, match: re.Match[str]) -> KernelName:
         types = Operands(a, SHORT[mx["b"]] if mx["b"] else a, scale="ue8m0")
         return describe.gemm(_AITER, f"aiter name {first}_{mx[0]}", types)
     element = _ELEMENTS.get(match["in"].lower())
-    unit = _JOINED.search(base.replace("_", " ")) if element in ("fp8", "e5m2") else None
+    if element in ("fp8", "e5m2"):
+        unit = _JOINED.search(base.replace("_", " "))
+    else:
+        unit = None
     types = both(element, _ELEMENTS.get(match.groupdict().get("out") or ""))
     scaling = _SCALINGS[unit[1]] if unit else None
     return describe.gemm(_AITER, f"aiter name {first}", types, scaling=scaling)
 
 
 def _aiter_moe(match: re.Match[str]) -> KernelName:
-    out, quantized = match["out"], match["in"]
+    out = match["out"]
+    quantized = match["in"]
     unit = "blockscale" if "_blockscale_" in match["rest"] else match["unit"] or ""
     plain = match["unit"] in (None, "noquant")
     element = _ELEMENTS.get(quantized.lower() if quantized else out if plain else "")
@@ -186,5 +208,7 @@ def _aiter_moe(match: re.Match[str]) -> KernelName:
         both(element, _ELEMENTS.get(out)),
         role=Role.GROUPED_GEMM,
         scaling=_SCALINGS.get(unit) if element == "fp8" else None,
-        precision=None if quantized or match["unit"] == "noquant" else Precision.UNKNOWN,
+        precision=None
+        if quantized or match["unit"] == "noquant"
+        else Precision.UNKNOWN,
     )

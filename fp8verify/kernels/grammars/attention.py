@@ -27,7 +27,9 @@ _NAMESPACES: Final = {
 # Functions whose names do not say attention, or not in words.
 _CUDNN: Final = re.compile(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
 _SGLANG: Final = re.compile(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
-_CUDNN_PARTS: Final = re.compile(r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+")
+_CUDNN_PARTS: Final = re.compile(
+    r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+"
+)
 _FLASHINFER_HELPERS: Final = word_set(
     "quantization sampling norm activation pos_enc trtllm_allreduce_fusion"
 )
@@ -71,9 +73,13 @@ def _library(symbol: Symbol) -> str | None:
     if first in _NAMESPACES and rest:
         helps = _FLASHINFER_HELPERS & set(symbol.path) or "gemm" in split(symbol.base)
         return None if helps else _NAMESPACES[first]
-    if (first == "cudnn" and _CUDNN_PARTS.fullmatch(symbol.base)) or _CUDNN.fullmatch(first):
+    if (first == "cudnn" and _CUDNN_PARTS.fullmatch(symbol.base)) or _CUDNN.fullmatch(
+        first
+    ):
         return "cuDNN"
-    if symbol.base == "device_kernel":  # the attention is what CUTLASS's kernel is given
+    if (
+        symbol.base == "device_kernel"
+    ):  # the attention is what CUTLASS's kernel is given
         for node in walk(symbol.tree)[:4]:
             if node.parts[:1] == ("flash",):
                 return "FlashAttention"
@@ -92,4 +98,8 @@ def _described(symbol: Symbol, library: str, reason: str) -> KernelName:
 
 
 def _is_element(node: Type) -> bool:
-    return len(node.parts) == 2 and node.name in CPP and node.parts[0].startswith("cutlass")
+    return (
+        len(node.parts) == 2
+        and node.name in CPP
+        and node.parts[0].startswith("cutlass")
+    )

@@ -49,7 +49,9 @@ def nvjet(symbol: Symbol) -> KernelName | None:
     types = _nvjet_types(match["types"])
     scaling, scale = _nvjet_scaling(modifiers, match["arch"], types.a)
     if types.a == types.b == "e2m1" and scale is None:
-        scale = "ue4m3"  # cuBLASLt takes no other scales for FP4 (its documentation, 13.1)
+        scale = (
+            "ue4m3"  # cuBLASLt takes no other scales for FP4 (its documentation, 13.1)
+        )
     precision = None
     if types.a == types.b == "fp32":  # the only FP32 code in the library carries _tf32
         precision = Precision.TF32 if match["tf32"] else Precision.UNKNOWN
@@ -103,9 +105,14 @@ def logged(symbol: Symbol) -> KernelName | None:
     match = _LOGGED.fullmatch(symbol.text)
     if not match:
         return None
-    a, b, out = (None if match[place] == "other" else match[place] for place in (2, 3, 4))
+    a, b, out = (
+        None if match[place] == "other" else match[place] for place in (2, 3, 4)
+    )
     types = Operands(a, b, out, match[5] if match[5] in SCALES else None)
-    scaling = Scaling(match[5]) if match[5] in {kind.value for kind in Scaling} else None
+    if match[5] in {kind.value for kind in Scaling}:
+        scaling = Scaling(match[5])
+    else:
+        scaling = None
     library = _LIBRARY if match[1] == "cublas" else "hipBLASLt"
     return describe.gemm(library, f"logged by {match[1]}Lt", types, scaling=scaling)
 
@@ -117,7 +124,9 @@ _CLASSIC: Final = re.compile(
     r"(?:_(?P<operand>fp16|bf16|int8|int4|tf32))?(?P<tile>_\d+x\d+)?(?=_|$)\w*"
 )
 # Function names of the matrix-vector and small-matrix kernels, launched by aten::mm and addmm.
-_GEMV: Final = re.compile(r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel")
+_GEMV: Final = re.compile(
+    r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel"
+)
 _LARGE_K: Final = re.compile(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
 _TENSOR: Final = re.compile(r"cublasGemvTensor\w*")
 _MAGMA: Final = re.compile(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
@@ -131,16 +140,24 @@ _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
 def decode(symbol: Symbol) -> KernelName | None:
     """Decode classic GEMMs, gemv and dot kernels, and split-K reductions."""
     base = symbol.tree.name if symbol.path[:1] == ("std",) else symbol.base
-    if base == "splitKreduce_kernel":  # its types are those of partial sums and of the output
+    if (
+        base == "splitKreduce_kernel"
+    ):  # its types are those of partial sums and of the output
         reason = "adds up the parts of a split-K GEMM; the GEMM's operand types are not in its name"
         return describe.other(_LIBRARY, Role.REDUCTION, reason, hint=Hint.SPLIT_K)
-    if symbol.path[-3:] == ("epilogue", "impl", "globalKernel") or _AROUND.fullmatch(base):
+    if symbol.path[-3:] == ("epilogue", "impl", "globalKernel") or _AROUND.fullmatch(
+        base
+    ):
         reason = "a part of the GEMM beside it: scales or finishes its output"
         return describe.other(_LIBRARY, Role.OTHER, reason)
     magma = _MAGMA.fullmatch(base)
     if magma:  # CUDA cores multiply in the letter's type, whatever type is stored
-        return describe.gemm(_LIBRARY, f"{base} computes in", both(BLAS[magma["letter"]]))
-    return _classic(symbol.text) if symbol.is_identifier else _vector(symbol, base)
+        return describe.gemm(
+            _LIBRARY, f"{base} computes in", both(BLAS[magma["letter"]])
+        )
+    if symbol.is_identifier:
+        return _classic(symbol.text)
+    return _vector(symbol, base)
 
 
 def _classic(text: str) -> KernelName | None:
@@ -149,8 +166,11 @@ def _classic(text: str) -> KernelName | None:
         return None
     conv = match["op"] == "cudnn"
     library, role = ("cuDNN", Role.CONV) if conv else (_LIBRARY, Role.GEMM)
-    letter, operand = match["letter"], SHORT.get(match["operand"] or "")
-    evidence = f"{letter}{match['mma'] or ''}{match['op']}" + (f" on {operand}" if operand else "")
+    letter = match["letter"]
+    operand = SHORT.get(match["operand"] or "")
+    evidence = f"{letter}{match['mma'] or ''}{match['op']}" + (
+        f" on {operand}" if operand else ""
+    )
     element = BLAS.get(letter)
     if match["mma"] and letter == "s":
         element = operand or (_UNTAGGED.get(match["mma"]) if match["tile"] else None)
@@ -158,7 +178,9 @@ def _classic(text: str) -> KernelName | None:
         element = operand
     elif operand == "int8" and letter == "s":
         element = None  # INT8 is read, FP32 is multiplied
-    types = both(element, SHORT.get(match["out"] or "", "int32" if letter == "i" else None))
+    types = both(
+        element, SHORT.get(match["out"] or "", "int32" if letter == "i" else None)
+    )
     return describe.gemm(library, f"{library} kernel type {evidence}", types, role=role)
 
 
@@ -168,12 +190,16 @@ def _vector(symbol: Symbol, base: str) -> KernelName | None:
     known = large or tree.parts[-2:] == ("gemvx", "kernel") or _GEMV.fullmatch(base)
     if not known or "<" not in symbol.text:
         return None
-    tensors = (node for node in walk(tree) if _TENSOR.fullmatch(node.name) and node.args)
+    tensors = (
+        node for node in walk(tree) if _TENSOR.fullmatch(node.name) and node.args
+    )
     tensor = next(tensors, None)
     # The first of dot_kernel's arguments is the accumulator.
     inputs = tensor.args[:1] if tensor else () if base == "dot_kernel" else tree.args
     names = (CPP.get(candidate.name) for candidate in inputs)
-    element = next((name for name in names if name in _FLOATS), BLAS[base[0]] if large else None)
+    element = next(
+        (name for name in names if name in _FLOATS), BLAS[base[0]] if large else None
+    )
     return describe.gemm(_LIBRARY, f"{base} operand type", both(element))
 
 
@@ -200,7 +226,12 @@ def xmma(symbol: Symbol) -> KernelName | None:
     fields = [i for i, word in enumerate(words) if _XMMA_FIELD.fullmatch(word)]
     head = words[: fields[0]] if fields else words
     role = Role.CONV if _XMMA_CONVOLUTION & set(head) else Role.GEMM
-    library = "cuDNN" if "cudnn" in words else "TensorRT" if "trt" in words else _LIBRARY
+    if "cudnn" in words:
+        library = "cuDNN"
+    elif "trt" in words:
+        library = "TensorRT"
+    else:
+        library = _LIBRARY
     if len(fields) < 2 or fields[1] != fields[0] + 1:
         return _xmma_untyped(library, role, words)
     stored, read = (_XMMA_ELEMENT.findall(words[i]) for i in fields[:2])
@@ -220,6 +251,8 @@ def xmma(symbol: Symbol) -> KernelName | None:
 def _xmma_untyped(library: str, role: Role, words: list[str]) -> KernelName:
     for word in words:
         if word in _XMMA_COMPLEX and "ffma" in words:
-            reason = f"xmma type field {word}: complex numbers, multiplied in CUDA cores"
+            reason = (
+                f"xmma type field {word}: complex numbers, multiplied in CUDA cores"
+            )
             return describe.other(library, role, reason, precision=_XMMA_COMPLEX[word])
     return describe.other(library, role, "an xmma kernel without type fields")

@@ -26,7 +26,9 @@ from fp8verify.terms import KernelName, Precision, Role, Scaling
 _V2: Final = re.compile(
     r"cutlass_(?:\d+_)?(?:wmma_)?(?P<unit>tensorop|simt|sptensorop)_(?P<rest>\w+)"
 )
-_V3: Final = re.compile(r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)")
+_V3: Final = re.compile(
+    r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)"
+)
 _TILE: Final = re.compile(r"\d+x\d+(?:x\d+)?")
 # Without the accumulator's letter and the instruction's shape where these are the builder's choice.
 _OPERATION: Final = re.compile(
@@ -91,13 +93,18 @@ def _typed(
     if unit == "tensorop" and a == b == "fp32":
         precision = Precision.FP32 if operation["emulates"] else Precision.UNKNOWN
         if operation["via"] == "tf32":
-            precision, types = Precision.TF32, both("tf32", out)
+            precision = Precision.TF32
+            types = both("tf32", out)
     evidence = f"CUTLASS 3.x type fields {'_'.join(words)}"
     return describe.gemm(library, evidence, types, role=role, precision=precision)
 
 
 def _tagged(
-    library: str, operation: re.Match[str], unit: str, types: list[str], before: list[str]
+    library: str,
+    operation: re.Match[str],
+    unit: str,
+    types: list[str],
+    before: list[str],
 ) -> KernelName:
     """Describe a 2.x name, whose operand tag is left out where the accumulator implies it."""
     role = Role.CONV if operation["op"] in _CONVOLUTION else Role.GEMM
@@ -107,13 +114,16 @@ def _tagged(
     tags: list[str | None] = [SHORT[word] for word in types if word in SHORT]
     tags = tags or [_implied(operation, unit)]
     out = next((SHORT[word] for word in before if word in SHORT), None)
-    evidence = f"CUTLASS {unit} {operation[0]}" + (f" on {'_'.join(types)}" if types else "")
+    evidence = f"CUTLASS {unit} {operation[0]}" + (
+        f" on {'_'.join(types)}" if types else ""
+    )
     return describe.gemm(library, evidence, Operands(tags[0], tags[-1], out), role=role)
 
 
 def _implied(operation: re.Match[str], unit: str) -> str | None:
     """Return the operand type of a name without operand tag."""
-    letter, mma = operation["letter"], operation["mma"]
+    letter = operation["letter"]
+    mma = operation["mma"]
     if operation["via"]:
         return SHORT[operation["via"]]
     if operation["emulates"]:
@@ -161,14 +171,19 @@ def template(symbol: Symbol) -> KernelName | None:
 
 def _cut(symbol: Symbol) -> KernelName | None:
     """Decode a name that is cut before its types; nearly all such kernels are GEMMs."""
-    if "..." not in symbol.text and symbol.text.count("<") == symbol.text.count(">") > 0:
+    if (
+        "..." not in symbol.text
+        and symbol.text.count("<") == symbol.text.count(">") > 0
+    ):
         return None
     reason = "a CUTLASS kernel whose name is cut off before its types"
     return describe.other("CUTLASS", Role.GEMM, reason)
 
 
 def _mainloop(nodes: list[Type]) -> KernelName | None:
-    mainloop = next((node for node in nodes if node.name in _MAINLOOPS and node.args), None)
+    mainloop = next(
+        (node for node in nodes if node.name in _MAINLOOPS and node.args), None
+    )
     if mainloop is None:
         return None
     listed = dict(enumerate(mainloop.args))
@@ -176,7 +191,9 @@ def _mainloop(nodes: list[Type]) -> KernelName | None:
     if a == b == Operands():
         return None
     read_a, read_b = _multiplied(nodes) or (a.a, b.a)
-    types = Operands(read_a, read_b, out[0].a if out else _output(nodes), a.scale or b.scale)
+    types = Operands(
+        read_a, read_b, out[0].a if out else _output(nodes), a.scale or b.scale
+    )
     policy = mainloop.args[0].name
     return describe.gemm(
         "CUTLASS",
@@ -224,9 +241,13 @@ def _untyped(nodes: list[Type]) -> KernelName | None:
     weight_only = next((node for node in nodes if node.name in _WEIGHT_ONLY), None)
     if weight_only is not None:
         element = None
-        if weight_only.name == "GemmFpAIntB":  # multiplies in the type of its activations
+        if (
+            weight_only.name == "GemmFpAIntB"
+        ):  # multiplies in the type of its activations
             elements = (CPP.get(node.name) for node in walk(weight_only))
-            element = next((name for name in elements if name in ("bf16", "fp16")), None)
+            element = next(
+                (name for name in elements if name in ("bf16", "fp16")), None
+            )
         evidence = f"weight-only kernel {weight_only.name}"
         return describe.gemm("CUTLASS", evidence, both(element), role=_role(nodes))
     if names & {"GemmUniversal", "GemmWithEpilogueVisitor", "Gemm", "GemmGrouped"}:
@@ -268,7 +289,9 @@ def _element(node: Type) -> Operands:
 
 def _output(nodes: list[Type]) -> str | None:
     """Return D's type: <policy, tile, [subtile,] C, its strides, D, ...>; an unused C is void."""
-    epilogue = next((node for node in nodes if node.name == "CollectiveEpilogue"), EMPTY)
+    epilogue = next(
+        (node for node in nodes if node.name == "CollectiveEpilogue"), EMPTY
+    )
     elements = [_element(argument).a for argument in epilogue.args[2:7]]
     return next((name for name in reversed(elements) if name), None)
 
@@ -281,7 +304,9 @@ def _scaling(policy: str, nodes: list[Type], a: str | None) -> Scaling | None:
     if "BlockScaled" in policy:
         return None
     names = {node.name for node in nodes}
-    row = any(name.startswith(("Sm90ColBroadcast", "VisitorColBroadcast")) for name in names)
+    row = any(
+        name.startswith(("Sm90ColBroadcast", "VisitorColBroadcast")) for name in names
+    )
     return Scaling.ROWWISE if row else None
 
 

@@ -23,9 +23,13 @@ from fp8verify.terms import KernelName, Precision, Role
 _LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")
 _LETTERS: Final = {"h": "fp16", "d": "fp64"}
 # Products of a matrix with its own transpose, as Muon's kernels are called: XXT, XTX, cAA.
-_ALGEBRA: Final = re.compile(r"(?P<m>[A-Z])(?:(?P=m)T|T(?P=m))|[a-z](?P<n>[A-MO-SU-Z])(?P=n)T?")
+_ALGEBRA: Final = re.compile(
+    r"(?P<m>[A-Z])(?:(?P=m)T|T(?P=m))|[a-z](?P<n>[A-MO-SU-Z])(?P=n)T?"
+)
 # Products of experts: scattermoe's, and MegaBlocks' of sparse and dense matrices (stk).
-_EXPERTS: Final = re.compile(r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2scatter)(?:_\w+)?")
+_EXPERTS: Final = re.compile(
+    r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2scatter)(?:_\w+)?"
+)
 # Uppercase words after a Triton kernel's name are its constants: ..._kernel_BLOCK_SIZE_M_128.
 _CONSTANT: Final = re.compile(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
 
@@ -76,9 +80,12 @@ def decode(symbol: Symbol) -> KernelName | None:
     if place is None or attention.WORDS & set(words):
         return None
     if "chunk" in words:
-        reason = "a product inside a chunked scan (state-space models, linear attention)"
+        reason = (
+            "a product inside a chunked scan (state-space models, linear attention)"
+        )
         return describe.other(symbol.library, Role.OTHER, reason)
-    before, after = words[:place], words[place:]
+    before = words[:place]
+    after = words[place:]
     if _HADAMARD & set(words):
         reason = f"function name {symbol.base}: a Hadamard transform with a cast, and no GEMM"
         return describe.other("unknown", Role.CAST_QUANTIZE, reason)
@@ -88,7 +95,9 @@ def decode(symbol: Symbol) -> KernelName | None:
     if _CASTS & set(before) or words[0] in _HANDLES:
         return None  # `quantize_..._gemm`: the helpers' grammar says what it casts
     if "tail" in after:
-        reason = f"function name {symbol.base}: fills what a grouped GEMM left of its output"
+        reason = (
+            f"function name {symbol.base}: fills what a grouped GEMM left of its output"
+        )
         return describe.other("unknown", Role.ELEMENTWISE, reason)
     if "reduce" in after and "all" not in after and "scatter" not in after:
         reason = f"function name {symbol.base}: adds up the parts of a GEMM"
@@ -103,17 +112,25 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
             return at
     whole = set(words)
     for at, word in enumerate(words):
-        if type_words.is_pair(word) or (type_words.is_compound(word) and not _CASTS & whole):
-            return None if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}) else at
+        if type_words.is_pair(word) or (
+            type_words.is_compound(word) and not _CASTS & whole
+        ):
+            if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}):
+                return None
+            return at
     fused = whole & _MOE or _MOE_PRODUCT.search(base)
     if "moe" in whole and fused and not whole & (_MOE_PARTS | _CASTS):
         return words.index("moe")
     if "linear" in whole and whole & _LINEAR:
         return words.index("linear")
-    prefixed = next((at for at, word in enumerate(words) if _PREFIXED.fullmatch(word)), None)
+    prefixed = next(
+        (at for at, word in enumerate(words) if _PREFIXED.fullmatch(word)), None
+    )
     if prefixed is not None:
         return prefixed
-    return 0 if any(_ALGEBRA.fullmatch(piece) for piece in base.split("_")) else None
+    if any(_ALGEBRA.fullmatch(piece) for piece in base.split("_")):
+        return 0
+    return None
 
 
 def _doubts(words: tuple[str, ...], after: tuple[str, ...]) -> bool:
@@ -126,7 +143,12 @@ def _doubts(words: tuple[str, ...], after: tuple[str, ...]) -> bool:
 
 
 def _gemm(
-    symbol: Symbol, base: str, words: tuple[str, ...], *, doubts: bool, role: Role | None = None
+    symbol: Symbol,
+    base: str,
+    words: tuple[str, ...],
+    *,
+    doubts: bool,
+    role: Role | None = None,
 ) -> KernelName:
     types = Operands() if doubts else _operands(symbol, words)
     role = role or (Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM)
@@ -145,7 +167,9 @@ def _gemm(
 
 def _is_grouped(words: tuple[str, ...]) -> bool:
     """Whether the product is of many matrices at once; `group_gemm` is, `per_group` is not."""
-    group = any(one == "group" and type_words.product_of(two) for one, two in pairwise(words))
+    group = any(
+        one == "group" and type_words.product_of(two) for one, two in pairwise(words)
+    )
     return group or not _GROUPED.isdisjoint(words)
 
 
@@ -154,13 +178,19 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     types = type_words.operands(words)
     fused = "moe" in words and not any(map(type_words.product_of, words))
     if fused and not any(map(type_words.is_pair, words)):
-        return Operands()  # a type in the name of a fused MoE may be that of its weights
+        return (
+            Operands()
+        )  # a type in the name of a fused MoE may be that of its weights
     doubtful = _reads_otherwise(symbol, words, types) or _is_alone(words, types)
     if (types.a or types.b) and not doubtful:
         return types
-    letters = (match["letter"] for word in words if (match := _LETTERED.fullmatch(word)))
+    letters = (
+        match["letter"] for word in words if (match := _LETTERED.fullmatch(word))
+    )
     element = None if types.a else _LETTERS.get(next(letters, None) or "")
-    return both(element) if element or symbol.is_identifier else _parameters(symbol)
+    if element or symbol.is_identifier:
+        return both(element)
+    return _parameters(symbol)
 
 
 def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
@@ -172,7 +202,11 @@ def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
     if not types.precision.is_low:
         return False
     pair = any(map(type_words.is_pair, words))
-    return type_words.count_low(words) < 2 and not pair and not type_words.scaling(words, types)
+    return (
+        type_words.count_low(words) < 2
+        and not pair
+        and not type_words.scaling(words, types)
+    )
 
 
 def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) -> bool:
@@ -192,7 +226,9 @@ def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) ->
     if "gemv" in words and low < 2:
         return sum(map(type_words.is_low, words)) < 2
     high = any(element in ("bf16", "fp16") for element in elements)
-    unsaid = sum(_element(name) is None and bool(_BYTES.fullmatch(name)) for name in names)
+    unsaid = sum(
+        _element(name) is None and bool(_BYTES.fullmatch(name)) for name in names
+    )
     return len(names) > 1 and low < 2 and (high or low + unsaid < 2)
 
 
@@ -200,8 +236,12 @@ def _parameters(symbol: Symbol) -> Operands:
     """Return the type of A and B where every matrix that a C++ function only reads has one."""
     read = _pointed(symbol)
     elements = {_element(name) for name in read}
-    if len(read) == 1:  # a demangler's cut may have left one: the template's types count too
-        others = {CPP[argument.name] for argument in symbol.tree.args if argument.name in CPP}
+    if (
+        len(read) == 1
+    ):  # a demangler's cut may have left one: the template's types count too
+        others = {
+            CPP[argument.name] for argument in symbol.tree.args if argument.name in CPP
+        }
         read = [*read, *others] if elements == others in ({"bf16"}, {"fp16"}) else []
     if len(read) < 2 or len(elements) != 1:
         return Operands()
@@ -214,7 +254,9 @@ def _parameters(symbol: Symbol) -> Operands:
 def _pointed(symbol: Symbol) -> list[str]:
     """Return the types behind pointers to constants, or behind all if none is constant."""
     matches = [match for part in symbol.parameters if (match := _POINTER.search(part))]
-    read = [match["type"] for match in matches if match["const"]] or [m["type"] for m in matches]
+    read = [match["type"] for match in matches if match["const"]] or [
+        m["type"] for m in matches
+    ]
     return [_argument(symbol, name) for name in read]
 
 

@@ -48,7 +48,9 @@ SETS_UP: Final = word_set(
     "finalize"
 )
 # The C++ types of FP8 and FP4.
-_LOW: Final = {name: element for name, element in CPP.items() if element_class(element).is_low}
+_LOW: Final = {
+    name: element for name, element in CPP.items() if element_class(element).is_low
+}
 
 
 def decode(symbol: Symbol) -> KernelName | None:
@@ -88,7 +90,9 @@ def _casts(words: tuple[str, ...]) -> bool:
 def _refined(symbol: Symbol, role: Role, words: frozenset[str]) -> Role:
     """Correct a role by the types: what is called quant, but writes no low precision, is not."""
     if role is Role.CAST_QUANTIZE and words & {"norm", "rmsnorm", "layernorm"}:
-        return role if _element(symbol) or any(map(is_low, words)) else Role.REDUCTION
+        if _element(symbol) or any(map(is_low, words)):
+            return role
+        return Role.REDUCTION
     if role is Role.REDUCTION and "AbsMaxOp" in symbol.identifiers:
         return Role.AMAX_REDUCE
     if "unary" in words and _element(symbol):
@@ -101,7 +105,9 @@ def _transformer_engine(symbol: Symbol) -> Role:
     spaces = frozenset(word for part in symbol.path[1:-1] for word in split(part))
     if "normalization" in spaces:
         return Role.REDUCTION
-    if words & {"rht", "hadamard"} and "amax" not in words:  # rotated on the way to NVFP4
+    if (
+        words & {"rht", "hadamard"} and "amax" not in words
+    ):  # rotated on the way to NVFP4
         return Role.CAST_QUANTIZE
     if "amax" in words or (words <= {"kernel", "bulk"} and "amax" in spaces):
         return Role.AMAX_REDUCE
@@ -111,7 +117,8 @@ def _transformer_engine(symbol: Symbol) -> Role:
 
 
 def _describe(symbol: Symbol, library: str, role: Role) -> KernelName:
-    precision, element = Precision.UNKNOWN, None
+    precision = Precision.UNKNOWN
+    element = None
     if role in _WRITERS:
         precision, element = _format(symbol, role)
     reason = f"function name {symbol.base}: {role.value.replace('_', ' ')}"
@@ -127,7 +134,11 @@ def _format(symbol: Symbol, role: Role) -> tuple[Precision, str | None]:
     element = _element(symbol)
     if element:
         return element_class(element), element
-    if "int4" in symbol.base or role is Role.ELEMENTWISE or named.isdisjoint(("fp8", "hfp8")):
+    if (
+        "int4" in symbol.base
+        or role is Role.ELEMENTWISE
+        or named.isdisjoint(("fp8", "hfp8"))
+    ):
         return Precision.UNKNOWN, None
     return Precision.FP8, None
 

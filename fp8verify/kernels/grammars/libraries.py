@@ -15,7 +15,9 @@ from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.words import word_set
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
-_MARLIN: Final = "a Marlin GEMM, whose weights are of another format and are converted first"
+_MARLIN: Final = (
+    "a Marlin GEMM, whose weights are of another format and are converted first"
+)
 _COLLECTIVE: Final = "a custom collective"
 # Functions that say what they do, and no types: a row for each group of the pattern. Copies and
 # fills are called as Kineto and roctracer call them.
@@ -69,7 +71,9 @@ def untyped(symbol: Symbol) -> KernelName | None:
 
 
 # MIOpen's assembly implicit GEMMs: igemm_<direction>_gtcx<n>_<layout>_<type>_...
-_IGEMM: Final = re.compile(r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+")
+_IGEMM: Final = re.compile(
+    r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+"
+)
 _CONVOLUTION: Final = re.compile(
     r"(?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine"
     r"|nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+"
@@ -105,14 +109,20 @@ _DEEPGEMM_NAME: Final = re.compile(
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
 # Its einsums name their dimensions, and exist for BF16 (impls/sm{90,100}_bmk_bnk_mn.cuh).
-_DEEPGEMM_EINSUM: Final = re.compile(r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*")
-_DEEPGEMM_GROUPED: Final = re.compile(r"(?:.*::)?(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)")
+_DEEPGEMM_EINSUM: Final = re.compile(
+    r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*"
+)
+_DEEPGEMM_GROUPED: Final = re.compile(
+    r"(?:.*::)?(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)"
+)
 
 
 def deepgemm(symbol: Symbol) -> KernelName | None:
     """Decode a DeepGEMM kernel, with or without its namespace."""
     ours = symbol.path[:1] == ("deep_gemm",)
-    if not ours and not (symbol.base.startswith("sm") and symbol.base.endswith("_impl")):
+    if not ours and not (
+        symbol.base.startswith("sm") and symbol.base.endswith("_impl")
+    ):
         return None
     match = _DEEPGEMM_NAME.fullmatch(symbol.base)
     if not match:
@@ -125,12 +135,19 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
             return None  # the words of the name say that it is a GEMM, and no more
         return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", both("bf16"))
     arguments = symbol.tree.args
-    first = next((i for i, argument in enumerate(arguments) if argument.name in CPP), None)
-    listed = [] if first is None else [CPP.get(a.name) for a in arguments[first : first + 3]]
+    first = next(
+        (i for i, argument in enumerate(arguments) if argument.name in CPP), None
+    )
+    if first is None:
+        listed = []
+    else:
+        listed = [CPP.get(a.name) for a in arguments[first : first + 3]]
     # Activations by weights, each with UE8M0 scales for 32 elements (sm100_fp8_fp4_mega_moe.cuh).
     mixed = match["types"] == "fp8_fp4" and match["kind"].startswith("mega_moe")
     if mixed:
-        types = Operands("e4m3", "e2m1", listed[2] if len(listed) > 2 else None, "ue8m0")
+        types = Operands(
+            "e4m3", "e2m1", listed[2] if len(listed) > 2 else None, "ue8m0"
+        )
     elif "_" in match["types"]:  # of two formats: its consecutive dtype arguments
         types = Operands(*listed)
     else:
@@ -151,7 +168,9 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
 # TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.
 # Source: names of the cubins in TensorRT-LLM and FlashInfer, checked on B200 traces of gpt-oss.
 _TRTLLM: Final = "TensorRT-LLM"
-_TRTLLM_TYPE: Final = r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
+_TRTLLM_TYPE: Final = (
+    r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
+)
 _TRTLLM_GEMM: Final = re.compile(
     rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TRTLLM_TYPE})_(?P<a>{_TRTLLM_TYPE})(?P<b>{_TRTLLM_TYPE})?_"
     r"(?:Fp32|Fp16|Int32)_\w*"
@@ -169,12 +188,17 @@ def tensorrt_llm(symbol: Symbol) -> KernelName | None:
             _trtllm_element, (gemm["a"], gemm["b"] or gemm["a"], gemm["out"])
         )
         types = Operands(a, b, out, scale_a if scale_a == scale_b else None)
-        role = Role.GROUPED_GEMM if gemm["kind"] in ("bmm", "batchedGemm") else Role.GEMM
+        if gemm["kind"] in ("bmm", "batchedGemm"):
+            role = Role.GROUPED_GEMM
+        else:
+            role = Role.GEMM
         evidence = f"trtllm-gen {gemm['kind']} types {gemm['a']}{gemm['b'] or ''}"
         return describe.gemm(_TRTLLM, evidence, types, role=role)
     attention = _TRTLLM_ATTENTION.fullmatch(symbol.text)
     if attention:
-        types = both(*(_trtllm_element(attention[group])[0] for group in ("qkv", "out")))
+        types = both(
+            *(_trtllm_element(attention[group])[0] for group in ("qkv", "out"))
+        )
         evidence = f"trtllm-gen attention, Qkv{attention['qkv']}"
         return describe.gemm(_TRTLLM, evidence, types, role=Role.ATTENTION)
     if symbol.base == "cudaCoreGemm" and symbol.tree.args:
@@ -188,7 +212,9 @@ def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
     if text is None:
         return None, None
     element = SHORT.get(text.removeprefix("Mx").lower())
-    return element, "ue8m0" if text.startswith("Mx") else "ue4m3" if text == "E2m1" else None
+    return element, "ue8m0" if text.startswith(
+        "Mx"
+    ) else "ue4m3" if text == "E2m1" else None
 
 
 # CUTLASS's Python (CuTe DSL): `kernel_cutlass_<function>_<arguments>_<n>`. The function's name is
@@ -200,14 +226,20 @@ def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
 # Source: nvidia-cutlass-dsl, names in public IR dumps.
 _CUTE: Final = "CuTe DSL"
 _CUTE_PREFIX: Final = "kernel_cutlass_"
-_CUTE_ARGUMENTS: Final = re.compile(r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)")
+_CUTE_ARGUMENTS: Final = re.compile(
+    r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)"
+)
 _CUTE_ELEMENT: Final = r"f8E4M3FN|f8E5M2|f8E8M0FNU|f4E2M1FN|bf16|f16|tf32|f32|i8"
-_CUTE_TENSOR: Final = re.compile(rf"_*tensorptr({_CUTE_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)")
+_CUTE_TENSOR: Final = re.compile(
+    rf"_*tensorptr({_CUTE_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)"
+)
 _CUTE_LOADED: Final = re.compile(rf"Valuetype({_CUTE_ELEMENT})_")
 # Of tcgen05 and wgmma; the instructions of a warp have M 16, and K 8 of BF16 too.
 _CUTE_INSTRUCTION: Final = re.compile(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
 _CUTE_BLOCK_SCALED: Final = re.compile(r"block_?scaled", re.IGNORECASE)
-_CUTE_ATTENTION: Final = re.compile(r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE)
+_CUTE_ATTENTION: Final = re.compile(
+    r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE
+)
 _CUTE_ELEMENTS: Final = {
     **SHORT,
     "f8E4M3FN": "e4m3",
@@ -221,7 +253,9 @@ def cute_dsl(symbol: Symbol) -> KernelName | None:
     """Decode a kernel of the CuTe DSL by its function's words, then by its arguments' types."""
     if not symbol.text.startswith(_CUTE_PREFIX):
         return None
-    function, *rest = _CUTE_ARGUMENTS.split(symbol.text.removeprefix(_CUTE_PREFIX), maxsplit=1)
+    function, *rest = _CUTE_ARGUMENTS.split(
+        symbol.text.removeprefix(_CUTE_PREFIX), maxsplit=1
+    )
     kernel = _by_words(function)
     if kernel is None and _CUTE_ATTENTION.search(function):
         # modules' names are joined without a separator
@@ -241,11 +275,14 @@ def _by_words(function: str) -> KernelName | None:
 
 def _cute_typed(kernel: KernelName, function: str, arguments: str) -> KernelName:
     """Read A and B from the arguments where the words left the types of a GEMM open."""
-    spelled, at = [], 0
+    spelled = []
+    at = 0
     while match := _CUTE_TENSOR.match(arguments, at):
         spelled.append(match[1])
         at = match.end()
-    elements = [_CUTE_ELEMENTS[name] for name in spelled or _CUTE_LOADED.findall(arguments)[:2]]
+    elements = [
+        _CUTE_ELEMENTS[name] for name in spelled or _CUTE_LOADED.findall(arguments)[:2]
+    ]
     a, b, scale = (*elements, None, None, None)[:3]
     if b is None or "ue8m0" in (a, b):
         return _cute_by_instruction(kernel, function, arguments)
@@ -255,7 +292,9 @@ def _cute_typed(kernel: KernelName, function: str, arguments: str) -> KernelName
     return describe.gemm(_CUTE, "types of its arguments", types, role=kernel.role)
 
 
-def _cute_by_instruction(kernel: KernelName, function: str, arguments: str) -> KernelName:
+def _cute_by_instruction(
+    kernel: KernelName, function: str, arguments: str
+) -> KernelName:
     """Read the width of the operands from the K of the instruction; 16 bits are of two types."""
     match = _CUTE_INSTRUCTION.search(arguments)
     depths = [k for k in (8, 16, 32, 64) if match and _is_cute_shape(match[1], str(k))]
@@ -271,7 +310,13 @@ def _cute_by_instruction(kernel: KernelName, function: str, arguments: str) -> K
 def _is_cute_shape(digits: str, k: str) -> bool:
     """Whether N and K are these digits: N is a multiple of 8 up to 256."""
     n = digits.removesuffix(k)
-    return n != digits and n.isdigit() and n[0] != "0" and int(n) <= 256 and int(n) % 8 == 0
+    return (
+        n != digits
+        and n.isdigit()
+        and n[0] != "0"
+        and int(n) <= 256
+        and int(n) % 8 == 0
+    )
 
 
 # ThunderKittens: `kernel_entrypoint<mxfp8_gemm::config<...>>(...)`, `kittens::...<...>`: the words

@@ -52,7 +52,9 @@ def native(symbol: Symbol) -> KernelName | None:
     role = first_of(_ROLES, words) or Role.OTHER
     element = _element(symbol.text, role) if role is not Role.OTHER else None
     reason = f"PyTorch {symbol.base}"
-    return describe.other(_LIBRARY, role, reason, element=element, precision=element_class(element))
+    return describe.other(
+        _LIBRARY, role, reason, element=element, precision=element_class(element)
+    )
 
 
 def _fp8_copy(symbol: Symbol) -> KernelName:
@@ -61,7 +63,9 @@ def _fp8_copy(symbol: Symbol) -> KernelName:
     role = Role.ELEMENTWISE if copies else Role.CAST_QUANTIZE
     reason = "copies FP8 data" if copies else "casts to or from FP8 in eager mode"
     element = CPP.get(copies[1]) if copies else None
-    return describe.other(_LIBRARY, role, reason, element=element, precision=Precision.FP8)
+    return describe.other(
+        _LIBRARY, role, reason, element=element, precision=Precision.FP8
+    )
 
 
 def _element(text: str, role: Role) -> str | None:
@@ -114,7 +118,9 @@ def triton(symbol: Symbol) -> KernelName | None:
         return _inductor(inductor["kind"], inductor["ops"] or "")
     ogs = _MATMUL_OGS.fullmatch(symbol.text)
     if ogs:
-        a, b, out = (_OGS_TYPES.get(ogs[name].removeprefix("mx")) for name in ("a", "b", "out"))
+        a, b, out = (
+            _OGS_TYPES.get(ogs[name].removeprefix("mx")) for name in ("a", "b", "out")
+        )
         mx = ogs["a"].startswith("mx") and ogs["b"].startswith("mx")
         types = Operands(a, b, out, "ue8m0" if mx else None)
         evidence = f"matmul_ogs types {ogs['out']}x{ogs['a']}x{ogs['b']}"
@@ -127,7 +133,9 @@ def triton(symbol: Symbol) -> KernelName | None:
 
 def _inductor(kind: str, ops: str) -> KernelName:
     words = frozenset(ops.split("_"))
-    if "_scaled_mm_" in f"{ops}_":  # unlike _scaled_dot_product_..., whose words it shares
+    if (
+        "_scaled_mm_" in f"{ops}_"
+    ):  # unlike _scaled_dot_product_..., whose words it shares
         words |= {"scaled_mm"}
     role = _template(words) if kind in ("tem", "mm", "bmm") else _fused(kind, words)
     reason = f"TorchInductor kernel, {_KINDS.get(kind, kind)}"
@@ -164,5 +172,7 @@ def _fused(kind: str, words: frozenset[str]) -> Role:
     if {"scaled_mm", "to", "copy"} <= words:
         return Role.CAST_QUANTIZE
     if kind in ("red", "per", "split_scan"):
-        return Role.AMAX_REDUCE if "abs" in words and words & _AMAX else Role.REDUCTION
+        if "abs" in words and words & _AMAX:
+            return Role.AMAX_REDUCE
+        return Role.REDUCTION
     return Role.ELEMENTWISE if kind in ("poi", "for") else Role.OTHER

@@ -23,11 +23,14 @@ _LABELS = re.compile(
     re.IGNORECASE,
 )
 # What asks for FP8 in code and does not name it: Lightning's precisions, an import.
-_IN_CODE = re.compile(r"""["'](?:8-mixed|transformer-engine\S{0,20})["']|\btransformer_engine\b""")
+_IN_CODE = re.compile(
+    r"""["'](?:8-mixed|transformer-engine\S{0,20})["']|\btransformer_engine\b"""
+)
 _GENERATION = re.compile(
     r"rollout(?!_ref)|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
 )
-_SHOWN, _WIDTH = 3, 60
+_SHOWN = 3
+_WIDTH = 60
 
 
 class Mention(NamedTuple):
@@ -39,10 +42,16 @@ class Mention(NamedTuple):
 
     def __str__(self) -> str:
         """Return the text with its line, of a long one the part around the word."""
-        match, place = _FP8.search(self.text), f"line {self.line}: " if self.line else ""
-        first = max(0, match.start() - _WIDTH // 2) if match and len(self.text) > _WIDTH else 0
+        match = _FP8.search(self.text)
+        place = f"line {self.line}: " if self.line else ""
+        if match and len(self.text) > _WIDTH:
+            first = max(0, match.start() - _WIDTH // 2)
+        else:
+            first = 0
         part = self.text[first : first + _WIDTH]
-        return f"{place}{'…' * bool(first)}{part}{'…' * (len(self.text) > first + _WIDTH)}"
+        return (
+            f"{place}{'…' * bool(first)}{part}{'…' * (len(self.text) > first + _WIDTH)}"
+        )
 
 
 def asked(facts: Facts) -> Iterator[Check]:
@@ -51,7 +60,8 @@ def asked(facts: Facts) -> Iterator[Check]:
         yield _of_a_config(config)
     named = {*facts.named} - {check.file for check in facts.missing}
     for document in facts.unread:
-        found, is_python = list(_mentions(document)), document.kind == "python"
+        found = list(_mentions(document))
+        is_python = document.kind == "python"
         # What a script does is told by its model, if that was built.
         told_by_model = is_python and facts.model and facts.model.modules
         is_asked = (is_python or document.path in named) and not facts.asks
@@ -89,40 +99,62 @@ def _told(found: Iterable[Mention]) -> str:
 
 
 def _of_a_config(config: Config) -> Check:
-    ask, row, document, framework = config.ask, config.row, config.document, config.framework
+    ask = config.ask
+    row = config.row
+    document = config.document
+    framework = config.framework
     if ask is not None:
-        where = "" if config.branch_of(ask.key) is None else " in a branch of the script"
+        if config.branch_of(ask.key) is None:
+            where = ""
+        else:
+            where = " in a branch of the script"
         where += f" in versions until {ask.until}" * bool(ask.until)
-        what, line = _described(ask), config.line_of(ask.key)
-        return said("fp8-asked", config.path, line, framework=framework, what=what, where=where)
+        what = _described(ask)
+        line = config.line_of(ask.key)
+        return said(
+            "fp8-asked", config.path, line, framework=framework, what=what, where=where
+        )
     found = list(_mentions(document))
     generation = [one for one in found if one.of_generation]
-    unknown = [one for one in found if not one.of_generation and not _is_known(one, config)]
+    unknown = [
+        one for one in found if not one.of_generation and not _is_known(one, config)
+    ]
     more = f"; FP8 for generation only ({_told(generation)})" if generation else ""
     if "unread" in row:
         what = f"{_spoken(found)}; {row['unread']}" if found else row["unread"]
     elif unknown:
-        found, what = unknown, _spoken(unknown, ", not as a known request")
+        found = unknown
+        what = _spoken(unknown, ", not as a known request")
     elif other := document.elsewhere or row.get("asked_by", ""):
-        found, what = [], f"no line requests FP8 for training{more}; {other} may request it"
+        found = []
+        what = f"no line requests FP8 for training{more}; {other} may request it"
     else:
         line = _first(generation)
         return said("fp8-not-asked", config.path, line, framework=framework, more=more)
-    return said("fp8-mentioned", config.path, _first(found), what=f"{framework}: {what}")
+    return said(
+        "fp8-mentioned", config.path, _first(found), what=f"{framework}: {what}"
+    )
 
 
 def _is_known(mention: Mention, config: Config) -> bool:
     """Whether a rule or the framework's table of keys knows the setting that mentions FP8."""
     row, (key, _, value) = config.row, mention.text.partition(": ")
     section, _, name = key.rpartition(".")
-    given = next((given for given, origin in config.origins.items() if origin == key), key)
+    given = next(
+        (given for given, origin in config.origins.items() if origin == key), key
+    )
     asks = [[*one["when"]] for one in row.get("asks", ()) if "format" in one]
     setting = {given: value}
-    if any(name_of(keys[0], setting) for keys in asks):  # a request of a value that no row knows
+    if any(
+        name_of(keys[0], setting) for keys in asks
+    ):  # a request of a value that no row knows
         return False
     others = (key for keys in asks for key in keys[1:])
     read = (*row.get("values", ()), *row.get("stored", ()), *others)
-    if any(name_of(key, setting) for key in read) or given in row.get("alias", {}).values():
+    if (
+        any(name_of(key, setting) for key in read)
+        or given in row.get("alias", {}).values()
+    ):
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
     names = {name, name.removeprefix("--").replace("-", "_")}
@@ -131,7 +163,8 @@ def _is_known(mention: Mention, config: Config) -> bool:
 
 def _unread(document: Document, found: Sequence[Mention]) -> Check:
     """Return what is said of a file that no rule reads."""
-    path, line = document.path, _first(found)
+    path = document.path
+    line = _first(found)
     if document.kind == "python":
         what = _spoken(found) if found else "no line mentions FP8"
         return said("fp8-mentioned/source", path, line, what=what)
@@ -141,19 +174,34 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     if framework := launched_by(document):
         what = f"{framework}: {_spoken(found, ' where no rule reads it')}"
     elif all(one.of_generation for one in found):
-        what = f"FP8 for generation only ({_told(found)}), which says nothing of training"
+        what = (
+            f"FP8 for generation only ({_told(found)}), which says nothing of training"
+        )
         what += "; its framework is not recognized"
     return said("fp8-mentioned", path, line, what=what)
 
 
-def _formats(document: Document, mentioned: Sequence[Mention], facts: Facts) -> Iterator[Check]:
+def _formats(
+    document: Document, mentioned: Sequence[Mention], facts: Facts
+) -> Iterator[Check]:
     """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
     for fmt in ("mxfp8", "nvfp4"):
         found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
-        gpus = list(dict.fromkeys(one.name for one in facts.gpus if trains_in(one, fmt) is False))
+        gpus = list(
+            dict.fromkeys(
+                one.name for one in facts.gpus if trains_in(one, fmt) is False
+            )
+        )
         if found and gpus:
-            what, words = f"{_told(found)}: {listed(gpus)}", formats()[fmt]._asdict()
-            yield said("no-fp8-units/mentioned", document.path, _first(found), what=what, **words)
+            what = f"{_told(found)}: {listed(gpus)}"
+            words = formats()[fmt]._asdict()
+            yield said(
+                "no-fp8-units/mentioned",
+                document.path,
+                _first(found),
+                what=what,
+                **words,
+            )
 
 
 def _first(found: Sequence[Mention]) -> int | None:
@@ -161,7 +209,9 @@ def _first(found: Sequence[Mention]) -> int | None:
 
 
 def _described(ask: Ask) -> str:
-    details = [word for word in (ask.recipe, ask.backend) if word and word != ask.format]
+    details = [
+        word for word in (ask.recipe, ask.backend) if word and word != ask.format
+    ]
     return formats()[ask.format].name + (f" ({', '.join(details)})" if details else "")
 
 

@@ -24,9 +24,14 @@ _GROWS = re.compile(r"recipe|format|quantization|converters|algo")
 def unknown_keys(facts: Facts) -> Iterator[Check]:
     """Keys that the framework does not have: near to one that it has, or not known at all."""
     for config in facts.configs:
-        row, is_file = config.row, not config.document.is_launch
+        row = config.row
+        is_file = not config.document.is_launch
         unknown: list[str] = []
-        strange = [(key, names) for key in config.document.values if (names := _lacks(key, config))]
+        strange = [
+            (key, names)
+            for key in config.document.values
+            if (names := _lacks(key, config))
+        ]
         for place, (key, names) in enumerate(strange):
             section, _, name = key.rpartition(".")
             near = nearest_name(name, names) if place < _COMPARED else None
@@ -43,14 +48,20 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             hint = "Check their spelling; they may belong to another version."
             line = config.document.lines.get(unknown[0])
             yield Check(
-                "config-key-unknown", status, message, hint, row["source"], config.path, line
+                "config-key-unknown",
+                status,
+                message,
+                hint,
+                row["source"],
+                config.path,
+                line,
             )
 
 
 def _lacks(key: str, config: Config) -> frozenset[str]:
     """Return the keys that a section has, if this one is not among them, else none."""
     section, _, name = key.rpartition(".")
-    names = config.row["keys"].get(section, frozenset())
+    names: frozenset[str] = config.row["keys"].get(section, frozenset())
     if key.startswith("ENV_VARS.") or name.startswith(("_", "x-")):
         return frozenset()
     plain = name.removeprefix("--").replace("-", "_")
@@ -60,7 +71,9 @@ def _lacks(key: str, config: Config) -> frozenset[str]:
             return frozenset()
         if schema := config.row.get("schema_of_arguments"):
             names |= keys_of(schema)[""]
-    return frozenset() if {name, plain, plain.removeprefix("no_")} & names else names
+    if {name, plain, plain.removeprefix("no_")} & names:
+        return frozenset()
+    return names
 
 
 def _is_grave(key: str, row: Row) -> bool:
@@ -72,7 +85,9 @@ def _is_grave(key: str, row: Row) -> bool:
 
 def _error(section: str, row: Row) -> str | None:
     """Return how an unknown key of a section ends a run; None if it is ignored."""
-    return row.get("raises") if section in row.get("raises_in", (section,)) else None
+    if section in row.get("raises_in", (section,)):
+        return row.get("raises")
+    return None
 
 
 def _speaks(name: str, row: Row) -> bool:
@@ -86,7 +101,8 @@ def _misspelled(config: Config, key: str, near: str) -> Check:
     message = f"{_as_read(config)} has no key {name}, and {error or 'ignores it'}"
     hint = f"Did you mean {near.replace('_', '-') if '-' in name else near}?"
     status = Status.FAIL if error else Status.WARN
-    source, line = config.row["source"], config.document.lines.get(key)
+    source = config.row["source"]
+    line = config.document.lines.get(key)
     return Check("config-key-unknown", status, message, hint, source, config.path, line)
 
 
@@ -99,7 +115,8 @@ def _as_read(config: Config) -> str:
 def unknown_values(facts: Facts) -> Iterator[Check]:
     """FP8 values that the framework does not accept, such as "FP8" instead of "fp8"."""
     for config in facts.configs:
-        row, document = config.row, config.document
+        row = config.row
+        document = config.document
         exact = row.get("exact", False) or document.is_launch
         of_arguments = row.get("values_of_arguments", {}) if document.is_launch else {}
         for name, known in {**row.get("values", {}), **of_arguments}.items():
@@ -115,10 +132,15 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
                 f"{row.get('otherwise', 'raises an error')}"
             )
             hint = f"Did you mean {near!r}?" if near else ""
-            is_doubtful = (not near and _GROWS.search(name)) or name in row.get("tolerates", ())
+            is_doubtful = (not near and _GROWS.search(name)) or name in row.get(
+                "tolerates", ()
+            )
             status = Status.WARN if is_doubtful else Status.FAIL
-            source, line = str(row["evidence"]), document.lines.get(key)
-            yield Check("config-value-unknown", status, message, hint, source, config.path, line)
+            source = str(row["evidence"])
+            line = document.lines.get(key)
+            yield Check(
+                "config-value-unknown", status, message, hint, source, config.path, line
+            )
 
 
 def _takes(known: Sequence[str] | str, value: Any, *, exact: bool) -> bool:
@@ -127,14 +149,20 @@ def _takes(known: Sequence[str] | str, value: Any, *, exact: bool) -> bool:
     text = str(value)
     if text.startswith(("$", "<")) or isinstance(value, (dict, list)):
         return True  # a variable, which the launch resolves
-    return text in known if exact else text.lower() in {word.lower() for word in known}
+    if exact:
+        return text in known
+    return text.lower() in {word.lower() for word in known}
 
 
 def _nearest(value: str, known: Sequence[str]) -> str | None:
     """Return the word that was meant: by another case, by FP8's other names, or by its letters."""
     lower = {word.lower(): word for word in known if word}
     plain = value.lower().replace("float8", "fp8").replace("_", "").replace("-", "")
-    meant = [name for name in (value.lower(), plain, _ALIASES.get(plain, "")) if name in lower]
+    meant = [
+        name
+        for name in (value.lower(), plain, _ALIASES.get(plain, ""))
+        if name in lower
+    ]
     meant += get_close_matches(value.lower(), list(lower), n=1)
     return lower[meant[0]] if meant else None
 

@@ -19,10 +19,18 @@ def gpus(facts: Facts) -> Iterator[Check]:
         yield said("no-gpu", status=status, why=facts.why_no_gpu)
         return
     for name in dict.fromkeys(ask.format for ask, _ in facts.asks) or ("fp8",):
-        fmt, answers = formats()[name], [trains_in(gpu, name) for gpu in found]
-        without = [gpu for gpu, answer in zip(found, answers, strict=True) if answer is False]
+        fmt = formats()[name]
+        answers = [trains_in(gpu, name) for gpu in found]
+        without = [
+            gpu for gpu, answer in zip(found, answers, strict=True) if answer is False
+        ]
         if without:
-            yield said("no-fp8-units", without=_count(without), count=len(found), **fmt._asdict())
+            yield said(
+                "no-fp8-units",
+                without=_count(without),
+                count=len(found),
+                **fmt._asdict(),
+            )
         elif None in answers:
             yield said("fp8-units/unknown", gpus=_count(found))
         else:
@@ -31,7 +39,9 @@ def gpus(facts: Facts) -> Iterator[Check]:
 
 def _count(found: Iterable[Gpu]) -> str:
     counts = Counter((gpu.name, gpu.capability) for gpu in found)
-    return ", ".join(f"{n} x {name} ({cap or '?'})" for (name, cap), n in counts.items())
+    return ", ".join(
+        f"{n} x {name} ({cap or '?'})" for (name, cap), n in counts.items()
+    )
 
 
 def torch_of_the_run(facts: Facts) -> Iterator[Check]:
@@ -43,10 +53,21 @@ def torch_of_the_run(facts: Facts) -> Iterator[Check]:
         key = f"torch-not-installed{'/named' if python.named else ''}"
         yield said(key, python=label, why=python.why_unknown or "has no torch")
     elif facts.gpus and version.endswith("+cpu"):
-        yield said("torch-without-cuda", status=_fault(facts), version=version, python=label)
+        yield said(
+            "torch-without-cuda", status=_fault(facts), version=version, python=label
+        )
     else:
-        names = ("torch", "triton", "torchao", "transformer_engine", "accelerate", "deepspeed")
-        shown = [f"{name} {facts.versions[name]}" for name in names if name in facts.versions]
+        names = (
+            "torch",
+            "triton",
+            "torchao",
+            "transformer_engine",
+            "accelerate",
+            "deepspeed",
+        )
+        shown = [
+            f"{name} {facts.versions[name]}" for name in names if name in facts.versions
+        ]
         yield said("versions", versions=", ".join(shown), python=label)
 
 

@@ -19,24 +19,40 @@ _LOW = ("fp8", "fp4")
 _EMULATED = ("fp8_emulated", "fp4_emulated")
 _OFF = "fp8_module_off"  # Transformer Engine outside its autocast, as before every first step
 _SHOWN = 6
-_BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")  # they convert after the optimizer
+_BY_PREPARE = (
+    "accelerate",
+    "axolotl",
+    "LLaMA-Factory",
+)  # they convert after the optimizer
 
 
 def small_sizes(facts: Facts) -> Iterator[Check]:
     """Layers so small that casts cost more than the faster GEMM gains."""
-    models = [(*layers_asked(config, facts), *_place_of_sizes(config)) for config in facts.configs]
+    models = [
+        (*layers_asked(config, facts), *_place_of_sizes(config))
+        for config in facts.configs
+    ]
     if facts.model is not None:
         ask = facts.asks[0][0] if facts.asks else None
         models.append((ask, layers_of(facts.model.modules), None, None))
     for ask, layers, path, line in models:
-        small = [layer for layer in layers if _too_small(layer.n, layer.k, ask and ask.recipe)]
+        small = [
+            layer
+            for layer in layers
+            if _too_small(layer.n, layer.k, ask and ask.recipe)
+        ]
         if small:
-            share, told = flops(small) / flops(layers), named(small)
+            share = flops(small) / flops(layers)
+            told = named(small)
             status = Status.WARN if share > _MOSTLY else Status.NOTE
-            yield said("dims-too-small-to-pay", path, line, status, share=share, layers=told)
+            yield said(
+                "dims-too-small-to-pay", path, line, status, share=share, layers=told
+            )
 
 
-def layers_asked(config: Config, facts: Facts) -> tuple[Ask | None, tuple[LayerSize, ...]]:
+def layers_asked(
+    config: Config, facts: Facts
+) -> tuple[Ask | None, tuple[LayerSize, ...]]:
     """Return a configuration's request, or that of others for its sizes, and what it converts."""
     high = config.row.get("sizes", {}).get("high", ())
     layers = tuple(layer for layer in config.layers if layer.kind not in high)
@@ -67,12 +83,16 @@ def model(facts: Facts) -> Iterator[Check]:
     """What the dry start found out about the model, if there was one."""
     dry = facts.model or DryModel()
     for row in dry.causes:
-        yield said("known-failure", cause=row.cause, remedy=row.remedy, evidence=row.evidence)
+        yield said(
+            "known-failure", cause=row.cause, remedy=row.remedy, evidence=row.evidence
+        )
     if dry.why_none:
         yield said("model-not-seen", why=dry.why_none, remedy=dry.remedy)
     if dry.modules:
         yield from _precisions(dry.modules, facts)
-    if odd := [layer for layer in layers_of(dry.modules) if layer.n % 16 or layer.k % 16]:
+    if odd := [
+        layer for layer in layers_of(dry.modules) if layer.n % 16 or layer.k % 16
+    ]:
         yield said("dims-not-multiple-of-16", layers=named(odd))
 
 
@@ -86,7 +106,11 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         count = counted(emulated, "linear layer")
         yield said("fp8-emulated", count=count, layers=_named(emulated, modules))
     if off:
-        yield said("model-in-autocast", count=counted(off, "layer"), layers=_named(off, modules))
+        yield said(
+            "model-in-autocast",
+            count=counted(off, "layer"),
+            layers=_named(off, modules),
+        )
     is_later = framework in _BY_PREPARE and not (converted or emulated or off)
     if is_later:
         layers = _named(modules, modules)
@@ -97,7 +121,8 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         "count": len(converted),
         "all": len(modules),
         "share": flops(layers_of(converted)) / (flops(layers_of(modules)) or 1),
-        "rest": _named([one for one in modules if one.state not in _LOW], modules) or "none",
+        "rest": _named([one for one in modules if one.state not in _LOW], modules)
+        or "none",
     }
     if facts.asks and not (converted or emulated):
         yield said("model-layers/none", **values)

@@ -12,7 +12,15 @@ from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.launch_script import arguments
 from fp8verify.preflight.layers import named
 from fp8verify.preflight.rules.model import layers_asked
-from fp8verify.preflight.tables import MISSING, Rule, all_hold, holds, name_of, rules, value_of
+from fp8verify.preflight.tables import (
+    MISSING,
+    Rule,
+    all_hold,
+    holds,
+    name_of,
+    rules,
+    value_of,
+)
 
 Known = Mapping[str, Any]  # what `where` of a row tests, by name
 
@@ -20,14 +28,19 @@ Known = Mapping[str, Any]  # what `where` of a row tests, by name
 def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
     machine = _known_of_machine(facts)
-    configs = [(config, {**machine, **_known_of(config, facts)}) for config in facts.configs]
+    configs = [
+        (config, {**machine, **_known_of(config, facts)}) for config in facts.configs
+    ]
     for rule in rules()["configurations"]:
         for config, known in configs:
             yield from _of_config(rule, config, known, facts)
     for rule in rules()["sources"]:
         yield from _of_sources(rule, facts, machine)
     for rule in rules()["machine"]:
-        if any(_is_about(rule, known) for known in (*(known for _, known in configs), machine)):
+        if any(
+            _is_about(rule, known)
+            for known in (*(known for _, known in configs), machine)
+        ):
             yield rule.check(rule.message + _here(rule, facts), None, None)
 
 
@@ -36,12 +49,17 @@ def _known_of_machine(facts: Facts) -> Known:
         "versions": facts.versions,
         "environment": facts.environment,
         "command": arguments(facts.command),
-        "capability": [gpu.capability for gpu in facts.gpus if gpu.capability] or MISSING,
+        "capability": [gpu.capability for gpu in facts.gpus if gpu.capability]
+        or MISSING,
         "gpu": [part for gpu in facts.gpus for part in re.split("[- ]", gpu.name)],
         # Whether accelerate is asked for FP8 outside of the Trainer's own arguments.
-        "asks_outside": word(facts.environment.get("ACCELERATE_MIXED_PRECISION")) == "fp8"
-        or any(config.framework == "accelerate" and config.ask for config in facts.configs),
-        "trl": "trl" in facts.versions or any("trl" in text.lower() for text in facts.command),
+        "asks_outside": word(facts.environment.get("ACCELERATE_MIXED_PRECISION"))
+        == "fp8"
+        or any(
+            config.framework == "accelerate" and config.ask for config in facts.configs
+        ),
+        "trl": "trl" in facts.versions
+        or any("trl" in text.lower() for text in facts.command),
     }
 
 
@@ -58,7 +76,11 @@ def _known_of(config: Config, facts: Facts) -> Known:
         "trains": trains and not any("inference" in name for name in config.given),
     }
     if ask is not None:
-        known |= {"asks": ask.format, "recipe": ask.recipe or "", "backend": ask.backend or ""}
+        known |= {
+            "asks": ask.format,
+            "recipe": ask.recipe or "",
+            "backend": ask.backend or "",
+        }
     return known
 
 
@@ -75,7 +97,9 @@ def _is_about(rule: Rule, known: Known) -> bool:
 def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
     """Yield the checks of a row on Python sources: `has` and `lacks` are about their code."""
     row: Any = rule.when
-    sources = [one for one in facts.unread if one.kind == "python" and _is_about(rule, machine)]
+    sources = [
+        one for one in facts.unread if one.kind == "python" and _is_about(rule, machine)
+    ]
     for source in sources:
         first, *others = (re.search(pattern, source.text) for pattern in row["has"])
         lacks = "lacks" not in row or re.search(row["lacks"], source.text) is None
@@ -85,7 +109,9 @@ def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
             yield rule.check(rule.message.replace("<0>", seen[:60]), source.path, line)
 
 
-def _of_config(rule: Rule, config: Config, known: Known, facts: Facts) -> Iterator[Check]:
+def _of_config(
+    rule: Rule, config: Config, known: Known, facts: Facts
+) -> Iterator[Check]:
     if not _is_about(rule, known):
         return
     for when in rule.when if isinstance(rule.when, list) else [rule.when]:
@@ -93,14 +119,18 @@ def _of_config(rule: Rule, config: Config, known: Known, facts: Facts) -> Iterat
             first = next(iter(when), "") or (config.ask.key if config.ask else "")
             name = name_of(rule.where.get("key", first), config.given) or ""
             message = _message(rule, config, {**known, "key": spelled(first, config)})
-            yield rule.check(message + _here(rule, facts), config.path, config.line_of(name))
+            yield rule.check(
+                message + _here(rule, facts), config.path, config.line_of(name)
+            )
 
 
 def _here(rule: Rule, facts: Facts) -> str:
     """Return the versions that a row rests on, as they are here."""
     versions = facts.versions
     names = [name for name in rule.where.get("versions", ()) if name in versions]
-    return f" (here: {', '.join(f'{name} {versions[name]}' for name in names)})" if names else ""
+    if names:
+        return f" (here: {', '.join(f'{name} {versions[name]}' for name in names)})"
+    return ""
 
 
 def _is_known(rule: Rule, when: Mapping[str, Any], config: Config) -> bool:
@@ -127,7 +157,9 @@ def _message(rule: Rule, config: Config, known: Known) -> str:
         if name != "sides":
             return str(known[name])
         test = rule.where["sides"]
-        return named([layer for layer in known["layers"] if holds(test, [layer.n, layer.k])])
+        return named(
+            [layer for layer in known["layers"] if holds(test, [layer.n, layer.k])]
+        )
 
     return re.sub(r"<(=|@|)([^<>]+)>", part, rule.message)
 
@@ -139,5 +171,7 @@ def spelled(key: str, config: Config) -> str:
         name = config.origins[name].removeprefix("MODEL_ARGS.--")
     elif not config.document.is_launch and "MODEL_ARGS" not in config.document.values:
         return name.replace("-", "_")
-    dashed = config.framework in ("Megatron-LM", "ms-swift") and not name.startswith("--")
+    dashed = config.framework in ("Megatron-LM", "ms-swift") and not name.startswith(
+        "--"
+    )
     return f"--{name}" if dashed else name

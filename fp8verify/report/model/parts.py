@@ -102,7 +102,9 @@ class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
                 kernels=self.kernels[name],
                 time_us=us,
                 share=us / total if total else 0.0,
-                tflops=flops.get(name, 0.0) / us / 1e6 if flops is not None and us else None,
+                tflops=flops.get(name, 0.0) / us / 1e6
+                if flops is not None and us
+                else None,
             )
             for name, us in self.time_us.items()
             if self.kernels.get(name)
@@ -123,8 +125,13 @@ class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _less(whole: Mapping[str, _Number], *parts: Mapping[str, _Number]) -> dict[str, _Number]:
-    return {name: value - sum(part.get(name, 0) for part in parts) for name, value in whole.items()}
+def _less(
+    whole: Mapping[str, _Number], *parts: Mapping[str, _Number]
+) -> dict[str, _Number]:
+    return {
+        name: value - sum(part.get(name, 0) for part in parts)
+        for name, value in whole.items()
+    }
 
 
 class LegRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -789,7 +796,8 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
 # Guides of FP8 training plot these; every sink of metrics takes them from here. docs/live.md says
 # what each means.
 
-FORWARD, BACKWARD = ("input", "weight"), ("grad_output",)
+FORWARD = ("input", "weight")
+BACKWARD = ("grad_output",)
 
 
 class Worst(NamedTuple):
@@ -809,8 +817,12 @@ class Worst(NamedTuple):
 
 
 OF_TENSORS = {
-    "fp8/fwd_scale": Worst(min, lambda row: row.scale, FORWARD, lambda kept: kept.scale),
-    "fp8/bwd_scale": Worst(min, lambda row: row.scale, BACKWARD, lambda kept: kept.scale),
+    "fp8/fwd_scale": Worst(
+        min, lambda row: row.scale, FORWARD, lambda kept: kept.scale
+    ),
+    "fp8/bwd_scale": Worst(
+        min, lambda row: row.scale, BACKWARD, lambda kept: kept.scale
+    ),
     "fp8/amax_fwd": Worst(max, lambda row: row.amax, FORWARD, lambda kept: kept.amax),
     "fp8/amax_bwd": Worst(max, lambda row: row.amax, BACKWARD, lambda kept: kept.amax),
     "fp8/underflow_fwd": Worst(max, lambda row: row.flushed, FORWARD),

@@ -52,7 +52,9 @@ class Frames(NamedTuple):
 class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     """A result with its forms as methods; each writer is imported when its form is asked for."""
 
-    def _render(self, form: str, *, verbose: bool = False, width: int | None = None) -> str:
+    def _render(
+        self, form: str, *, verbose: bool = False, width: int | None = None
+    ) -> str:
         return model.writers().render(self, form, verbose=verbose, width=width)
 
     def to_json(self) -> str:
@@ -305,10 +307,15 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         """The state of each linear layer by name; "fp8" only if it is that on every rank."""
         states_of: dict[str, set[str]] = defaultdict(set)
         for rank in self.ranks:
-            for state, names in rank.modules.names.items() if rank.modules is not None else ():
+            for state, names in (
+                rank.modules.names.items() if rank.modules is not None else ()
+            ):
                 for name in names:
                     states_of[name].add(state)
-        return {name: min(states - {"fp8"}, default="fp8") for name, states in states_of.items()}
+        return {
+            name: min(states - {"fp8"}, default="fp8")
+            for name, states in states_of.items()
+        }
 
     def to_pandas(self) -> Frames:
         """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.report.rows`.

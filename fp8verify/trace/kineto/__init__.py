@@ -45,7 +45,8 @@ class Metadata:
 
     def take(self, key: str, value: Any, _: bytes) -> None:
         """Keep what matters of one top-level entry; values of an unexpected type are ignored."""
-        trace, health = self._trace, self._trace.health
+        trace = self._trace
+        health = self._trace.health
         if key == "distributedInfo" and isinstance(value, dict):
             trace.rank = _count(value.get("rank"))
             trace.world_size = _count(value.get("world_size"))
@@ -64,7 +65,8 @@ class Metadata:
 def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
-    major, minor = _count(value.get("computeMajor")), _count(value.get("computeMinor"))
+    major = _count(value.get("computeMajor"))
+    minor = _count(value.get("computeMinor"))
     capability = None if major is None or minor is None else f"{major}.{minor}"
     return _count(value.get("id")) or 0, (clean(value["name"][:200]), capability)
 
@@ -83,7 +85,11 @@ _REMARKS = (
         "the profiler's GPU buffers ({}) were full and tracing ended early",
         True,
     ),
-    (r"(?:CUPTI|GPU) stopped early\? = (1)", "the profiler stopped recording the GPU early", True),
+    (
+        r"(?:CUPTI|GPU) stopped early\? = (1)",
+        "the profiler stopped recording the GPU early",
+        True,
+    ),
     # Records of the warm-up are out of range too, so a count alone is not a loss
     # (pytorch/pytorch#192021 is about the cases in which it is one).
     (
@@ -91,13 +97,20 @@ _REMARKS = (
         "the profiler left out {} records as outside of its window",
         False,
     ),
-    (r"(CUPTI_ERROR_[A-Z_]{1,60})", "the profiler met {}", False),  # pytorch/pytorch#99615
+    (
+        r"(CUPTI_ERROR_[A-Z_]{1,60})",
+        "the profiler met {}",
+        False,
+    ),  # pytorch/pytorch#99615
 )
 
 
 def _remarks(lines: Any) -> dict[str, bool]:
     """Return what the known lines among those of one level mean, and whether each is a loss."""
-    texts = [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
+    if isinstance(lines, list):
+        texts = [line for line in lines if isinstance(line, str)]
+    else:
+        texts = []
     return {
         text.format(match[1]): is_loss
         for line in texts
@@ -124,24 +137,32 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: the bytes are not JSON, or hold no list of events.
     """
-    trace, collector = Trace(source=source.name), Collector()
+    trace = Trace(source=source.name)
+    collector = Collector()
     metadata = Metadata(trace)
-    document = Document(Buffer(source, source.name), metadata.take, collector, how.block_size)
+    document = Document(
+        Buffer(source, source.name), metadata.take, collector, how.block_size
+    )
     is_json = document.read()
     more = document.closed and document.more()
     if not document.is_trace:
-        raise not_a_trace(source, "a trace: no list of events in it" if is_json else "JSON")
+        raise not_a_trace(
+            source, "a trace: no list of events in it" if is_json else "JSON"
+        )
     health = trace.health
     health.truncated = not document.closed or source.damage is not None
     health.extra_documents = int(more)
     if source.damage:
         health.notes.append(source.damage)
-    health.no_events = document.closed and not collector.events and not collector.skipped
+    health.no_events = (
+        document.closed and not collector.events and not collector.skipped
+    )
     if health.no_events:
         health.notes.append("its list of events is empty")
     if document.resynced:
         health.notes.append("the metadata is damaged; the events after it were found")
-    health.events, health.skipped_events = collector.events, collector.skipped
+    health.events = collector.events
+    health.skipped_events = collector.skipped
     columns = collector.finish()
     processes = processes_of(columns) if how.split else {}
     if len(processes) < 2:
@@ -154,7 +175,10 @@ def read(source: Source, how: Reading) -> Trace:
         label = f"{source.name} (process {clean(str(process))})"
         # The rank of the metadata is that of one of them.
         trace_of_rank = replace(
-            trace, source=label, rank=None, health=replace(health, notes=[*health.notes])
+            trace,
+            source=label,
+            rank=None,
+            health=replace(health, notes=[*health.notes]),
         )
         _complete(trace_of_rank, part, metadata, how)
         traces.append(trace_of_rank)
@@ -180,11 +204,15 @@ def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
     if len(set(owners)) < 2:
         return {}  # most traces: their ids need not be held
     callers: defaultdict[int, set[Hashable]] = defaultdict(set)
-    for correlation, thread in zip(columns.calls.correlation, columns.calls.thread, strict=True):
+    for correlation, thread in zip(
+        columns.calls.correlation, columns.calls.thread, strict=True
+    ):
         callers[correlation].add(owners[thread])
     votes: defaultdict[int, Counter[Hashable]] = defaultdict(Counter)
     launching: set[Hashable] = set()
-    for device, correlation in zip(columns.kernels.device, columns.correlations, strict=True):
+    for device, correlation in zip(
+        columns.kernels.device, columns.correlations, strict=True
+    ):
         of_launch = callers[correlation]
         votes[device].update(of_launch if len(of_launch) == 1 else ())
         launching |= of_launch
@@ -193,7 +221,9 @@ def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
         for device, counted in votes.items():
             devices[counted.most_common(1)[0][0]].add(device)
     elif len(launching) == len(votes):
-        for process, device in zip(sorted(launching, key=_in_order), sorted(votes), strict=True):
+        for process, device in zip(
+            sorted(launching, key=_in_order), sorted(votes), strict=True
+        ):
             devices[process].add(device)
     return {process: devices[process] for process in sorted(devices, key=_in_order)}
 

@@ -137,19 +137,25 @@ class OldMemset(GpuMemcpy, tag="Memset", gc=False):
     """A fill in a trace of torch 1.8 to 1.11."""
 
 
-_name_of, _thread_of = attrgetter("name"), attrgetter("pid", "tid")
+_name_of = attrgetter("name")
+_thread_of = attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
-_collective_of = attrgetter("collective", "dtype", "in_elements", "out_elements", "group_size")
+_collective_of = attrgetter(
+    "collective", "dtype", "in_elements", "out_elements", "group_size"
+)
 _LONG_DAMAGE = 1 << 16
 # An hour: a copy beyond it is a broken counter.
 MAX_COPY_US = 3.6e9
 
 
 def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
-    ops, args = columns.ops, [op.args for op in group]
+    ops = columns.ops
+    args = [op.args for op in group]
     inputs = map(columns.inputs.__getitem__, map(SEPARATOR.join, map(_inputs_of, args)))
     is_annotation = isinstance(group[0], Annotation)
-    ends = [start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)]
+    ends = [
+        start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)
+    ]
     append_all(ops.start, starts)
     append_all(ops.end, ends)
     append_all(ops.inputs, repeat(-1, len(group)) if is_annotation else inputs)
@@ -206,7 +212,14 @@ _COPIES: dict[Any, str] = {
 
 # Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
 _IGNORED = (
-    *("ac2g", "fwdbwd", "Trace", "gpu_user_annotation", "python_function", "cpu_instant_event"),
+    *(
+        "ac2g",
+        "fwdbwd",
+        "Trace",
+        "gpu_user_annotation",
+        "python_function",
+        "cpu_instant_event",
+    ),
     *("overhead", "cuda_sync", "async"),
 )
 _MAX_CATEGORIES = 100
@@ -230,7 +243,9 @@ class Decoders:
             self.kinds[cat] = kind
         event: Any = reduce(or_, self.kinds.values())
         self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
-        self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event, strict=False)
+        self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            event, strict=False
+        )
 
 
 class Collector:
@@ -261,7 +276,8 @@ class Collector:
 
     def event(self, data: bytes, scanned: dict[str, Any]) -> None:
         """Take one event; what no decoder accepts is counted as skipped."""
-        category, phase = scanned.get("cat"), scanned.get("ph")
+        category = scanned.get("cat")
+        phase = scanned.get("ph")
         if phase in ("B", "E"):
             self.skip()  # Kineto writes whole events; halves would have to be paired
         elif category is None and phase not in ("X", None):
@@ -282,7 +298,9 @@ class Collector:
     def _add_leniently(self, data: bytes) -> bool:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
         if len(data) > _LONG_DAMAGE:
-            return False  # damage that begins and ends inside of text looks like one event
+            return (
+                False  # damage that begins and ends inside of text looks like one event
+            )
         try:
             repaired = _read_leniently(data)
             if self._decoders.kinds.get(str(repaired.get("cat"))) not in _KERNELS:
@@ -302,7 +320,11 @@ class Collector:
                 add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
         for kind, name in _COPIES.items():
             if group := groups.get(kind):
-                times = [round(1000 * copy.dur) for copy in group if 0 <= copy.dur <= MAX_COPY_US]
+                times = [
+                    round(1000 * copy.dur)
+                    for copy in group
+                    if 0 <= copy.dur <= MAX_COPY_US
+                ]
                 size = sum(copy.args.bytes for copy in group)
                 self.columns.add_copies(name, len(group), sum(times), size)
         self.events += len(decoded)
@@ -327,7 +349,9 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
         RecursionError: it is nested too deep.
     """
     text = data.decode("utf-8", "replace")
-    event: dict[str, Any] = json.loads(text, strict=False, parse_constant=lambda _: None)
+    event: dict[str, Any] = json.loads(
+        text, strict=False, parse_constant=lambda _: None
+    )
     if isinstance(event.get("args"), dict):
         event["args"] = _without_null(event["args"])
     return _without_null(event)

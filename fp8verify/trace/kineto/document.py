@@ -50,7 +50,8 @@ class Buffer:
                 )
             parts.append(piece)
             have += len(piece)
-        self.data, self.pos = b"".join(parts), 0
+        self.data = b"".join(parts)
+        self.pos = 0
 
     def grow(self) -> bool:
         """Double the unused bytes; False if there are no more."""
@@ -138,7 +139,9 @@ class Document:
         self.is_trace = False
         self.closed = False
         self.resynced = 0
-        self._buffer, self._take, self._sink = buffer, take, sink
+        self._buffer = buffer
+        self._take = take
+        self._sink = sink
         self._block_size = block_size
         self._separator = b""
         self._events_end = False  # of the list of events that is being read
@@ -194,7 +197,8 @@ class Document:
         match = _KEY.match(buffer.data, buffer.pos)
         if not match:
             return False
-        buffer.pos, key = match.end(), match[1]
+        buffer.pos = match.end()
+        key = match[1]
         if self._peek() == b"[" and key == b"traceEvents":
             buffer.pos += 1
             return self._read_events()
@@ -230,7 +234,8 @@ class Document:
 
     def _read_events(self) -> bool:
         """Read the events, if they are wanted; whether the end of their list was read."""
-        self.is_trace, self._events_end = True, False
+        self.is_trace = True
+        self._events_end = False
         buffer = self._buffer
         while self._sink is not None and not self._events_end:
             buffer.fill(self._block_size)
@@ -246,7 +251,8 @@ class Document:
 
     def _cut(self) -> int:
         """Return where the last whole event of the window ends, 0 if no boundary is known."""
-        data, start = self._buffer.data, self._buffer.pos
+        data = self._buffer.data
+        start = self._buffer.pos
         if self._separator and (cut := data.rfind(self._separator, start) + 1):
             return cut
         self._separator = self._learn()
@@ -254,7 +260,8 @@ class Document:
 
     def _learn(self) -> bytes:
         """Return the bytes between the next two events, from `}` to the colon of a key."""
-        data, start = self._buffer.data, skip_space(self._buffer.data, self._buffer.pos)
+        data = self._buffer.data
+        start = skip_space(self._buffer.data, self._buffer.pos)
         scanned = scan(data[start:].decode("latin-1"), 0)
         if scanned and (match := _SEPARATOR.match(data, start + scanned[1] - 1)):
             return match[0]

@@ -50,12 +50,16 @@ RUN_RULES: Final[tuple[RunRule, ...]] = (
 def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
     """Return what the evidence of one rank shows, most severe first."""
     findings = (finding for rule in RANK_RULES for finding in rule(rank, promises))
-    about = (replace(finding, ranks=rank.numbers, per_rank=True) for finding in findings)
+    about = (
+        replace(finding, ranks=rank.numbers, per_rank=True) for finding in findings
+    )
     return sorted(about, key=place_of)
 
 
 def join_findings(
-    ranks: Sequence[RankEvidence], of_ranks: Sequence[Sequence[Finding]], promises: Promises
+    ranks: Sequence[RankEvidence],
+    of_ranks: Sequence[Sequence[Finding]],
+    promises: Promises,
 ) -> tuple[Finding, ...]:
     """Return all findings on a run, most severe first.
 

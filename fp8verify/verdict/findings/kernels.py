@@ -17,7 +17,12 @@ from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.reasons import cause_without_fp8, opaque_share, ran_high, stored_weights
+from fp8verify.verdict.reasons import (
+    cause_without_fp8,
+    opaque_share,
+    ran_high,
+    stored_weights,
+)
 
 # Classes that no GPU multiplies faster than BF16.
 _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precision.FP64}
@@ -29,7 +34,9 @@ _NEEDS_FP8 = (
     "FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which multiplies only "
     "float8_e4m3fnuz and float8_e5m2fnuz."
 )
-_NEEDS_BLOCKS = "MXFP8, NVFP4 and MXFP4 need compute capability 10.0 (Blackwell) or an MI350."
+_NEEDS_BLOCKS = (
+    "MXFP8, NVFP4 and MXFP4 need compute capability 10.0 (Blackwell) or an MI350."
+)
 _BLOCK_FORMATS = frozenset({"mxfp8", "nvfp4", "mxfp4"})
 
 
@@ -40,14 +47,17 @@ def _short(name: str) -> str:
 # ---- FP8 that was promised, or made, and did not multiply
 
 
-def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def emulated_or_contradicted(
+    rank: RankEvidence, promises: Promises
+) -> Iterator[Finding]:
     """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
     if rank.ran_low or not rank.trace.trained:
         return
     # Names of compiled casts do not say whether they widen or round.
     rounds = promises.any and stored_weights(rank) is None and rank.quantizes()
     casts = rank.made_fp8_tensors or rounds
-    emulates, ran = bool(promises.emulated or casts), ran_high(rank)
+    emulates = bool(promises.emulated or casts)
+    ran = ran_high(rank)
     if emulates:
         what = "tensors were rounded to FP8, but"
         if promises.emulated:
@@ -58,21 +68,33 @@ def emulated_or_contradicted(rank: RankEvidence, promises: Promises) -> Iterator
         case, cause = cause_without_fp8(rank, promises)
         case = "emulated" if emulates else case
         if not rank.has_fp8_units:
-            case, cause = "no-units", ""
-        name, said, why = promises.name, _promise(promises), f": {cause}" if cause else ""
-        yield finding("claimed-not-active", case, format=name, promise=said, ran=ran, cause=why)
+            case = "no-units"
+            cause = ""
+        name = promises.name
+        said = _promise(promises)
+        why = f": {cause}" if cause else ""
+        yield finding(
+            "claimed-not-active", case, format=name, promise=said, ran=ran, cause=why
+        )
 
 
 def phase_of_another(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Steps without FP8 in a phase that the log states of this or of another model."""
     low = {row.step for row in rank.trace.trained if row.precision.is_low}
-    high = [step.number for place, step in enumerate(rank.trace.steps) if place not in low]
+    high = [
+        step.number for place, step in enumerate(rank.trace.steps) if place not in low
+    ]
     for one in promises.phases if low or promises.any else ():
         steps = [number for number in high if one.phase and one.phase.covers(number)]
         if steps and one.unclear and one.claim.says == "not_fp8":
-            named, said = counted(len(steps), "step"), one.claim
+            named = counted(len(steps), "step")
+            said = one.claim
             yield finding(
-                "step-without-fp8", "unclear", steps=named, place=said.place, text=said.text
+                "step-without-fp8",
+                "unclear",
+                steps=named,
+                place=said.place,
+                text=said.text,
             )
             return
 
@@ -82,11 +104,15 @@ def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     stored = stored_weights(rank)
     if stored is None or rank.ran_low or not rank.trace.trained:
         return
-    saved, memory = stored.elements, memory_report(rank.recorded.meta)
+    saved = stored.elements
+    memory = memory_report(rank.recorded.meta)
     peak = memory.allocated_peak if memory else 0
     saves = f" ({saved / 1e9:.2g} GB, {saved / (saved + peak):.0%})" if peak else ""
-    holders, ran = counted(stored.count, "linear layer"), ran_high(rank)
-    yield finding("fp8-storage-only", holders=holders, dtype=stored.dtype, ran=ran, saves=saves)
+    holders = counted(stored.count, "linear layer")
+    ran = ran_high(rank)
+    yield finding(
+        "fp8-storage-only", holders=holders, dtype=stored.dtype, ran=ran, saves=saves
+    )
 
 
 def _promise(promises: Promises) -> str:
@@ -108,16 +134,23 @@ def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     rows = rank.upcast
     formats = {row.kind.classification.upcast_from for row in rows}
     names = sorted(found.value for found in formats if found is not None)
-    elsewhere, gpu = _of_other_hardware(rank), rank.trace.gpu
+    elsewhere = _of_other_hardware(rank)
+    gpu = rank.trace.gpu
     if elsewhere:
         yield finding("no-fp8-units", "other-gpu", gpu=gpu, kernel=_short(elsewhere[0]))
     elif rows:
-        case, count = "" if rank.ran_low else "alone", sum(row.calls for row in rows)
-        shown, needs = " and ".join(names).upper(), _needs(names)
-        yield finding("no-fp8-units", case, count=count, formats=shown, gpu=gpu, needs=needs)
+        case = "" if rank.ran_low else "alone"
+        count = sum(row.calls for row in rows)
+        shown = " and ".join(names).upper()
+        needs = _needs(names)
+        yield finding(
+            "no-fp8-units", case, count=count, formats=shown, gpu=gpu, needs=needs
+        )
     elif promises.any and not rank.has_fp8_units and rank.trace.trained:
         needs = _needs([name for names in promises.formats.values() for name in names])
-        yield finding("no-fp8-units", "promised", format=promises.name, gpu=gpu, needs=needs)
+        yield finding(
+            "no-fp8-units", "promised", format=promises.name, gpu=gpu, needs=needs
+        )
 
 
 def _needs(formats: Collection[str]) -> str:
@@ -128,7 +161,11 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
     """Return the names of kernels that libraries compile for other GPUs, and convert nothing."""
     gpu = rank.trace.gpu, rank.trace.compute_capability
     names = (row.kind.name for row in rank.upcast)
-    return [name for name in names if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)]
+    return [
+        name
+        for name in names
+        if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)
+    ]
 
 
 def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -139,11 +176,15 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
     if not rows or not (rank.ran_low or promises.any):
         return
     op = rows[0].kind.op.name
-    experts = [m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED]
+    experts = [
+        m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED
+    ]
     names = patterns(experts)[:_NAMED_EXPERTS]
     by_recipe = all(promises.leaves_high(row.leg) for row in rows)
     claiming = {claim.framework for claim in promises.claims}
-    leaving = (one.name for one in frameworks() if one.leaves_experts and one.name in claiming)
+    leaving = (
+        one.name for one in frameworks() if one.leaves_experts and one.name in claiming
+    )
     framework = next(leaving, "")
     yield finding(
         "grouped-gemm-high-precision",
@@ -169,22 +210,34 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         share = sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1)
         worst = max(rows, key=lambda row: row.time_ns)
         case = "cut" if worst.kind.name.endswith(("...", "…")) else ""
-        kernel, measure = _short(worst.kind.name), rank.measure.name
+        kernel = _short(worst.kind.name)
+        measure = rank.measure.name
         yield finding("unknown-gemm", case, share=share, measure=measure, kernel=kernel)
 
 
 def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
-    share, found = opaque_share(rank), rank.unrecognized
+    share = opaque_share(rank)
+    found = rank.unrecognized
     if share >= NEGLIGIBLE:
-        time_ns, gemm_ns = rank.opaque_ns, rank.linear.total_ns
+        time_ns = rank.opaque_ns
+        gemm_ns = rank.linear.total_ns
         kinds = (one.kind for one in found)
-        names = [_short(x.name) + (f" ({_short(x.op.name)})" if x.op.name else "") for x in kinds]
-        case, count = "many" if share >= MANY_OPAQUE else "", sum(total.calls for total in found)
+        names = [
+            _short(x.name) + (f" ({_short(x.op.name)})" if x.op.name else "")
+            for x in kinds
+        ]
+        case = "many" if share >= MANY_OPAQUE else ""
+        count = sum(total.calls for total in found)
         of = f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else ""
         shown = listed(names, _NAMED)
         yield finding(
-            "opaque-kernels", case, count=count, ms=time_ns / 1e6, share=of, kernels=shown
+            "opaque-kernels",
+            case,
+            count=count,
+            ms=time_ns / 1e6,
+            share=of,
+            kernels=shown,
         )
 
 
@@ -195,7 +248,11 @@ def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if disputed > MANY_MISNAMED * compared:
         yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
         return
-    kinds = [row.kind for row in rank.trace.gemms if row.kind.classification.conflict is not None]
+    kinds = [
+        row.kind
+        for row in rank.trace.gemms
+        if row.kind.classification.conflict is not None
+    ]
     for kind in kinds[:1]:
         conflict = kind.classification.conflict
         yield finding("name-op-conflict", conflict=conflict, kernel=_short(kind.name))
@@ -214,10 +271,13 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     gemms = rank.trace.gemms
     rates = [(x, x.flops / x.time_ns / 1e3) for x in gemms if x.flops and x.time_ns]
     fast = ((row, rate) for row, rate in rates if rate > peak.bf16 * PROOF_MARGIN)
-    proven = [(row, rate) for row, rate in fast if row.kind.classification.role is Role.GEMM]
+    proven = [
+        (row, rate) for row, rate in fast if row.kind.classification.role is Role.GEMM
+    ]
     highest = max(peak.fp8, peak.bf16, peak.fp4) * PROOF_MARGIN
     impossible = any(rate > highest for _, rate in rates)
     disproved = impossible or any(row.precision in _SLOW for row, _ in proven)
     if proven and not disproved and not _of_other_hardware(rank):
-        count, rate = sum(row.calls for row, _ in proven), max(rate for _, rate in proven)
+        count = sum(row.calls for row, _ in proven)
+        rate = max(rate for _, rate in proven)
         yield finding("faster-than-bf16", count=count, peak=peak.bf16, rate=rate)

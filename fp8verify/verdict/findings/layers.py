@@ -31,7 +31,9 @@ _TRAVELS_IN_FP8 = {
     "WeightWithStaticFloat8CastTensor",
 }
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$")
+_HEAD = re.compile(
+    r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$"
+)
 
 
 def _named(names: Iterable[str]) -> str:
@@ -43,13 +45,20 @@ def _named(names: Iterable[str]) -> str:
 
 def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Fewer layers in FP8 than a line of the log says were converted, without a module list."""
-    rows = [row for row in rank.trace.trained if row.kind.classification.role is Role.GEMM]
+    rows = [
+        row for row in rank.trace.trained if row.kind.classification.role is Role.GEMM
+    ]
     calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
-    low = sum(row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low)
-    known = all(x.precision is not Precision.UNKNOWN and x.leg is not Leg.UNKNOWN for x in rows)
+    low = sum(
+        row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low
+    )
+    known = all(
+        x.precision is not Precision.UNKNOWN and x.leg is not Leg.UNKNOWN for x in rows
+    )
     steps = len({row.step for row in rank.trace.gemms if row.step >= 0})
     for claim in promises.said if known and rank.ran_low and not rank.modules else ():
-        converted, total = claim.converted or 0, claim.total or 0
+        converted = claim.converted or 0
+        total = claim.total or 0
         if not (converted and total and steps) or calls % (total * steps):
             continue
         wanted = calls // total * converted
@@ -57,7 +66,11 @@ def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Findi
             count = f"{wanted - low} of {wanted}"
             which = f"log {claim.place} says that {converted} of {total} layers were converted"
             yield finding(
-                "layer-not-fp8", "counted", count=count, format=promises.name, which=which
+                "layer-not-fp8",
+                "counted",
+                count=count,
+                format=promises.name,
+                which=which,
             )
             return
 
@@ -72,12 +85,20 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
         here = [module.fqn for module in layer.modules if module.fqn in pins]
         free = (layer.row.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
         alone = len(here) == len(layer.modules) and layer.row.in_fp8
-        if here and (alone or (layer.row.passes and layer.row.in_fp8.get("fprop", 0) > free)):
+        if here and (
+            alone or (layer.row.passes and layer.row.in_fp8.get("fprop", 0) > free)
+        ):
             low += here
     if low:
-        keeps = f"log line {pins[low[0]].line} keeps {'it' if len(low) == 1 else 'them'}"
+        keeps = (
+            f"log line {pins[low[0]].line} keeps {'it' if len(low) == 1 else 'them'}"
+        )
         yield finding(
-            "pinned-layer-low", names=_named(low), format=promises.name, keeps=keeps, layers=low
+            "pinned-layer-low",
+            names=_named(low),
+            format=promises.name,
+            keeps=keeps,
+            layers=low,
         )
 
 
@@ -91,10 +112,16 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
         reasons = [module.reason for module in left if module.reason]
         because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
         layers = [module.fqn for module in left]
-        count, names = counted(left, "linear module"), f"{_named(layers)}{because}"
+        count = counted(left, "linear module")
+        names = f"{_named(layers)}{because}"
         share = of_flops(rank.layers.share_of(layers))
         yield finding(
-            "layer-not-fp8", "left-out", count=count, share=share, names=names, layers=layers
+            "layer-not-fp8",
+            "left-out",
+            count=count,
+            share=share,
+            names=names,
+            layers=layers,
         )
 
 
@@ -102,7 +129,11 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     rows = [row for row in rank.trace.trained if row.precision.is_low]
     low = {size for row in rows for size in row.layer_sizes}  # of any library
-    high = (layer for layer in rank.layers.classes if not (layer.row.in_fp8 or layer.modules))
+    high = (
+        layer
+        for layer in rank.layers.classes
+        if not (layer.row.in_fp8 or layer.modules)
+    )
     left = [layer for layer in high if (layer.row.n, layer.row.k) not in low]
     share = sum(layer.row.share_of_flops or 0 for layer in left)
     if rows and share >= LAYER_FLOPS and not promises.converted:
@@ -120,7 +151,9 @@ def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     named = [x for x in wide if len(x.modules) == 1 and _HEAD.search(x.modules[0].fqn)]
     runs = sorted(layer.row.observed.get("fprop", 0) for layer in classes)
     least = runs[0] if len(runs) > 1 and runs[0] < runs[1] else -1
-    rarest = [x for x in wide if not x.modules and x.row.observed.get("fprop", 0) == least]
+    rarest = [
+        x for x in wide if not x.modules and x.row.observed.get("fprop", 0) == least
+    ]
     for head in (named or rarest)[:1]:
         if len(classes) > 1 and head.row.in_fp8:
             names = [module.fqn for module in head.modules]
@@ -132,7 +165,9 @@ def outside_autocast(rank: RankEvidence, promises: Promises) -> Iterator[Finding
     """Transformer Engine's layers where none of them ran inside its FP8 autocast."""
     case, what = cause_without_fp8(rank, promises)
     if case == "outside-autocast" and not promises.any and not rank.ran_low:
-        off = [module.fqn for module in rank.modules if module.state == "fp8_module_off"]
+        off = [
+            module.fqn for module in rank.modules if module.state == "fp8_module_off"
+        ]
         yield finding("layer-not-fp8", "outside-autocast", what=what, layers=off)
 
 
@@ -150,7 +185,9 @@ def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]
     """Layers that hooks of `run --numerics` saw recomputed in high precision."""
     layers = recomputed_high(rank)
     if layers:
-        yield finding("recompute-not-fp8", ran=listed(patterns(layers), SHOWN), layers=layers)
+        yield finding(
+            "recompute-not-fp8", ran=listed(patterns(layers), SHOWN), layers=layers
+        )
 
 
 # ---- other formats than promised
@@ -162,23 +199,34 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
-    logged, formats = formats_of_claims(promises.claims), promises.formats
+    logged = formats_of_claims(promises.claims)
+    formats = promises.formats
     ran_fp4 = any(row.precision.is_fp4 for row in rank.trace.gemms)
-    if rank.ran_low and not ran_fp4 and logged and all(f <= _FOUR_BITS for f in logged.values()):
+    if (
+        rank.ran_low
+        and not ran_fp4
+        and logged
+        and all(f <= _FOUR_BITS for f in logged.values())
+    ):
         # Modules, if there are any, show what the library fell back to.
         ran = _ran(rank, tuple(Leg))
         yield finding("higher-than-promised", promised=_promise_of(logged), ran=ran)
         return
-    higher, lower = {}, {}
+    higher = {}
+    lower = {}
     for leg, promised in formats.items():
         if promised <= _FOUR_BITS and _share(rank, leg, _FP8) > NEGLIGIBLE:
             higher[leg] = promised
         if _share(rank, leg, _below(promised, rank)) > HALF:
             lower[leg] = promised
     if higher:
-        yield finding("higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher))
+        yield finding(
+            "higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher)
+        )
     if lower:
-        yield finding("lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower))
+        yield finding(
+            "lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower)
+        )
 
 
 def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[str]:
@@ -205,13 +253,17 @@ def _ran(rank: RankEvidence, legs: Container[Leg]) -> str:
         which = "" if Leg.UNKNOWN in legs else " of these"
         return f"all {rows[0].kernels}{which} GEMMs ran in {rows[0].precision.upper()}"
     measure = rank.measure.name
-    parts = [f"{row.share:.1%} of their {measure} in {row.precision.upper()}" for row in rows]
+    parts = [
+        f"{row.share:.1%} of their {measure} in {row.precision.upper()}" for row in rows
+    ]
     return f"these GEMMs spent {', '.join(parts)}"
 
 
 def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
     """Say what was promised for each leg, or once for all."""
-    formats = {leg: " or ".join(map(format_name, sorted(one))) for leg, one in legs.items()}
+    formats = {
+        leg: " or ".join(map(format_name, sorted(one))) for leg, one in legs.items()
+    }
     if len(legs) == len(LEGS) and len(set(formats.values())) == 1:
         return f"{formats[Leg.FPROP]} was requested"
     said = (f"{leg.value} in {text}" for leg, text in formats.items())
@@ -220,13 +272,18 @@ def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
 
 def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """A scaling in the kernels that is not the one the log claims."""
-    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {"tensorwise", "rowwise"}
+    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {
+        "tensorwise",
+        "rowwise",
+    }
     seen: Counter[str] = Counter()
     for row in rank.trace.gemms:
         if row.scaling is not None:
             seen[row.scaling.value] += row.time_ns
     if len(claimed) == 1 and seen and not claimed & set(seen):
-        yield finding("recipe-mismatch", claimed=claimed.pop(), seen=seen.most_common(1)[0][0])
+        yield finding(
+            "recipe-mismatch", claimed=claimed.pop(), seen=seen.most_common(1)[0][0]
+        )
 
 
 def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -244,7 +301,12 @@ def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findi
     moved = gathers.eight_bit_bytes + gathers.wider_bytes
     # Bytes that may be anything are taken for what was promised.
     if moved and gathers.fp8 is False:
-        yield finding("all-gather-not-fp8", "logged" if logged else "", promise=who, mb=moved / 1e6)
+        yield finding(
+            "all-gather-not-fp8",
+            "logged" if logged else "",
+            promise=who,
+            mb=moved / 1e6,
+        )
 
 
 # ---- gradients in E5M2 under MX scales
@@ -258,8 +320,12 @@ def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     backward = [row for row in mx if row.leg is not Leg.FPROP]
     known = (row.kind.classification for row in backward)
     silent = bool(backward) and all(None in (found.a, found.b) for found in known)
-    listed_so = (module for module in rank.modules if silent and module.gradients == "e5m2")
-    layers = [module.fqn for module in listed_so if module.format_of("dgrad") == "mxfp8"]
+    listed_so = (
+        module for module in rank.modules if silent and module.gradients == "e5m2"
+    )
+    layers = [
+        module.fqn for module in listed_so if module.format_of("dgrad") == "mxfp8"
+    ]
     recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(rank)}
     what = "gradients are cast to MXFP8 in E5M2"
     if e5m2:

@@ -9,9 +9,21 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import LEGS, Leg, Precision, low_precision_count, low_precision_name
+from fp8verify.terms import (
+    LEGS,
+    Leg,
+    Precision,
+    low_precision_count,
+    low_precision_name,
+)
 from fp8verify.text import counted, listed
-from fp8verify.thresholds import ANOTHER_RUN_NS, HALF, NEGLIGIBLE, SHOWN_NUMBERS, USUAL_SHARE
+from fp8verify.thresholds import (
+    ANOTHER_RUN_NS,
+    HALF,
+    NEGLIGIBLE,
+    SHOWN_NUMBERS,
+    USUAL_SHARE,
+)
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import main_high, without_kernels
@@ -33,7 +45,11 @@ def no_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     case, why = without_kernels(rank)
     if not health.kernels and case is not None:
         yield finding("no-gpu-kernels", case, source=rank.trace.source, why=why)
-    elif not health.events and health.complete and not (rank.recorded.observed or rank.unreadable):
+    elif (
+        not health.events
+        and health.complete
+        and not (rank.recorded.observed or rank.unreadable)
+    ):
         yield finding("no-training-step")
 
 
@@ -42,10 +58,13 @@ def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     health = rank.trace.health
     if rank.unreadable is not None:
         what = f"cannot be read: {rank.unreadable}"
-        yield finding("damaged-trace", "unreadable", source=rank.trace.source, damage=what)
+        yield finding(
+            "damaged-trace", "unreadable", source=rank.trace.source, damage=what
+        )
     if health.complete:
         return
-    skipped, events = health.skipped_events, health.events + health.skipped_events
+    skipped = health.skipped_events
+    events = health.events + health.skipped_events
     damage = {
         "is cut off": health.truncated,
         f"has {skipped} of {events} events that cannot be read": skipped,
@@ -64,11 +83,14 @@ def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     for window in rank.recorded.meta.windows:
         if window.state == "complete":
             continue
-        case, state = cases.get(window.state, ""), _WINDOW_STATES.get(window.state)
+        case = cases.get(window.state, "")
+        state = _WINDOW_STATES.get(window.state)
         what = f"{state or 'is not complete'}, because {window.reason}"
         steps = f"{max(2, seen - (window.last - window.first))}-{seen}"
         steps += ", counted from its start" if window.asked else ""
-        yield finding("window-not-complete", case, window=window.name, what=what, steps=steps)
+        yield finding(
+            "window-not-complete", case, window=window.name, what=what, steps=steps
+        )
 
 
 # ---- steps that train
@@ -81,7 +103,9 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """
     # GEMMs of layers that are of a backward pass, or may be.
     multiplies = any(row.leg is not Leg.FPROP for row in rank.trace.trained)
-    if not rank.trace.trained or (rank.trace.backward and (multiplies or not rank.ran_low)):
+    if not rank.trace.trained or (
+        rank.trace.backward and (multiplies or not rank.ran_low)
+    ):
         return
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     missing = "no backward pass ran in the window: it shows evaluation, not training"
@@ -102,7 +126,9 @@ def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
     steps = rank.trace.steps
     ran = {row.step for row in rank.trace.gemms}
-    without = [str(step.number) for n, step in enumerate(steps) if n not in ran and step.whole]
+    without = [
+        str(step.number) for n, step in enumerate(steps) if n not in ran and step.whole
+    ]
     if 0 < len(without) < len(steps):
         others = counted(len(steps) - len(without), "step")
         named = f"step{'s' * (len(without) > 1)} {listed(without, SHOWN_NUMBERS)}"
@@ -132,7 +158,9 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which leg."""
-    unknown = (x for x in rank.trace.trained if not x.kind.op.name or x.leg is Leg.UNKNOWN)
+    unknown = (
+        x for x in rank.trace.trained if not x.kind.op.name or x.leg is Leg.UNKNOWN
+    )
     return sum(row.time_ns for row in unknown) > HALF * rank.linear.total_ns
 
 
@@ -158,9 +186,17 @@ def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
 
 def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
     """Return the time of GEMMs in high precision that may not belong to a layer."""
-    if not rank.ran_low or not lacks_operators(rank) or high_is_explained(rank, promises):
+    if (
+        not rank.ran_low
+        or not lacks_operators(rank)
+        or high_is_explained(rank, promises)
+    ):
         return 0
-    high = (row for row in rank.trace.trained if not row.precision.is_low and not row.kind.op.name)
+    high = (
+        row
+        for row in rank.trace.trained
+        if not row.precision.is_low and not row.kind.op.name
+    )
     return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
 
 
@@ -181,13 +217,16 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     """A trace without operators, whose kernels do not prove which leg or layer they are of."""
     if not rank.trace.trained or not lacks_operators(rank):
         return
-    formats, high = low_precision_name(rank.linear.kernels), main_high(rank.trace.trained)
+    formats = low_precision_name(rank.linear.kernels)
+    high = main_high(rank.trace.trained)
     took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}"
     hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     # All layers were to run in FP8: then GEMMs of unknown owner may also be theirs.
     every = bool(rank.modules) and all(one.state in CONVERTED for one in rank.modules)
     if not rank.trace.trains and hidden:
-        what = f"{took}, but without operators nothing shows a backward pass in the window"
+        what = (
+            f"{took}, but without operators nothing shows a backward pass in the window"
+        )
         yield finding("no-operators", "open", what=what)
     elif rank.ran_low and not legs_are_proved(rank, promises):
         others = rank.linear.launches - low_precision_count(rank.linear.kernels)
@@ -214,22 +253,35 @@ def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
         reached = max(reached, begin + last - first)
     worlds = Counter(rank.trace.world_size for rank in current)
     usual = max(worlds, key=worlds.__getitem__, default=None)
-    return [rank for rank in known if rank not in current or rank.trace.world_size != usual]
+    return [
+        rank for rank in known if rank not in current or rank.trace.world_size != usual
+    ]
 
 
-def ranks_of_other_runs(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+def ranks_of_other_runs(
+    ranks: Sequence[RankEvidence], _: Promises
+) -> Iterator[Finding]:
     """Files of another run among those of this one: a folder that was used again."""
     others = other_runs(ranks)
     if others:
-        world = " or ".join(sorted({str(rank.trace.world_size or "unknown") for rank in others}))
+        world = " or ".join(
+            sorted({str(rank.trace.world_size or "unknown") for rank in others})
+        )
         labels = listed([rank.label for rank in others])
         numbers = [number for rank in others for number in rank.numbers]
         yield finding("rank-of-another-run", labels=labels, world=world, ranks=numbers)
 
 
-def ranks_not_observed(ranks: Sequence[RankEvidence], promises: Promises) -> Iterator[Finding]:
+def ranks_not_observed(
+    ranks: Sequence[RankEvidence], promises: Promises
+) -> Iterator[Finding]:
     """Ranks of the run whose traces are not there."""
     world = max((rank.trace.world_size or 1 for rank in ranks), default=1)
     if world > len(ranks):
-        listed = f", {promises.listed} by module list" if promises.listed > len(ranks) else ""
-        yield finding("ranks-not-observed", observed=len(ranks), world=world, listed=listed)
+        if promises.listed > len(ranks):
+            listed = f", {promises.listed} by module list"
+        else:
+            listed = ""
+        yield finding(
+            "ranks-not-observed", observed=len(ranks), world=world, listed=listed
+        )

@@ -19,7 +19,13 @@ from fp8verify.analysis.recorded import Kept
 from fp8verify.report.model.parts import Finding
 from fp8verify.text import label_of_ranks, listed
 from fp8verify.verdict.expected import Promises
-from fp8verify.verdict.findings.tensors import Accused, Rule, accuse, by_rules, is_clipped
+from fp8verify.verdict.findings.tensors import (
+    Accused,
+    Rule,
+    accuse,
+    by_rules,
+    is_clipped,
+)
 from fp8verify.verdict.findings_table import finding
 
 # ---- scales that delayed scaling keeps
@@ -30,7 +36,9 @@ def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     rows = (row for step in recorded.steps_of(rank) for row in step.rows)
     clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
     rules = (rule for rule in _RULES if not (rule.code == "saturates" and clipped))
-    yield from by_rules(rules, [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)])
+    yield from by_rules(
+        rules, [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)]
+    )
 
 
 def _is_stuck(kept: Kept) -> bool:
@@ -60,7 +68,8 @@ def _spike(kept: Kept) -> float:
 
 def _clipped(kept: Kept) -> float:
     """Return how many times what its scale can hold the first amax of the window was."""
-    amax, scale = kept.first_of_window, kept.slot.scale_before
+    amax = kept.first_of_window
+    scale = kept.slot.scale_before
     if not amax or scale is None or not 0 < float(scale) < math.inf:
         return 0.0
     return amax * float(scale) / kept.slot.largest
@@ -78,10 +87,21 @@ def _octaves(kept: Kept) -> float:
 
 _RULES = (
     Rule("scale-stuck", lambda kept: kept.scale, 0.0, _is_stuck),
-    Rule("saturates", _clipped, limits.CLIPPED, lambda x: _spike(x) < limits.SPIKE, case="delayed"),
+    Rule(
+        "saturates",
+        _clipped,
+        limits.CLIPPED,
+        lambda x: _spike(x) < limits.SPIKE,
+        case="delayed",
+    ),
     Rule("amax-spike", _spike, limits.SPIKE),
     # NaN too.
-    Rule("scale-unstable", lambda kept: kept.scale, -math.inf, lambda kept: not kept.is_usable),
+    Rule(
+        "scale-unstable",
+        lambda kept: kept.scale,
+        -math.inf,
+        lambda kept: not kept.is_usable,
+    ),
     Rule("scale-unstable", _octaves, limits.MOST_OCTAVES, case="swinging"),
 )
 
@@ -100,7 +120,11 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    bad = [s for s in recorded.loss_scales_of(rank) if s is None or s < limits.LEAST_LOSS_SCALE]
+    bad = [
+        s
+        for s in recorded.loss_scales_of(rank)
+        if s is None or s < limits.LEAST_LOSS_SCALE
+    ]
     for scale in bad[:1]:
         now = "infinite" if scale is None else f"{scale:g}"
         yield finding("scale-unstable", "loss-scale", now=now)
@@ -110,13 +134,19 @@ def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
     steps = recorded.steps_of(rank)
     # While a model begins to learn, every amax grows.
-    late = [step for step in steps[(len(steps) + 1) // 2 :] if step.step >= limits.WARM_UP_STEPS]
+    late = [
+        step
+        for step in steps[(len(steps) + 1) // 2 :]
+        if step.step >= limits.WARM_UP_STEPS
+    ]
     grown = []
     seen = (row for step in late for row in step.rows)
     for rows in grouped(seen, lambda row: (row.layer, row.tensor)).values():
         values = [row.amax for row in rows if row.amax is not None]
         up = sum(after >= before for before, after in pairwise(values))
-        rises = len(values) >= limits.LEAST_POINTS and up >= limits.RISING * (len(values) - 1)
+        rises = len(values) >= limits.LEAST_POINTS and up >= limits.RISING * (
+            len(values) - 1
+        )
         if rises and 0 < limits.GROWN * values[0] <= values[-1]:
             grown.append(Accused(values[-1] / values[0], late[-1].step, rows[-1]))
     first = late[0].step if late else 0
@@ -129,16 +159,24 @@ def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """Scales of one tensor that differ between ranks which should share its amax."""
     # The ranks that have each value of a scale, as its record spells it.
-    held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for rank in ranks:
         for number in rank.numbers:
             for scale in recorded.kept_scales(rank):
                 for group in _sharing(scale, number):
-                    slot, step = scale.slot, scale.window.last_step
-                    held[slot.layer, slot.tensor, slot.gemm, step, group][slot.scale].append(number)
+                    slot = scale.slot
+                    step = scale.window.last_step
+                    held[slot.layer, slot.tensor, slot.gemm, step, group][
+                        slot.scale
+                    ].append(number)
     differ = {key: values for key, values in held.items() if len(values) > 1}
     for first, values in [*differ.items()][:1]:
-        shown = [f"{float(scale):.4g} on {label_of_ranks(on)}" for scale, on in values.items()]
+        shown = [
+            f"{float(scale):.4g} on {label_of_ranks(on)}"
+            for scale, on in values.items()
+        ]
         every = (on for scales in differ.values() for on in scales.values())
         yield finding(
             "scales-differ-between-ranks",
@@ -152,12 +190,17 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Findin
 
 def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
     """Yield each group of ranks in which a scale is to be the same."""
-    groups, slot = kept.window.groups, kept.slot
+    groups = kept.window.groups
+    slot = kept.slot
     wanted = [slot.group] if kept.recipe.reduces_amax else []
     if slot.tensor == "input":  # ranks that share a layer see parts of one input
         wanted.append(slot.tensor_parallel)
     for place in wanted:
-        if 0 <= place < len(groups) and rank in groups[place] and len(groups[place]) > 1:
+        if (
+            0 <= place < len(groups)
+            and rank in groups[place]
+            and len(groups[place]) > 1
+        ):
             yield groups[place]
 
 
@@ -171,8 +214,13 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Find
     after one.
     """
     for rank in ranks[:1]:
-        losses, norms = rank.recorded.losses, recorded.gradients_of(rank)
-        bad = [step for step, loss in sorted(losses.points.items()) if not math.isfinite(loss)]
+        losses = rank.recorded.losses
+        norms = recorded.gradients_of(rank)
+        bad = [
+            step
+            for step, loss in sorted(losses.points.items())
+            if not math.isfinite(loss)
+        ]
         broken = [str(norm.step) for norm in norms if not norm.finite]
         if bad:
             where = f"{'logged value' if losses.counted else 'step'} {bad[0]}"

@@ -36,13 +36,20 @@ def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         waits = f"idle for {pauses:.0%} of the window"
     elif overhead is not None and figures.speedup_estimate is not None and not pays:
         cause, case = cost_of_casts([overhead], [figures])
-        cast, saved = overhead.time_us / 1e3, overhead.saved_at_most_us / 1e3
+        cast = overhead.time_us / 1e3
+        saved = overhead.saved_at_most_us / 1e3
         up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
         yield finding(
-            "fp8-not-paying", case, cause=cause, up_to=up_to, cast_ms=cast, saved_ms=saved
+            "fp8-not-paying",
+            case,
+            cause=cause,
+            up_to=up_to,
+            cast_ms=cast,
+            saved_ms=saved,
         )
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
-        step, idle = figures.step_us / 1e3, (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
+        step = figures.step_us / 1e3
+        idle = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
         waits = f"idle for {idle:.1f} ms of each {step:.1f} ms step (unprofiled)"
     if waits:
         yield finding("fp8-not-paying", "launch-bound", waits=waits)
@@ -85,7 +92,9 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         "costly" if of_gpu >= limits.COSTLY_ATTENTION else "",
         backend=_MATH_BACKEND if sdpa else "bmm, softmax, bmm",
         count=totals.launches,
-        formats=" and ".join(p.value.upper() for p in Precision if totals.kernels[p.value]),
+        formats=" and ".join(
+            p.value.upper() for p in Precision if totals.kernels[p.value]
+        ),
         ms=totals.total_ns / 1e6,
         of_gemm=totals.total_ns / rank.gemm.total_ns,
         of_gpu=of_gpu,
@@ -94,7 +103,9 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
-    scalars = (t for t in rank.trace.collectives if t.in_elements == t.out_elements == 1)
+    scalars = (
+        t for t in rank.trace.collectives if t.in_elements == t.out_elements == 1
+    )
     reduces = [total for total in scalars if "reduce" in total.name.lower()]
     calls = sum(total.calls for total in reduces)
     if rank.ran_low and calls >= limits.USUAL_SCALARS * max(1, len(rank.trace.steps)):
@@ -105,10 +116,15 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Weights that are cast in each micro-batch, though they change once a step."""
-    found, gpu_ns = weight_casts(rank.trace, rank.modules), sum(rank.gpu_time.values())
+    found = weight_casts(rank.trace, rank.modules)
+    gpu_ns = sum(rank.gpu_time.values())
     if found is None or not gpu_ns or found.casts < found.micro_batches:
         return
     share = found.time_ns * (1 - 1 / found.micro_batches) / gpu_ns
     if share >= limits.RECAST:
-        casts, parts, size = found.casts, found.micro_batches, " x ".join(map(str, found.size))
-        yield finding("weight-recast", casts=casts, micro_batches=parts, size=size, share=share)
+        casts = found.casts
+        parts = found.micro_batches
+        size = " x ".join(map(str, found.size))
+        yield finding(
+            "weight-recast", casts=casts, micro_batches=parts, size=size, share=share
+        )

@@ -118,7 +118,9 @@ def by_rules(
             for step, one, record in seen
             if rule.holds(one) and not rule.figure(one) < rule.limit  # NaN is no less
         ]
-        yield from accuse(rule.code, accused, case=rule.case, steps=steps, remedy=rule.remedy)
+        yield from accuse(
+            rule.code, accused, case=rule.case, steps=steps, remedy=rule.remedy
+        )
 
 
 def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -152,7 +154,9 @@ def _loses_gradient(row: TensorRecord) -> bool:
 
 def _zero_rows(row: TensorRecord) -> float:
     """Return the share of zero rows under scales by row or block, at their limit there."""
-    return row.zero_rows or 0.0 if row.scaling and row.scaling not in _ONE_SCALE else 0.0
+    if row.scaling and row.scaling not in _ONE_SCALE:
+        return row.zero_rows or 0.0
+    return 0.0
 
 
 def _lacking_db(row: TensorRecord) -> float:
@@ -205,24 +209,42 @@ def what_if(row: TensorRecord) -> str:
 def _better(row: TensorRecord) -> tuple[str, float] | None:
     """Return the best of the other recipes by SQNR, if it is better."""
     best = max(row.what_if.items(), key=lambda item: item[1], default=None)
-    return best if best is not None and best[1] >= (row.sqnr_db or 0.0) + limits.WORTH_DB else None
+    if best is not None and best[1] >= (row.sqnr_db or 0.0) + limits.WORTH_DB:
+        return best
+    return None
 
 
 def _remedy_for_clipping(row: TensorRecord) -> str:
     if row.scaling == "mxfp8":
         return "Round MX scales up (RCEIL, arXiv 2506.08027)."
     if row.scaling != "delayed":
-        return "Compute the scale from the largest magnitude of the values that it scales."
+        return (
+            "Compute the scale from the largest magnitude of the values that it scales."
+        )
     if _flushed(row) >= limits.UNDERFLOW:
         return f"{_how(row)}."
     return "Raise margin by one, lengthen amax_history_len, or use current scaling."
 
 
 _RULES = (
-    Rule("gradient-flushed", _flushed_gradient, limits.GRADIENT_FLUSHED, remedy=_remedy),
-    Rule("underflow-high", _flushed, limits.UNDERFLOW, lambda x: not _loses_gradient(x), _remedy),
+    Rule(
+        "gradient-flushed", _flushed_gradient, limits.GRADIENT_FLUSHED, remedy=_remedy
+    ),
+    Rule(
+        "underflow-high",
+        _flushed,
+        limits.UNDERFLOW,
+        lambda x: not _loses_gradient(x),
+        _remedy,
+    ),
     # But for those accused of their zeros.
-    Rule("sqnr-low", _lacking_db, 0.0, lambda row: _flushed(row) < limits.UNDERFLOW, _remedy),
+    Rule(
+        "sqnr-low",
+        _lacking_db,
+        0.0,
+        lambda row: _flushed(row) < limits.UNDERFLOW,
+        _remedy,
+    ),
     Rule("saturates", _saturated, limits.SATURATED, is_clipped, _remedy_for_clipping),
     Rule("mx-last-bucket", lambda row: row.top_blocks or 0.0, limits.TOP_BLOCKS),
     Rule("zero-rows", _zero_rows, limits.ZERO_ROWS),
@@ -239,10 +261,18 @@ def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     for step, first in rows[:1]:
         after = sum(number == step for number, _ in rows) - 1
         others = f", before {counted(after, 'other tensor')}" if after else ""
-        kind = "NaN" if first.nan else "infinity" if first.inf else "values that are not finite"
+        if first.nan:
+            kind = "NaN"
+        elif first.inf:
+            kind = "infinity"
+        else:
+            kind = "values that are not finite"
         accused = [Accused(0.0, number, first) for number, _ in rows]
-        case, every = first.tensor, len(steps)
-        yield from accuse("nan-or-inf", accused, case=case, steps=every, kind=kind, others=others)
+        case = first.tensor
+        every = len(steps)
+        yield from accuse(
+            "nan-or-inf", accused, case=case, steps=every, kind=kind, others=others
+        )
 
 
 def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -252,14 +282,18 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """
     steps = steps_of(rank)
     tensors = ("weight", "input", "grad_output")
-    by_tensor = [[one for step in steps for one in _outliers(step, name)] for name in tensors]
+    by_tensor = [
+        [one for step in steps for one in _outliers(step, name)] for name in tensors
+    ]
     # Too large an input makes the gradient of its layer, and in time its weight, too large too.
     found = min(filter(None, by_tensor), key=lambda some: some[0][1].step, default=[])
     is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
     accused = [accusation for wide, accusation in found if wide is is_wide]
     limit = limits.WIDE_E4M3 if is_wide else limits.OUTLIER
     what = f"{'its RMS' if is_wide else 'the median of its peers'} (threshold: {limit:.0f})"
-    yield from accuse("outlier-layer", accused, what=what, steps=len(steps), remedy=what_if)
+    yield from accuse(
+        "outlier-layer", accused, what=what, steps=len(steps), remedy=what_if
+    )
 
 
 def _outliers(step: MeasuredRecord, tensor: str) -> Iterator[tuple[bool, Accused]]:

@@ -39,7 +39,9 @@ if "torchao" in sys.argv:
 
 
 kind = Plain if CASE == "traced_optimizer" else torch.optim.Adam
-optimizer = kind(model.parameters(), lr=0.01, **({"fused": True} if CASE == "fused_step" else {}))
+optimizer = kind(
+    model.parameters(), lr=0.01, **({"fused": True} if CASE == "fused_step" else {})
+)
 if CASE == "fused_step":  # as torchtune does
     optimizer.step = torch.compile(optimizer.step, backend="eager")
 scaler = torch.amp.GradScaler("cpu")

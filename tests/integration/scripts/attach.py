@@ -5,7 +5,12 @@ import sys
 from pathlib import Path
 
 from fp8verify.record.runner import run_training
-from fp8verify.record.settings import RunSettings, TimedWindow, parse_ranks, parse_windows
+from fp8verify.record.settings import (
+    RunSettings,
+    TimedWindow,
+    parse_ranks,
+    parse_windows,
+)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--job")
@@ -15,7 +20,9 @@ parser.add_argument("--numerics-every", type=int)
 parser.add_argument("--debug", action="store_true")
 parser.add_argument("--blas-log", action="store_true")
 parser.add_argument("--after-seconds", type=float, help="a window of two steps")
-parser.add_argument("--python", default=sys.executable, help="what scripts and modules run under")
+parser.add_argument(
+    "--python", default=sys.executable, help="what scripts and modules run under"
+)
 parser.add_argument("--max-trace-mb", type=int, default=2048)
 parser.add_argument("windows")
 parser.add_argument("ranks")
@@ -41,5 +48,7 @@ settings = RunSettings(
     numerics_every=args.numerics_every,
 )
 result = run_training(args.command, settings)
-Path(args.capture, "notes.test").write_text("\n".join(filter(None, [result.guess, *result.notes])))
+Path(args.capture, "notes.test").write_text(
+    "\n".join(filter(None, [result.guess, *result.notes]))
+)
 sys.exit(result.exit_code)

@@ -31,7 +31,9 @@ class Stack(nn.Module):
         if self.checkpointing is None:
             x = self.body(x)
         else:
-            x = checkpoint(self.body, x, use_reentrant=self.checkpointing == "reentrant")
+            x = checkpoint(
+                self.body, x, use_reentrant=self.checkpointing == "reentrant"
+            )
         return self.head(x) @ self.plain
 
 
@@ -95,7 +97,9 @@ def record(model, path):
 
     step()
     linears = [(name, module) for name, module in model.named_modules()]
-    end = name_layers([(name, module) for name, module in linears if isinstance(module, nn.Linear)])
+    end = name_layers(
+        [(name, module) for name, module in linears if isinstance(module, nn.Linear)]
+    )
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         for number in (1, 2):
             with record_function(f"ProfilerStep#{number}"):

@@ -23,7 +23,9 @@ parser.add_argument("--compile", choices=["model", "step", "train_step"])
 parser.add_argument("--float8", choices=["tensorwise", "rowwise_with_gw_hp"])
 parser.add_argument("--workers", choices=["fork", "spawn"])
 parser.add_argument("--before", default="")
-parser.add_argument("--at", nargs=2, action="append", default=[], metavar=("STEP", "CODE"))
+parser.add_argument(
+    "--at", nargs=2, action="append", default=[], metavar=("STEP", "CODE")
+)
 parser.add_argument("--after", default="")
 parser.add_argument("--two-optimizers", action="store_true")
 parser.add_argument("--device", default="cpu")
@@ -40,7 +42,10 @@ class Numbers(torch.utils.data.Dataset):
 def batches(args):
     if args.workers:
         loader = torch.utils.data.DataLoader(
-            Numbers(), batch_size=16, num_workers=1, multiprocessing_context=args.workers
+            Numbers(),
+            batch_size=16,
+            num_workers=1,
+            multiprocessing_context=args.workers,
         )
         yield from loader
     while True:
@@ -54,7 +59,9 @@ def build(args):
 
         config = Float8LinearConfig.from_recipe_name(args.float8)
         object.__setattr__(config, "emulate", True)
-        convert_to_float8_training(model, config=config, module_filter_fn=lambda _, fqn: fqn == "0")
+        convert_to_float8_training(
+            model, config=config, module_filter_fn=lambda _, fqn: fqn == "0"
+        )
     model = model.to(args.device)
     return torch.compile(model, backend="eager") if args.compile == "model" else model
 
@@ -68,12 +75,16 @@ def run_code(args, step):
 def main(args):
     torch.manual_seed(0)
     exec(args.before)
-    atexit.register(lambda: print("goodbye from", sys.modules["__main__"].Numbers.__module__))
+    atexit.register(
+        lambda: print("goodbye from", sys.modules["__main__"].Numbers.__module__)
+    )
     model = build(args)
     optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3)]
     if args.two_optimizers:
         optimizers.append(torch.optim.SGD(model.parameters(), lr=1e-3))
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=bool(args.scaler_skips))
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=4.0, enabled=bool(args.scaler_skips)
+    )
     updates = [optimizer.step for optimizer in optimizers]
     if args.compile == "step":
         updates = [torch.compile(update, backend="eager") for update in updates]

@@ -75,7 +75,11 @@ def dry_run():
 
 def folds():
     for fold in range(2):
-        train(lambda step, loss, fold=fold: print(f"fold {fold} [step {step}] loss={loss:.4f}"))
+        train(
+            lambda step, loss, fold=fold: print(
+                f"fold {fold} [step {step}] loss={loss:.4f}"
+            )
+        )
 
 
 def gan():
@@ -92,7 +96,9 @@ def ema():
     for step in range(done + 1, done + count + 1):
         print(f"[step {step}] loss={update(model, optimizer):.4f}")
         with torch.no_grad():
-            for ours, theirs in zip(shadow.parameters(), model.parameters(), strict=True):
+            for ours, theirs in zip(
+                shadow.parameters(), model.parameters(), strict=True
+            ):
                 ours.lerp_(theirs, 0.1)
             shadow(torch.ones(4, 16))
 

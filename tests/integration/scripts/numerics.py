@@ -67,7 +67,9 @@ class Blocks(nn.Module):
 
     def loss(self, goes_wrong):
         x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.bfloat16, requires_grad=True)
-        self.layers[FAULTY].faulty_gradient = goes_wrong and self.args.fault == "gradient"
+        self.layers[FAULTY].faulty_gradient = (
+            goes_wrong and self.args.fault == "gradient"
+        )
         loss = 0
         for number, block in enumerate(self.layers):
             given = x

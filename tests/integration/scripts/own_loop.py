@@ -34,7 +34,10 @@ if how == "window":
             w.step()
     train()
     print(w.report.verdict.value, w.report.ranks[0].clock.windows[0])
-    print([step.step for step in w.report.ranks[0].steps], Path("cap/report.json").exists())
+    print(
+        [step.step for step in w.report.ranks[0].steps],
+        Path("cap/report.json").exists(),
+    )
 elif how == "profiled":
     with torch.profiler.profile() as theirs, fp8verify.window("cap") as w:
         train()
@@ -42,11 +45,17 @@ elif how == "profiled":
     print(w.report.verdict.value, w.report.ranks[0].clock.windows[0].state)
     theirs.export_chrome_trace("theirs.json")
 elif how == "short":
-    for _ in range(2):  # the second one begins to record where the first one had warmed up
-        with fp8verify.watch(every=5, sinks=lambda line: print(line["first_step"], line["step"])):
+    for _ in range(
+        2
+    ):  # the second one begins to record where the first one had warmed up
+        with fp8verify.watch(
+            every=5, sinks=lambda line: print(line["first_step"], line["step"])
+        ):
             for _ in range(13):
                 train()
-    with fp8verify.watch(every=5, sinks=lambda line: print(line["first_step"], line["step"])):
+    with fp8verify.watch(
+        every=5, sinks=lambda line: print(line["first_step"], line["step"])
+    ):
         for _ in range(9):  # the second window has begun, and holds no whole step
             train()
     fp8verify.watch(every=5, sinks="fp8.jsonl")
@@ -63,7 +72,9 @@ elif how == "never":
 elif how == "watch":
     changes = []
     with fp8verify.watch(
-        every=10, sinks=["fp8.jsonl", print], on_change=lambda was, _: changes.append(was)
+        every=10,
+        sinks=["fp8.jsonl", print],
+        on_change=lambda was, _: changes.append(was),
     ):
         for _ in range(35):
             train()

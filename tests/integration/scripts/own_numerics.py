@@ -22,7 +22,9 @@ done = 0
 
 
 def hooks():
-    return len(module_hooks._global_forward_hooks) + len(module_hooks._global_forward_pre_hooks)
+    return len(module_hooks._global_forward_hooks) + len(
+        module_hooks._global_forward_pre_hooks
+    )
 
 
 def after_step(*_):

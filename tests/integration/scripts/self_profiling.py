@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+from torch.profiler import (
+    ProfilerActivity,
+    profile,
+    schedule,
+    tensorboard_trace_handler,
+)
 
 SPANS = {
     "during": (5, 6), "in-our-warm-up": (3, 3), "before": (3, 5), "before-and-done": (1, 2),

@@ -16,7 +16,9 @@ parser = argparse.ArgumentParser()
 parser.add_argument("framework", choices=["transformers", "lightning"])
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--resume", action="store_true")
-parser.add_argument("--twice", action="store_true", help="a second training, in the same process")
+parser.add_argument(
+    "--twice", action="store_true", help="a second training, in the same process"
+)
 parser.add_argument("--callbacks", nargs="*", metavar="OPTIONS")
 given = parser.parse_args()
 
@@ -50,7 +52,11 @@ class Transformers:
 
     def train(self):
         self.trainer.train(resume_from_checkpoint=given.resume)
-        losses = [f"{row['loss']:.8f}" for row in self.trainer.state.log_history if "loss" in row]
+        losses = [
+            f"{row['loss']:.8f}"
+            for row in self.trainer.state.log_history
+            if "loss" in row
+        ]
         print(losses, file=sys.stderr)
         return self.trainer.state.global_step
 
@@ -84,17 +90,23 @@ class Lightning:
 
     def train(self):
         data = torch.utils.data.DataLoader(torch.ones(40, 16), batch_size=2)
-        self.trainer.fit(self.model, data, ckpt_path="last.ckpt" if given.resume else None)
+        self.trainer.fit(
+            self.model, data, ckpt_path="last.ckpt" if given.resume else None
+        )
         if not given.resume:
             self.trainer.save_checkpoint("last.ckpt")
         return self.trainer.global_step
 
     def logged(self):
-        rows = [row for row in self.trainer.logger.experiment.metrics if "fp8/step" in row]
+        rows = [
+            row for row in self.trainer.logger.experiment.metrics if "fp8/step" in row
+        ]
         self.trainer.logger.save()
         written = Path("logs").rglob(f"version_{self.number}/metrics.csv")
         rows = rows or [row for path in written for row in csv.DictReader(path.open())]
-        return [{**r, "fp8/step": float(r["fp8/step"])} for r in rows if r.get("fp8/step")]
+        return [
+            {**r, "fp8/step": float(r["fp8/step"])} for r in rows if r.get("fp8/step")
+        ]
 
 
 torch.manual_seed(0)
