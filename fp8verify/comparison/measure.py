@@ -62,7 +62,9 @@ class Measured(NamedTuple):
     @property
     def busy(self) -> float:
         """Time in which kernels ran."""
-        return sum(time_us for name, time_us in self.budget.items() if name != IDLE)
+        working = dict(self.budget)
+        working.pop(IDLE, None)
+        return sum(working.values())
 
     @property
     def fp8_share(self) -> float:
