@@ -51,7 +51,7 @@ DECIDES = (
     "capture",
 )
 # The figures of whole reports run first: later tests take reports from a cache.
-SUITES = ("tests/golden/test_figures.py", "tests/unit", "tests/golden")
+SUITES = ("tests/golden/test_facts.py", "tests/unit", "tests/golden")
 CONTEXTS = """\
 import coverage
 import pytest

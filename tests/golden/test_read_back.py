@@ -29,7 +29,7 @@ from fp8verify.trace import Trace, find_traces, read_open_trace, read_trace
 from fp8verify.trace.places import comes_through_pipe, run_name
 from fp8verify.trace.readers import glance_at
 from fp8verify.trace.tables import Launch
-from tests.captures import UPDATE
+from tests.golden.facts import assert_lines
 from tests.log_text import labelled_lines, read_text
 from tests.unit.trace_events import as_document, sample
 
@@ -135,12 +135,10 @@ def of_file(path: Path) -> Iterator[str]:
         yield f"{how}: {counts}, {len(others)} other ranks"
 
 
-def assert_lines(golden: Path, found: Iterable[str], told: Path) -> None:
-    """Compare text with that of a file, or write it anew."""
-    lines = "\n".join(found).replace(f"{told}/", "").splitlines()
-    if UPDATE:
-        golden.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert lines == golden.read_text(encoding="utf-8").splitlines()
+def assert_read(golden: Path, found: Iterable[str], folder: Path) -> None:
+    """Compare what was read from files of a folder with a golden."""
+    text = "\n".join(found).replace(f"{folder}/", "")
+    assert_lines(golden, text.splitlines())
 
 
 def placed(name: str, folder: Path) -> Path:
@@ -167,7 +165,7 @@ def placed(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", INPUTS)
 def test_all_that_a_file_says_is_read_back(name: str, tmp_path: Path) -> None:
     path = placed(name, tmp_path)
-    assert_lines(HERE / "out" / f"{name}.txt", of_file(path), tmp_path)
+    assert_read(HERE / "out" / f"{name}.txt", of_file(path), tmp_path)
 
 
 LIMITS: dict[str, dict[str, int]] = json.loads((HERE / "limits.json").read_text())
@@ -180,7 +178,7 @@ def test_what_is_beyond_a_limit_is_left_out(
     for limit, value in LIMITS[name].items():
         monkeypatch.setattr(f"fp8verify.trace.{limit}", value)
     path = placed(name, tmp_path)
-    assert_lines(HERE / "out" / f"{name}.limited.txt", of_file(path), tmp_path)
+    assert_read(HERE / "out" / f"{name}.limited.txt", of_file(path), tmp_path)
 
 
 def of_claims(read: LogReading) -> Iterator[str]:
@@ -217,7 +215,7 @@ def of_log(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("name", LOGS)
 def test_all_that_a_log_says_is_read_back(name: str) -> None:
     path = HERE / "logs" / name
-    assert_lines(HERE / "out" / f"{name}.txt", of_log(path), path.parent)
+    assert_read(HERE / "out" / f"{name}.txt", of_log(path), path.parent)
 
 
 def test_all_that_a_line_says_is_read_back(tmp_path: Path) -> None:
@@ -226,7 +224,7 @@ def test_all_that_a_line_says_is_read_back(tmp_path: Path) -> None:
         for says, of, line in labelled_lines()
     )
     read = ((label, *of_claims(read_text(line))) for label, line in lines)
-    assert_lines(HERE / "out" / "log_lines.txt", map("\n  ".join, read), tmp_path)
+    assert_read(HERE / "out" / "log_lines.txt", map("\n  ".join, read), tmp_path)
 
 
 FOLDERS: dict[str, dict[str, str]] = json.loads((HERE / "folders.json").read_text())
@@ -266,7 +264,7 @@ def test_which_files_of_a_folder_are_traces_of_which_rank(tmp_path: Path) -> Non
         (tmp_path / f"{number}").mkdir(exist_ok=True)
         where = tmp_path / f"{number}" / case.partition(", at ")[2]
         found += [f"{case}: {', '.join(files)}", *of_folder(where)]
-    assert_lines(HERE / "out" / "folders.txt", found, tmp_path)
+    assert_read(HERE / "out" / "folders.txt", found, tmp_path)
 
 
 def test_a_run_is_called_by_its_paths() -> None:
@@ -287,4 +285,4 @@ def test_every_field_of_a_record_holds_what_it_held() -> None:
         for struct, said in structs.items()
         for field, kind in said["properties"].items()
     ]
-    assert_lines(HERE / "out" / "records.txt", sorted(found), HERE)
+    assert_read(HERE / "out" / "records.txt", sorted(found), HERE)

@@ -18,6 +18,7 @@ from fp8verify.report.tables import merge_kernels, millis, percent
 from fp8verify.report.text import PLAIN_WIDTH
 from scripts.schemas import DOCUMENTS, schema
 from tests.captures import CAPTURES, UPDATE, report_of, schema_errors
+from tests.golden.facts import assert_lines
 
 GOLDENS = Path(__file__).parent / "texts"
 # Together they have every part that a report can have: layers by name, ranks, a library's log.
@@ -44,9 +45,7 @@ def test_the_text_is_the_golden_one(name: str, verbose: bool) -> None:
         .replace(fp8verify.__version__, "VERSION")
     )
     golden = GOLDENS / f"{name}{'.verbose' if verbose else ''}.txt"
-    if UPDATE:
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    assert_lines(golden, text.splitlines())
 
 
 @pytest.mark.parametrize("name", WITH_ALL_PARTS)

@@ -1,14 +1,20 @@
-"""Runs described in runs/*.jsonl, a line each: what happens, and what must be said of it.
+"""Runs described in runs/*.yaml: what happens in each, and what must be said of it.
 
-`does` lists calls of TraceBuilder: a name, its arguments, and a dict of those that have names;
-["times", 3, [...]] repeats calls, ["steps", 3, [...]] does so in a step each, and names such as
-FP8_KERNEL are those of hand_built. Several ranks are a list of such lists. `modules` lists
-arguments of hand_built.module, `meta` is what else the agent recorded, `files` are the lines or
-records of other files of the capture by name, `on` is the GPU, `than` a run to compare with, and to
-tabulate and hold as a baseline, `asks` what is asked of the comparison. `reason` is the verdict's
-whole sentence, `codes` are findings among others, `words` stand in what is said; golden/hand_built
-has all figures.
-"""
+| key | holds |
+|---|---|
+| `it` | the name of the test: what the run is, or what must be true of it |
+| `does` | calls of TraceBuilder: a name, its arguments, and a mapping of those that have names; `times 3:` repeats the calls below it, `steps 3:` does so in a step each, `rank 0:` has those of a rank; names such as FP8_KERNEL are those of hand_built |
+| `modules` | arguments of hand_built.module, one layer each |
+| `meta` | what else the agent recorded |
+| `hardware` | the GPU, as TraceBuilder takes it |
+| `log`, `files` | the training log, and other files of the capture: text, or a list of records |
+| `policy` | arguments of Policy |
+| `than`, `asks` | a run to compare with, to tabulate and to hold as a baseline; what is asked of the comparison |
+| `verdict`, `reason` | of the report, in full |
+| `codes` | findings, among others |
+| `words` | what stands in the JSON of the report, of the comparison, the table and the gates |
+| `facts` | facts of the report, as golden/facts.py names them; null for one that must not be there |
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -18,74 +24,110 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fp8verify import Policy, compare, inspect, table
 from fp8verify.verdict.gates import baseline_of, gated, regressions
 from tests import hand_built
+from tests.golden.facts import facts_of_report
 from tests.hand_built import TraceBuilder, codes, module, write_meta
 
-RUNS = [json.loads(line) for file in sorted((Path(__file__).parent / "runs").glob("*.jsonl"))
-        for line in file.read_text().splitlines()]  # fmt: skip
+Run = dict[str, Any]
 Call = list[Any]
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def flat(calls: list[Call]) -> Iterator[Call]:
-    for name, *more in calls:
-        if name == "steps":
-            yield from (
-                one for at in range(more[0]) for one in (["step", at], *flat(more[1]))
-            )
-        else:
-            yield from flat(more[1] * more[0]) if name == "times" else [[name, *more]]
+def described_runs() -> Iterator[Run]:
+    for file in sorted((Path(__file__).parent / "runs").glob("*.yaml")):
+        yield from yaml.load(file.read_text(encoding="utf-8"), LOADER)
 
 
-def named(arguments: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+def spelled_out(calls: list[Any]) -> Iterator[Call]:
+    """Yield calls, those of blocks as often as the block says."""
+    for call in calls:
+        if isinstance(call, list):
+            yield call
+            continue
+        ((block, repeated),) = call.items()
+        kind, count = block.split()
+        for number in range(int(count)):
+            if kind == "steps":
+                yield ["step", number]
+            yield from spelled_out(repeated)
+
+
+def resolved(value: Any) -> Any:
+    """Put what hand_built has by a name in the place of that name."""
+    if isinstance(value, str):
+        return getattr(hand_built, value, value) if value.isidentifier() else value
+    if isinstance(value, list):
+        return tuple(resolved(part) for part in value)
+    if isinstance(value, dict):
+        return {key: resolved(part) for key, part in value.items()}
+    return value
+
+
+def split_named(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Split arguments into those without names and those with."""
-    has_names = bool(arguments) and isinstance(arguments[-1], dict)
-    return (arguments[:-1], arguments[-1]) if has_names else (arguments, {})
+    if arguments and isinstance(arguments[-1], dict):
+        return arguments[:-1], arguments[-1]
+    return arguments, {}
 
 
-def written(run: dict[str, Any], folder: Path) -> Path:
+def written(run: Run, folder: Path) -> Path:
     """Write the files of a run; without modules and other records a trace alone."""
     folder.mkdir()
-    several = isinstance(run["does"][0][0], list)
-    for rank, calls in enumerate(run["does"] if several else [run["does"]]):
-        number = rank if several else None
-        build = TraceBuilder(rank=number, world=len(run["does"]), **run.get("on", {}))
-        for name, *arguments in flat(calls):
-            args, more = named(
-                [getattr(hand_built, f"{one}", one) for one in arguments]
-            )
-            getattr(build, name)(*args, **more)
+    has_ranks = isinstance(run["does"], dict)
+    ranks = list(run["does"].values()) if has_ranks else [run["does"]]
+    for rank, calls in enumerate(ranks):
+        build = TraceBuilder(
+            rank=rank if has_ranks else None,
+            world=len(ranks),
+            **resolved(run.get("hardware", {})),
+        )
+        for name, *arguments in spelled_out(calls):
+            positional, named = split_named(resolved(arguments))
+            getattr(build, name)(*positional, **named)
         build.write(folder / f"rank{rank}.json")
         if "modules" in run or "meta" in run:
-            modules = [
-                module(*args, **more)
-                for args, more in map(named, run.get("modules", ()))
-            ]
-            write_meta(folder, *modules, rank=rank, **run.get("meta", {}))
-    for name, lines in {
-        "log.txt": [run.get("log", "")],
-        **run.get("files", {}),
-    }.items():
-        texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
-        (folder / name).write_text("\n".join(texts))
+            write_records(run, folder, rank)
+    (folder / "log.txt").write_text(run.get("log", ""))
+    for name, content in run.get("files", {}).items():
+        (folder / name).write_text(text_of(content))
     return folder
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["it"])
-def test_what_must_be_said_of_a_run_is_said(
-    run: dict[str, Any], tmp_path: Path
-) -> None:
-    first, policy = written(run, tmp_path / "first"), Policy(**run.get("policy", {}))
-    report = inspect(first, policy=policy)
-    assert report.verdict == run["verdict"], report.reason
-    assert report.reason == run.get("reason", report.reason)
+def write_records(run: Run, folder: Path, rank: int) -> None:
+    """Write what the agent recorded of a rank."""
+    modules = []
+    for arguments in run.get("modules", ()):
+        positional, named = split_named(resolved(arguments))
+        modules.append(module(*positional, **named))
+    write_meta(folder, *modules, rank=rank, **run.get("meta", {}))
+
+
+def text_of(content: str | list[Any]) -> str:
+    """Return text as it is, and records as lines of JSON."""
+    if isinstance(content, str):
+        return content
+    lines = [line if isinstance(line, str) else json.dumps(line) for line in content]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("run", list(described_runs()), ids=lambda run: run["it"])
+def test_what_must_be_said_of_a_run_is_said(run: Run, tmp_path: Path) -> None:
+    first = written(run, tmp_path / "first")
+    report = inspect(first, policy=Policy(**run.get("policy", {})))
+    assert (report.verdict, report.reason) == (run["verdict"], run["reason"])
     assert codes(report).issuperset(run.get("codes", ()))
     said = report.to_json()
+    facts = facts_of_report(json.loads(said))
+    expected = run.get("facts", {})
+    assert {name: facts.get(name) for name in expected} == expected
     if "than" in run:
         than = written(run["than"], tmp_path / "than")
+        base = inspect(than)
         said += compare(than, first, **run.get("asks", {})).to_json()
-        said += table(base := inspect(than), report).to_json()
+        said += table(base, report).to_json()
         said += gated(report, regressions(report, baseline_of(base), 0.02)).to_json()
     assert [words for words in run.get("words", ()) if words not in said] == []

@@ -1,4 +1,4 @@
-"""Small runs of many kinds, put together at random: golden/hand_built has what is said of each."""
+"""Small runs of many kinds, put together at random: what is said of each adds up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from fp8verify.terms import Verdict
 from tests.hand_built import BF16, BF16_KERNEL, CLAIM, TraceBuilder, module
 
 SIZES = ((64, 16), (16, 64), (32, 32), (96, 32), (16, 32))
@@ -65,7 +66,7 @@ def backward(
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_what_is_said_of_a_run_is_what_was_said(seed: int, build: TraceBuilder) -> None:
+def test_what_is_said_of_a_run_adds_up(seed: int, build: TraceBuilder) -> None:
     rng, numbers = random.Random(seed), count(1)
     layers = [
         (*size, rng.random() < 0.75) for size in rng.sample(SIZES, rng.randint(1, 4))
@@ -92,8 +93,13 @@ def test_what_is_said_of_a_run_is_what_was_said(seed: int, build: TraceBuilder) 
         for n, (*size, _) in enumerate(layers)
     ]
     log = rng.choice(("", "", CLAIM, DUMP))
-    _ = (
-        build.capture(*modules, log=log)
-        if rng.random() < 0.5
-        else build.report(log=log)
+    if rng.random() < 0.5:
+        report = build.capture(*modules, log=log)
+    else:
+        report = build.report(log=log)
+    (rank,) = report.ranks
+    assert sum(rank.gpu_time_us.values()) == pytest.approx(
+        sum(event["dur"] for event in build.events if event["cat"] == "kernel")
     )
+    if report.verdict is Verdict.ACTIVE:
+        assert report.gemm.kernels["fp8"] > 0
