@@ -9,6 +9,7 @@ import msgspec
 
 from fp8verify.report import model
 from fp8verify.report.model import parts
+from fp8verify.report.model.ledger import LedgerReport
 from fp8verify.terms import Verdict
 from fp8verify.text import label_of_rank
 
@@ -267,6 +268,7 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         breakdown: what --breakdown adds, else null.
         proof: the table that decides, null where no GEMM of a layer ran.
         measure: "time", or "flops" for a log of a BLAS library: then each µs is a GFLOP.
+        ledger: what ran in each call of a layer, null where no GEMM of a layer ran.
 
     Example:
         >>> import fp8verify
@@ -294,6 +296,7 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
     exit_reason: str = ""
     logs: tuple[str, ...] = ()
     measure: str = "time"
+    ledger: LedgerReport | None = None
 
     @property
     def lowest_share(self) -> float | None:
