@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
-from textwrap import fill
+from textwrap import fill, indent
 from typing import TYPE_CHECKING
 
 import click
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 1 << 16
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 
 
 @click.command("explain")
@@ -122,13 +123,22 @@ def _pages() -> dict[str, Callable[[str], str]]:
 
 
 def _as_plain(page: str) -> str:
-    """Return Markdown as text of the terminal's width."""
-    page = re.sub(r"(?m)^\*(.*)\*$|^#+ |`", r"\1", page)
-    page = re.sub(r"\[([^\]]{1,200})\]\([^)]{1,200}\)", r"\1", page)
+    """Return Markdown as text of the terminal's width; blocks of code keep their lines."""
+    parts = _FENCE.split(page)
+    shown = []
+    for prose, code in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        shown += [_prose(prose), indent(code, "    ")]
+    return "".join(shown)
+
+
+def _prose(text: str) -> str:
+    """Return Markdown without blocks of code as text of the terminal's width."""
+    text = re.sub(r"(?m)^\*(.*)\*$|^#+ |`", r"\1", text)
+    text = re.sub(r"\[([^\]]{1,200})\]\([^)]{1,200}\)", r"\1", text)
     return re.sub(
         r"(?m)^(?:- |  → )?\S.*(?:\n(?!- |  →).+)*",
         lambda item: _wrapped(item[0]),
-        page,
+        text,
     )
 
 

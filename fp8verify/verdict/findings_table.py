@@ -126,7 +126,7 @@ def finding_page(code: str) -> str:
         "What it means": f"{means}\n\n{causes}",
         "Why it matters": why,
         "Example": example,
-        "Fix": "\n".join(remedies) or "Nothing needs a fix.",
+        "Fix": "\n\n".join(filter(None, ["\n".join(remedies), _fixes()[code]])),
         "Evidence": evidence,
     }
     shown = (f"## {heading}\n\n{text}" for heading, text in sections.items())
@@ -151,3 +151,12 @@ def _explanations() -> Mapping[str, tuple[str, ...]]:
     """Return what `findings.md` says of each code: means, why, causes, example, evidence."""
     text = Path(__file__).with_name("findings.md").read_text(encoding="utf-8")
     return {code: tuple(parts) for code, *parts in _SECTION.findall(text)}
+
+
+@cache
+def _fixes() -> Mapping[str, str]:
+    """Return what `fixes.md` says of each code: code to write instead, and when it applies."""
+    text = Path(__file__).with_name("fixes.md").read_text(encoding="utf-8")
+    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    parts = (section.partition("\n\n") for section in sections)
+    return {code: fix.strip() for code, _, fix in parts}

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import fp8verify
 from fp8verify.cli import explain_command
+from fp8verify.preflight.tables import rules
 from fp8verify.verdict import findings
 from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
 from tests.hand_built import present
@@ -175,3 +176,45 @@ def test_the_page_of_a_finding_has_its_headings_and_an_example(code: str) -> Non
     if capture is not None:
         report = fp8verify.inspect(PACKAGE.parent / capture)
         assert any(found.message.startswith(said) for found in report.findings)
+
+
+@pytest.mark.parametrize("code", findings_table())
+def test_a_fix_is_shown_in_code_that_can_be_read(code: str) -> None:
+    fix = finding_page(code).split("## Fix\n\n")[1].split("\n\n## ")[0]
+    blocks = re.findall(r"^```(\w+)\n(.+?)^```$", fix, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for language, text in blocks:
+        if language == "python":
+            compile(text, code, "exec")
+        else:
+            assert language == "console"
+            assert all(line.startswith("$ ") for line in text.splitlines())
+
+
+def test_code_of_a_fix_keeps_its_lines_on_a_terminal() -> None:
+    output = CliRunner().invoke(explain_command.explain_command, ["emulated"]).output
+    assert "\n    Float8LinearConfig(emulate=True)  # rounds" in output
+    assert "```" not in output
+
+
+def test_no_advice_is_what_the_doctor_warns_of() -> None:
+    """Such as a filter that converts nothing, which a remedy once named."""
+    warned_of = {
+        rule.when["has"][0]: rule.code
+        for rule in rules()["sources"]
+        if not rule.where and rule.status in ("warn", "fail")
+    }
+    advice = {
+        (code, case.hint)
+        for code, cases in findings_table().items()
+        for case in cases.values()
+    }
+    advice |= {
+        (rule.code, rule.remedy) for listed in rules().values() for rule in listed
+    }
+    assert [
+        (code, hint)
+        for code, hint in advice
+        for pattern, about in warned_of.items()
+        if code != about and re.search(pattern, hint)
+    ] == []
