@@ -22,6 +22,7 @@ from fp8verify.capture.schema import (
     RankNumerics,
 )
 from fp8verify.logs.losses import LossSeries
+from fp8verify.logs.signs import LogSigns
 from fp8verify.report.model.parts import GemmSummary, PayoffReport, TaxReport
 from fp8verify.terms import Precision
 from fp8verify.text import MEASURES, Measure, label_of_rank
@@ -31,6 +32,7 @@ NO_META = RankMeta(schema=0, rank=-1, steps_seen=0, windows=(), modules_listed=F
 _NOTHING = NumericsRecord(schema=0, rank=-1, windows=(), measured=None, reason=None)
 NO_NUMERICS = RankNumerics(record=_NOTHING)
 NO_LOSSES = LossSeries("", {}, counted=False)
+NO_SIGNS = LogSigns()
 
 
 class Recorded(Struct, frozen=True, eq=False):
@@ -40,11 +42,13 @@ class Recorded(Struct, frozen=True, eq=False):
         meta: the agent's record.
         numerics: its records of scales and tensors.
         losses: the losses in the run's log, kept with the first rank.
+        signs: what the log says of lost steps and uncompiled code, kept with it too.
     """
 
     meta: RankMeta = NO_META
     numerics: RankNumerics = NO_NUMERICS
     losses: LossSeries = NO_LOSSES
+    signs: LogSigns = NO_SIGNS
 
     @property
     def observed(self) -> bool:

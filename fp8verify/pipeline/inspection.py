@@ -15,6 +15,7 @@ from fp8verify.analysis.rank import (
     NO_LOSSES,
     NO_META,
     NO_NUMERICS,
+    NO_SIGNS,
     RankEvidence,
     Recorded,
 )
@@ -23,6 +24,7 @@ from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
+from fp8verify.logs.signs import read_signs
 from fp8verify.logs.statements import LogReading
 from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import gather_ranks, naming_steps, read_pipe
@@ -112,20 +114,22 @@ def inspect(
             census = captured.census_remarks(metas, profiled)
             remarked = [*captured.remarks(metas), *unread, *census]
     losses = read_losses(logs)
+    signs = read_signs(logs)
     ranks: list[RankEvidence] = []
-    for trace in traces:  # the first one has the losses of the run
+    for trace in traces:  # the first one has what the log says of the run
         number = -1 if trace.rank is None else trace.rank
         of_rank = metas.get(number, NO_META), numerics.get(number, NO_NUMERICS)
         of_first = NO_LOSSES if ranks or losses is None else losses
-        ranks.append(RankEvidence(trace, Recorded(*of_rank, of_first)))
+        of_log = NO_SIGNS if ranks else signs
+        ranks.append(RankEvidence(trace, Recorded(*of_rank, of_first, of_log)))
     promises = collect_promises(said, ranks)._replace(listed=len(metas))
-    of_log = _remarks_on(log, None if paths else losses)
+    of_end = _remarks_on(log, None if paths else losses)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
     report = assemble(
         ranks,
         assess(ranks, promises),
         promises,
-        [*run_notes, *attached, *of_log, *said.notes, *remarked, *limits],
+        [*run_notes, *attached, *of_end, *said.notes, *remarked, *limits],
         name=name or run_name(paths or [str(log)]),
         logs=[path.name for path in logs],
     )

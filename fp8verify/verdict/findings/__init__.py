@@ -43,7 +43,7 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
 )  # fmt: skip
 RUN_RULES: Final[tuple[RunRule, ...]] = (
     recorded.ranks_of_other_runs, recorded.ranks_not_observed,
-    scales.scales_differ, scales.loss_not_finite,
+    scales.scales_differ, scales.loss_not_finite, speed.not_compiled,
 )  # fmt: skip
 
 

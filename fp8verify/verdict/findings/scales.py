@@ -16,8 +16,9 @@ from fp8verify.analysis import recorded
 from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import Kept
+from fp8verify.logs.signs import LogSigns
 from fp8verify.report.model.parts import Finding
-from fp8verify.text import label_of_ranks, listed
+from fp8verify.text import counted, label_of_ranks, listed
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.tensors import (
     Accused,
@@ -208,13 +209,14 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
 
 
 def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
-    """A loss in the log, or gradients of the first rank, that are not finite.
+    """A loss or a gradient in the log, or gradients of the first rank, that are not finite.
 
     A GradScaler goes on after some steps with such gradients, and so may one that is not torch's
     after one.
     """
     for rank in ranks[:1]:
         losses = rank.recorded.losses
+        signs = rank.recorded.signs
         norms = recorded.gradients_of(rank)
         bad = [
             step
@@ -225,8 +227,27 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Find
         if bad:
             where = f"{'logged value' if losses.counted else 'step'} {bad[0]}"
             what = f"the loss in the log is {losses.points[bad[0]]:g} at {where}"
+            repeats = len(bad) > 1 or bad[0] == max(losses.points)
+            is_grave = repeats or signs.is_grave
+        elif signs.broken:
+            what = _steps_lost(signs)
+            is_grave = signs.is_grave
         elif 1 < len(broken) == len(norms) and not recorded.loss_scales_of(rank):
             what = f"the gradients of steps {listed(broken)} are not finite"
+            is_grave = True
         else:
             return
-        yield finding("nan-or-inf", "loss", what=what)
+        yield finding("nan-or-inf", "loss" if is_grave else "passed", what=what)
+
+
+def _steps_lost(signs: LogSigns) -> str:
+    """Say which steps the log says were lost, by the first of them."""
+    first = signs.broken[0]
+    said = f"{first.text} {first.place}".rstrip()
+    said = f"{said} (log line {first.line})"
+    others = len(signs.broken) + signs.more - 1
+    if not others:
+        return said
+    last = signs.broken[-1]
+    until = f"; the last {last.place}".rstrip() + f" (line {last.line})"
+    return f"{said}, and {counted(others, 'more step')}{until if last is not first else ''}"

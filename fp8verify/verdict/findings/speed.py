@@ -128,3 +128,20 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         yield finding(
             "weight-recast", casts=casts, micro_batches=parts, size=size, share=share
         )
+
+
+def not_compiled(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+    """What the compiler says in the log that it left uncompiled, else where it broke graphs."""
+    signs = ranks[0].recorded.signs
+    found = signs.left or signs.graph_breaks
+    if not found:
+        return
+    where = f"log line {found[0].line}"
+    if len(found) > 1:
+        where += f", and {len(found) - 1} more"
+    yield finding(
+        "not-compiled",
+        "" if signs.left else "graph-breaks",
+        where=where,
+        text=found[0].text,
+    )
