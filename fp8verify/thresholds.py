@@ -32,6 +32,9 @@ MANY_OPAQUE: Final = 0.1
 # Share of launches from which names prove nothing: a correlation that went astray at a window's
 # edge misnames single kernels, never so many.
 MANY_MISNAMED: Final = 0.05
+# Share of a trace's events above which those that cannot be read may outweigh the others: a cut or a
+# bad block costs single ones.
+MANY_UNREADABLE: Final = 0.1
 # Times the BF16 peak from which a rate cannot be a clock's or a timer's error.
 PROOF_MARGIN: Final = 1.02
 # GEMMs that one cast feeds at the most: q, k and v of attention, dgrad and wgrad.

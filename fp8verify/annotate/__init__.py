@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 from msgspec import Raw
@@ -22,6 +22,7 @@ from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.readers import KINETO, glance_at
 from fp8verify.trace.source import Source
+from fp8verify.trace.tables import COPY_KEY, Missing, missing_of
 
 __all__ = ["annotate"]
 
@@ -33,16 +34,17 @@ with suppress(ImportError):  # isal has no wheel for some processors
     _packer = igzip
 
 
-def annotate(path: Path, out: Path) -> Counter[str]:
+def annotate(path: Path, out: Path) -> Annotated:
     """Copy a trace, adding to each GEMM kernel its precision and leg.
 
     All events and metadata are kept, except damaged events; added events have the category
-    `fp8verify`. A first pass finds the labels, with as much memory as `inspect`; a second
-    pass writes the copy in blocks. `out` is written under another name and renamed
+    `fp8verify`. What had to be left out is in an entry of the copy's metadata, which `inspect`
+    counts as damage of the copy. A first pass finds the labels, with as much memory as `inspect`; a
+    second pass writes the copy in blocks. `out` is written under another name and renamed
     at the end; its suffix (.gz, .zst) selects the compression.
 
     Returns:
-        How many GEMM kernels of each precision were labeled.
+        How many GEMM kernels of each precision were labeled, and what is missing in the copy.
 
     Raises:
         InputError: the trace cannot be read, or is not torch.profiler's.
@@ -70,11 +72,20 @@ def annotate(path: Path, out: Path) -> Counter[str]:
 
         with reading(path), open_binary(path) as file:
             source = Source(file, path.name, path)
-            is_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
+            starts_list = source.head.lstrip(b"\xef\xbb\xbf \t\r\n\0,").startswith(b"[")
+            # A list has no metadata, which say what is missing.
+            is_list = starts_list and trace.health.complete
             writer = Writer(write, trace, is_list=is_list)
             Document(Buffer(source, path.name), writer.take, writer).read()
             writer.finish()
-    return writer.counts
+    return Annotated(writer.counts, writer.missing)
+
+
+class Annotated(NamedTuple):
+    """What a copy holds: labeled GEMM kernels by precision, and what it lacks of the original."""
+
+    counts: Counter[str]
+    missing: Missing
 
 
 def _open(path: Path, suffix: str) -> IO[bytes]:
@@ -132,19 +143,38 @@ class Writer:
         self._in_events = is_list
         self._ahead = b"[\n" if is_list else b"{\n"
         self._tracks: set[tuple[bytes, bytes]] = set()
+        self._health = trace.health
+        self._left_out = 0
+        self._copied_missing = 0
+
+    @property
+    def missing(self) -> Missing:
+        """What the copy lacks, which includes what the original lacked as a copy."""
+        return Missing(
+            events=self._left_out + self._copied_missing,
+            cut=self._health.truncated,
+            documents=self._health.extra_documents,
+        )
 
     def finish(self) -> None:
         """End the list of events, and the document."""
         if self._ahead == b"{\n":
             self._write(b'{\n"traceEvents": []')
+            self._ahead = b",\n"
         self._end_events()
+        missing = self.missing
+        if missing != Missing() and not self._is_list:
+            self._write(b',\n"%s": %s' % (COPY_KEY.encode(), _encode(missing)))
         self._write(b"\n" if self._is_list else b"\n}\n")
 
     # -- of a document --------------------------------------------------------------------------
 
-    def take(self, key: str, _: Any, raw: bytes) -> None:
-        """Write a metadata entry."""
+    def take(self, key: str, value: Any, raw: bytes) -> None:
+        """Write a metadata entry; what a copy lacks is written at the end."""
         self._end_events()
+        if key == COPY_KEY:
+            self._copied_missing = missing_of(value).events
+            return
         self._write(b'%s"%s": %s' % (self._ahead, key.encode("latin-1"), raw))
         self._ahead = b",\n"
 
@@ -173,6 +203,7 @@ class Writer:
 
     def skip(self) -> None:
         """Leave out something that is not an event."""
+        self._left_out += 1
 
     # -- events ---------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from fp8verify.capture.schema import (
     WindowRecord,
 )
 from fp8verify.errors import InputError
+from fp8verify.files import open_regular
 from fp8verify.text import clean_json
 
 MAX_BYTES = 64 << 20
@@ -78,7 +79,7 @@ def _read(path: Path, kind: type[Record], is_not: str) -> Record:
         InputError: it cannot be read, or is not such a file.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
@@ -160,8 +161,8 @@ def _series(path: Path) -> Iterator[MeasuredRecord]:
 
     Only every n-th line of a very large file is read.
     """
-    with path.open("rb") as file:
-        size = path.stat().st_size
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         first = len(file.readline(_MAX_LINE)) or 1
         every = 1 + max(size // MAX_SERIES, size // first // MAX_LINES)
         file.seek(0)
@@ -319,7 +320,7 @@ def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
 
 def boot_lines(path: Path) -> list[str]:
     """Return the lines of a file of a boot folder, the last ones if it is large; [] without it."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - MAX_BOOT_BYTES))
         return file.read(MAX_BOOT_BYTES).decode(errors="replace").splitlines()

@@ -17,6 +17,7 @@ import click
 from fp8verify.cli.options import form_option
 from fp8verify.errors import UsageError
 from fp8verify.files import parse_toml
+from fp8verify.text import clean
 
 if TYPE_CHECKING:
     from fp8verify.logs.failures import Cause
@@ -71,11 +72,15 @@ def _as_json(name: str) -> str:
     from fp8verify.kernels import decode
 
     def fields(row: object, names: Iterable[str]) -> dict[str, object]:
-        return {field: getattr(row, field) for field in names}
+        values = {field: getattr(row, field) for field in names}
+        return {
+            field: clean(value) if isinstance(value, str) else value
+            for field, value in values.items()
+        }
 
     if (cause := _cause(name)) is not None:
         known = fields(cause.failure, ("cause", "remedy", "evidence", "check"))
-        return msgspec.json.encode({"message": cause.text, **known}).decode()
+        return msgspec.json.encode({"message": clean(cause.text), **known}).decode()
     shown = ("name", "role", "precision", "a", "b", "out", "library", "reason")
     return msgspec.json.encode(fields(decode(name), shown)).decode()
 

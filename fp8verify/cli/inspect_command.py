@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,13 @@ from fp8verify.cli.options import (
     valued,
 )
 from fp8verify.errors import InputError, requires
+from fp8verify.text import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fp8verify.report.model.report import Report
+    from fp8verify.trace.tables import Missing
 
 
 @click.command("inspect")
@@ -130,8 +133,26 @@ def annotate_command(trace: str, output: Path) -> None:
             f"{trace} holds {len(files)} traces.",
             f"Name one of them, such as {files[0].path}.",
         )
-    counts = annotate(Path(trace) if Path(trace).is_file() else files[0].path, output)
+    path = Path(trace) if Path(trace).is_file() else files[0].path
+    counts, missing = annotate(path, output)
+    lacks = list(_lacks(missing))
+    if lacks:
+        click.echo(
+            f"warning: {output} lacks what cannot be read in {path.name}: {', '.join(lacks)}; "
+            "its metadata says so, and inspect counts it",
+            err=True,
+        )
     shown = ", ".join(f"{count} {name}" for name, count in counts.most_common())
     click.echo(
         f"{output}: {sum(counts.values())} GEMM kernels labeled{shown and f' ({shown})'}"
     )
+
+
+def _lacks(missing: Missing) -> Iterator[str]:
+    """Yield what a copy lacks of its original."""
+    if missing.events:
+        yield counted(missing.events, "event")
+    if missing.cut:
+        yield "what came after the place where it is cut"
+    if missing.documents:
+        yield counted(missing.documents, "document") + " after it"

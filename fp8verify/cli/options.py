@@ -15,6 +15,7 @@ import click
 from fp8verify.errors import UsageError
 from fp8verify.files import writing
 from fp8verify.report import REPORT_FORMS
+from fp8verify.text import clean
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
@@ -413,7 +414,9 @@ report_options = added(
         "Write the report to a file instead of standard output (run: standard error)."
     ),
     valued(
-        "--name NAME", text="Name of the run in the report.  [default: folder or file]"
+        "--name NAME",
+        callback=lambda _, __, given: given and clean(given),
+        text="Name of the run in the report.  [default: folder or file]",
     ),
     valued(
         "--min-share F",

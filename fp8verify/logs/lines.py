@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from fp8verify.errors import InputError
-from fp8verify.trace.places import open_binary
+from fp8verify.trace.places import is_pipe, open_binary
 from fp8verify.trace.source import Source
 
 # A longer line comes in pieces, so memory is bounded.
@@ -145,7 +145,8 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
 def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
     """Yield an unpacked log in a few large pieces, without NULs."""
     try:
-        with open_binary(path) as file:
+        # A log's pipe was named by the user; of a capture only files are.
+        with path.open("rb") if is_pipe(path) else open_binary(path) as file:
             if not cast("Any", file).peek(1):
                 return
             source = Source(file, path.name, path)

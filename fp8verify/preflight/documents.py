@@ -12,23 +12,25 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import yaml
 
 from fp8verify.errors import InputError, UsageError
-from fp8verify.files import parse_toml
+from fp8verify.files import open_regular, parse_toml
 from fp8verify.preflight.launch_script import read_launch_script
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000
 MAX_DEPTH = 24
 MAX_KEY = 256
+MAX_NODES = 1 << 20
+MAX_ALIASED = 100_000  # nodes that the aliases of a YAML file may add to its own
 # More digits than Python prints in decimal, or YAML's integers to the base 60: quadratic time.
 _HUGE = re.compile(r"[\d_]{301}|0[xob][\da-fA-F_]{301}|(?:\d{1,2}:){150}")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_DOTS = 300  # in a line of TOML, whose reader takes quadratic time for dotted keys
 _ENDINGS = {
     "toml": (".toml",), "yaml": (".yaml", ".yml"), "json": (".json",), "python": (".py",),
     "shell": (".sh", ".bash", ".slurm", ".sbatch"),
@@ -114,7 +116,7 @@ def _extended(values: Mapping[str, Any]) -> str:
 
 def _text(path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
+        with _opened(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(
@@ -127,6 +129,13 @@ def _text(path: str) -> str:
             "Name the file that the run reads.",
         )
     return data.decode("utf-8", "replace")
+
+
+def _opened(path: str) -> IO[bytes]:
+    # A shell's `<(…)` is a pipe that the user made; a FIFO that a file names may never be written.
+    if path.startswith(("/dev/fd/", "/proc/self/fd/")):
+        return Path(path).open("rb")
+    return open_regular(Path(path))
 
 
 def flatten(data: Any) -> dict[str, Any]:
@@ -157,10 +166,47 @@ def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         loader = _LOADER(text)
         node = loader.get_node() if loader.check_node() else None
+        _refuse_expansion(node)
         data = loader.construct_document(node) if node is not None else {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     return flatten(data), _node_lines(node)
+
+
+def _refuse_expansion(root: Any) -> None:
+    """Refuse a graph of nodes whose aliases make it much larger than the file, or endless.
+
+    Raises:
+        ValueError: it is so.
+    """
+    sizes: dict[int, int] = {}  # with all that is in a node, as often as it is
+    inside: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        children = _children(node)
+        waiting = [child for child in children if id(child) not in sizes]
+        if id(node) not in inside and waiting:
+            inside.add(id(node))
+            if any(id(child) in inside for child in waiting):
+                raise ValueError("an alias is within what it stands for")
+            stack += waiting
+            continue
+        if id(node) not in sizes:
+            size = 1 + sum(sizes[id(child)] for child in children)
+            # Exact while it is allowed: each alias may double it.
+            sizes[id(node)] = min(size, 2 * MAX_NODES)
+        stack.pop()
+    if sizes[id(root)] > min(MAX_NODES, len(sizes) + MAX_ALIASED):
+        raise ValueError("its aliases make it many times larger than the file")
+
+
+def _children(node: Any) -> list[Any]:
+    """Return the nodes of a sequence or a mapping, whose keys may be nodes of any kind."""
+    kind = getattr(node, "id", "")
+    if kind == "mapping":
+        return list(chain.from_iterable(node.value))
+    return node.value if kind == "sequence" else []
 
 
 def _node_lines(root: Any) -> dict[str, int]:
@@ -187,8 +233,6 @@ def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
-    if any(line.count(".") > MAX_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line has more than {MAX_DOTS} dots")
     values = flatten(parse_toml(text))
     last_first = reversed([*_toml_lines(text)])  # of several the first one stays
     return values, {name: line for name, line in last_first if name in values}

@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 from fp8verify.capture.names import CLAIM, LOG, REPORT
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.files import replacing
+from fp8verify.files import open_regular, replacing
 from fp8verify.record.trust import check_capture
+
+MAX_CLAIM = 1 << 16
 
 PRIVATE = 0o700
 # In the name of a folder. Kineto writes it into JSON unescaped; the last are not UTF-8.
@@ -219,7 +221,8 @@ def _owner(folder: Path) -> tuple[str | None, float | None]:
     import json
 
     try:
-        claim = json.loads((folder / CLAIM).read_bytes())
+        with open_regular(folder / CLAIM) as file:
+            claim = json.loads(file.read(MAX_CLAIM))
         return str(claim["job"]), float(claim["started"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None, None
@@ -349,7 +352,7 @@ def _was_killed(mark: Path) -> bool:
     import fcntl
 
     try:
-        with mark.open("rb") as file:
+        with open_regular(mark) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:  # it is locked by a living runner, or gone, or there are no locks
         return False

@@ -214,10 +214,13 @@ def _read_trusted(path: Path, notes: list[str]) -> tuple[bytes | None, bool]:
             f"Cannot read the settings {path}: {error.strerror}.",
             "Check its permissions.",
         ) from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        if path.name == OWN_FILE:
+            notes.append(f"{path} is not read: it is not a regular file")
+        return None, False
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None, False
         trusted = is_trusted(path.parent)
         why = None if trusted else why_distrusted(path, descriptor)
         data = file.read(MAX_BYTES + 1)

@@ -123,9 +123,16 @@ class ProductLog:
         api: defaultdict[int, _ApiCalls] = defaultdict(_ApiCalls)
         held: list[tuple[int, Product]] = []
         is_traced = False
+        follows_call = False
         for line in self._lines:
-            if (call := _call_of(line)) is None:
+            call = _call_of(line)
+            if call is None:
+                # The last line, cut before what would tell it from others.
+                is_cut = not line.endswith("\n") and line.strip() != ""
+                self.cut += is_cut and (follows_call or line.startswith("["))
+                follows_call = False
                 continue
+            follows_call = True
             self.library, thread, kind, function = call
             if kind == "Trace" and function.endswith("matmul"):
                 is_traced = True
@@ -232,7 +239,7 @@ def read(source: Source, how: Reading) -> Trace:
             f"the sizes of only {_MOST_KINDS} kinds of products were read"
         )
     if log.cut:
-        health.notes.append(f"{log.cut} lines of products are cut")
+        health.notes.append(f"{counted(log.cut, 'line')} of products cut short")
     if log.untyped:
         health.notes.append(
             f"{log.untyped} products have no types: record with CUBLASLT_LOG_MASK=2"

@@ -10,7 +10,7 @@ from itertools import compress, count, islice
 from fp8verify.terms import Collective
 from fp8verify.text import clean
 from fp8verify.trace.autograd import Autograd, NamedOps
-from fp8verify.trace.columns import Columns
+from fp8verify.trace.columns import Columns, Inputs
 from fp8verify.trace.contexts import Contexts, nest
 from fp8verify.trace.steps import steps_of_kernels, whole_steps
 from fp8verify.trace.tables import Health, Kernels, Launch, Step, Trace
@@ -34,6 +34,7 @@ def fill(
     kernels = columns.kernels
     base_ns = columns.base_ns
     health = trace.health
+    health.skipped_events += sum(Inputs(raw).is_damaged for raw in columns.inputs)
     op_rows, launch_rows = _correlate(columns, trace, layers=layers)
     whole = [True] * len(columns.steps)
     if not health.complete:

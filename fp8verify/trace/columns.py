@@ -6,6 +6,7 @@ columns alone. What a source does not record stays at its default: -1 in a colum
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable
 from functools import partial
@@ -34,8 +35,12 @@ class Interner(dict[Any, int]):
         return number
 
 
+# Of a dimension, a message or a copy: more than any GPU's memory holds.
+MAX_SIZE = 1 << 40
 # Valid JSON holds no NUL byte, so this cannot occur inside a part.
 SEPARATOR = b"\0"
+
+_LONG_NUMBER = re.compile(rb"\d{13}")
 
 _types = msgspec.json.Decoder(tuple[str, ...])
 _dims = msgspec.json.Decoder(tuple[Any, ...])
@@ -64,6 +69,14 @@ class Inputs:
         return tuple(map(_shape, _decoded(_dims, self._parts[1])))
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether a size is beyond what any tensor has."""
+        if _LONG_NUMBER.search(self._parts[1]) is None:
+            return False
+        sizes = re.findall(rb"\d+", self._parts[1])
+        return any(len(size) > 18 or int(size) > MAX_SIZE for size in sizes)
+
+    @property
     def forward_thread(self) -> bytes | None:
         """The number of the forward pass's thread; None unless autograd ran the operator."""
         number = self._parts[-1].strip(b'" ')
@@ -78,8 +91,12 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> tuple[Any, ...]:
 
 
 def _shape(item: Any) -> Shape:
-    flat = isinstance(item, list) and all(isinstance(size, int) for size in item)
-    return tuple(item) if flat else ()
+    is_flat = isinstance(item, list) and all(map(_is_size, item))
+    return tuple(item) if is_flat else ()
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and -MAX_SIZE <= size <= MAX_SIZE
 
 
 _int32 = partial(array, "i")

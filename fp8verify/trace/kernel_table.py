@@ -13,6 +13,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -140,6 +141,14 @@ class _Sum(NamedTuple):
     calls: int = 0
 
 
+class Fit(Enum):
+    """What a line is to a table: a row, something that is known and no row, or nothing known."""
+
+    ROW = auto()
+    ASIDE = auto()
+    NOT = auto()
+
+
 class Table(Struct):
     """One table: in which columns it has what, and sums by name.
 
@@ -154,7 +163,8 @@ class Table(Struct):
         on_cpu: those of rows with time on the CPU.
         counted: the source type of a kernel's tensor operations, where counters are in the table.
         total_ns: of all kernels, if the table says it.
-        unread: rows whose time or number of calls is none.
+        unread: rows that could not be read.
+        sign: what stands between the cells, "" for spaces.
     """
 
     tool: str
@@ -169,42 +179,51 @@ class Table(Struct):
     total_ns: int | None = None
     shares: float = 0.0
     unread: int = 0
+    sign: str = ""
 
-    def add(self, cells: Sequence[str]) -> bool:
-        """Add a row; what has no name or no time is none. Return whether it has all cells."""
-        if len(cells) == self.width + 1:  # pandas prints an index
-            cells = cells[1:]
+    def add(self, cells: Sequence[str]) -> Fit:
+        """Add a row; one without a name, a time or a number of calls that can be read is not."""
+        if self.width < 0:
+            return Fit.ASIDE  # of calls on the CPU
+        if len(cells) == self.width + 1 and cells[0].strip().isdecimal():
+            cells = cells[1:]  # pandas prints an index
         if len(cells) != self.width:
-            return False
+            return Fit.NOT
         row = {what: cells[place].strip() for what, place in self.places.items()}
         name = row["name"]
         time = row["time"]
-        if not name and (
-            unit := _TIME_UNIT.fullmatch(time)
-        ):  # ncu's are below the headings
-            self.unit = unit[1]
-        counters = [(metric, cells[place]) for place, metric in self.counters]
+        if not name and (unit := _TIME_UNIT.fullmatch(time)):
+            self.unit = unit[1]  # ncu's are below the headings
+            return Fit.ASIDE
+        self._count(name, row, cells)
         if "metric" in row:
-            counters.append((row["metric"], time))
-            time = f"{time} {row['unit']}" if _is_time_of_ncu(row["metric"]) else ""
-        for metric, value in counters:
-            if (counter := _COUNTED.search(metric[:200])) and (_number(value) or 0) > 0:
-                self.counted[name] = counter[1]
-        if not name or not time:
-            return True
+            if not _is_time_of_ncu(row["metric"]):
+                return Fit.ASIDE
+            time = f"{time} {row['unit']}"
+        others = set(map(str.strip, cells)) - {"", name}
+        if name and not others:
+            return Fit.ASIDE  # a wrapped name goes on, or a heading within the table
+        return self._add_times(name, time, row)
+
+    def _add_times(self, name: str, time: str, row: dict[str, str]) -> Fit:
         ns = _nanoseconds(time, self.unit)
         calls = _whole(row.get("calls", "1"))
-        if ns is None or calls is None:
-            self.unread += any(map(str.isdigit, time)) or time.lower() in (
-                "nan",
-                "inf",
-                "-nan",
-            )
-            return True
+        if not name or ns is None or calls is None:
+            return Fit.NOT
         is_on_cpu = bool(_nanoseconds(row.get("cpu", ""), "u"))
         self._sum(self.on_cpu if is_on_cpu else self.sums, name, _Sum(ns, calls))
         self.shares += _number(row.get("share", "")) or 0.0
-        return True
+        return Fit.ROW
+
+    def _count(self, name: str, row: dict[str, str], cells: Sequence[str]) -> None:
+        """Note of what type the counted operations of tensor cores were."""
+        counters = [(metric, cells[place]) for place, metric in self.counters]
+        if "metric" in row:
+            counters.append((row["metric"], row["time"]))
+        for metric, value in counters:
+            counter = _COUNTED.search(metric[:200])
+            if counter is not None and (_number(value) or 0) > 0:
+                self.counted[name] = counter[1]
 
     def _sum(self, rows: dict[str, _Sum], name: str, row: _Sum) -> None:
         before = rows.get(name, _Sum())
@@ -289,6 +308,7 @@ def read(source: Source, how: Reading) -> Trace:
     _add_counted(rows, table.counted)
     rows.fill(trace, table.tool, layers=how.layers)
     trace.health.skipped_events += table.unread
+    trace.health.rows_are_sums = True
     trace.health.truncated = source.damage is not None
     trace.seen = table.operators
     trace.remarks.append(
@@ -342,26 +362,68 @@ def _tables(source: Source) -> Iterator[Table]:
     if _JSON_ROWS.match(source.head):
         yield from _json_tables(source)
         return
-    table: Table | None = None
+    lines: _Lines | None = None
     headings = _Headings()
     for raw in source.lines():
         line = raw.rstrip("\r\n")
         following = headings.take(line)
-        if table is not None and following is None and (total := _TOTAL.search(line)):
-            table.total_ns = _nanoseconds(total[1], "u")
-            yield table
-            table = None
-        elif following is not None:
-            if table is not None:
-                yield table
-            table = following
-        elif table is not None and line and not _IS_RULED.fullmatch(line):
-            is_whole = table.add(table.cells(line)) and line.count('"') % 2 == 0
-            table.unread += not (
-                is_whole or raw.endswith("\n")
-            )  # cut within its last line
-    if table is not None:
-        yield table
+        if following is not None:
+            if lines is not None:
+                yield lines.finish()
+            lines = _Lines(following)
+        elif lines is not None and (total := _TOTAL.search(line)):
+            lines.table.total_ns = _nanoseconds(total[1], "u")
+            yield lines.finish()
+            lines = None
+        elif lines is not None:
+            lines.take(line, is_whole=raw.endswith("\n"))
+    if lines is not None:
+        yield lines.finish()
+
+
+class _Lines:
+    """Takes the lines below the headings of a table up to its end.
+
+    A line that is no row is a damaged one if rows follow it, or if it looks like one. Behind a rule
+    or an empty line there may be other text, of which only rows count.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._has_rows = False
+        self._may_be_over = False
+        self._doubtful: list[str] = []  # lines since the last row
+
+    def take(self, line: str, *, is_whole: bool) -> None:
+        """Take a line; one that is not whole is the last of a file that may be cut."""
+        table = self.table
+        if not line.strip() or _IS_RULED.fullmatch(line) or _RULE.search(line):
+            # Grids have a rule below each row.
+            is_end = not line.strip() or not table.sign
+            self._may_be_over |= self._has_rows and is_end
+            return
+        fit = table.add(table.cells(line))
+        if fit is Fit.ROW:
+            self._has_rows = True
+            table.unread += len(self._doubtful)
+            self._doubtful.clear()
+        if not is_whole and (fit is Fit.NOT or line.count('"') % 2):
+            table.unread += 1  # the file is cut within its last line
+        elif fit is Fit.NOT and not self._may_be_over:
+            self._doubtful.append(line)
+
+    def finish(self) -> Table:
+        """Return the table with the lines counted that could not be read."""
+        self.table.unread += sum(map(self._looks_like_a_row, self._doubtful))
+        return self.table
+
+    def _looks_like_a_row(self, line: str) -> bool:
+        """Whether a line has as many cells as a row, or one less."""
+        table = self.table
+        if table.sign:
+            return line.translate(_HEAVY).count(table.sign) >= max(1, table.width - 2)
+        filled = [cell for cell in table.cells(line) if cell.strip()]
+        return len(filled) >= max(2, table.width - 1)
 
 
 class _Headings:
@@ -409,6 +471,7 @@ def _by_delimiter(header: str) -> Table | None:
         if header.translate(_HEAVY).count(sign) >= 2:
             table = _table(_split(header, sign), partial(_split, sign=sign))
             if table is not None:
+                table.sign = sign
                 return table
     return _table(_GAP.split(header.strip()), lambda line: _GAP.split(line.strip()))
 
@@ -514,7 +577,8 @@ def _json_tables(source: Source) -> Iterator[Table]:
             table = _table(headings, lambda _: ())
             if table is not None:
                 for row in rows:
-                    table.add([str(row.get(key, "")) for key in headings])
+                    fit = table.add([str(row.get(key, "")) for key in headings])
+                    table.unread += fit is Fit.NOT
                 yield table
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from fp8verify.errors import InputError, requires
+from fp8verify.files import open_regular
 from fp8verify.text import clean
 
 STDIN = "-"
@@ -130,9 +131,13 @@ def expand(text: str | Path) -> list[Path]:
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Open a local or remote file."""
+    """Open a local or remote file; a pipe must have been asked for with `is_pipe` before.
+
+    Raises:
+        OSError: it cannot be opened, or may have no end.
+    """
     if not is_remote(path):
-        return path.open("rb")
+        return open_regular(path)
     remote: Any = path
     return BufferedReader(remote.open("rb", block_size=_READ_AHEAD))
 

@@ -198,7 +198,7 @@ class RowCollector:
             trace.remarks = []
         fill(trace, columns, layers=layers)
         trace.health.events = self.events
-        trace.health.skipped_events = self.skipped
+        trace.health.skipped_events += self.skipped
 
 
 def _converted(block: list[Row], kind: Any) -> list[Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Meta, Struct, field
 
 from fp8verify.terms import Collective, OpContext
+from fp8verify.thresholds import MANY_UNREADABLE
 
 
 class Launch(IntEnum):
@@ -86,7 +88,8 @@ class Health(Struct):
     or longer than the CPU side of the whole trace: they stay in the table with duration 0.
     `kernels_before_window` were launched before it and do not count.
     `extra_documents` follow the trace in the same file and are not read. `records_lost` is what
-    the profiler itself logged: activity records that it had to drop. `no_events` is whether
+    the profiler itself logged: activity records that it had to drop. `rows_are_sums` is whether an
+    event is a row of a table, which may hold most of the time. `no_events` is whether
     a list of events was empty, `log_alone` whether there was a log and no trace.
     """
 
@@ -100,6 +103,7 @@ class Health(Struct):
     bad_durations: int = 0
     extra_documents: int = 0
     records_lost: bool = False
+    rows_are_sums: bool = False
     no_events: bool = False
     log_alone: bool = False
     notes: list[str] = field(default_factory=list)
@@ -110,6 +114,14 @@ class Health(Struct):
         lost = self.skipped_events or self.truncated or self.extra_documents
         return not (lost or self.records_lost)
 
+    @property
+    def too_damaged(self) -> bool:
+        """Whether what could not be read may outweigh what could."""
+        if self.rows_are_sums:
+            return self.skipped_events > 0
+        everything = self.events + self.skipped_events
+        return self.skipped_events > MANY_UNREADABLE * everything
+
     def add(self, other: Health) -> None:
         """Add the health of another trace of the same rank."""
         for name in self.__struct_fields__:
@@ -118,6 +130,35 @@ class Health(Struct):
             setattr(
                 self, name, mine | theirs if isinstance(mine, bool) else mine + theirs
             )
+
+
+_Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
+class Missing(Struct, frozen=True, omit_defaults=True):
+    """What a copy of a trace lacks of the original, in the entry `COPY_KEY` of its metadata.
+
+    Attributes:
+        events: that could not be read, and were left out.
+        cut: whether the original ended early.
+        documents: that followed it and were not read.
+    """
+
+    events: _Count = 0
+    cut: bool = False
+    documents: _Count = 0
+
+
+def missing_of(value: Any) -> Missing:
+    """Return what an entry of metadata says; one that is damaged itself says that the trace is."""
+    try:
+        return msgspec.convert(value, Missing)
+    except msgspec.ValidationError:
+        return Missing(cut=True)
+
+
+# The entry of a copy's metadata by which `fp8verify annotate` says what is missing.
+COPY_KEY = "fp8verify_missing"
 
 
 class TraceHead(Struct):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fp8verify.errors import InputError
-from fp8verify.files import writing
+from fp8verify.files import open_regular, writing
 from fp8verify.report.model.parts import Finding, KernelRow
 from fp8verify.report.model.report import Report
 from fp8verify.report.tables import format_finding
@@ -87,7 +87,7 @@ def read_baseline(path: Path) -> Baseline:
         InputError: it cannot be read, or is no baseline of this version.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_BYTES + 1)
         baseline = msgspec.json.decode(data[:MAX_BYTES], type=Baseline)
     except OSError as error:

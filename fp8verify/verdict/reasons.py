@@ -11,6 +11,7 @@ from fp8verify.capture.schema import StorageRecord
 from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
 from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
+from fp8verify.trace.tables import Health
 from fp8verify.verdict.expected import CONVERTED, Promises
 
 
@@ -27,9 +28,17 @@ def undecidable(rank: RankEvidence) -> str | None:
     if rank.trace.health.truncated and not any(step.whole for step in steps):
         none = f"none of its {len(steps)} steps is whole" if steps else "has no steps"
         return f"the trace is cut off, and {none}"
+    if rank.trace.health.too_damaged:
+        return _unread(rank.trace.health)
     if not rank.trace.trained:
         return "no matrix multiplication ran in the window"
     return _untimed(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
+
+
+def _unread(health: Health) -> str:
+    skipped = health.skipped_events
+    kind = "rows of the table" if health.rows_are_sums else "events of the trace"
+    return f"{skipped} of {health.events + skipped} {kind} cannot be read"
 
 
 _RAN_OUTSIDE = (

@@ -89,7 +89,7 @@ def test_every_layout_of_the_file_is_kept(
         document = {key: document[key] for key in reversed(document)}
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
     path.write_text(json.dumps(document, indent=indent, sort_keys=layout == "sorted"))
-    assert annotate(path, out) == {"fp8": 3, "bf16": 3}
+    assert annotate(path, out).counts == {"fp8": 3, "bf16": 3}
     found = json.loads(out.read_text())
     events = found if layout == "list" else found["traceEvents"]
     assert sum(_labels(events).values()) == 6
@@ -125,7 +125,7 @@ def test_arguments_that_are_empty_or_missing_get_labels(tmp_path: Path) -> None:
     del second["args"]
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
     path.write_text(json.dumps(document))
-    assert annotate(path, out) == {"fp8": 2}
+    assert annotate(path, out).counts == {"fp8": 2}
     labels = [e["args"] for e in _load(out)["traceEvents"] if e.get("cat") == "kernel"]
     assert labels == [{"fp8verify": {"precision": "fp8", "leg": "unknown"}}] * 2
 
@@ -141,7 +141,7 @@ def test_damage_is_left_out_and_the_kernels_after_it_are_labelled(
     path, out = tmp_path / "trace.json", tmp_path / "out.json"
     cut = broken[: broken.rindex("Record Window End")]
     path.write_text(cut)
-    assert annotate(path, out) == {"fp8": 2, "bf16": 3}
+    assert annotate(path, out).counts == {"fp8": 2, "bf16": 3}
     assert sum(_labels(_load(out)["traceEvents"]).values()) == 5
     assert '"quoted"' not in out.read_text()
 
@@ -158,7 +158,7 @@ def test_a_large_trace_is_labelled_across_the_blocks_that_are_read(
         )
     path, out = build.write(tmp_path / "trace.json"), tmp_path / "out.json"
     assert path.stat().st_size > 2 << 20
-    assert annotate(path, out) == {"fp8": 1000, "bf16": 500}
+    assert annotate(path, out).counts == {"fp8": 1000, "bf16": 500}
     for event in _load(out)["traceEvents"]:
         if event.get("cat") == "kernel":
             wanted = "fp8" if event["name"] == FP8_KERNEL else "bf16"

@@ -87,7 +87,7 @@ def test_a_cut_line_is_told_and_a_log_without_types_refused(tmp_path: Path) -> N
     whole = line(E4M3, E4M3, M, N, K)
     trace = read_trace(written(tmp_path, whole, whole[:300]))
     assert (len(trace.kernels), trace.health.complete) == (1, False)
-    assert trace.health.notes[0] == "1 lines of products are cut"
+    assert trace.health.notes[0] == "1 line of products cut short"
     assert read_trace(written(tmp_path, whole)).health.complete
     with pytest.raises(InputError, match="CUBLASLT_LOG_MASK=2"):
         read_trace(

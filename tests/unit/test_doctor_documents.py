@@ -22,11 +22,6 @@ MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
 )
 
 
-ALIASES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
-    f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 40)
-)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -138,7 +133,6 @@ def test_no_bytes_make_anything_but_a_reading_or_an_error_of_ours(
     [
         ("calls.py", "convert_to_float8_training(m)\n" * 20_000),
         ("open.py", "(" * 90_000),
-        ("aliases.yaml", ALIASES),
         (
             "keys.yaml",
             "base_model: x\n" + "".join(f"sequence_lenn{i}: 1\n" for i in range(9000)),

@@ -24,7 +24,7 @@ from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.document import Buffer, Document
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.steps import mark_profiler_steps
-from fp8verify.trace.tables import Kernels, Trace
+from fp8verify.trace.tables import COPY_KEY, Kernels, Missing, Trace, missing_of
 
 _MAX_NOTES = 20
 
@@ -37,10 +37,12 @@ class Metadata:
 
     Attributes:
         devices: name and compute capability by number.
+        missing: what the trace lacks of the one that it is a copy of.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.devices: dict[int, tuple[str, str | None]] = {}
+        self.missing = Missing()
         self._trace = trace
 
     def take(self, key: str, value: Any, _: bytes) -> None:
@@ -56,6 +58,8 @@ class Metadata:
             trace.base_ns = _count(value, 1 << 62) or 0
         elif key == "record_shapes":
             trace.record_shapes = bool(value)
+        elif key == COPY_KEY:
+            self.missing = missing_of(value)
         elif key in _LEVELS:
             remarks = _remarks(value)
             health.records_lost |= any(remarks.values())
@@ -150,8 +154,9 @@ def read(source: Source, how: Reading) -> Trace:
             source, "a trace: no list of events in it" if is_json else "JSON"
         )
     health = trace.health
-    health.truncated = not document.closed or source.damage is not None
-    health.extra_documents = int(more)
+    missing = metadata.missing
+    health.truncated = not document.closed or source.damage is not None or missing.cut
+    health.extra_documents = int(more) + missing.documents
     if source.damage:
         health.notes.append(source.damage)
     health.no_events = (
@@ -162,7 +167,7 @@ def read(source: Source, how: Reading) -> Trace:
     if document.resynced:
         health.notes.append("the metadata is damaged; the events after it were found")
     health.events = collector.events
-    health.skipped_events = collector.skipped
+    health.skipped_events = collector.skipped + missing.events
     columns = collector.finish()
     processes = processes_of(columns) if how.split else {}
     if len(processes) < 2:

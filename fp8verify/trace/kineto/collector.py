@@ -8,6 +8,7 @@ a whole event from one of two halves.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import reduce
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
-from fp8verify.trace.columns import SEPARATOR, Columns, append_all
+from fp8verify.trace.columns import MAX_SIZE, SEPARATOR, Columns, append_all
 from fp8verify.trace.steps import mark_profiler_steps
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -27,6 +28,7 @@ Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 MAX_MICROS = 3e15
 Micros = Annotated[float, Meta(ge=-MAX_MICROS, le=MAX_MICROS)]
 Length = Annotated[float, Meta(ge=0, le=MAX_MICROS)]
+Size = Annotated[int, Meta(ge=-MAX_SIZE, le=MAX_SIZE)]
 Id = int | str
 
 NOTHING = Raw(b"")
@@ -57,9 +59,9 @@ class KernelArgs(Struct, gc=False):
     stream: Int64 = -1
     collective: str = field(name="Collective name", default="")
     dtype: str = ""
-    in_elements: int = field(name="In msg nelems", default=0)
-    out_elements: int = field(name="Out msg nelems", default=0)
-    group_size: int = field(name="Group size", default=0)
+    in_elements: Size = field(name="In msg nelems", default=0)
+    out_elements: Size = field(name="Out msg nelems", default=0)
+    group_size: Size = field(name="Group size", default=0)
 
 
 class CopyArgs(Struct, gc=False):
@@ -144,6 +146,7 @@ _collective_of = attrgetter(
     "collective", "dtype", "in_elements", "out_elements", "group_size"
 )
 _LONG_DAMAGE = 1 << 16
+_LONGEST_NUMBER = 400
 # An hour: a copy beyond it is a broken counter.
 MAX_COPY_US = 3.6e9
 
@@ -153,6 +156,7 @@ def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
     args = [op.args for op in group]
     inputs = map(columns.inputs.__getitem__, map(SEPARATOR.join, map(_inputs_of, args)))
     is_annotation = isinstance(group[0], Annotation)
+    # What can fail comes first: columns of different lengths would give rows to one another.
     ends = [
         start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)
     ]
@@ -168,18 +172,19 @@ def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
 
 def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
     calls = columns.calls
+    ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
     append_all(calls.start, starts)
     append_all(calls.correlation, [call.args.correlation for call in group])
     append_all(calls.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
-    ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
     columns.note_ends(ends)
 
 
 def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
     kernels = columns.kernels
     args = [kernel.args for kernel in group]
+    lengths = _lengths_ns([kernel.dur for kernel in group])
     append_all(kernels.start_ns, starts)
-    append_all(kernels.duration_ns, _lengths_ns([kernel.dur for kernel in group]))
+    append_all(kernels.duration_ns, lengths)
     # Kineto before 2024 puts the number of the call if a kernel has no operator.
     ids = [-1 if a.external_id == a.correlation else a.external_id for a in args]
     append_all(columns.op_ids, ids)
@@ -194,7 +199,7 @@ def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
 
 def _lengths_ns(micros: list[float]) -> list[int]:
     """Return durations in nanoseconds, -1 for those that cannot be."""
-    if min(micros) < 0 or max(micros) > MAX_MICROS:
+    if not (min(micros) >= 0 and max(micros) <= MAX_MICROS):
         micros = [length if 0 <= length <= MAX_MICROS else -1e-3 for length in micros]
     return [round(1000 * length) for length in micros]
 
@@ -307,7 +312,7 @@ class Collector:
                 repaired.setdefault("dur", 0)
             sound = json.dumps(repaired, ensure_ascii=False).encode("utf-8", "replace")
             self._add([self._decoders.lax_event.decode(sound)])
-        except (ValueError, RecursionError):
+        except (ValueError, OverflowError, RecursionError):
             return False
         return True
 
@@ -325,7 +330,7 @@ class Collector:
                     for copy in group
                     if 0 <= copy.dur <= MAX_COPY_US
                 ]
-                size = sum(copy.args.bytes for copy in group)
+                size = sum(min(max(copy.args.bytes, 0), MAX_SIZE) for copy in group)
                 self.columns.add_copies(name, len(group), sum(times), size)
         self.events += len(decoded)
 
@@ -357,5 +362,17 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
     return _without_null(event)
 
 
+# As C++ and Python print them, which `float` and msgspec would read.
+_NO_NUMBER = re.compile(
+    r"\s*[-+]?(?:nan(?:\([^)]*\))?|inf(?:inity)?)\s*", re.IGNORECASE
+)
+
+
 def _without_null(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    return {name: value for name, value in fields.items() if not _is_null(name, value)}
+
+
+def _is_null(name: str, value: Any) -> bool:
+    if name in ("ts", "dur") and isinstance(value, str):
+        return _NO_NUMBER.fullmatch(value[:_LONGEST_NUMBER]) is not None
+    return value is None
