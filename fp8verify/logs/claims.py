@@ -1,5 +1,9 @@
 """A log's claims about FP8: for the run, for single layers, and for ranges of steps.
 
+Three kinds of evidence, one file each: exact rows of frameworks (`rows`), settings in dumps
+(`settings`), and plain sentences (`plain`). Whatever else names a low-precision format is a mention:
+it is quoted and decides nothing.
+
 Neither a claim nor its absence proves anything: torchtitan and KempnerForge print theirs even
 when no layer was converted. A claim is compared with the kernels.
 """
@@ -8,16 +12,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from functools import lru_cache
-from itertools import islice
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from fp8verify.frameworks.known import OWN, Framework, frameworks
-from fp8verify.logs import wording
+from msgspec.structs import replace
+
+from fp8verify.frameworks.known import OWN
+from fp8verify.logs import plain, rows
+from fp8verify.logs.formats import format_of, format_or_high
+from fp8verify.logs.layer_lines import MAX_LAYERS, layer_of
 from fp8verify.logs.lines import Line, read_between, read_lines, uncolored
-from fp8verify.logs.messages import ALIKE, Message, indent_of, messages_of
-from fp8verify.logs.settings import Request, headings, may_set, own_lines, requests_in
+from fp8verify.logs.messages import ALIKE, Message, messages_of
+from fp8verify.logs.settings import Request, may_set, requests_in
 from fp8verify.logs.statements import (
     CONFIGURATION,
     HIGH_PRECISION,
@@ -30,11 +37,9 @@ from fp8verify.report.model.parts import Claim, Mention
 from fp8verify.text import clean
 
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
-MAX_LAYERS = 10_000  # that are named
 _MAX_SHAPES = 10_000
-_MAX_REPEATS = (
-    100  # of a setting: every rank of a node may print it, but not every step
-)
+# Of a setting: every rank of a node may print it, but not every step.
+_MAX_REPEATS = 100
 _MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -50,20 +55,20 @@ def read_claims(path: Path) -> LogReading:
         InputError: the file cannot be opened or read.
     """
     notes: list[str] = []
-    found = _Scan(path.name)
-    for line in read_lines(
-        path, notes, words=[word.encode() for word in wording.words().all]
-    ):
-        found.add(line)
-    statements = sorted(
-        [*found.statements, *found.again.values()], key=lambda one: one.claim.line
-    )
+    scan = _Scan(path.name)
+    words = [word.encode() for word in rows.words().all]
+    for line in read_lines(path, notes, words=words):
+        scan.add(line)
+    statements = [*scan.statements, *scan.again.values()]
+    statements.sort(key=lambda statement: statement.claim.line)
     if statements:
         beginning = Claim(line=0, text="", framework="", says="off", source=path.name)
         statements = _with_steps(path, [Statement(beginning, ""), *statements])
-    mention = found.mentions.get(False) or found.mentions.get(True)
-    return LogReading(statements, notes, tuple(found.layers.values()), mention)
+    mention = scan.mentions.get(False) or scan.mentions.get(True)
+    return LogReading(statements, notes, tuple(scan.layers.values()), mention)
 
+
+# ---- where in the run each statement is
 
 # Python finds places for a pattern by the letters that it may begin with: what has to be before
 # these is asked for behind them, which makes long logs several times faster.
@@ -83,23 +88,31 @@ _ENDS = re.compile(
 def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
     """Add to statements which steps the log names after each, and which stretch of it they are."""
     found = list(statements)
-    for place, text in read_between(path, [one.claim.line for one in found]):
-        first = _STEP.search(text)
-        if first and _RESUMES.search(
-            text, text.rfind(b"\n", 0, first.start()), first.start()
-        ):
-            first = _STEP.search(text, first.end())
+    lines = [statement.claim.line for statement in found]
+    for index, text in read_between(path, lines):
+        first = _first_step(text)
         if first:
-            steps = [
-                *map(int, _STEP.findall(text, first.start())),
-                *(found[place].steps or ()),
-            ]
-            found[place] = found[place]._replace(steps=(min(steps), max(steps)))
+            numbers = [int(number) for number in _STEP.findall(text, first.start())]
+            numbers += found[index].steps or ()
+            found[index] = found[index]._replace(steps=(min(numbers), max(numbers)))
         if first or _ENDS.search(text):
-            found[place + 1 :] = [
-                one._replace(stretch=place + 1) for one in found[place + 1 :]
-            ]
+            for later in range(index + 1, len(found)):
+                found[later] = found[later]._replace(stretch=index + 1)
     return found
+
+
+def _first_step(text: bytes) -> re.Match[bytes] | None:
+    """Return the first step that a text names, but for one from which a run goes on."""
+    first = _STEP.search(text)
+    if first is None:
+        return None
+    start_of_line = text.rfind(b"\n", 0, first.start())
+    if _RESUMES.search(text, max(0, start_of_line), first.start()):
+        return _STEP.search(text, first.end())
+    return first
+
+
+# ---- the lines of a log
 
 
 class _Scan:
@@ -122,147 +135,118 @@ class _Scan:
         self._settings = 0
 
     def add(self, line: Line) -> None:
+        """Read a line, unless others of its shape said nothing."""
         lower = line.text.lower()
         shape = hash(lower.translate(ALIKE))
         if self._in_vain[shape] >= _MAX_REPEATS:
             return
-        known = wording.words()
-        closely = any(map(lower.__contains__, known.closely))
-        settings = may_set(uncolored(line.text))
-        found = False
-        is_setting = False
-        is_off = False
+        is_closely_read = any(word in lower for word in rows.words().closely)
+        may_be_setting = may_set(uncolored(line.text))
+        is_found = False
+        requests: list[Request | None] = []
         before = len(self.statements)
-        if closely or settings or wording.says_something(line.text):
-            for message in messages_of(line.text, known.all):
-                if closely and (layer := _layer_of(line, message.prefix)):
-                    found = True
-                    self._add_layer(layer, message.rank)
-                found = self._add(message, line) or found
-                if settings and not found and self._settings < _MAX_SETTINGS:
-                    self._settings += 1
-                    for request in requests_in(message, line):
-                        is_setting = True
-                        if request is not None:
-                            is_off = is_off or not request.is_on
-                            self._ask(request, message, line)
-        if not found and (is_off or len(self.statements) == before):
+        for message in messages_of(line.text, rows.words().all):
+            if is_closely_read and (layer := layer_of(line, message.prefix)):
+                is_found = True
+                self._add_layer(layer, message.rank)
+            is_found = self._add(message, line) or is_found
+            if may_be_setting and not is_found:
+                requests += self._add_settings(message, line)
+        is_off = any(request and not request.is_on for request in requests)
+        if not is_found and (is_off or len(self.statements) == before):
             self._mention(line, off=is_off)
-        if not found and len(self._in_vain) < _MAX_SHAPES:
-            self._in_vain[shape] += 1 if is_setting else _MAX_REPEATS
+        if not is_found and len(self._in_vain) < _MAX_SHAPES:
+            self._in_vain[shape] += 1 if requests else _MAX_REPEATS
 
     def _mention(self, line: Line, *, off: bool) -> None:
         if off not in self.mentions and _LOW.search(line.text):
-            said = next(messages_of(line.text), Message(line.text))
-            text = clean((said.setting or said.text).strip()[:_MAX_TEXT])
+            message = next(messages_of(line.text), Message(line.text))
+            text = clean((message.setting or message.text).strip()[:_MAX_TEXT])
             self.mentions[off] = Mention(
                 line=line.number, text=text, source=self._source
             )
 
     def _add(self, message: Message, line: Line) -> bool:
-        """Keep what a message claims, and for which steps; return whether it claims anything."""
-        said = wording.match(message.text, message.setting)
-        claim = said and _claim_of(message, said, line.number, self._source)
-        if claim is not None:
-            self._keep(Statement(claim, _topic(claim), message.rank))
-        found = False
-        for phase, unclear in () if message.denied else _phases_of(message, said):
-            self._mention(line, off=False)
-            text = clean(message.text.strip()[:_MAX_TEXT])
-            stated = self._claim(
-                line.number, text, OWN, phase.format if phase else None
-            )
-            self._keep(
-                Statement(stated, "phase", message.rank, phase=phase, unclear=unclear)
-            )
-            found = True
-        return claim is not None or found
-
-    def _claim(
-        self, line: int, text: str, framework: str, format_: str | None
-    ) -> Claim:
-        """Return what a line says of a format; of none, that what was said is off."""
-        if format_ is None:
-            says = "off"
-        elif format_ == HIGH_PRECISION:
-            says = "not_fp8"
+        """Keep what a message claims; return whether it claims anything."""
+        row = rows.match(message.text, message.setting)
+        if row is None:
+            claim = _claim_of_sentence(message, line.number, self._source)
+            phase = None
         else:
-            says = "fp8"
-        low = format_ if says == "fp8" else None
-        return Claim(
-            line=line,
-            text=text,
-            framework=framework,
-            says=says,
-            source=self._source,
-            format=low,
-        )
+            claim = _claim_of_row(row, message, line.number, self._source)
+            phase = _phase_of_row(row, claim) if claim else None
+        if claim is None:
+            return False
+        topic = "phase" if phase else _topic(claim)
+        self._keep(Statement(claim, topic, message.rank, phase=phase))
+        return True
 
     def _keep(self, statement: Statement) -> None:
         # torchao names each of a model's layers in a line of its own, and each rank repeats it; a
         # later attempt may say again what was taken back.
-        claim, topic, rank, _, phase, *_ = statement
-        in_words = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
-        words_used = topic if claim.strength == CONFIGURATION else in_words
+        claim = statement.claim
+        if claim.strength == CONFIGURATION:
+            words_used = statement.topic
+        else:
+            words_used = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
+        rank = statement.rank if statement.phase else bool(statement.rank)
+        key = (words_used, statement.phase, rank)
         opposite = self._said["fp8" if claim.says == "not_fp8" else "not_fp8"]
-        key = (words_used, phase, rank if phase else bool(rank))
-        said = (claim.says, claim.recipe, opposite), claim.text
+        said = (claim.says, claim.recipe, opposite)
         before = self._last.get(key)
-        if before == said:
+        if before == (said, claim.text):
             self.again[key] = statement
-        elif (not before or before[0] != said[0]) and len(self.statements) < MAX_CLAIMS:
-            self._last[key] = said
+        elif before and before[0] == said:
+            return
+        elif len(self.statements) < MAX_CLAIMS:
+            self._last[key] = (said, claim.text)
             self.statements.append(statement)
-            self._said[claim.says] += phase is None
+            self._said[claim.says] += statement.phase is None
 
     def _add_layer(self, layer: LayerClaim, rank: str | None) -> None:
         """Keep what is said of layers; one whose precision came to a low one is a claim, too."""
         if len(self.layers) < MAX_LAYERS:
             self.layers[layer.select, layer.names] = layer
         if not layer.is_pin and "quantization_type" in layer.text:
-            claim = self._claim(layer.line, layer.text, layer.framework, layer.format)
+            claim = _plain_claim(
+                layer.line, layer.text, layer.framework, self._source, layer.format
+            )
             self._keep(Statement(claim, layer.names[0], rank))
 
-    def _ask(self, request: Request, message: Message, line: Line) -> None:
+    def _add_settings(self, message: Message, line: Line) -> list[Request | None]:
+        """Keep what the settings in a message ask for, and return them."""
+        if self._settings >= _MAX_SETTINGS:
+            return []
+        self._settings += 1
+        requests = list(requests_in(message, line))
+        for request in requests:
+            if request is not None:
+                self._add_request(request, message.rank, line)
+        return requests
+
+    def _add_request(self, request: Request, rank: str | None, line: Line) -> None:
         """Keep what a setting asks for; one that is off takes back what it was before."""
         values = {name: value.lower() for name, value in request.values.items()}
-        kind = "fp4" if "4" in request.key else "fp8"
-        names = (f"{kind}_recipe", "recipe", "recipe_name")
-        recipe = next((values[name] for name in names if values.get(name)), None)
-        recipe = None if (recipe or "") in _NO_RECIPE else recipe
-        low = format_of(f"{request.key} {request.value}", recipe) or kind
-        high_wgrad = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
-        # The argument and the field of the configuration are called differently.
-        gathers = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
-        framework = "Megatron-LM" if " ..." in request.text else CONFIGURATION
-        claim = Claim(
-            line=line.number,
-            text=clean(request.text[:_MAX_TEXT]),
-            framework=framework,
-            says="fp8" if request.is_on else "off",
-            recipe=recipe,
-            source=self._source,
-            format=low,
-            all_gather=True
-            if "true" in gathers
-            else False
-            if "false" in gathers
-            else None,
-            legs=high_wgrad if values.get(f"{kind}_wgrad") == "false" else {},
-            strength=CONFIGURATION,
-        )
+        claim = _claim_of_request(request, values, line.number, self._source)
         topic = f"{CONFIGURATION} {request.key}"
-        self._keep(Statement(claim, topic, message.rank))
-        if request.is_on:
-            for phase in _healing(values, low):
-                stated = self._claim(line.number, claim.text, framework, phase.format)
-                self._keep(Statement(stated, topic, message.rank, phase=phase))
-            if blocks := _first_and_last(values):
-                text = f"first_last_layers_bf16 of the dump around line {line.number}"
-                pin = LayerClaim(
-                    "blocks", blocks, HIGH_PRECISION, framework, line.number, text
-                )
-                self._add_layer(pin, message.rank)
+        self._keep(Statement(claim, topic, rank))
+        if not request.is_on:
+            return
+        for phase in _healing(values, claim.format or "fp4"):
+            stated = _plain_claim(
+                line.number, claim.text, claim.framework, self._source, phase.format
+            )
+            self._keep(Statement(stated, topic, rank, phase=phase))
+        if blocks := _first_and_last(values):
+            pin = LayerClaim(
+                select="blocks",
+                names=blocks,
+                format=HIGH_PRECISION,
+                framework=claim.framework,
+                line=line.number,
+                text=f"first_last_layers_bf16 of the dump around line {line.number}",
+            )
+            self._add_layer(pin, rank)
 
 
 # What two claims in the same words differ in.
@@ -275,62 +259,6 @@ def _topic(claim: Claim) -> str:
 
 # ---- one message
 
-
-def _claim_of(
-    message: Message, said: wording.Match, number: int, source: str
-) -> Claim | None:
-    """Return what a message claims, or None."""
-    (framework, says, _, declared), where = said
-    if message.denied and (says == "fp8" or framework == OWN):
-        return None
-    if (
-        says == "not_fp8"
-        and framework == OWN
-        and wording.is_limited(message.text, where.end())
-    ):
-        return None
-    if declared:
-        sentence = message.setting.strip()
-    else:
-        sentence = wording.sentence_of(message.text, where.end())
-    counted = _COUNTS.search(sentence)
-    figures = {**(counted.groupdict() if counted else {}), **where.groupdict()}
-    converted, total = (
-        int(figures[name]) if figures.get(name) else None for name in _FIGURES
-    )
-    if says == "fp8" and converted == 0:
-        says = "not_fp8"
-    recipe = None
-    gather = None
-    low = None
-    legs = {}
-    if says == "fp8":
-        named = _RECIPE.search(sentence)
-        recipe = figures.get("recipe") or (named and (named["named"] or named["known"]))
-        denied = not declared and wording.denies(sentence, where.end())
-        if denied or (recipe or "").lower() in _NO_RECIPE:
-            return None
-        gather = _ALL_GATHER.search(sentence)
-        low = format_of(sentence, recipe) or "fp8"
-        # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
-        # (prototype/moe_training/config.py) compute the weights' gradient in high precision.
-        if re.search("gw_hp|wgrad_with_hp", recipe or "", re.IGNORECASE):
-            legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
-    return Claim(
-        line=number,
-        text=clean(sentence[:_MAX_TEXT]),
-        framework=framework,
-        says=says,
-        recipe=recipe,
-        all_gather=gather[1].lower() == "true" if gather else None,
-        source=source,
-        format=low,
-        legs=legs,
-        converted=converted,
-        total=total,
-    )
-
-
 _RECIPE = re.compile(
     r"\brecipe(?:_name)?['\"]?\s*[=: ]\s*['\"]?(?P<named>\w+)"
     r"|\b(?P<known>row-?wise(?:_with_gw_hp)?|tensor-?wise|block-?wise|delayed|"
@@ -338,220 +266,199 @@ _RECIPE = re.compile(
     re.IGNORECASE,
 )
 _ALL_GATHER = re.compile(
-    r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(True|False)", re.IGNORECASE
+    r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(?P<on>True|False)", re.IGNORECASE
 )
-_FIGURES = ("converted", "total")
 _COUNTS = re.compile(
     r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
     r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
     r"(?:layers?|modules?|linears?)\b",
     re.IGNORECASE,
 )
+_WGRAD_IN_HIGH_PRECISION = re.compile("gw_hp|wgrad_with_hp", re.IGNORECASE)
+
+
+def _claim_of_row(
+    match: rows.Match, message: Message, number: int, source: str
+) -> Claim | None:
+    """Return what a message claims by a framework's row; None if it is taken back."""
+    row, found = match
+    if row.says == "fp8" and message.denied:
+        return None
+    if row.declared:
+        sentence = message.setting.strip()
+    else:
+        sentence = rows.sentence_of(message.text, found.end())
+        if row.says == "fp8":
+            rest = sentence[found.end() :]
+            if rows.goes_on(sentence, found.end()) or plain.takes_back(rest):
+                return None
+    claim = _claim(row.framework, row.says, sentence, number, source)
+    return _understood(_with_figures(claim, found.groupdict()))
+
+
+def _claim_of_sentence(message: Message, number: int, source: str) -> Claim | None:
+    """Return what a message claims in plain words."""
+    if message.denied:
+        return None
+    clause = plain.read(message.text)
+    if clause is None:
+        return None
+    sentence = rows.sentence_of(message.text, clause.end)
+    return _understood(_claim(OWN, clause.says, sentence, number, source))
+
+
+def _claim(framework: str, says: str, sentence: str, number: int, source: str) -> Claim:
+    """Return the claim of a sentence, with the figures in it."""
+    claim = Claim(
+        line=number,
+        text=clean(sentence[:_MAX_TEXT]),
+        framework=framework,
+        says=says,
+        source=source,
+    )
+    counts = _COUNTS.search(sentence)
+    if counts:
+        claim = _with_figures(claim, counts.groupdict())
+    if says != "fp8":
+        return claim
+    recipe = _RECIPE.search(sentence)
+    gather = _ALL_GATHER.search(sentence)
+    return replace(
+        claim,
+        recipe=(recipe["named"] or recipe["known"]) if recipe else None,
+        all_gather=gather["on"].lower() == "true" if gather else None,
+    )
+
+
+def _with_figures(claim: Claim, figures: Mapping[str, str | None]) -> Claim:
+    """Return a claim with the recipe and the counts that an expression found."""
+    found: dict[str, Any] = {}
+    if figures.get("recipe") and claim.says == "fp8":
+        found["recipe"] = figures["recipe"]
+    for name in ("converted", "total"):
+        if digits := figures.get(name):
+            found[name] = int(digits)
+    return replace(claim, **found)
+
+
+def _understood(claim: Claim) -> Claim | None:
+    """Return a claim with its format and legs; None if its recipe says that there is none."""
+    if claim.says != "fp8":
+        return claim
+    if claim.converted == 0:
+        return replace(claim, says="not_fp8", recipe=None, all_gather=None)
+    if (claim.recipe or "").lower() in _NO_RECIPE:
+        return None
+    low = format_of(claim.text, claim.recipe) or "fp8"
+    legs = {}
+    # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
+    # (prototype/moe_training/config.py) compute the weights' gradient in high precision.
+    if _WGRAD_IN_HIGH_PRECISION.search(claim.recipe or ""):
+        legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+    return replace(claim, format=low, legs=legs)
+
+
+def _phase_of_row(match: rows.Match, claim: Claim) -> PhaseClaim | None:
+    """Return the steps for which a row claims, if it says for which."""
+    figures = match[1].groupdict()
+    first = _number(figures.get("from_step")) or None
+    last = _number(figures.get("until_step")) or None
+    if first is None and last is None:
+        return None
+    format_ = claim.format or HIGH_PRECISION
+    return PhaseClaim(format_, first, last)
+
+
+def _plain_claim(
+    line: int, text: str, framework: str, source: str, format_: str
+) -> Claim:
+    """Return what a line says of a format: a low one, or high precision."""
+    is_high = format_ == HIGH_PRECISION
+    return Claim(
+        line=line,
+        text=text,
+        framework=framework,
+        says="not_fp8" if is_high else "fp8",
+        source=source,
+        format=None if is_high else format_,
+    )
 
 
 def claim_of_call(name: str) -> Claim:
     """Return the claim made by the call of an API, as `fp8verify run` recorded it."""
     name = clean(name)
     whose = name.partition(".")[0][:40]
-    text = f"{name[:200]}()"
-    source = f"{whose}'s call"
     return Claim(
-        line=0, text=text, framework=whose, says="fp8", source=source, format="fp8"
+        line=0,
+        text=f"{name[:200]}()",
+        framework=whose,
+        says="fp8",
+        source=f"{whose}'s call",
+        format="fp8",
     )
 
 
-# ---- formats
-
-_FORMATS = (
-    ("nvfp4", re.compile(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
-    ("mxfp4", re.compile(r"mx[- ]?fp4", re.IGNORECASE)),
-    ("mxfp8", re.compile(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
-    ("fp4", re.compile(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
-    ("fp8", re.compile(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
-)
+# ---- settings
 
 
-def format_of(text: str, recipe: str | None = None) -> str | None:
-    """Return the narrowest format that a recipe or, failing that, a line names."""
-    said = (recipe or "", text)
-    return next(
-        (name for one in said for name, low in _FORMATS if low.search(one)), None
+def _claim_of_request(
+    request: Request, values: Mapping[str, str], number: int, source: str
+) -> Claim:
+    """Return what a setting asks for; `values` are the settings beside it, in lower case."""
+    kind = "fp4" if "4" in request.key else "fp8"
+    recipe = None
+    for name in (f"{kind}_recipe", "recipe", "recipe_name"):
+        recipe = recipe or values.get(name)
+    if (recipe or "") in _NO_RECIPE:
+        recipe = None
+    low = format_of(f"{request.key} {request.value}", recipe) or kind
+    legs = {}
+    if values.get(f"{kind}_wgrad") == "false":
+        legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+    return Claim(
+        line=number,
+        text=clean(request.text[:_MAX_TEXT]),
+        framework="Megatron-LM" if " ..." in request.text else CONFIGURATION,
+        says="fp8" if request.is_on else "off",
+        recipe=recipe,
+        source=source,
+        format=low,
+        all_gather=_gathers(values, kind),
+        legs=legs,
+        strength=CONFIGURATION,
     )
 
 
-# ---- single layers
-
-_QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
-_HIGH_CLASS = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
-# The section of a list of filters, which counts only where its converter is in use.
-_SECTION = re.compile(
-    r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE
-)
-# torchtitan's word for a filter by size is no name of a layer.
-_NO_NAMES = frozenset({"auto_filter_small_kn"})
-_MAX_LAYER_LINE = 1 << 16
-_MAX_LIST = 200  # lines
+def _gathers(values: Mapping[str, str], kind: str) -> bool | None:
+    """Return whether settings ask for weights that are gathered in a format."""
+    # The argument and the field of the configuration are called differently.
+    said = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
+    if "true" in said:
+        return True
+    return False if "false" in said else None
 
 
-@lru_cache(maxsize=2)
-def _layer_lines(
-    known: tuple[Framework, ...],
-) -> tuple[tuple[str, str, re.Pattern[str]], ...]:
-    """Return whose lines about layers there are, how their names select modules, and the line."""
-    return tuple(
-        (one.name, row.select, re.compile(row.line))
-        for one in known
-        for row in one.layers
-    )
-
-
-def _layer_of(line: Line, prefix: str) -> LayerClaim | None:
-    """Return what a line says of single layers."""
-    text = line.text[:_MAX_LAYER_LINE]
-    if "filter_fqns" in text and text.rstrip().endswith(("[", "(")):
-        # A list that a dump spreads over lines is read as one.
-        for below in islice(own_lines(line.below(), prefix), _MAX_LIST):
-            text += below
-            if "]" in below or ")" in below:
-                break
-    for framework, select, pattern in _layer_lines(frameworks()):
-        if found := pattern.search(text):
-            said = found.groupdict()
-            every = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
-            names = tuple(name for name in every if name not in _NO_NAMES)
-            if select == "part":
-                section = _section(text[: found.start()], line, prefix)
-            else:
-                section = ""
-            format_ = _layer_format(said)
-            text = clean(found[0][:300])
-            if not names or format_ is None:
-                return None
-            return LayerClaim(
-                select, names, format_, framework, line.number, text, section
-            )
-    return None
-
-
-def _layer_format(said: Mapping[str, str]) -> str | None:
-    """Return the format of a line's layers; a list names those left in high precision."""
-    if "new" in said:
-        # An override by another class of high precision, as a fused one, claims nothing.
-        return format_of(said["new"]) or (
-            HIGH_PRECISION if format_of(said["old"]) else None
-        )
-    # The name of a configuration has its format: "mxfp8", "bf16_layers".
-    key = said.get("key") or said.get("type")
-    return HIGH_PRECISION if key is None else _format_or_high(key)
-
-
-def _format_or_high(name: str) -> str | None:
-    return format_of(name) or (HIGH_PRECISION if _HIGH_CLASS.match(name) else None)
-
-
-def _section(before: str, line: Line, prefix: str) -> str:
-    """Return the format of the section that a list of filters is in, if its name tells it."""
-    above = headings(line, prefix, indent_of(line.text[len(prefix) :]))
-    for text in [before[-200:]] if before.strip(" '\"") else above:
-        if names := _SECTION.findall(text):
-            return format_of(names[-1]) or "mxfp8"
-    return ""
+def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:
+    """Return the phases of MLPerf's recipes: FP4 up to an iteration, and then FP8 or BF16."""
+    step = _number(values.get("healing_iter"))
+    then = format_or_high(values.get("healing_precision", ""))
+    if not (step and then):
+        return ()
+    return PhaseClaim(low, None, step), PhaseClaim(then, step + 1, None)
 
 
 def _first_and_last(arguments: Mapping[str, str]) -> tuple[str, ...]:
     """Return the numbers of the blocks that Megatron's --first-last-layers-bf16 keeps in BF16."""
     if arguments.get("first_last_layers_bf16", "").lower() != "true":
         return ()
-    keys = (
-        ("num_layers", 0),
-        ("num_layers_at_start_in_bf16", 1),
-        ("num_layers_at_end_in_bf16", 1),
-    )
-    numbers = (_number(arguments.get(key), least) for key, least in keys)
-    count, first, last = (min(number, MAX_LAYERS) for number in numbers)
-    return tuple(map(str, sorted({*range(first), *range(max(0, count - last), count)})))
+    count = min(MAX_LAYERS, _number(arguments.get("num_layers")))
+    at_start = _number(arguments.get("num_layers_at_start_in_bf16"), default=1)
+    at_end = _number(arguments.get("num_layers_at_end_in_bf16"), default=1)
+    first = range(min(MAX_LAYERS, at_start))
+    last = range(max(0, count - at_end), count)
+    return tuple(str(number) for number in sorted({*first, *last}))
 
 
 def _number(text: str | None, default: int = 0) -> int:
     digits = (text or "").replace("_", "").replace(",", "")[:9]
     return int(digits) if digits.isdecimal() else default
-
-
-# ---- ranges of steps
-
-_STEP_NUMBER = r"(?:global |training |optimizer )?(?:step|iteration|iter)s?[ =#:]*(?P<{}>\d[\d_,]*)(?!\s*%)"
-_HIGH = r"(?:bf16|bfloat16|fp16|high[- ]precision)"
-_COUNT = r"(?P<{}>\d[\d_,]*) (?:\w+[ -]?){{0,2}}?(?:steps|iterations|iters)\b"
-# FP8 that begins later: “FP8 training enabled from step 500 on”, “… after 100 warm-up steps”.
-_BEGINS = re.compile(
-    rf"[\s,;(]*(?:(?:from|at|since|start(?:s|ing)?(?: at| from)?|begin(?:s|ning)?(?: at| from)?)\s+"
-    rf"{_STEP_NUMBER.format('at')}|after (?:the first |a )?(?:{_STEP_NUMBER.format('past')}"
-    rf"|{_COUNT.format('count')}))",
-    re.IGNORECASE,
-)
-# A warm-up: “BF16 warm-up for 100 steps”, “training in bf16 for the first 100 steps”. What only
-# names a precision, as “(bf16 parameters, fp8 linear layers) for 1000 steps”, is none.
-_WARM_UP = re.compile(
-    rf"(?<![=:\w(]){_HIGH}"
-    r"(?: (?:training|precision|mode|compute|only))*[, ]*"
-    rf"(?:-?\s?warm-?up(?: phase)?[ :,(]*(?:for |until |of |lasts )?(?:the first )?"
-    r"|\(?(?:for|during) the first |\(?(?:until|up to|till) |\(?first )"
-    rf"(?:{_STEP_NUMBER.format('until')}|{_COUNT.format('count')})",
-    re.IGNORECASE,
-)
-
-
-# What takes a warm-up back: “Skipping the bf16 warm-up”, “BF16 warm-up finished at step 90”.
-_NO_WARM_UP = re.compile(
-    rf"\b(?:no|skip\w*|without|disabl\w+|cancel\w*|end\w*|finish\w*) (?:the )?{_HIGH}[- ]warm-?up"
-    rf"|(?<![=:\w(]){_HIGH}[- ]warm-?up(?: phase)?[ :(=-]{{1,3}}(?:is |was |now )*"
-    r"(?:disabled|skipped|off|cancel\w+|over|done|finished|ended|complete\w*)\b",
-    re.IGNORECASE,
-)
-
-
-def _phases_of(
-    message: Message, said: wording.Match | None
-) -> Iterator[tuple[PhaseClaim | None, bool]]:
-    """Yield what a message states of ranges of steps, and whether it may be of another model.
-
-    None takes back that the run begins in high precision.
-    """
-    text = message.text
-    low = format_of(text)
-    prefix = message.before
-    if (found := _NO_WARM_UP.search(text)) is not None:
-        if wording.is_of_run(prefix, text, found):
-            yield None, False
-    elif (found := _WARM_UP.search(text)) is not None:
-        last = _number(found["until"] or found["count"])
-        ours = wording.is_of_run(prefix, text, found)
-        for format_, first, end in (
-            (HIGH_PRECISION, None, last),
-            (low, last + 1, None),
-        ):
-            if format_ and ours is not False:
-                yield PhaseClaim(format_, first, end), ours is None
-    elif (
-        said
-        and said[0].says == "fp8"
-        and low
-        and (found := _BEGINS.match(text, said[1].end()))
-    ):
-        first = _number(found["at"] or found["past"] or found["count"]) + (
-            not found["at"]
-        )
-        if first > 1:
-            yield (
-                PhaseClaim(low, first, None),
-                not wording.is_of_run(prefix, text, said[1]),
-            )
-
-
-def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:
-    """Return the phases of MLPerf's recipes: FP4 up to an iteration, and then FP8 or BF16."""
-    step = _number(values.get("healing_iter"))
-    then = _format_or_high(values.get("healing_precision", ""))
-    if not (step and then):
-        return ()
-    return PhaseClaim(low, None, step), PhaseClaim(then, step + 1, None)

@@ -91,7 +91,6 @@ class Statement(NamedTuple):
         rank: whose line it is; None for rank 0 too, which speaks for the run.
         steps: the first and the last step that the log names between this statement and the next.
         phase: the steps for which it holds, None for all.
-        unclear: whether its phase may be that of another model.
         stretch: greater than that of an earlier statement if the run trained, failed or was started
             again between the two.
     """
@@ -101,7 +100,6 @@ class Statement(NamedTuple):
     rank: str | None = None
     steps: tuple[int, int] | None = None
     phase: PhaseClaim | None = None
-    unclear: bool = False
     stretch: int = 0
 
 
@@ -165,9 +163,7 @@ def phase_at(
     statements: Iterable[Statement], step: int, ranks: Sequence[int] = ()
 ) -> str | None:
     """Return the format that is stated for a step on some ranks, None if nothing is."""
-    held = [
-        one for one in statements if not one.unclear and one.claim.says != "revoked"
-    ]
+    held = [one for one in statements if one.claim.says != "revoked"]
     numbers = (None, *map(str, ranks))
     phases = [
         one.phase for one in held if one.phase and (not ranks or one.rank in numbers)

@@ -31,7 +31,7 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     layers.all_gather_not_fp8, layers.mxfp8_e5m2_gradients, layers.fewer_than_claimed,
     layers.pinned_layers_low, layers.layers_left_out, layers.sizes_left_out, layers.head_in_fp8,
     layers.outside_autocast,
-    kernels.emulated_or_contradicted, kernels.phase_of_another, kernels.stored_only,
+    kernels.emulated_or_contradicted, kernels.stored_only,
     kernels.no_fp8_units, kernels.grouped_high_precision, kernels.unknown_gemms,
     kernels.opaque_kernels, kernels.conflicts, kernels.beyond_bf16_peak,
     recorded.no_kernels, recorded.damaged, recorded.window_not_whole, recorded.no_backward,

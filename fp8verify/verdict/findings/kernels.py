@@ -78,27 +78,6 @@ def emulated_or_contradicted(
         )
 
 
-def phase_of_another(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Steps without FP8 in a phase that the log states of this or of another model."""
-    low = {row.step for row in rank.trace.trained if row.precision.is_low}
-    high = [
-        step.number for place, step in enumerate(rank.trace.steps) if place not in low
-    ]
-    for one in promises.phases if low or promises.any else ():
-        steps = [number for number in high if one.phase and one.phase.covers(number)]
-        if steps and one.unclear and one.claim.says == "not_fp8":
-            named = counted(len(steps), "step")
-            said = one.claim
-            yield finding(
-                "step-without-fp8",
-                "unclear",
-                steps=named,
-                place=said.place,
-                text=said.text,
-            )
-            return
-
-
 def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Weights that are kept in FP8 and widened before each product."""
     stored = stored_weights(rank)

@@ -1,0 +1,31 @@
+"""The formats that names and texts speak of."""
+
+from __future__ import annotations
+
+import re
+
+from fp8verify.logs.statements import HIGH_PRECISION
+
+# The narrowest first: a text may name several.
+_FORMATS = (
+    ("nvfp4", re.compile(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
+    ("mxfp4", re.compile(r"mx[- ]?fp4", re.IGNORECASE)),
+    ("mxfp8", re.compile(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
+    ("fp4", re.compile(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
+    ("fp8", re.compile(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
+)
+_HIGH = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
+
+
+def format_of(text: str, recipe: str | None = None) -> str | None:
+    """Return the narrowest format that a recipe or, failing that, a text names."""
+    for said in (recipe or "", text):
+        for name, pattern in _FORMATS:
+            if pattern.search(said):
+                return name
+    return None
+
+
+def format_or_high(name: str) -> str | None:
+    """Return the format in the name of a type or configuration, high precision included."""
+    return format_of(name) or (HIGH_PRECISION if _HIGH.match(name) else None)

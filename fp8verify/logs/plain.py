@@ -1,0 +1,158 @@
+"""Plain sentences: what a program of which nothing is known says of low precision.
+
+A clause is understood if it consists of the words of `plain.toml` alone: a format, what runs in it,
+and a state. Any other word leaves it a mention, so a claim is never read into a sentence that says
+something else: of another model, of a plan, of an optimizer's state, in another language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from fp8verify.files import parse_toml
+
+_TABLE = Path(__file__).with_name("plain.toml")
+_MAX_TEXT = 2000
+_MEANINGS = ("high", "work", "on", "off", "doubt", "link")
+_WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+# “Float8Linear” is two words, as are “mixed-precision” and “te.autocast”.
+_PART = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
+_STOP = re.compile(r"[,;()\[\]!=:]|\.(?=\s|$)|\s[-\u2013\u2014=]+>?\s|->|\.{3}|\u2026")
+_SENTENCE_END = re.compile(r"(?<!\.)[.!](?=\s|$)|\n")
+# The value that a clause is set to, if that is all that follows it.
+_VALUE = re.compile(r"\s*(?::|=+>?|->)\s*(?P<value>[^\s,;.!)]*)\s*(?=[,;.!)(\[]|$)")
+# “compile=False” says nothing against a claim; “enabled=False” does.
+_ASIDE = re.compile(
+    r"\b(?!\w*(?:enabled|active|status|recipe|dry))[a-z]\w*=[\w.'\"]+", re.IGNORECASE
+)
+# Templates, tables, options, questions, quotations, and letters and marks of other languages.
+_FOREIGN = re.compile(
+    r"[?{}<%$`\\\"|]|(?<!\S)--?\w|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]"
+)
+
+
+class Clause(NamedTuple):
+    """A clause of a message on low precision.
+
+    Attributes:
+        says: "fp8" (it claims low precision) or "not_fp8".
+        end: where it ends in the message.
+    """
+
+    says: str
+    end: int
+
+
+@cache
+def table() -> dict[str, tuple[str, ...]]:
+    """Return the words of `plain.toml` by what they mean."""
+    rows = parse_toml(_TABLE.read_text(encoding="utf-8"))
+    return {meaning: tuple(words) for meaning, words in rows.items()}
+
+
+@cache
+def _low() -> re.Pattern[str]:
+    prefixes = "|".join(table()["low_prefixes"])
+    # “float 8” and “FP-8” are as good as “float8”.
+    formats = "|".join(re.sub(r"(?=\d)", "[- ]?", word) for word in table()["low"])
+    return re.compile(rf"(?:(?:{prefixes})[- ]?)?(?:{formats})(?!\d)", re.IGNORECASE)
+
+
+@cache
+def _pattern(meaning: str) -> re.Pattern[str]:
+    words = (re.escape(word).replace(r"\*", "[a-z-]*") for word in table()[meaning])
+    return re.compile(rf"(?:{'|'.join(words)})s?", re.IGNORECASE)
+
+
+def read(text: str) -> Clause | None:
+    """Return the clause by which a message claims low precision, or says that it is off.
+
+    Only the first clause of a message claims: what follows another is said about that. What says
+    that low precision is off may come after others.
+    """
+    text = text[:_MAX_TEXT]
+    if _FOREIGN.search(text):
+        return None
+    is_first = True
+    for start, end in _clauses(text):
+        said = _meanings(text[start:end])
+        if value := _VALUE.match(text, end):
+            end = value.end()
+            said = _with_value(said, value["value"])
+        if "doubt" in said:
+            return None
+        if _denies(said):
+            return Clause("not_fp8", end)
+        if is_first and _claims(said) and not takes_back(_rest_of_sentence(text, end)):
+            return Clause("fp8", end)
+        # “FP8: converted 48 linear layers” has a label.
+        is_first = is_first and said <= {"low"}
+    return None
+
+
+def _rest_of_sentence(text: str, start: int) -> str:
+    stop = _SENTENCE_END.search(text, start)
+    return text[start : stop.start() if stop else len(text)]
+
+
+def takes_back(rest: str) -> bool:
+    """Whether what follows a claim in its sentence says that it may not hold."""
+    rest = rest[:_MAX_TEXT]
+    is_quoted = rest.count("'") % 2 == 1
+    if is_quoted or _FOREIGN.search(rest):
+        return True
+    said = _meanings(_ASIDE.sub(" ", rest))
+    return not said.isdisjoint({"off", "doubt", "high"})
+
+
+def _claims(said: set[str]) -> bool:
+    return said >= {"low", "work", "on"} and said.isdisjoint({"high", "unknown"})
+
+
+def _denies(said: set[str]) -> bool:
+    if "unknown" in said or "off" not in said:
+        return False
+    return "low" in said or said >= {"high", "work"} or said >= {"high", "link"}
+
+
+def _with_value(said: set[str], value: str) -> set[str]:
+    """Return what a clause means with the value that it is set to; an empty one is unknown."""
+    if _low().match(value):  # “Float8LinearConfig(…)”
+        return said | {"low"}
+    return said | (_meanings(value) if value else {"unknown"})
+
+
+def _clauses(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each clause of a message begins and ends."""
+    start = 0
+    for stop in _STOP.finditer(text):
+        yield start, stop.start()
+        start = stop.end()
+    yield start, len(text)
+
+
+def _meanings(clause: str) -> set[str]:
+    """Return what the words of a clause mean, "number" and "unknown" among these."""
+    low = _low()
+    found = {"low"} if low.search(clause) else set[str]()
+    for word in _WORD.findall(low.sub(" ", clause)):
+        meaning = _meaning(word)
+        if meaning == "unknown":
+            found.update(_meaning(part) for part in _PART.findall(word))
+        else:
+            found.add(meaning)
+    return found
+
+
+def _meaning(word: str) -> str:
+    if word.isdecimal() and int(word) == 0:
+        return "off"
+    for meaning in _MEANINGS:
+        if _pattern(meaning).fullmatch(word):
+            return meaning
+    # Sizes, numbers of layers and names of GPUs: 48, 1x16, GB200.
+    return "number" if any(map(str.isdigit, word)) else "unknown"
