@@ -68,7 +68,8 @@ class StepCounter(_Row, frozen=True, eq=False):
 class Framework(_Row, frozen=True, eq=False):
     """What is known of one framework. Expressions are matched where a message begins, in any case.
 
-    `<FORMAT>` and the like in them stand for the parts in `logs/wording.py`.
+    `<FORMAT>` in them stands for the name of any low-precision format. A claim or a denial that holds
+    for some steps has the group `from_step` or `until_step`.
 
     Attributes:
         name: how reports call it.

@@ -177,7 +177,11 @@ class _Scan:
             phase = _phase_of_row(row, claim) if claim else None
         if claim is None:
             return False
-        topic = "phase" if phase else _topic(claim)
+        topic = _topic(claim)
+        if phase is not None:
+            # A window in none of its steps is told of it.
+            self._mention(line, off=False)
+            topic = "phase"
         self._keep(Statement(claim, topic, message.rank, phase=phase))
         return True
 

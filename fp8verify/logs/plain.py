@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fp8verify.files import parse_toml
+from fp8verify.logs.messages import BESIDE, OTHERS
 
 _TABLE = Path(__file__).with_name("plain.toml")
 _MAX_TEXT = 2000
-_MEANINGS = ("high", "work", "on", "off", "doubt", "link")
-_WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+_MEANINGS = ("high", "work", "on", "off", "while", "doubt", "link")
+_WORD = re.compile(r"\w+(?:-\w+)*")
+_NAMED_RECIPE = re.compile(r"\bwith recipe[ =:]+(?P<name>\w+)", re.IGNORECASE)
 # “Float8Linear” is two words, as are “mixed-precision” and “te.autocast”.
 _PART = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
 _STOP = re.compile(r"[,;()\[\]!=:]|\.(?=\s|$)|\s[-\u2013\u2014=]+>?\s|->|\.{3}|\u2026")
@@ -29,6 +31,8 @@ _VALUE = re.compile(r"\s*(?::|=+>?|->)\s*(?P<value>[^\s,;.!)]*)\s*(?=[,;.!)(\[]|
 _ASIDE = re.compile(
     r"\b(?!\w*(?:enabled|active|status|recipe|dry))[a-z]\w*=[\w.'\"]+", re.IGNORECASE
 )
+# What is said of other models than the one that is trained says nothing of this run.
+_OF_ANOTHER = re.compile(rf"(?<![a-z])(?:{OTHERS}|{BESIDE})", re.IGNORECASE)
 # Templates, tables, options, questions, quotations, and letters and marks of other languages.
 _FOREIGN = re.compile(
     r"[?{}<%$`\\\"|]|(?<!\S)--?\w|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]"
@@ -79,6 +83,8 @@ def read(text: str) -> Clause | None:
         return None
     is_first = True
     for start, end in _clauses(text):
+        if _OF_ANOTHER.search(text, start, end):
+            return None
         said = _meanings(text[start:end])
         if value := _VALUE.match(text, end):
             end = value.end()
@@ -106,24 +112,33 @@ def takes_back(rest: str) -> bool:
     if is_quoted or _FOREIGN.search(rest):
         return True
     said = _meanings(_ASIDE.sub(" ", rest))
-    return not said.isdisjoint({"off", "doubt", "high"})
+    return not said.isdisjoint({"off", "while", "doubt", "high"})
 
 
 def _claims(said: set[str]) -> bool:
-    return said >= {"low", "work", "on"} and said.isdisjoint({"high", "unknown"})
+    return said >= {"low", "work", "on"} and said.isdisjoint(
+        {"high", "while", "unknown"}
+    )
 
 
 def _denies(said: set[str]) -> bool:
-    if "unknown" in said or "off" not in said:
+    # Both together, as in “skipping the bf16 warm-up”, say neither.
+    if (
+        "unknown" in said
+        or said.isdisjoint({"off", "while"})
+        or said >= {"off", "while"}
+    ):
         return False
-    return "low" in said or said >= {"high", "work"} or said >= {"high", "link"}
+    # “fp8: false” is a setting, and says nothing of what runs.
+    is_of_low = "low" in said and not said.isdisjoint({"work", "on"})
+    return is_of_low or "high" in said
 
 
 def _with_value(said: set[str], value: str) -> set[str]:
     """Return what a clause means with the value that it is set to; an empty one is unknown."""
     if _low().match(value):  # “Float8LinearConfig(…)”
         return said | {"low"}
-    return said | (_meanings(value) if value else {"unknown"})
+    return said | (_meanings(value) or {"unknown"})
 
 
 def _clauses(text: str) -> Iterator[tuple[int, int]]:
@@ -137,15 +152,22 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 
 def _meanings(clause: str) -> set[str]:
     """Return what the words of a clause mean, "number" and "unknown" among these."""
+    clause = _NAMED_RECIPE.sub(_without_name, clause)
     low = _low()
     found = {"low"} if low.search(clause) else set[str]()
     for word in _WORD.findall(low.sub(" ", clause)):
         meaning = _meaning(word)
-        if meaning == "unknown":
+        if meaning == "unknown" and "_" not in word:
             found.update(_meaning(part) for part in _PART.findall(word))
         else:
             found.add(meaning)
     return found
+
+
+def _without_name(recipe: re.Match[str]) -> str:
+    """Return a mention of a recipe without its name, which may be any word."""
+    is_name = _meaning(recipe["name"]) in ("unknown", "number")
+    return "with recipe" if is_name else recipe[0]
 
 
 def _meaning(word: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify.logs.claims import MAX_CLAIMS, read_claims
-from fp8verify.logs.wording import patterns
+from fp8verify.logs.rows import rows
 from fp8verify.report.model.parts import Claim
 from tests.log_text import labelled_lines, read_text
 
@@ -107,7 +107,7 @@ def test_each_framework_is_understood(says: str, framework: str, line: str) -> N
 
 
 def test_every_row_of_the_table_has_a_line_here() -> None:
-    for framework, says, row, _ in patterns():
+    for framework, says, row, _ in rows():
         assert any(
             row.search(line) for *said, line in LINES if said == [says, framework]
         )

@@ -10,6 +10,7 @@
 | `log`, `files` | the training log, and other files of the capture: text, or a list of records |
 | `policy` | arguments of Policy |
 | `than`, `asks` | a run to compare with, to tabulate and to hold as a baseline; what is asked of the comparison |
+| `declares` | `phases`: the user declares log lines that state for which steps a precision holds |
 | `verdict`, `reason` | of the report, in full |
 | `codes` | findings, among others |
 | `words` | what stands in the JSON of the report, of the comparison, the table and the gates |
@@ -31,6 +32,7 @@ from fp8verify.verdict.gates import baseline_of, gated, regressions
 from tests import hand_built
 from tests.golden.facts import facts_of_report
 from tests.hand_built import TraceBuilder, codes, module, write_meta
+from tests.log_text import WITH_PHASES, declared
 
 Run = dict[str, Any]
 Call = list[Any]
@@ -117,7 +119,8 @@ def text_of(content: str | list[Any]) -> str:
 @pytest.mark.parametrize("run", list(described_runs()), ids=lambda run: run["it"])
 def test_what_must_be_said_of_a_run_is_said(run: Run, tmp_path: Path) -> None:
     first = written(run, tmp_path / "first")
-    report = inspect(first, policy=Policy(**run.get("policy", {})))
+    with declared({"Lab": WITH_PHASES} if "declares" in run else {}):
+        report = inspect(first, policy=Policy(**run.get("policy", {})))
     assert (report.verdict, report.reason) == (run["verdict"], run["reason"])
     assert codes(report).issuperset(run.get("codes", ()))
     said = report.to_json()

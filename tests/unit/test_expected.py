@@ -9,6 +9,7 @@ import pytest
 from fp8verify import Policy, Report
 from fp8verify.verdict.judge import judge
 from tests.hand_built import TraceBuilder, codes, found, module, present
+from tests.log_text import WITH_PHASES, declared
 
 M, N, K = 64, 32, 16
 WIDE = 4096
@@ -100,11 +101,12 @@ def test_a_pinned_layer_that_ran_lower_is_an_error(
 
 
 def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
-    log = "FP8 training enabled after 100 warmup steps\nstep 100 loss 2.1\nstep 110 loss 2.0\n"
+    log = "FP8 training from step 101\nstep 100 loss 2.1\nstep 110 loss 2.0\n"
     build = TraceBuilder(tmp_path, rank=0)
     for step in (100, 101):
         build.step(step).linear(M, N, K, fp8=step > 100)
-    report = build.capture(module("up", N, K), log=log)
+    with declared({"Lab": WITH_PHASES}):
+        report = build.capture(module("up", N, K), log=log)
     expected = present(report.ranks[0].expected)
     assert (expected.share_of_flops, expected.measured_share_of_flops) == (0.5, 0.5)
     assert "step-without-fp8" not in codes(report)
@@ -124,8 +126,9 @@ def test_fp8_from_a_step_on_is_claimed_of_later_steps(
     for step in steps:
         build.step(step).linear(M, N, K, fp8=False)
     losses = "".join(f"step {step} loss 2.1\n" for step in range(20, 120, 10))
-    log = f"Training in FP8 from step 50\n{after}{losses}"
-    report = build.report(log=log)
+    log = f"FP8 training from step 50\n{after}{losses}"
+    with declared({"Lab": WITH_PHASES}):
+        report = build.report(log=log)
     assert report.verdict == verdict
     assert "no log line or module claims FP8:" not in report.reason
 
@@ -145,19 +148,15 @@ def test_models_need_not_run_equally_often(
     assert present(build.capture(*listed).ranks[0].expected).share_of_flops == share
 
 
-@pytest.mark.parametrize(
-    ("whose", "low", "verdict"),
-    [("", 100, "INACTIVE"), ("aux: ", 100, "INCONCLUSIVE"), ("Critic: ", 100, "CONTRADICTED"),
-     ("", 101, "ACTIVE"), ("aux: ", 101, "INCONCLUSIVE"), ("Critic: ", 101, "PARTIAL")],
-)  # fmt: skip
-def test_a_phase_of_what_may_be_another_model_acquits_nobody(
-    whose: str, low: int, verdict: str, build: TraceBuilder
+@pytest.mark.parametrize(("low", "verdict"), [(100, "INACTIVE"), (101, "ACTIVE")])
+def test_a_phase_in_high_precision_acquits_its_steps(
+    low: int, verdict: str, build: TraceBuilder
 ) -> None:
     for step in (100, 101):
         build.step(step).linear(M, N, K, fp8=step < low)
     losses = "".join(f"step {step} loss 2.1\n" for step in range(20, 120, 10))
-    log = f"FP8 training enabled\n{whose}training in bf16 for the first 2000 steps\n{losses}"
-    report = build.report(log=log)
+    log = f"FP8 training enabled\ntraining in bf16 for the first 2000 steps\n{losses}"
+    with declared({"Lab": WITH_PHASES}):
+        report = build.report(log=log)
     assert report.verdict == verdict
-    accuses = {"claimed-not-active", "step-without-fp8"} & codes(report)
-    assert bool(accuses) is bool(whose)
+    assert not {"claimed-not-active", "step-without-fp8"} & codes(report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify.logs.statements import LogReading, PhaseClaim
-from tests.log_text import read_text
+from tests.log_text import WITH_PHASES, declared, read_text
 
 PREFIX = "[rank0]:[titan] 2026-08-21 12:00:00,000 - root - INFO - "
 MATCH = "Context (MatchContext(module_path='{}', layer_number=0)) matched to quant config \"{}\""
@@ -69,32 +69,29 @@ def test_lines_that_name_no_format_claim_nothing_of_layers(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "phases"),
     [
-        ("FP8 training enabled from step 500", [("fp8", 500, None)]),
-        ("FP8 training enabled after 1_000 warmup steps", [("fp8", 1001, None)]),
-        ("MXFP8 training enabled, starting at iteration 2000", [("mxfp8", 2000, None)]),
-        ("BF16 warm-up for the first 500 steps, then FP8",
-         [("high_precision", None, 500), ("fp8", 501, None)]),
-        ("FP8 training: bf16 for the first 100 steps",
-         [("high_precision", None, 100), ("fp8", 101, None)]),
-        ("FP8 training enabled from step 0", []),
-        ("FP8 training enabled, evaluating after 500 steps", []),
+        ("FP8 training from step 500", [("fp8", 500, None)]),
+        ("Training in bf16 for the first 500 steps", [("high_precision", None, 500)]),
+        # A row that leaves its step out holds for all.
         ("FP8 training enabled", []),
-        ("Training a model (bf16 parameters, fp8 linear layers) for 1000 steps", []),
-        ("config: dtype=bf16 fp8=True warmup=2000 steps lr=3e-4", []),
-        # Of another run, model or tensor; a plan; a condition.
-        ("previous run: bf16 until step 102", []),
-        ("The reference model uses bf16 until step 102", []),
-        ("lm_head in bf16 until step 102", []),
-        ("Planned: bf16 until step 102, then fp8", []),
-        ("If the loss diverges, use bf16 until step 102", []),
-        ("No loss scaling; bf16 until step 102", [("high_precision", None, 102)]),
+        # Sentences of no row: which steps they mean is not read.
+        ("FP8 training enabled from step 500", []),
+        ("BF16 warm-up for the first 500 steps, then FP8", []),
     ],
 )  # fmt: skip
-def test_a_claim_may_hold_for_some_steps_only(
+def test_a_declared_line_may_hold_for_some_steps_only(
     line: str, phases: list[tuple[str, int | None, int | None]]
 ) -> None:
-    found = read(line)
+    with declared({"Lab": WITH_PHASES}):
+        found = read(line)
     assert [(p.format, p.first_step, p.last_step) for p in phases_of(found)] == phases
     for phase, (_, first, last) in zip(phases_of(found), phases, strict=True):
         assert phase.covers(first or last or 0)
         assert not phase.covers((first or 1) - 1 if first else (last or 0) + 1)
+
+
+def test_a_dump_of_mlperf_states_when_fp4_ends() -> None:
+    found = read(
+        "  fp4 ... e2m1", "  healing_iter ... 300", "  healing_precision ... fp8"
+    )
+    stated = [(p.format, p.first_step, p.last_step) for p in phases_of(found)]
+    assert stated == [("fp4", None, 300), ("fp8", 301, None)]

@@ -80,7 +80,7 @@ def test_the_page_on_the_code_lists_the_rooms_in_their_order() -> None:
 
 
 def test_a_report_without_a_log_compiles_none_of_its_patterns() -> None:
-    code = "import fp8verify.pipeline.inspection, sys; print('fp8verify.logs.wording' in sys.modules)"
+    code = "import fp8verify.pipeline.inspection, sys; print('fp8verify.logs.rows' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
