@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect as python_inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
@@ -133,12 +133,29 @@ requests FP8, findings can have [doctor's codes](../doctor/index.md) too.
 
 
 def commands() -> str:
-    """Give the help of every command."""
+    """Give the help of every command: its text, then an item with an anchor for each option."""
     parts = []
     for name in COMMANDS:
         shown, _ = printed(f"fp8verify {name} --help")
-        parts.append(f"## fp8verify {name}\n\n```text\n{shown}\n```")
+        text, *sections = re.split(r"(?m)^(Options|[A-Z]\w+):\n(?=  -)", shown)
+        parts.append(f"## fp8verify {name}\n\n```text\n{text.strip()}\n```")
+        for title, listed in zip(sections[::2], sections[1::2], strict=True):
+            if title != "Options":
+                parts.append(f"**{title}**")
+            parts.append("\n".join(_option_items(name, listed)))
     return "\n\n".join(parts)
+
+
+def _option_items(command: str, listed: str) -> Iterator[str]:
+    """Yield an item for each option of a section of a help text, without `--help`."""
+    for entry in re.split(r"(?m)^  (?=-)", listed)[1:]:
+        found = re.match(r"(\S.*?)(?:\s{2,}|\n|$)(.*)", entry, re.DOTALL)
+        option, meaning = found.groups() if found else (entry, "")
+        if "--help" in option:
+            continue
+        words = " ".join(meaning.split())
+        long = re.findall(r"--?([\w-]+)", option)[-1]
+        yield f'- <a id="{command}-{long}"></a>`{option.strip()}`: {words}'
 
 
 def python() -> str:
@@ -150,9 +167,25 @@ def python() -> str:
 
 def _public(name: str) -> str:
     value = getattr(fp8verify, name)
-    documented = _with_types(value, python_inspect.cleandoc(value.__doc__ or ""))
+    documented = python_inspect.cleandoc(value.__doc__ or "")
+    if name in _IN_JSON:
+        documented = _without_attributes(documented)
+    else:
+        documented = _with_types(value, documented)
     parts = [f"## {name}", f"```python\n{_signature(name, value)}\n```"]
     return "\n\n".join([*parts, f"```text\n{documented}\n```"])
+
+
+# Their attributes are the keys of a JSON document.
+_IN_JSON = {"Report", "Comparison"}
+
+
+def _without_attributes(documented: str) -> str:
+    """Return a docstring whose attributes are said to be those of the JSON document."""
+    attributes = re.compile(r"^Attributes:\n(?:    .*\n|\n)*", re.MULTILINE)
+    return attributes.sub(
+        "Its attributes are the keys of its JSON document.\n\n", documented
+    )
 
 
 def _with_types(value: object, documented: str) -> str:
@@ -197,13 +230,29 @@ def json_report() -> str:
             values = ", ".join(f"`{value}`" for value in one["enum"])
             parts.append(f"## {name}\n\nOne of {values}.")
             continue
-        rows = [
-            f"| `{key}` | {_json_type(value)} | {_cell(value.get('description', ''))} |"
-            for key, value in one.get("properties", {}).items()
-        ]
-        head = ["| key | type | value |", "|---|---|---|"]
-        parts.append(f"## {name}\n\n" + "\n".join([*head, *rows]))
+        keys = one.get("properties", {})
+        shared = {}
+        if name != "Report":
+            whole = objects["Report"]["properties"]
+            shared = {key: keys[key] for key in keys if keys[key] == whole.get(key)}
+        if len(shared) < _FEW:
+            shared = {}
+        text = [f"## {name}", ""]
+        if shared:
+            text += [
+                f"As in [Report](#report): {', '.join(f'`{key}`' for key in shared)}.",
+                "",
+            ]
+        for key, value in keys.items():
+            if key not in shared:
+                meaning = _cell(value.get("description", "")).removesuffix(".")
+                text.append(f"- `{key}` ({_json_type(value)}): {meaning}")
+        parts.append("\n".join(text))
     return "\n\n".join(parts)
+
+
+# Keys that two objects share by chance are listed in both.
+_FEW = 4
 
 
 def _cell(text: str) -> str:
