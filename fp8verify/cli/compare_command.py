@@ -31,6 +31,11 @@ from fp8verify.report import COMPARISON_FORMS, TABLE_FORMS
     help="The candidate's log, for losses.",
 )
 @valued(
+    "--loss-regex REGEX",
+    text="Lines with a loss, for both logs: an expression with the group (?P<loss>…) and, if it "
+    "can, (?P<step>…). For every command declare it in the settings file.",
+)
+@valued(
     "--min-speedup F",
     type=FiniteFloat(min=0, min_open=True),
     text="Exit with 1 if the candidate's speed-up at equal work is below this factor.",

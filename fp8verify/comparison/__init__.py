@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from fp8verify.comparison import measure, speed
 from fp8verify.comparison.losses import loss_findings, pair_losses
 from fp8verify.comparison.measure import Measured
 from fp8verify.errors import InputError, UsageError
-from fp8verify.logs.losses import LossSeries, read_losses
+from fp8verify.logs.losses import LossSeries, loss_expression, read_losses
 from fp8verify.pipeline.inspection import inspect, logs_of
 from fp8verify.report.model.comparison import (
     Comparison,
@@ -201,6 +202,7 @@ def compare(
     *,
     baseline_log: str | Path | None = None,
     candidate_log: str | Path | None = None,
+    loss_regex: str | None = None,
     min_speedup: float | None = None,
     max_loss_gap: float | str | None = None,
     workers: int | None = 1,
@@ -212,6 +214,7 @@ def compare(
         candidate: the run in question.
         baseline_log: the baseline's log, for its losses, when it is not in the capture.
         candidate_log: the candidate's.
+        loss_regex: finds the loss in a line of both logs: groups loss and, if it can, step.
         min_speedup: how many times as fast the candidate has to be, at equal work.
         max_loss_gap: by how much its loss may be above the baseline's: a number (on average over
             the steps), or a share such as "5%" (in the last half of the steps).
@@ -219,11 +222,12 @@ def compare(
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
-        UsageError: `max_loss_gap` is invalid.
+        UsageError: `loss_regex` or `max_loss_gap` is invalid.
     """
     gap = parse_gap(max_loss_gap)
-    before, before_loss = _load(baseline, baseline_log, workers)
-    after, after_loss = _load(candidate, candidate_log, workers)
+    own = None if loss_regex is None else loss_expression(loss_regex)
+    before, before_loss = _load(baseline, baseline_log, own, workers)
+    after, after_loss = _load(candidate, candidate_log, own, workers)
     before, after = _named_apart((baseline, candidate), (before, after))
     found = compare_reports(before, after, (before_loss, after_loss))
     return apply_gate(found, min_speedup=min_speedup, max_loss_gap=gap)
@@ -303,7 +307,10 @@ def _loss_apart(
 
 
 def _load(
-    run: Run, log: str | Path | None, workers: int | None
+    run: Run,
+    log: str | Path | None,
+    own: re.Pattern[str] | None,
+    workers: int | None,
 ) -> tuple[Report, LossSeries | None]:
     """Inspect one run and read the losses of its log, or of those in its capture."""
     if isinstance(run, Report):
@@ -316,7 +323,8 @@ def _load(
         )
     with reading(str(log or run)):
         where = place(run)
-        return report, read_losses(logs_of(where if where.is_dir() else None, log))
+        logs = logs_of(where if where.is_dir() else None, log)
+        return report, read_losses(logs, own)
 
 
 def _named_apart(given: Sequence[Run], reports: Sequence[Report]) -> list[Report]:

@@ -11,7 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.frameworks.expressions import MAX_TEXT, fixed_word
+from fp8verify.errors import UsageError
+from fp8verify.frameworks.expressions import MAX_TEXT, fault_of, fixed_word
 from fp8verify.frameworks.known import OWN, Framework, frameworks
 from fp8verify.logs.lines import read_lines, uncolored
 
@@ -22,6 +23,9 @@ PLAIN = "a plain loop"
 _NUMBER = (
     r"(?:[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
     r"|(?i:[-+]?(?:nan(?!o)|inf(?:inity)?(?!o|e|l|r|i)))(?!_))"
+)
+_LIKE_THIS = (
+    r"Pass for instance --loss-regex 'step (?P<step>\d+).{0,80}loss (?P<loss>\S+)'."
 )
 _NOTHING: dict[int, float] = {}  # never written to
 
@@ -78,8 +82,28 @@ def _patterns(known: tuple[Framework, ...]) -> list[tuple[str, re.Pattern[str], 
     ]
 
 
-def read_losses(logs: Sequence[Path]) -> LossSeries | None:
+def loss_expression(text: str) -> re.Pattern[str]:
+    """Return a user's expression for lines with a loss: a group `loss` and, if it can, `step`.
+
+    Raises:
+        UsageError: it is none, has no such group, or may take forever.
+    """
+    if fault := fault_of(text):
+        raise UsageError(f"--loss-regex {text[:80]!r} {fault}.", _LIKE_THIS)
+    pattern = re.compile(text, re.IGNORECASE)
+    if "loss" not in pattern.groupindex:
+        raise UsageError("--loss-regex has no group named loss.", _LIKE_THIS)
+    return pattern
+
+
+def read_losses(
+    logs: Sequence[Path], own: re.Pattern[str] | None = None
+) -> LossSeries | None:
     """Return what `scan_losses` finds in logs.
+
+    Args:
+        logs: the logs of one run, in order.
+        own: the only line with a loss, of `loss_expression`; None for those of all frameworks.
 
     Raises:
         InputError: a log cannot be opened or read.
@@ -90,11 +114,15 @@ def read_losses(logs: Sequence[Path]) -> LossSeries | None:
         one.loss for one in frameworks() if one.declared and one.loss is not None
     )
     words = [b"loss", *(fixed_word(loss).encode() for loss in declared)]
+    if own is not None:
+        words = [fixed_word(own.pattern).encode()]
     lines = chain.from_iterable(read_lines(log, words=words) for log in logs)
-    return scan_losses(line.text for line in lines)
+    return scan_losses((line.text for line in lines), own)
 
 
-def scan_losses(lines: Iterable[str]) -> LossSeries | None:
+def scan_losses(
+    lines: Iterable[str], own: re.Pattern[str] | None = None
+) -> LossSeries | None:
     """Return the loss by step of the first pattern that matches any line; None if none does.
 
     The first that matches reads the whole log, so no loss counts twice. Values that are not numbers
@@ -103,6 +131,8 @@ def scan_losses(lines: Iterable[str]) -> LossSeries | None:
     """
     found: dict[str, LossSeries] = {}
     patterns = _patterns(frameworks())
+    if own is not None:
+        patterns = [("--loss-regex", own, MAX_TEXT)]
     left = patterns
     for raw in lines:
         line = uncolored(raw[:_MAX_LINE])

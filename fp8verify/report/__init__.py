@@ -6,7 +6,7 @@ from fp8verify.report import model
 
 # What a report, a comparison and a table of runs can be written as.
 REPORT_FORMS = ("text", "json", "html", "markdown", "github", "junit", "csv")
-COMPARISON_FORMS = ("text", "json", "html", "markdown", "github")
+COMPARISON_FORMS = ("text", "json", "html", "markdown", "github", "csv")
 TABLE_FORMS = ("text", "json", "csv", "markdown", "html")
 
 

@@ -55,7 +55,7 @@ def render(
     """
     if form == "json":
         return to_json(result)
-    if form == "csv" and isinstance(result, (Report, RunTable)):
+    if form == "csv" and isinstance(result, (Report, Comparison, RunTable)):
         from fp8verify.report.rows import write_csv
 
         return write_csv(result)
@@ -86,8 +86,8 @@ def to_json(result: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
-def to_pandas(result: Report | RunTable) -> Frames | pd.DataFrame:
-    """Return the DataFrames of a report, or the one of a table of runs.
+def to_pandas(result: Report | Comparison | RunTable) -> Frames | pd.DataFrame:
+    """Return the DataFrames of a report, or the one of another result.
 
     Raises:
         UsageError: pandas is not installed.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.errors import requires
-from fp8verify.report.model.comparison import RunRow, RunTable
+from fp8verify.report.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.report.model.parts import KernelRow
 from fp8verify.report.model.report import Frames, RankReport, Report
 from fp8verify.text import printable
@@ -35,6 +35,20 @@ Row = Sequence[object]
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _KERNEL = KernelRow.__struct_fields__
 _TENSOR = tuple(name for name in TensorRecord.__struct_fields__ if name != "what_if")
+# Of a comparison: what is paired, its name, and what both runs have of it. Times are µs a step, but
+# for those of one GEMM.
+_PAIR = (
+    "kind",
+    "name",
+    "leg",
+    "baseline_precision",
+    "candidate_precision",
+    "baseline_us",
+    "candidate_us",
+    "baseline_us_each",
+    "candidate_us_each",
+    "speedup",
+)
 _RUN = tuple(name for name in RunRow.__struct_fields__ if name != "software")
 
 
@@ -150,7 +164,7 @@ _FRAMES: dict[str, tuple[Sequence[str], Callable[[RankReport], Iterator[Row]]]] 
 }
 
 
-def write_csv(result: Report | RunTable) -> str:
+def write_csv(result: Report | Comparison | RunTable) -> str:
     """Write the rows of a result under a line of names; what is not known is empty.
 
     Text that a spreadsheet would run as a formula is quoted with an apostrophe.
@@ -171,12 +185,16 @@ def _cell(text: str) -> str:
     return f"'{safe}" if safe.startswith(_FORMULA) else safe
 
 
-def columns_and_rows(result: Report | RunTable) -> tuple[Sequence[str], Iterable[Row]]:
+def columns_and_rows(
+    result: Report | Comparison | RunTable,
+) -> tuple[Sequence[str], Iterable[Row]]:
     """Return the names of the columns of a result, and its rows.
 
-    Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a table
-    each run.
+    Of a report each kind of kernel on each rank; shapes are written as `64x32 32x16`. Of a
+    comparison each kind of work, leg, rank, layer and size of GEMMs. Of a table each run.
     """
+    if isinstance(result, Comparison):
+        return _PAIR, _pairs(result)
     if isinstance(result, RunTable):
         return _RUN, ([*map(_words, _fields(run, _RUN))] for run in result.runs)
     kernels = _of_ranks(result, _kernels)
@@ -193,3 +211,54 @@ def _words(value: object) -> object:
         return " ".join(value)
     shapes = value if all(isinstance(item, tuple) for item in value) else (value,)
     return " ".join("x".join(map(str, shape)) for shape in shapes)
+
+
+def _pairs(comparison: Comparison) -> Iterator[Row]:
+    """Yield what both runs of a comparison have, a row each."""
+    for work in comparison.budget:
+        times = (work.baseline_us, work.candidate_us)
+        yield _pair("budget", name=work.name, times=times, speedup=_ratio(*times))
+    for leg in comparison.legs:
+        times = (leg.baseline_us, leg.candidate_us)
+        yield _pair("leg", leg=leg.leg, times=times, speedup=leg.speedup)
+    for rank in comparison.ranks:
+        times = (rank.baseline_us, rank.candidate_us)
+        yield _pair("rank", name=f"{rank.rank}", times=times, speedup=rank.step_speedup)
+    for layer in comparison.layers:
+        yield _pair(
+            "layer",
+            name=layer.layer,
+            precisions=(layer.baseline_precision, layer.candidate_precision),
+            times=(layer.baseline_us, layer.candidate_us),
+            speedup=layer.speedup,
+        )
+    for gemm in comparison.gemms:
+        yield _pair(
+            "gemm",
+            name=f"{gemm.n}x{gemm.k}",
+            leg=gemm.leg,
+            precisions=(gemm.baseline_precision, gemm.candidate_precision),
+            times=(
+                round(gemm.baseline_us * gemm.baseline_calls, 3),
+                round(gemm.candidate_us * gemm.candidate_calls, 3),
+            ),
+            each=(gemm.baseline_us, gemm.candidate_us),
+            speedup=gemm.speedup,
+        )
+
+
+def _pair(
+    kind: str,
+    *,
+    times: tuple[float | None, float | None],
+    speedup: float | None,
+    name: str = "",
+    leg: str = "",
+    precisions: tuple[str, str] = ("", ""),
+    each: tuple[float | None, float | None] = (None, None),
+) -> Row:
+    return (kind, name, leg, *precisions, *times, *each, speedup)
+
+
+def _ratio(before: float, after: float) -> float | None:
+    return round(before / after, 4) if before > 0 and after > 0 else None

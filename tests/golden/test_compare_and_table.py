@@ -250,3 +250,53 @@ def test_all_captures_fit_one_table(tmp_path: Path) -> None:
     assert done.output == ""
     rows = list(csv.DictReader(io.StringIO((tmp_path / "week.csv").read_text())))
     assert [row["name"] for row in rows] == frame.name.tolist()[:4]
+
+
+# -- what spreadsheets and notebooks take ---------------------------------------------------------
+
+
+def test_a_comparison_as_csv_has_a_row_for_each_pair(
+    found: fp8verify.Comparison,
+) -> None:
+    result = call("compare", "--format", "csv", BASELINE, CANDIDATE)
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    kinds = {"budget": found.budget, "leg": found.legs, "layer": found.layers}
+    for kind, pairs in kinds.items():
+        assert len([row for row in rows if row["kind"] == kind]) == len(pairs)
+    gemms = [row for row in rows if row["kind"] == "gemm"]
+    assert len(gemms) == len(found.gemms)
+    first, pair = gemms[0], found.gemms[0]
+    assert first["name"] == f"{pair.n}x{pair.k}"
+    assert (first["baseline_precision"], first["leg"]) == ("bf16", pair.leg)
+    each = float(first["baseline_us_each"])
+    assert each == pair.baseline_us
+    assert float(first["baseline_us"]) == pytest.approx(each * pair.baseline_calls)
+
+
+def test_a_comparison_is_a_frame_of_the_same_rows(found: fp8verify.Comparison) -> None:
+    pytest.importorskip("pandas")
+    frame = found.to_pandas()
+    of_gemms = frame[frame.kind == "gemm"]
+    assert list(of_gemms.speedup) == [pair.speedup for pair in found.gemms]
+
+
+def test_an_expression_of_ones_own_finds_the_losses(tmp_path: Path) -> None:
+    for name, offset in (("a.log", 0.0), ("b.log", 0.5)):
+        lines = [f"it={step} nll={3.0 - step + offset}\n" for step in range(3)]
+        (tmp_path / name).write_text("".join(lines))
+    command = (
+        *("compare", "--format", "json", ROOT / "bf16_compiled", ROOT / "fp8_compiled"),
+        *("--baseline-log", tmp_path / "a.log", "--candidate-log", tmp_path / "b.log"),
+    )
+    own = ("--loss-regex", r"it=(?P<step>\d+) nll=(?P<loss>\S+)")
+    loss = json.loads(call(*command, *own).stdout)["loss"]
+    assert (loss["steps"], loss["mean_gap"]) == (3, 0.5)
+    assert loss["frameworks"] == ["--loss-regex", "--loss-regex"]
+    assert json.loads(call(*command).stdout)["loss"] is None
+
+
+@pytest.mark.parametrize("text", ["(", r"step (?P<step>\d+)", "(a+)+ (?P<loss>b)"])
+def test_an_expression_without_a_loss_or_an_end_is_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        fp8verify.compare(BASELINE, CANDIDATE, loss_regex=text)
+    assert "--loss-regex" in str(caught.value)

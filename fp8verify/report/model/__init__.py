@@ -22,7 +22,7 @@ class Writers(Protocol):
         """Return a result in at most four lines."""
 
     def to_pandas(self, result: Any) -> Any:
-        """Return the DataFrames of a report, or the one of a table of runs."""
+        """Return the DataFrames of a report, or the one of another result."""
 
 
 writers: Callable[[], Writers]

@@ -325,6 +325,15 @@ class Comparison(Rendered, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows that `--format csv` prints: a pair each, times in µs a step.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        frame: pd.DataFrame = model.writers().to_pandas(self)
+        return frame
+
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run at a glance; what is not known is None.
