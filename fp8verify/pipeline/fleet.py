@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -28,6 +29,7 @@ from fp8verify.trace.readers import read_products
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from fp8verify.pipeline.workers import OpenExecutor
     from fp8verify.trace.blas_log import Product
 
 # Worker processes take about 0.3 CPU seconds each to start; as much JSON is read in that time.
@@ -134,8 +136,19 @@ def _examine_all(
     # Executors take as long to import as a small trace to read.
     from fp8verify.pipeline.workers import process_pool, spread
 
-    with process_pool(count) if executor is None else nullcontext(executor) as pool:
-        yield from spread(examine, map(_anywhere, jobs), pool, not_examined)
+    if executor is None:
+        opened: AbstractContextManager[Executor] = process_pool(count)
+        one_more: OpenExecutor = partial(process_pool, 1)
+    else:
+        opened = nullcontext(executor)
+        one_more = partial(_kept_open, executor)
+    anywhere = map(_anywhere, jobs)
+    with opened as pool:
+        yield from spread(examine, anywhere, pool, not_examined, one_more=one_more)
+
+
+def _kept_open(executor: Executor) -> AbstractContextManager[Executor]:
+    return nullcontext(executor)
 
 
 def _anywhere(job: RankJob) -> RankJob:
@@ -174,11 +187,37 @@ def _in_order(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
     if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
         raise errors[0]
-    ordered = join_cycles(ranks)
+    ordered = join_cycles(_without_launchers(ranks))
     for one, other in pairwise(ordered):
         if one.rank == other.rank:
             raise two_of_one_rank(one.rank or 0, one.source, other.source)
     return ordered
+
+
+def _without_launchers(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
+    """Leave out what is of no rank, and say so; where there is nothing else it stays.
+
+    Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
+    """
+    idle = [rank for rank in ranks if _runs_nothing(rank)]
+    kept = [rank for rank in ranks if not _runs_nothing(rank)]
+    if not kept or not idle:
+        return ranks
+    notes = [
+        f"{rank.source} was left out of the ranks: it holds no kernels, no operators and no "
+        "rank, like the trace of torchrun's own process"
+        for rank in idle
+    ]
+    first = replace(kept[0], remarks=(*kept[0].remarks, *notes))
+    return [first, *kept[1:]]
+
+
+def _runs_nothing(evidence: TraceEvidence) -> bool:
+    """Whether a process is no rank: no number, no kernels, and its trace is whole."""
+    ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
+    is_whole = evidence.health.complete and evidence.error is None
+    is_unnamed = evidence.guessed and evidence.process is None
+    return is_unnamed and is_whole and not ran
 
 
 def examine(job: RankJob) -> list[TraceEvidence]:

@@ -1,4 +1,4 @@
-"""Run jobs on worker processes or on a cluster; one that fails costs only itself."""
+"""Run jobs on worker processes or on a cluster; one that dies loses the job that killed it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import (
     InvalidStateError,
     as_completed,
 )
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import Thread
 from time import sleep
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from fp8verify.errors import UsageError, requires
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+OpenExecutor = Callable[[], AbstractContextManager[Executor]]
 
 
 def spread(
@@ -28,31 +29,53 @@ def spread(
     jobs: Iterable[Job],
     executor: Executor,
     give_up: Callable[[Job, str], Result],
+    *,
+    one_more: OpenExecutor,
 ) -> Iterator[Result]:
     """Yield the result of `work` for each job as soon as it is done, in any order.
+
+    A worker process that dies breaks its pool, and with it the jobs that are not done: these are
+    tried once more, each alone, so only the job that killed its worker is given up.
 
     Args:
         work: a function of one job that can be pickled.
         jobs: all of them.
         executor: runs them.
-        give_up: returns the result of a job that failed, given the reason. A worker process that
-            dies breaks its pool, and with it the jobs that are not done.
+        give_up: returns the result of a job that failed, given the reason.
+        one_more: opens an executor for one job whose pool broke.
     """
+    broken: list[Job] = []
     running = {executor.submit(work, job): job for job in jobs}
     for future in as_completed(tuple(running)):
         job = running.pop(future)  # a result is kept no longer than it takes to use it
         try:
             result = future.result()
+        except BrokenExecutor:
+            broken.append(job)
+            continue
         except Exception as error:  # also of one that its executor canceled
             result = give_up(job, _reason(error))
         yield result
+    for job in broken:
+        yield _alone(work, job, give_up, one_more)
+
+
+def _alone(
+    work: Callable[[Job], Result],
+    job: Job,
+    give_up: Callable[[Job, str], Result],
+    open_executor: OpenExecutor,
+) -> Result:
+    with open_executor() as executor:
+        try:
+            return executor.submit(work, job).result()
+        except Exception as error:
+            return give_up(job, _reason(error))
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, BrokenExecutor):
-        return (
-            "its worker process died, or that of another trace, killed or out of memory"
-        )
+        return "its worker process died twice, killed or out of memory"
     text = str(error).strip().partition("\n")[0][:200].rstrip(".")
     return f"its worker failed with {type(error).__name__}" + (
         f" ({text})" if text else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,15 @@ def test_no_job_waits_for_a_scheduler_that_is_gone(
     monkeypatch.setattr("distributed.Client.__new__", lambda *_: Gone())
     monkeypatch.setattr(Gone, "__init__", lambda *_, **__: None)
     with dask_cluster("tcp://gone:1") as executor:
-        found = list(spread(work, ["a", "b"], executor, give_up))
+        found = list(
+            spread(
+                work,
+                ["a", "b"],
+                executor,
+                give_up,
+                one_more=lambda: nullcontext(executor),
+            )
+        )
     reason = "its worker failed with ConnectionError (the Dask scheduler is gone)"
     assert sorted(found) == [f"a: {reason}", f"b: {reason}"]
 

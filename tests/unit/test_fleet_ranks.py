@@ -403,3 +403,79 @@ def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> Non
     job = _anywhere(RankJob((window,), NamingRecord(step=4), step))
     assert job.files[0].path.is_absolute()
     assert present(job.layers).path == Path("layers/rank0.json").absolute()
+
+
+# -- what is no rank ------------------------------------------------------------------------------
+
+
+def write_launcher(folder: Path, name: str, **head: Any) -> None:
+    """Write the trace of a process that runs nothing, such as torchrun's own."""
+    naming = {
+        "name": "process_name",
+        "ph": "M",
+        "ts": 0,
+        "pid": 7,
+        "args": {"name": "python"},
+    }
+    document = {
+        "schemaVersion": 1,
+        "deviceProperties": [],
+        "traceEvents": [naming],
+        **head,
+    }
+    (folder / name).write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("ranks", [True, False], ids=["told", "guessed"])
+def test_the_process_that_starts_the_ranks_is_none(
+    tmp_path: Path, *, ranks: bool
+) -> None:
+    write_launcher(tmp_path, "fp8_100.json")
+    for number in range(2):
+        build = TraceBuilder(rank=number if ranks else None, world=2).step(1)
+        build.linear(64, 32, 16, fp8=True).write(tmp_path / f"fp8_10{number + 1}.json")
+    report = inspect(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [0, 1]
+    (note,) = [note for note in report.notes if "fp8_100.json" in note]
+    assert "no kernels, no operators and no rank" in note
+
+
+def test_a_process_that_runs_nothing_is_judged_where_it_is_alone(
+    tmp_path: Path,
+) -> None:
+    write_launcher(tmp_path, "a.json")
+    write_launcher(tmp_path, "b.json")
+    report = inspect(tmp_path)
+    assert [rank.rank for rank in report.ranks] == [0, 1]
+    assert report.verdict == "INCONCLUSIVE"
+
+
+OPERATOR = {
+    "ph": "X",
+    "cat": "cpu_op",
+    "name": "aten::mm",
+    "pid": 7,
+    "tid": 7,
+    "ts": 1,
+    "dur": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        (
+            "b.json",
+            {"distributedInfo": {"backend": "nccl", "rank": 1, "world_size": 2}},
+        ),
+        ("rank1.json", {}),
+        ("b.json", {"traceEvents": [OPERATOR]}),
+    ],
+    ids=["says its rank", "is called so", "has operators"],
+)
+def test_a_rank_without_kernels_stays_a_rank(
+    name: str, head: dict[str, Any], tmp_path: Path
+) -> None:
+    TraceBuilder().step(1).linear(64, 32, 16, fp8=True).write(tmp_path / "a.json")
+    write_launcher(tmp_path, name, **head)
+    assert [rank.rank for rank in inspect(tmp_path).ranks] == [0, 1]
