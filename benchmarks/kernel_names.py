@@ -4,8 +4,10 @@ usage: python benchmarks/kernel_names.py [CSV ...] [--json] [--show]
 
 Prints, for each table and family, how many roles and precisions are right, unknown and wrong,
 then the same for GEMM rows whose label is certain. `--show` lists the wrong ones. Columns read:
-kernel_name or name, family, role, precision_class or precision, confidence. The label fp4 leaves
-the kind of scales open: nvfp4 and mxfp4 are right there.
+kernel_name or name, family, role, precision_class or precision, confidence; or name and truth,
+where the truth is a precision, "no GEMM", "attention" or "undecidable", and all others are certain.
+The label fp4 leaves the kind of scales open: nvfp4 and mxfp4 are right there; below16, fp32/tf32 and
+16bit leave the format open.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from fp8verify.kernels import decode
+from fp8verify.kernels import classify, decode
 from fp8verify.terms import KernelName, Precision, Role
 
 _LISTS = Path(__file__).resolve().parents[2] / "shared" / "kernels"
@@ -30,8 +32,18 @@ ROLES = {
     "memcpy": "memory",
 }  # labels that are no role of ours
 CLASSES = frozenset(precision.value for precision in Precision)
-REFINED = {"fp4": ("nvfp4", "mxfp4")}  # labels that our classes tell apart
+# Labels that our classes tell apart.
+REFINED = {
+    "fp4": ("nvfp4", "mxfp4"),
+    "fp32/tf32": ("fp32", "tf32"),
+    "16bit": ("bf16", "fp16"),
+}
+TRUTHS = {"no GEMM": "other", "attention": "attention"}  # that are roles
+LOW = {one.value for one in Precision if one.is_low}
 GEMM_ROLES = ("gemm", "grouped_gemm")
+
+
+TRUTH = "truth"
 
 
 class Row(NamedTuple):
@@ -47,16 +59,23 @@ class Row(NamedTuple):
     def outcome(self, what: str) -> str:
         """Compare the "role" or the "precision" with its label."""
         if what == "role":
-            right, unknown = (
-                self.found.role.value == self.role,
-                self.found.role is Role.OTHER,
-            )
+            right = self.found.role.value == self.role
+            unknown = self.found.role is Role.OTHER
+            if self.family == TRUTH:  # only GEMM, attention and the rest are told apart
+                is_gemm = self.found.role.is_gemm
+                right = is_gemm == (self.role == "gemm")
+                unknown = not is_gemm
         else:
             right = self.found.precision.value in (
                 self.precision,
                 *REFINED.get(self.precision, ()),
             )
-            unknown = self.found.precision is Precision.UNKNOWN
+            is_open = (
+                self.found.precision is Precision.BELOW16 and self.precision in LOW
+            )
+            unknown = self.found.precision is Precision.UNKNOWN or is_open
+            if self.family == TRUTH and self.role != "gemm":
+                right = not self.found.role.is_gemm
         return "right" if right else "unknown" if unknown else "wrong"
 
     @property
@@ -75,6 +94,9 @@ class Row(NamedTuple):
 def read(path: Path) -> list[Row]:
     """Read the table and decode every name in it."""
     with path.open(newline="", encoding="utf-8") as stream:
+        rows = csv.DictReader(stream)
+        if TRUTH in (rows.fieldnames or ()):
+            return [_of_truth(row["name"], row[TRUTH]) for row in rows]
         return [
             Row(
                 row.get("kernel_name") or row["name"],
@@ -84,8 +106,16 @@ def read(path: Path) -> list[Row]:
                 row["confidence"] == "certain",
                 decode(row.get("kernel_name") or row["name"]),
             )
-            for row in csv.DictReader(stream)
+            for row in rows
         ]
+
+
+def _of_truth(name: str, truth: str) -> Row:
+    """Label a name by its truth, and decide it as far as a kernel without operator is."""
+    role = TRUTHS.get(truth, "gemm")
+    precision = "unknown" if truth in TRUTHS or truth == "undecidable" else truth
+    found = classify(decode(name), None)
+    return Row(name, TRUTH, role, precision, truth != "undecidable", found)
 
 
 def tally(rows: list[Row]) -> dict[str, dict[str, int]]:

@@ -20,6 +20,7 @@ class Precision(str, Enum):
     NVFP4 = "nvfp4"
     MXFP4 = "mxfp4"
     FP4 = "fp4"  # where the kind of scales is not known
+    BELOW16 = "below16"  # FP8, FP6 or FP4: which one is not known
     BF16 = "bf16"
     FP16 = "fp16"
     TF32 = "tf32"
@@ -41,7 +42,8 @@ class Precision(str, Enum):
     @property
     def is_low(self) -> bool:
         """Whether the class counts into the low-precision share: FP8, FP6 and FP4 of any kind."""
-        return self.is_fp8 or self.is_fp4 or self is Precision.MXFP6
+        others = (Precision.MXFP6, Precision.BELOW16)
+        return self.is_fp8 or self.is_fp4 or self in others
 
 
 _Name = TypeVar("_Name", bound=str)
@@ -160,6 +162,7 @@ class Hint(str, Enum):
     SPLIT_K = "adds up the parts of a GEMM whose K was split"
     SCALED_MM = "the product of torch._scaled_mm, whose template takes FP8"
     SIXTEEN_BITS = "an MMA whose K of 16 is that of operands with 16 bits"
+    WIDENED = "the weights are widened to the type of the activations"
 
 
 class KernelName(msgspec.Struct, frozen=True, kw_only=True):

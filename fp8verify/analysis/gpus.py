@@ -26,6 +26,7 @@ _NVIDIA: Final[dict[Precision, tuple[int, int]]] = {
     Precision.NVFP4: (10, 0),
     Precision.MXFP4: (10, 0),
     Precision.FP4: (10, 0),
+    Precision.BELOW16: (8, 9),  # the lowest of what it may be
 }
 
 
@@ -38,7 +39,7 @@ class Family(NamedTuple):
 
 
 _CDNA1_2: Final = frozenset({Precision.FP16, Precision.BF16, Precision.INT8})
-_CDNA3: Final = _CDNA1_2 | {Precision.FP8, Precision.TF32}
+_CDNA3: Final = _CDNA1_2 | {Precision.FP8, Precision.BELOW16, Precision.TF32}
 _MX: Final = frozenset(
     {Precision.MXFP8, Precision.MXFP6, Precision.MXFP4, Precision.FP4}
 )
@@ -215,6 +216,8 @@ def peak_tflops(peak: Peak | None, precision: Precision) -> float | None:
     On GeForce GPUs FP16 may be accumulated in FP16, at a rate that the table does not have.
     """
     if peak is None or (precision is Precision.FP16 and not peak.proves):
+        return None
+    if precision is Precision.BELOW16:
         return None
     if precision.is_low:
         return (peak.fp8 if precision.is_fp8 else peak.fp4) or None

@@ -26,7 +26,7 @@ from fp8verify.terms import (
 
 __all__ = ["Classification", "alike", "classify", "decode"]
 
-Source = Literal["name", "op", "name+op", "library", "none"]
+Source = Literal["name", "op", "name+op", "library", "code", "none"]
 
 _UNKNOWN_LIBRARY: Final = "unknown"
 # Libraries whose kernels are named by hand: their names may be of one operand alone.
@@ -37,7 +37,7 @@ class Classification(KernelName, frozen=True, kw_only=True):
     """The classification of a kernel launched by an operator, with its evidence.
 
     `source` is the evidence of the precision: the name, the operator, both in agreement, what the
-    library logged, or none.
+    library logged, its machine code, or none.
     `conflict` has both statements if name and operator disagree. If both are high or both are
     low precision, the name decides, because it is the kernel that ran; otherwise the precision is
     unknown. `upcast_from` is the format of operands that the GPU cannot multiply and that are
@@ -82,13 +82,14 @@ def classify(decoded: KernelName, op: OpContext | None) -> Classification:
     if kernel.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
         reason = f"TorchInductor kernel, {Hint.SCALED_MM.value}"
         return replace(kernel, precision=Precision.FP8, source="name", reason=reason)
-    if kernel.precision is Precision.UNKNOWN and decoded.hint is Hint.SIXTEEN_BITS:
+    sixteen_bits = decoded.hint in (Hint.SIXTEEN_BITS, Hint.WIDENED)
+    if kernel.precision is Precision.UNKNOWN and sixteen_bits and decoded.hint:
         halves = op is not None and {"c10::Half"} == {
             "c10::Half",
             "c10::BFloat16",
         } & set(op.types)
         precision = Precision.FP16 if halves else Precision.BF16
-        reason = f"{kernel.reason}; {Hint.SIXTEEN_BITS.value}"
+        reason = f"{kernel.reason}; {decoded.hint.value}"
         return replace(kernel, precision=precision, source="name", reason=reason)
     return kernel
 
@@ -177,7 +178,12 @@ def _with_types(kernel: Classification, evidence: Evidence) -> Classification:
 
 
 def alike(one: Precision, other: Precision) -> bool:
-    """Whether two classes are the same as far as witnesses can tell that know no block scales."""
+    """Whether two classes are the same as far as witnesses can tell that know no block scales.
+
+    Below 16 bits may be any of the low formats.
+    """
+    if Precision.BELOW16 in (one, other):
+        return one.is_low and other.is_low
     same = one is other or (one.is_fp8 and other.is_fp8)
     return same or (one.is_fp4 and other.is_fp4)
 

@@ -79,6 +79,7 @@ _CLASSES: Final[dict[str, Precision]] = {
     **dict.fromkeys(("e3m2", "e2m3", "fp6"), Precision.MXFP6),
     "e2m1": Precision.FP4,
     "uint8": Precision.INT8,
+    "16bit": Precision.BF16,  # or FP16: an instruction that leaves the type to a descriptor
 }
 # The classes that a hardware block scale makes of an element class.
 _SCALED: Final[dict[tuple[Precision, str | None], Precision]] = {

@@ -2,8 +2,10 @@
 
 Tensile: `Cijk_A<lik>_B<ljk>_<types>_..._MT<tile>_...`. `<types>` is A, B where it differs, D and
 the compute type, followed by flags: B is UseBeta, H high-precision accumulation. So `S_B` and `SB`
-are FP32 with beta, not BF16; `BBS` is BF16. Source: Tensile/SolutionStructs/Problem.py (operation
-identifier), Tensile DataType characters.
+are FP32 with beta, not BF16; `BBS` is BF16. Where A and B are converted before they are multiplied,
+their types come first and the code of what is multiplied second: `F8H_HHS` reads FP8 and FP16, and
+multiplies FP16. `S_MX` multiplies FP32 as TF32. Source: Tensile/SolutionStructs/Problem.py
+(operation identifier), Tensile DataType characters.
 
 Composable Kernel: `ck::kernel_gemm_xdl_cshuffle_v3<ck::Gridwise...<...>>` and ck_tile. The gridwise
 argument lists its layouts, then the element types of A, B, the accumulator and the output; BF16 is
@@ -28,13 +30,15 @@ from fp8verify.terms import KernelName, Precision, Role, Scaling
 _TENSILE: Final = re.compile(
     r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL
 )
-_TENSILE_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|4xi8|[XSDCZHBI]")
+_TENSILE_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|I4|4xi8|[XSDCZHBI]")
 _TENSILE_CODE: Final = re.compile(rf"(?:{_TENSILE_UNIT.pattern})+")
+# Of what is multiplied, where the types before it are converted: A and B, D, compute.
+_TENSILE_CONVERTED: Final = re.compile(r"[BHS][BHS][SX]")
 _TENSILE_MX: Final = re.compile(r"MX[AB](?:E8)?B?32")
 _CHARACTERS: Final = {
     "F8": "e4m3", "F8N": "e4m3", "B8": "e5m2", "B8N": "e5m2", "F6": "e2m3", "B6": "e3m2",
     "F4": "e2m1", "H": "fp16", "B": "bf16", "S": "fp32", "X": "tf32", "D": "fp64", "I8": "int8",
-    "4xi8": "int8", "I": "int32",
+    "I4": "int4", "4xi8": "int8", "I": "int32",
 }  # fmt: skip
 _COMPLEX: Final = {"C": Precision.FP32, "Z": Precision.FP64}
 
@@ -48,6 +52,9 @@ def tensile(symbol: Symbol) -> KernelName | None:
     if not _TENSILE_CODE.fullmatch(code):
         return describe.gemm("hipBLASLt", "Tensile name without types", Operands())
     units = _TENSILE_UNIT.findall(code)
+    if words and len(units) > 1 and _TENSILE_CONVERTED.fullmatch(words[0]):
+        units = list(words[0])
+        code = f"{code}_{words[0]}"
     if (
         len(units) == 1
         and words
@@ -61,6 +68,8 @@ def tensile(symbol: Symbol) -> KernelName | None:
     if len(units) < 3:  # only the type of everything; a second unit is UseBeta
         units = [units[0]] * 3
     *inputs, out, compute = units
+    if words[:1] == ["MX"]:
+        compute = "X"
     a, b = (_CHARACTERS.get(unit) for unit in (inputs[0], inputs[-1]))
     if compute == "X" and a == b == "fp32":
         a = b = "tf32"
@@ -167,7 +176,7 @@ def aiter_assembly(symbol: Symbol) -> KernelName | None:
     gemm = _GEMM.fullmatch(base) or _HGEMM.fullmatch(base)
     if gemm:
         return _aiter_gemm(base, gemm)
-    moe = _FMOE.fullmatch(base) if ours else None
+    moe = _FMOE.fullmatch(base)
     if moe:
         return _aiter_moe(moe)
     attention = _ATTENTION.fullmatch(base) if ours else None

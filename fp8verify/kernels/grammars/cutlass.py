@@ -57,6 +57,8 @@ def procedural(symbol: Symbol) -> KernelName | None:
     types, complete = _type_words(words[at + 1 :])
     if text.startswith("cutlass3x"):
         role = Role.GROUPED_GEMM if "grouped" in words else Role.GEMM
+        if "_bstensorop_" in text and len(types) != 5:
+            return _cut_scaled(library, operation, types, role)
         return _typed(library, operation, match["unit"], types, role)
     if not types and not complete:
         reason = "a CUTLASS kernel whose name is cut off before its operand types"
@@ -97,6 +99,31 @@ def _typed(
             types = both("tf32", out)
     evidence = f"CUTLASS 3.x type fields {'_'.join(words)}"
     return describe.gemm(library, evidence, types, role=role, precision=precision)
+
+
+def _cut_scaled(
+    library: str, operation: re.Match[str], words: list[str], role: Role
+) -> KernelName:
+    """Describe a block-scaled 3.x name that is cut off before its fifth type.
+
+    UE4M3 scales FP4 alone. Without any type the K of the instruction tells: cuBLASLt's with blocks
+    of scales have 32 for FP8 and 64 for FP4.
+    """
+    scale = _SCALED.fullmatch(words[0]) if words else None
+    k = _BLOCK_SCALED_K.search(operation["mma"] or "")
+    if scale is not None and scale["scale"] == "ue4m3":
+        types = both(SHORT.get(scale["element"]), scale="ue4m3")
+    elif k is not None and k[0] == "32":
+        types = both("fp8", scale="ue8m0")
+    elif k is not None:
+        types = both("fp4")
+    else:
+        types = both(Precision.BELOW16.value)
+    evidence = f"CUTLASS 3.x block-scaled {operation[0]}, cut off before its types"
+    return describe.gemm(library, evidence, types, role=role)
+
+
+_BLOCK_SCALED_K: Final = re.compile(r"(?:32|64)$")
 
 
 def _tagged(

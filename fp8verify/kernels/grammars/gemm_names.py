@@ -236,6 +236,10 @@ def _parameters(symbol: Symbol) -> Operands:
     """Return the type of A and B where every matrix that a C++ function only reads has one."""
     read = _pointed(symbol)
     elements = {_element(name) for name in read}
+    if not symbol.parameters:  # only the template's types: one, and it has 16 bits
+        listed = [CPP.get(argument.name) for argument in symbol.tree.args]
+        typed = [element for element in listed if element is not None]
+        return both(typed[0]) if typed in (["bf16"], ["fp16"]) else Operands()
     if (
         len(read) == 1
     ):  # a demangler's cut may have left one: the template's types count too

@@ -105,7 +105,8 @@ def convolution(symbol: Symbol) -> KernelName | None:
 # Source: github.com/deepseek-ai/DeepGEMM, deep_gemm/include/deep_gemm/impls.
 _DEEPGEMM: Final = "DeepGEMM"
 _DEEPGEMM_NAME: Final = re.compile(
-    r"(?:sm\d+_)?(?:[mk]_grouped_)?(?:(?P<types>fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
+    r"(?:sm\d+_)?(?:[mk]_grouped_)?"
+    r"(?:(?P<types>mxfp4_mxfp4|fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
 # Its einsums name their dimensions, and exist for BF16 (impls/sm{90,100}_bmk_bnk_mn.cuh).
@@ -148,8 +149,10 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
         types = Operands(
             "e4m3", "e2m1", listed[2] if len(listed) > 2 else None, "ue8m0"
         )
+    elif match["types"] == "mxfp4_mxfp4":
+        types = both("e2m1", scale="ue8m0")
     elif "_" in match["types"]:  # of two formats: its consecutive dtype arguments
-        types = Operands(*listed)
+        types = Operands(*listed) if listed else both(Precision.BELOW16.value)
     else:
         element = "e4m3" if match["types"] == "fp8" else SHORT[match["types"]]
         types = both(element, listed[0] if listed else None)
@@ -249,13 +252,31 @@ _CUTE_ELEMENTS: Final = {
 }
 
 
+# A kernel's class may end with the type that it multiplies, or the layers of an MLP: Fc1, Fc12.
+_CUTE_TYPE: Final = r"(?:Bf16|Fp16|Mxfp8|Fp8|Nvfp4|Mxfp4|Fp4)"
+_CUTE_CLASS: Final = re.compile(
+    rf"(?<!{_CUTE_TYPE[3:-1].replace('|', ')(?<!')})"
+    rf"(?P<type>{_CUTE_TYPE})(?P<layers>Fc\d{{1,2}})?Kernel$"
+)
+# A class without its module, as some reports shorten it.
+_CUTE_BARE: Final = re.compile(r"[A-Z]\w{0,200}Kernel_object_at_")
+
+
 def cute_dsl(symbol: Symbol) -> KernelName | None:
     """Decode a kernel of the CuTe DSL by its function's words, then by its arguments' types."""
-    if not symbol.text.startswith(_CUTE_PREFIX):
+    if not (
+        symbol.text.startswith(_CUTE_PREFIX)
+        or (symbol.is_identifier and _CUTE_BARE.match(symbol.text))
+    ):
         return None
     function, *rest = _CUTE_ARGUMENTS.split(
         symbol.text.removeprefix(_CUTE_PREFIX), maxsplit=1
     )
+    named = _CUTE_CLASS.search(function)
+    if named is not None and named["layers"]:
+        types = type_words.operands((named["type"].lower(), "gemm"))
+        evidence = f"the class of a fused MoE, {named[0]}"
+        return describe.gemm(_CUTE, evidence, types, role=Role.GROUPED_GEMM)
     kernel = _by_words(function)
     if kernel is None and _CUTE_ATTENTION.search(function):
         # modules' names are joined without a separator
@@ -264,6 +285,10 @@ def cute_dsl(symbol: Symbol) -> KernelName | None:
         return None
     if not kernel.role.is_gemm or kernel.precision is not Precision.UNKNOWN:
         return replace(kernel, library=_CUTE)
+    if named is not None:
+        types = type_words.operands((named["type"].lower(), "gemm"))
+        evidence = f"the name of its class, {named[0]}"
+        return describe.gemm(_CUTE, evidence, types, role=kernel.role)
     return _cute_typed(kernel, function, rest[0] if rest else "")
 
 
@@ -304,6 +329,10 @@ def _cute_by_instruction(
         types = both("fp8", scale="ue8m0")
     if types is not None:
         return describe.gemm(_CUTE, f"the K of its MMA, {k}", types, role=kernel.role)
+    if not k and _CUTE_BLOCK_SCALED.search(function):
+        evidence = "MMA instructions with block scales"
+        types = both(Precision.BELOW16.value)
+        return describe.gemm(_CUTE, evidence, types, role=kernel.role)
     return replace(kernel, library=_CUTE, hint=Hint.SIXTEEN_BITS if k == 16 else None)
 
 

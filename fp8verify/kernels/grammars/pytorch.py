@@ -121,10 +121,17 @@ def triton(symbol: Symbol) -> KernelName | None:
         a, b, out = (
             _OGS_TYPES.get(ogs[name].removeprefix("mx")) for name in ("a", "b", "out")
         )
-        mx = ogs["a"].startswith("mx") and ogs["b"].startswith("mx")
-        types = Operands(a, b, out, "ue8m0" if mx else None)
-        evidence = f"matmul_ogs types {ogs['out']}x{ogs['a']}x{ogs['b']}"
-        return describe.gemm("Triton", evidence, types, role=Role.GROUPED_GEMM)
+        # FP8 activations are multiplied with MXFP4 weights as they are (tl.dot_scaled).
+        low = element_class(a).is_low and ogs["b"].startswith("mx")
+        types = Operands(a, b, out, "ue8m0" if low else None)
+        widened = a == "bf16" and element_class(b).is_low
+        return describe.gemm(
+            "Triton",
+            f"matmul_ogs types {ogs['out']}x{ogs['a']}x{ogs['b']}",
+            types,
+            role=Role.GROUPED_GEMM,
+            hint=Hint.WIDENED if widened else None,
+        )
     if symbol.text == _BLOCKWISE:
         evidence = f"library function {_BLOCKWISE}"
         return describe.gemm("Triton", evidence, both("fp8"), scaling=Scaling.BLOCKWISE)

@@ -201,7 +201,7 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     """
     logged = formats_of_claims(promises.claims)
     formats = promises.formats
-    ran_fp4 = any(row.precision.is_fp4 for row in rank.trace.gemms)
+    ran_fp4 = any(_may_be_fp4(row.precision) for row in rank.trace.gemms)
     if (
         rank.ran_low
         and not ran_fp4
@@ -227,6 +227,10 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         yield finding(
             "lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower)
         )
+
+
+def _may_be_fp4(precision: Precision) -> bool:
+    return precision.is_fp4 or precision is Precision.BELOW16
 
 
 def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[str]:
