@@ -13,18 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from fp8verify.analysis import purpose, timeline
+from fp8verify.analysis.code_report import code_report, joined_reports
+from fp8verify.analysis.code_word import hear_code
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds, KindTotal, grouped
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
+from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
-from fp8verify.report.model.parts import LibraryLogReport, TimelineReport
+from fp8verify.kernels.code_files import NO_CODE, CacheContents
+from fp8verify.report.model.parts import (
+    CompiledCodeReport,
+    LibraryLogReport,
+    TimelineReport,
+)
 from fp8verify.terms import Leg
 from fp8verify.trace import Health, Step, Trace
 from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.tables import Kernels, Launch, TraceHead
 
 if TYPE_CHECKING:
+    from fp8verify.capture.schema import CompiledKernel
     from fp8verify.trace.blas_log import Product
 
 
@@ -66,6 +75,8 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
         seen_nodes: calls of the autograd nodes of GEMMs that the source lists without kernels.
         remarks: what the source does not record.
         library_log: what such a log says of the kernels.
+        compiled_code: what the machine code of Triton's kernels says of them.
+        compiled: that code, as far as it was looked for.
     """
 
     bounds: tuple[int, int] | None
@@ -86,6 +97,8 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     seen_nodes: int
     remarks: tuple[str, ...]
     library_log: LibraryLogReport | None
+    compiled_code: CompiledCodeReport | None
+    compiled: tuple[CompiledKernel, ...]
     error: InputError | None = None
     naming: NamedLayers | None = None
     guessed: bool = False
@@ -126,19 +139,24 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
 
 
 def gather(
-    trace: Trace, logged: Sequence[tuple[int, Product]] | None = None
+    trace: Trace,
+    logged: Sequence[tuple[int, Product]] | None = None,
+    compiled: CacheContents = NO_CODE,
 ) -> TraceEvidence:
     """Classify the kernels of a trace, one window of a rank, and add them up.
 
     Args:
         trace: the window.
         logged: what the BLAS library logged of it, by thread.
+        compiled: the machine code of kernels that may be of it.
     """
     trace = within_window(trace)
-    kinds = classify_kernels(trace)
+    words = hear_code(trace, compiled.kernels)
+    kinds = classify_kernels(trace, words)
     if not all(step.whole for step in trace.steps):
         trace = _without_cut_steps(trace, kinds)
-        kinds = classify_kernels(trace)
+        words = hear_code(trace, compiled.kernels)
+        kinds = classify_kernels(trace, words)
     library_log = None if logged is None else hear_library(trace, kinds, logged)
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
@@ -183,6 +201,8 @@ def gather(
             *(() if library_log is None else (remark(library_log),)),
         ),
         library_log=library_log,
+        compiled_code=code_report(kinds, words, compiled.notes),
+        compiled=compiled.kernels,
     )
 
 
@@ -233,6 +253,8 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
         library_log=_joined_log(
             [part.library_log for part in parts if part.library_log]
         ),
+        compiled_code=joined_reports([part.compiled_code for part in parts]),
+        compiled=distinct(kernel for part in parts for kernel in part.compiled),
         **{name: any(getattr(part, name) for part in parts) for name in _FACTS},
         **{
             name: reduce(add, (getattr(part, name) for part in numbered))

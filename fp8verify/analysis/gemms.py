@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from fp8verify.analysis import legs, pairing
+from fp8verify.analysis.code_word import NO_WORDS, Words
 from fp8verify.analysis.inputs import settle_by_inputs
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
@@ -84,9 +85,9 @@ def name_conflicts(
     return disputed + lost, sum(row.calls for row in known) + lost
 
 
-def classify_kernels(trace: Trace) -> Kinds:
-    """Return the kinds of kernel of a trace, classified by names, operators and GPU."""
-    kinds = Kinds(trace)
+def classify_kernels(trace: Trace, words: Words = NO_WORDS) -> Kinds:
+    """Return the kinds of kernel of a trace, classified by code, names, operators and GPU."""
+    kinds = Kinds(trace, words)
     settle_by_inputs(trace, kinds)
     return kinds
 

@@ -95,6 +95,8 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     }
     without_fp8 = _functions_without_fp8(trace, casting)
     for number, kind in enumerate(kinds.rows):
+        if kind.classification.source == "code":
+            continue  # what ran is known
         if kind.is_gemm and kind.classification.precision.is_low:
             if (
                 kind.name.startswith("triton_tem_")
@@ -258,6 +260,8 @@ def _settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
         found = kind.classification
         if not (trace.gpu and kind.is_gemm and found.precision.is_low):
             continue
+        if found.source == "code":
+            continue  # compiled for this GPU
         ocp = (
             any(map(_OCP.search, kind.op.types)) and found.library not in _OWN_ENCODING
         )
@@ -348,6 +352,7 @@ def _may_hide(kind: Kind) -> bool:
         not op.name
         or found.role in _OTHER_ROLES
         or found.split_k
+        or found.source == "code"
         or _PROVED.match(kind.name)
     ):
         return False

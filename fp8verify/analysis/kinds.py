@@ -9,12 +9,14 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
+from itertools import repeat
 from math import prod
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from fp8verify.analysis.code_word import NO_WORDS, Words, heard
 from fp8verify.kernels import Classification, classify, decode
 from fp8verify.kernels.operators import Counts, LayerInputs, Product, find, function_of
 from fp8verify.terms import NO_OP, Leg, OpContext, Precision, Role, Shape
@@ -260,21 +262,27 @@ class KindTotal(NamedTuple):
 class Kinds:
     """The kinds of kernel of a trace; each distinct name is parsed once.
 
-    `ids` has for each kernel, in the order of the file, the index of its kind in `rows`.
+    `ids` has for each kernel, in the order of the file, the index of its kind in `rows`. `unheard`
+    has what kernels would be without their compiled code, by that index.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._kernels, self._inherited = trace.kernels, Interner()
+    def __init__(self, trace: Trace, words: Words = NO_WORDS) -> None:
+        self._kernels = trace.kernels
+        self._inherited = Interner()
+        self.unheard: dict[int, Classification] = {}
         decoded = [decode(name) for name in trace.names]
         keys = Interner()
-        pairs = zip(trace.kernels.name, trace.kernels.op)  # noqa: B905
-        self.ids = array("q", map(keys.__getitem__, pairs))
+        said = words.ids or repeat(-1)
+        launches = zip(trace.kernels.name, trace.kernels.op, said)  # noqa: B905
+        self.ids = array("q", map(keys.__getitem__, launches))
         self.rows: list[Kind] = []
-        for name, place in keys:
+        for number, (name, place, word) in enumerate(keys):
             op = trace.ops[place] if place >= 0 else None
-            self.rows.append(
-                Kind(trace.names[name], op or NO_OP, classify(decoded[name], op))
-            )
+            found = classify(decoded[name], op)
+            if word >= 0:
+                self.unheard[number] = found
+                found = heard(found, words.words[word])
+            self.rows.append(Kind(trace.names[name], op or NO_OP, found))
         self._read = len(self.rows)
 
     def started(self, wanted: Callable[[Kind], bool]) -> list[int]:

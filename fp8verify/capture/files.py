@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from fp8verify.capture import names
 from fp8verify.capture.schema import (
     SCHEMA,
+    CodeRecord,
+    CompiledKernel,
     MeasuredRecord,
     NumericsRecord,
     RankMeta,
@@ -24,7 +26,7 @@ from fp8verify.capture.schema import (
     WindowRecord,
 )
 from fp8verify.errors import InputError
-from fp8verify.files import open_regular
+from fp8verify.files import open_regular, replacing
 from fp8verify.text import clean_json
 
 MAX_BYTES = 64 << 20
@@ -43,7 +45,7 @@ UNOBSERVED = (
     "torch.optim optimizer, or PYTHONPATH did not reach it, or torch was imported before"
 )
 
-Record = TypeVar("Record", RankMeta, NumericsRecord)
+Record = TypeVar("Record", RankMeta, NumericsRecord, CodeRecord)
 
 
 def find_logs(capture: Path) -> list[Path]:
@@ -170,6 +172,36 @@ def _series(path: Path) -> Iterator[MeasuredRecord]:
             if number % every == 0:
                 with suppress(ValueError, RecursionError):
                     yield msgspec.json.decode(clean_json(line), type=MeasuredRecord)
+
+
+def read_code(folder: Path) -> tuple[CompiledKernel, ...]:
+    """Return the compiled kernels that a capture has, of all its ranks.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    paths = folder.glob(names.CODE) if folder.is_dir() else ()
+    records = [
+        _read(path, CodeRecord, "has no compiled kernels") for path in sorted(paths)
+    ]
+    return distinct(kernel for record in records for kernel in record.kernels)
+
+
+def keep_code(folder: Path, rank: int, kernels: Iterable[CompiledKernel]) -> None:
+    """Write what the compiled code of a rank's kernels holds into a capture, whole at once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    record = CodeRecord(schema=SCHEMA, rank=rank, kernels=tuple(kernels))
+    path = folder / f"rank{rank}{names.CODE_SUFFIX}"
+    with replacing(path, f".{path.name}.{os.getpid()}") as draft:
+        draft.write_bytes(encode(record))
+
+
+def distinct(kernels: Iterable[CompiledKernel]) -> tuple[CompiledKernel, ...]:
+    """Return compiled kernels, each once."""
+    return tuple({encode(kernel): kernel for kernel in kernels}.values())
 
 
 # --- what the ranks recorded together ---

@@ -20,4 +20,6 @@ NUMERICS = f"rank*{NUMERICS_SUFFIX}"
 SERIES_SUFFIX = (
     ".numerics.jsonl"  # and of each step that `run --numerics-every` measured
 )
+CODE_SUFFIX = ".code.json"  # what the compiled code of a rank's kernels holds
+CODE = f"rank*{CODE_SUFFIX}"
 BOOTS = ".boot-*"  # of a run that is not over, or of `fp8verify env`

@@ -414,3 +414,43 @@ class RankNumerics(msgspec.Struct, frozen=True, kw_only=True):
 
     record: NumericsRecord
     series: tuple[MeasuredRecord, ...] = ()
+
+
+class CompiledKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine code that a compiler left on disk for one kernel, without the code itself.
+
+    Attributes:
+        name: its function.
+        arch: what it was compiled for: "90" (sm_90), "gfx942".
+        threads: of a block.
+        shared: bytes of shared memory of a block; None if not known.
+        registers: of a thread; None if not known.
+        instructions: its matrix instructions, FMAs and exponentials, and how many of each.
+        dots: products in its intermediate code by the types of A and B ("e4m3 e4m3"), where that
+            was there.
+        hash: the first digits of the SHA-256 of its code.
+    """
+
+    name: Annotated[str, Meta(max_length=512)]
+    arch: Annotated[str, Meta(max_length=32)]
+    threads: Count
+    shared: Count | None = None
+    registers: Count | None = None
+    instructions: dict[str, Count] = {}
+    dots: dict[str, Count] = {}
+    hash: str = ""
+
+
+class CodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the compiled code of a run's kernels holds: `rankR.code.json`.
+
+    Attributes:
+        rank: whose kernels were looked for; other ranks launch the same ones.
+        kernels: what was found of them.
+        notes: why caches were not read, or not wholly.
+    """
+
+    schema: int
+    rank: int
+    kernels: tuple[CompiledKernel, ...] = ()
+    notes: tuple[str, ...] = ()

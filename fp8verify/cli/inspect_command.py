@@ -25,6 +25,7 @@ from fp8verify.text import counted
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from fp8verify.kernels.code_files import CodeSource
     from fp8verify.report.model.report import Report
     from fp8verify.trace.tables import Missing
 
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
     type=PLACE,
     text="The run's log; its claims are compared with the kernels. Without PATH, only the log "
     "is reported.",
+)
+@valued(
+    "--code DIR",
+    type=PLACE,
+    text="A cache of Triton's or TorchInductor's compiled kernels (or a folder of one kernel). What "
+    "their machine code multiplies decides.",
 )
 @valued(
     "--workers N",
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
 def inspect_command(
     paths: tuple[str, ...],
     log: str | None,
+    code: str | None,
     scheduler: str | None,
     breakdown: bool,
     workers: int | None,
@@ -92,16 +100,38 @@ def inspect_command(
             policy=options.policy,
             workers=workers,
             executor=executor,
+            code=_named_code(code),
         )
     if breakdown:
         from fp8verify.integrations.hta import add_breakdown
 
         report = add_breakdown(report, paths)
-    named = ("--log", log) if log else ()
+    named = [
+        word for pair in (("--log", log), ("--code", code)) for word in pair if pair[1]
+    ]
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
     report = options.gated(report)
     options.write(report, "" if comes_through_pipe(paths) else again)
     sys.exit(report.exit_code)
+
+
+def _named_code(folder: str | None) -> CodeSource:
+    """Return a folder of compiled code that the user named.
+
+    Raises:
+        InputError: there is none.
+    """
+    from fp8verify.kernels.code_files import NO_SOURCE, ON_REQUEST, CodeSource
+
+    if folder is None:
+        return NO_SOURCE
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(
+            f"There is no folder {folder}.",
+            "Give --code the cache: $TRITON_CACHE_DIR, ~/.triton/cache or $TORCHINDUCTOR_CACHE_DIR.",
+        )
+    return CodeSource(folders=(path,), limits=ON_REQUEST, asked=True)
 
 
 @click.command("annotate")

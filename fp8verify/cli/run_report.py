@@ -20,6 +20,7 @@ from fp8verify.logs.failures import failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
+from fp8verify.record.compiled_code import code_of_run
 from fp8verify.record.folder import CAPTURE, keep_report
 from fp8verify.record.output import own_line, say
 from fp8verify.report.forms import render
@@ -66,6 +67,7 @@ def report_run(
         name=name,
         policy=options.policy,
         run_notes=notes,
+        code=code_of_run(os.environ),
     )
     report = explain_missing(report, words)
     report = _with_failure(report, result)

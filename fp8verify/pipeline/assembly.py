@@ -82,6 +82,7 @@ def _rank_report(
         **_sums([trace]),
         opaque_us=micros(rank.opaque_ns),
         library_log=trace.library_log,
+        compiled_code=trace.compiled_code,
         unplaced_us=micros(unplaced_ns(rank, promises)),
         gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},
         copy_time_us={name: micros(ns) for name, ns in trace.copies.items()},

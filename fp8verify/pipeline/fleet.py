@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from fp8verify.analysis.code_word import wanted_code
 from fp8verify.analysis.gather import TraceEvidence, gather, merge_windows
 from fp8verify.analysis.kinds import Kind, grouped
 from fp8verify.analysis.layers import NamedLayers
@@ -21,6 +22,12 @@ from fp8verify.capture.files import is_file_name
 from fp8verify.capture.names import LAYERS
 from fp8verify.capture.schema import NamingRecord, RankMeta
 from fp8verify.errors import InputError
+from fp8verify.kernels.code_files import (
+    NO_CODE,
+    NO_SOURCE,
+    CacheContents,
+    CodeSource,
+)
 from fp8verify.trace import Trace, TraceFile, read_open_trace, read_trace
 from fp8verify.trace.folder import two_of_one_rank
 from fp8verify.trace.places import STDIN, is_remote, is_shared, reading
@@ -50,11 +57,13 @@ class RankJob(NamedTuple):
     """The traces of one rank: one for each window of a capture, in order.
 
     `naming` is the eager step that names its layers, if the windows do not, and `layers` its trace.
+    `code` is where the machine code of its kernels may be.
     """
 
     files: tuple[TraceFile, ...]
     naming: NamingRecord | None = None
     layers: TraceFile | None = None
+    code: CodeSource = NO_SOURCE
 
 
 def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, Naming]:
@@ -74,6 +83,7 @@ def gather_ranks(
     files: Sequence[TraceFile],
     *,
     naming: Mapping[int, Naming] | None = None,
+    code: CodeSource = NO_SOURCE,
     workers: int | None = 1,
     executor: Executor | None = None,
 ) -> list[TraceEvidence]:
@@ -85,13 +95,14 @@ def gather_ranks(
     Args:
         files: several files of one rank are its windows, in order.
         naming: the steps that name layers, by rank.
+        code: where the machine code of their kernels may be.
         workers: number of processes; None chooses by the machine and the size of the files.
         executor: used instead of processes.
 
     Raises:
         InputError: no trace can be read, or two unrelated traces have the same rank.
     """
-    jobs = _jobs(files, naming or {})
+    jobs = [job._replace(code=code) for job in _jobs(files, naming or {})]
     ranks: list[TraceEvidence] = []
     kinds: dict[Kind, Kind] = {}
     for examined in _examine_all(jobs, workers, executor):
@@ -160,7 +171,8 @@ def _anywhere(job: RankJob) -> RankJob:
         return replace(file, path=file.path.absolute())
 
     layers = None if job.layers is None else absolute(job.layers)
-    return RankJob(tuple(map(absolute, job.files)), job.naming, layers)
+    files = tuple(map(absolute, job.files))
+    return job._replace(files=files, layers=layers)
 
 
 def _worth(files: Iterable[TraceFile]) -> int:
@@ -225,7 +237,7 @@ def examine(job: RankJob) -> list[TraceEvidence]:
 
     One that cannot be read costs only itself.
     """
-    read = [part for file in job.files for part in _read(file)]
+    read = [part for file in job.files for part in _read(file, job.code)]
     if len(job.files) == 1 and len(read) > 1:
         return read
     error = next((part.error for part in read if part.error is not None), None)
@@ -260,7 +272,7 @@ def _name_from(naming: NamingRecord, file: TraceFile | None) -> NamedLayers:
     return named._replace(source="step", step=naming.step, note=note)
 
 
-def _read(file: TraceFile) -> list[TraceEvidence]:
+def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
     """Return the evidence of a file: of one rank, unless it joins several, or why there is none."""
     try:
         trace = read_trace(
@@ -278,9 +290,8 @@ def _read(file: TraceFile) -> list[TraceEvidence]:
         return _unread(
             file, InputError(f"{file.name} needs more memory than there is.", hint)
         )
-    return _gathered(
-        trace, file.rank, guessed=file.guessed, logged=_logged(file, trace)
-    )
+    logged = _logged(file, trace)
+    return _gathered(trace, file.rank, guessed=file.guessed, logged=logged, code=code)
 
 
 def _logged(file: TraceFile, trace: Trace) -> _Logged:
@@ -295,17 +306,33 @@ def _logged(file: TraceFile, trace: Trace) -> _Logged:
 
 
 def _gathered(
-    trace: Trace, rank: int, *, guessed: bool = False, logged: _Logged = None
+    trace: Trace,
+    rank: int,
+    *,
+    guessed: bool = False,
+    logged: _Logged = None,
+    code: CodeSource = NO_SOURCE,
 ) -> list[TraceEvidence]:
     """Return the evidence of a file; ranks that it joins are numbered by their place in it."""
     if not trace.others:
         guessed = guessed and trace.rank is None
         trace.rank = rank if trace.rank is None else trace.rank
-        return [replace(gather(trace, logged), guessed=guessed)]
+        compiled = _compiled(trace, code)
+        return [replace(gather(trace, logged, compiled), guessed=guessed)]
     parts = [trace, *trace.others]
     for number, part in enumerate(parts, rank):
         part.rank = number
-    return [replace(gather(part), guessed=True) for part in parts]
+    return [
+        replace(gather(part, compiled=_compiled(part, code)), guessed=True)
+        for part in parts
+    ]
+
+
+def _compiled(trace: Trace, code: CodeSource) -> CacheContents:
+    """Return the machine code that may be of a trace's kernels."""
+    if code == NO_SOURCE:
+        return NO_CODE
+    return code.contents(wanted_code(trace), trace.compute_capability)
 
 
 def read_pipe(path: str | Path) -> list[TraceEvidence]:

@@ -22,6 +22,7 @@ from fp8verify.analysis.rank import (
 from fp8verify.capture import files as captured
 from fp8verify.capture.schema import RankMeta, RankNumerics
 from fp8verify.errors import InputError
+from fp8verify.kernels.code_files import NO_SOURCE, CodeSource
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.signs import read_signs
@@ -62,6 +63,7 @@ def inspect(
     run_notes: Sequence[str] = (),
     workers: int | None = 1,
     executor: Executor | None = None,
+    code: CodeSource = NO_SOURCE,
 ) -> Report:
     """Tell from traces whether a run used FP8.
 
@@ -77,12 +79,15 @@ def inspect(
         workers: processes that read the ranks' traces; None for as many as pay. A script that
             asks for more than one needs the `if __name__ == "__main__"` of multiprocessing.
         executor: reads the ranks' traces instead: any of `concurrent.futures`, or a cluster's.
+        code: caches with the machine code of the kernels, beside what a capture has of it. What is
+            found in caches that nobody named is kept in the capture.
 
     Raises:
         InputError: nothing there can be read as a trace or a log.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     folder, metas, numerics, attached = _read_sidecars(paths)
+    code, unused = _with_recorded(code, folder)
     logs = logs_of(folder, log)
     said = _said_by(logs, captured.called_apis(metas))
     remarked: list[str] = []
@@ -106,13 +111,16 @@ def inspect(
             traces = gather_ranks(
                 _with_sidecars(files, folder, metas),
                 naming=naming_steps(folder, metas) if folder is not None else {},
+                code=code,
                 workers=workers,
                 executor=executor,
             )
             profiled = {rank.rank for rank in traces}
             unread = _notes(files, metas)
             census = captured.census_remarks(metas, profiled)
-            remarked = [*captured.remarks(metas), *unread, *census]
+            remarked = [*captured.remarks(metas), *unread, *census, *unused]
+            if folder is not None and code.folders and not code.asked:
+                _keep_code(folder, traces, code)
     losses = read_losses(logs)
     signs = read_signs(logs)
     ranks: list[RankEvidence] = []
@@ -134,6 +142,27 @@ def inspect(
         logs=[path.name for path in logs],
     )
     return judge(report, policy or Policy())
+
+
+def _with_recorded(
+    code: CodeSource, folder: Path | None
+) -> tuple[CodeSource, tuple[str, ...]]:
+    """Add the compiled code that a capture has; a damaged record of it decides nothing."""
+    if folder is None:
+        return code, ()
+    try:
+        return code._replace(kernels=captured.read_code(folder)), ()
+    except InputError as error:
+        return code, (f"compiled code was not used: {error.fact.rstrip('.')}",)
+
+
+def _keep_code(folder: Path, ranks: Sequence[TraceEvidence], code: CodeSource) -> None:
+    """Keep what caches hold of the kernels, so the capture has its proof elsewhere too."""
+    found = captured.distinct(kernel for rank in ranks for kernel in rank.compiled)
+    if len(found) > len(code.kernels):
+        first = min(rank.rank or 0 for rank in ranks)
+        with suppress(OSError):
+            captured.keep_code(folder, first, found)
 
 
 def _printed_table(log: str | Path | None) -> TraceEvidence:

@@ -53,6 +53,22 @@ def why_distrusted(path: Path, descriptor: int) -> str | None:
     return "it belongs to another user"
 
 
+def why_not_read(folder: Path) -> str | None:
+    """Return why what a folder holds is not believed, None if it is; nothing is written into it.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    if is_trusted(folder):
+        return None
+    if folder.is_symlink() and not _is_ours(folder.lstat()):
+        return "it is a link of another user"
+    status = folder.stat()
+    if status.st_mode & stat.S_IWOTH:
+        return "all users may write it"
+    return None if _is_ours(status) else "it belongs to another user"
+
+
 def _is_ours(status: os.stat_result) -> bool:
     return status.st_uid in (os.getuid(), 0)
 

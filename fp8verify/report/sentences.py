@@ -213,6 +213,12 @@ def _more(report: Report) -> Iterator[str]:
     if gemms := sum(one.gemms for one in logged if one.note is None):
         vouched = sum(one.vouched for one in logged if one.note is None)
         yield f"; the BLAS library's own log agrees on {vouched} of {gemms}"
+    compiled = [
+        rank.compiled_code for rank in report.ranks if rank.compiled_code is not None
+    ]
+    if gemms := sum(one.gemms for one in compiled):
+        vouched = sum(one.vouched for one in compiled)
+        yield f"; the compiled code agrees on {vouched} of {gemms} Triton GEMMs"
 
 
 # ---- whether FP8 pays, and the notes

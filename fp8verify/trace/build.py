@@ -10,7 +10,7 @@ from itertools import compress, count, islice
 from fp8verify.terms import Collective
 from fp8verify.text import clean
 from fp8verify.trace.autograd import Autograd, NamedOps
-from fp8verify.trace.columns import Columns, Inputs
+from fp8verify.trace.columns import Columns, Inputs, launch_config
 from fp8verify.trace.contexts import Contexts, nest
 from fp8verify.trace.steps import steps_of_kernels, whole_steps
 from fp8verify.trace.tables import Health, Kernels, Launch, Step, Trace
@@ -56,6 +56,7 @@ def fill(
         )
         for n, d, i, o, ranks in columns.collectives
     ]
+    trace.configs = [launch_config(raw) for raw in columns.configs]
     trace.process = _process(columns)
     trace.copies = dict(sorted(columns.copies.items()))
     trace.steps = [

@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Iterable
 from functools import partial
+from math import prod
 from struct import pack
 from typing import Any
 
@@ -18,7 +19,7 @@ from msgspec import Struct, field
 
 from fp8verify.terms import Shape
 from fp8verify.text import clean
-from fp8verify.trace.tables import Kernels, Step
+from fp8verify.trace.tables import Kernels, LaunchConfig, Step
 
 
 def append_all(column: array[Any], values: Iterable[int]) -> None:
@@ -39,6 +40,7 @@ class Interner(dict[Any, int]):
 MAX_SIZE = 1 << 40
 # Valid JSON holds no NUL byte, so this cannot occur inside a part.
 SEPARATOR = b"\0"
+_DIGITS = 12  # of a number of bytes or registers
 
 _LONG_NUMBER = re.compile(rb"\d{13}")
 
@@ -99,6 +101,22 @@ def _is_size(size: object) -> bool:
     return isinstance(size, int) and -MAX_SIZE <= size <= MAX_SIZE
 
 
+def launch_config(raw: bytes) -> LaunchConfig:
+    """Return how a kernel was launched, from the JSON of `Columns.configs`."""
+    block, shared, registers = raw.split(SEPARATOR)
+    sides = [side for side in _decoded(_dims, block) if _is_count(side)]
+    threads = prod(sides) if len(sides) == 3 else None
+    return LaunchConfig(threads, _number(shared), _number(registers))
+
+
+def _number(raw: bytes) -> int | None:
+    return int(raw) if raw.isdigit() and len(raw) < _DIGITS else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 < value < 1 << 32
+
+
 _int32 = partial(array, "i")
 _int64 = partial(array, "q")
 
@@ -140,6 +158,8 @@ class Columns(Struct):
         op_names: of operators and annotations, numbered by `ops.name`.
         threads: whatever identifies a CPU thread, numbered by `ops.thread` and `calls.thread`.
         collectives: the fields of `Collective`s, numbered by `kernels.collective`.
+        configs: the JSON of block, shared memory and registers, joined by `SEPARATOR`, numbered by
+            `kernels.config`.
         inputs: the JSON of `Inputs`, numbered by `ops.inputs`.
         steps: the training steps by start, each number once.
         step_names: the numbers of `op_names` that mark a step; such ranges enclose no operator.
@@ -157,6 +177,7 @@ class Columns(Struct):
     op_names: Interner = field(default_factory=Interner)
     threads: Interner = field(default_factory=Interner)
     collectives: Interner = field(default_factory=Interner)
+    configs: Interner = field(default_factory=Interner)
     inputs: Interner = field(default_factory=Interner)
     steps: list[Step] = field(default_factory=list)
     step_names: set[int] = field(default_factory=set)

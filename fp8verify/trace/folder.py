@@ -22,7 +22,7 @@ _RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _PROBES_AT_ONCE = 16
 # JSON files of a capture that are not traces; a hidden file is still being written.
 _OURS = re.compile(
-    r"^\.|(\.meta|\.numerics|\.schema)\.json$|^expected\.json$|^report.*\.json$"
+    r"^\.|(\.meta|\.numerics|\.code|\.schema)\.json$|^expected\.json$|^report.*\.json$"
 )
 # The extra step that `fp8verify run --layers` records is not a training step.
 _NO_RANKS = "layers"

@@ -34,7 +34,8 @@ class Kernels(Struct):
     `stream` are -1 if not recorded, `launch` holds `Launch` values. `layer` indexes
     `Trace.layers` and is empty unless layers were requested. `launch_ns` and `thread` say when
     and on which CPU thread a kernel was launched, -1 if unknown; empty unless requested.
-    `site` indexes `Trace.sites`.
+    `site` indexes `Trace.sites`, `config` indexes `Trace.configs`; the latter is empty where no
+    source records them.
     """
 
     name: array[int] = field(default_factory=lambda: array("i"))
@@ -50,9 +51,21 @@ class Kernels(Struct):
     launch_ns: array[int] = field(default_factory=lambda: array("q"))
     thread: array[int] = field(default_factory=lambda: array("q"))
     site: array[int] = field(default_factory=lambda: array("i"))
+    config: array[int] = field(default_factory=lambda: array("i"))
 
     def __len__(self) -> int:
         return len(self.name)
+
+
+class LaunchConfig(NamedTuple):
+    """How a kernel was launched: threads of a block, bytes of its shared memory, registers.
+
+    None of what was not recorded.
+    """
+
+    threads: int | None = None
+    shared: int | None = None
+    registers: int | None = None
 
 
 class Site(NamedTuple):
@@ -193,6 +206,7 @@ class Trace(TraceHead):
     names: list[str] = field(default_factory=list)
     ops: list[OpContext] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
+    configs: list[LaunchConfig] = field(default_factory=list)
     kernels: Kernels = field(default_factory=Kernels)
     collectives: list[Collective] = field(default_factory=list)
     layers: list[str] = field(default_factory=list)

@@ -165,7 +165,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
         time_us: µs of all launches.
         tflops: 10^12 operations a second of all launches together.
         percent_of_peak: that over the GPU's dense peak of the precision.
-        decided_by: who says the precision: name, op, name+op, library, or none.
+        decided_by: who says the precision: name, op, name+op, library, code, or none.
         reason: how that was read.
     """
 
@@ -256,6 +256,27 @@ class LibraryLogReport(msgspec.Struct, frozen=True, kw_only=True):
     settled: int = 0
     disputed: int = 0
     note: str | None = None
+
+
+class CompiledCodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine code that compilers left on disk says of a rank's kernels.
+
+    Attributes:
+        gemms: launches of products of Triton's, or of nobody's that is known.
+        vouched: those of `gemms` whose precision the code shows.
+        settled: those of `vouched` whose precision is known from the code alone.
+        disputed: those of `vouched` whose names say another precision.
+        differing: kernels that were left as they are, because codes of their name and launch
+            differ in precision.
+        notes: why code was not read.
+    """
+
+    gemms: int
+    vouched: int = 0
+    settled: int = 0
+    disputed: int = 0
+    differing: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):

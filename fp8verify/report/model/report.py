@@ -161,6 +161,7 @@ class RankReport(Judged, frozen=True, kw_only=True):
         judged: whether the rank can lack FP8: not where it trains no layer that other ranks run in
             FP8, as a pipeline stage with the output head alone.
         library_log: what the BLAS library logged of the windows, null without its log.
+        compiled_code: what the machine code of Triton's kernels says of them, null without it.
         unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
             recorded no operators.
     """
@@ -186,6 +187,7 @@ class RankReport(Judged, frozen=True, kw_only=True):
     numerics: parts.NumericsReport | None = None
     memory: parts.MemoryReport | None = None
     library_log: parts.LibraryLogReport | None = None
+    compiled_code: parts.CompiledCodeReport | None = None
     unplaced_us: float = 0.0
     judged: bool = True
     expected: parts.ExpectedReport | None = None

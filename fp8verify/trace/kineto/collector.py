@@ -51,12 +51,18 @@ class LaunchArgs(Struct, gc=False):
 
 
 class KernelArgs(Struct, gc=False):
-    """The `args` of a kernel; NCCL's kernels carry their collective."""
+    """The `args` of a kernel; NCCL's kernels carry their collective.
+
+    How it was launched stays undecoded until its compiled code is looked for.
+    """
 
     external_id: Int64 = field(name="External id", default=-1)
     correlation: Int64 = -1
     device: Int64 = -1
     stream: Int64 = -1
+    registers: Raw = field(name="registers per thread", default=NOTHING)
+    shared: Raw = field(name="shared memory", default=NOTHING)
+    block: Raw = NOTHING
     collective: str = field(name="Collective name", default="")
     dtype: str = ""
     in_elements: Size = field(name="In msg nelems", default=0)
@@ -142,6 +148,7 @@ class OldMemset(GpuMemcpy, tag="Memset", gc=False):
 _name_of = attrgetter("name")
 _thread_of = attrgetter("pid", "tid")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
+_config_of = attrgetter("block", "shared", "registers")
 _collective_of = attrgetter(
     "collective", "dtype", "in_elements", "out_elements", "group_size"
 )
@@ -192,6 +199,8 @@ def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
     append_all(kernels.device, [a.device for a in args])
     append_all(kernels.stream, [a.stream for a in args])
     append_all(kernels.name, map(columns.names.__getitem__, map(_name_of, group)))
+    configs = map(SEPARATOR.join, map(_config_of, args))
+    append_all(kernels.config, map(columns.configs.__getitem__, configs))
     known = columns.collectives
     collectives = [known[_collective_of(a)] if a.collective else -1 for a in args]
     append_all(kernels.collective, collectives)

@@ -234,7 +234,9 @@ def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     ]
     for kind in kinds[:1]:
         conflict = kind.classification.conflict
-        yield finding("name-op-conflict", conflict=conflict, kernel=_short(kind.name))
+        case = "code" if kind.classification.source == "code" else ""
+        name = _short(kind.name)
+        yield finding("name-op-conflict", case, conflict=conflict, kernel=name)
 
 
 def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:

@@ -1,0 +1,66 @@
+"""Count the products for which their compiled code vouches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fp8verify.analysis.code_word import TRITONS, Words
+from fp8verify.analysis.kinds import Kinds
+from fp8verify.report.model.parts import CompiledCodeReport
+from fp8verify.terms import Precision
+
+
+def code_report(
+    kinds: Kinds, words: Words, notes: Sequence[str]
+) -> CompiledCodeReport | None:
+    """Count the products of Triton for which their compiled code vouches.
+
+    Args:
+        kinds: the kernels, each with what its code says.
+        words: what the code says.
+        notes: why code was not read.
+
+    Returns:
+        None if no code was looked for.
+    """
+    gemms = vouched = settled = disputed = 0
+    launches = Counter(kinds.ids)
+    for number, kind in enumerate(kinds.rows):
+        count = launches[number]
+        found = kind.classification
+        before = kinds.unheard.get(number)
+        if not kind.multiplies or found.library not in TRITONS:
+            continue
+        gemms += count
+        if found.source == "code" and before is not None:
+            vouched += count
+            settled += count * (before.precision is Precision.UNKNOWN)
+            disputed += count * (found.conflict is not None)
+    if not (words.words or notes):
+        return None
+    return CompiledCodeReport(
+        gemms=gemms,
+        vouched=vouched,
+        settled=settled,
+        disputed=disputed,
+        differing=sum(word.code is None for word in words.words),
+        notes=tuple(notes),
+    )
+
+
+def joined_reports(
+    reports: Sequence[CompiledCodeReport | None],
+) -> CompiledCodeReport | None:
+    """Add up what the code says of several windows."""
+    known = [one for one in reports if one is not None]
+    if not known:
+        return None
+    return CompiledCodeReport(
+        gemms=sum(one.gemms for one in known),
+        vouched=sum(one.vouched for one in known),
+        settled=sum(one.settled for one in known),
+        disputed=sum(one.disputed for one in known),
+        differing=sum(one.differing for one in known),
+        notes=tuple(dict.fromkeys(note for one in known for note in one.notes)),
+    )
