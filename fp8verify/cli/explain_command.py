@@ -29,17 +29,21 @@ _FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 
 
 @click.command("explain")
-@click.argument("names", nargs=-1, metavar="NAME… | CODE… | WORD… | MESSAGE… | -")
+@click.argument(
+    "names", nargs=-1, metavar="NAME… | CODE… | WORD… | MESSAGE… | FILE… | -"
+)
 @form_option(("text", "json"), "json prints one object per line.", "text")
 def explain_command(names: tuple[str, ...], form: str) -> None:
     """Explain kernel names, codes of findings and checks, words of reports, and error messages.
 
-    - reads names and messages from standard input, one per line.
+    - reads names and messages from standard input, one per line. Of a file of machine code (.ptx,
+    .ttgir, .amdgcn, .cubin) it says which matrix instructions are in it, and on which types.
 
     \b
     fp8verify explain claimed-not-active
     fp8verify explain 'RuntimeError: cutlass cannot initialize'
     fp8verify explain 'nvjet_sm90_qrtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT'
+    fp8verify explain ~/.triton/cache/*/_fp8matmul_kernel.ptx
     cut -f1 kernels.tsv | fp8verify explain - --format json
     """
     if not names:
@@ -70,6 +74,7 @@ def _as_json(name: str) -> str:
     import msgspec
 
     from fp8verify.kernels import decode
+    from fp8verify.kernels.code_of_file import code_of_file, is_code_file
 
     def fields(row: object, names: Iterable[str]) -> dict[str, object]:
         values = {field: getattr(row, field) for field in names}
@@ -78,6 +83,15 @@ def _as_json(name: str) -> str:
             for field, value in values.items()
         }
 
+    if is_code_file(name):
+        found = code_of_file(Path(name))
+        row = {
+            "file": clean(name),
+            "functions": found.functions,
+            "precision": found.code.precision,
+            "instructions": found.instructions,
+        }
+        return msgspec.json.encode(row).decode()
     if (cause := _cause(name)) is not None:
         known = fields(cause.failure, ("cause", "remedy", "evidence", "check"))
         return msgspec.json.encode({"message": clean(cause.text), **known}).decode()
@@ -94,8 +108,11 @@ def _cause(message: str) -> Cause | None:
 def _as_text(name: str) -> str:
     """Return what a code, a word, an error message or the name of a kernel means."""
     from fp8verify.kernels import decode
+    from fp8verify.kernels.code_of_file import explained, is_code_file
     from fp8verify.text import printable
 
+    if is_code_file(name):
+        return f"{printable(name)}\n{explained(Path(name))}"
     pages = _pages() if _CODE.fullmatch(name) else {}
     if name in pages:
         return f"{name}\n\n{_as_plain(pages[name](name))}"

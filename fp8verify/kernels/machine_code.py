@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.kernels.describe import SHORT, Operands, both, element_class
 from fp8verify.terms import Precision
+from fp8verify.text import counted
 
 # The longest instruction that is kept, in characters; real ones have 100.
 MAX_LENGTH: Final = 160
@@ -25,6 +26,7 @@ MAX_DISTINCT: Final = 256
 
 # The type of operands of which an instruction only says their width; "below16" is a class.
 SIXTEEN_BITS: Final = "16bit"
+WIDE: Final = "16bit or tf32"
 
 FMA: Final = "fma.f32"
 EXPONENTIAL: Final = "ex2.f32"
@@ -37,7 +39,7 @@ _AMD: Final = (
     r"(?P<amd>v_(?:mfma|smfmac|wmma|swmmac)_[a-z0-9_]{1,80})\b(?P<rest>[^\n;]{0,200})"
 )
 _SASS: Final = (
-    r"(?P<sass>(?:[HQIODB]|UTC[HQIO]|[HQI]G)MMA(?:\.[A-Z0-9_]{1,16}){0,12})(?=[\s;])"
+    r"(?P<sass>(?:[HQIODB]|UTC[HQIO]|[HQI]G)MMA(?:\.[A-Zx0-9_]{1,16}){0,12})(?=[\s;])"
 )
 _PLAIN: Final = (
     r"(?P<fma>fma\.rn(?:\.ftz)?\.f32(?:x2)?|v_(?:pk_)?(?:fma|fmac|dual_fmac)_f32|FFMA2?)\b"
@@ -100,7 +102,7 @@ class MachineCode(NamedTuple):
         if not self.products:
             return "no matrix instruction"
         return " and ".join(
-            f"{count} matrix instructions of {_shown(types)}"
+            f"{counted(count, 'matrix instruction')} of {_shown(types)}"
             for types, count in self.products
         )
 
@@ -262,7 +264,7 @@ _SASS_TYPES: Final = {
 }  # fmt: skip
 # What instructions multiply that do not name it.
 _SASS_FAMILIES: Final = {
-    "HMMA": "fp16", "HGMMA": "fp16", "UTCHMMA": SIXTEEN_BITS, "QMMA": "below16", "QGMMA": "below16",
+    "HMMA": "fp16", "HGMMA": "fp16", "UTCHMMA": WIDE, "QMMA": "below16", "QGMMA": "below16",
     "UTCQMMA": "below16", "OMMA": "e2m1", "UTCOMMA": "e2m1", "IMMA": "int8", "IGMMA": "int8",
     "UTCIMMA": "int8", "DMMA": "fp64", "BMMA": "b1",
 }  # fmt: skip
