@@ -214,7 +214,7 @@ _UPDATES = (
     r"aten::_fused_(?:adamw?|sgd|adagrad)_|aten::_foreach_(?:addcdiv|addcmul|lerp)|"
     r"aten::addc(?:div|mul)_|triton_for_fused_|"
     r".*multi_tensor_apply_kernel<.*(?:PointwiseOpScalar|LerpFunctor)|"
-    r".*(?<![a-z])(?:fused)?(?:adam[wx]?|adagrad|adafactor|muon|lamb|lion|sgd|optimi[sz]er)"
+    r".*(?<![a-z])(?:fused)?(?:adam[wx]?(?:functor|math)?|adagrad|adafactor|muon|lamb|lion|sgd|optimi[sz]er)"
     r"(?![a-z])"
 )
 

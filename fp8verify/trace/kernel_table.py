@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -25,7 +26,8 @@ from fp8verify.text import clean
 from fp8verify.trace.columns import SEPARATOR
 from fp8verify.trace.rows import COPY, RowCollector
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
-from fp8verify.trace.tables import Trace
+from fp8verify.trace.tables import Health, Trace
+from fp8verify.trace.unknown import unknown_file
 
 _NS: Final = {
     "n": 1,
@@ -33,6 +35,7 @@ _NS: Final = {
     "m": 10**6,
     "": 10**9,
 }  # by the prefix of s, sec, second
+_IN_CELLS: Final = "?"  # where only the cells have units
 _JSON_ROWS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
 _JSON_START: Final = re.compile(r"[\[{]")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
@@ -46,13 +49,18 @@ _COLUMNS: Final = {
         "kernel",
         "key",
         "operation",
+        *("kernels", "operator", "op", "op name", "gpu kernel", "cuda kernel"),
     ),
     "calls": (
         *("# of calls", "number of calls", "instances", "calls", "count"),
         "kernel duration (us)_count",
+        *("# calls", "#calls", "n calls", "launches", "invocations", "occurrences"),
     ),
     "cpu": ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total"),
-    "share": ("time (%)", "percentage"),
+    "share": (
+        *("time (%)", "percentage", "self cuda %", "% step", "% of step"),
+        *("% of total", "% total", "% time", "time %", "%"),
+    ),
     # ncu's long form
     "metric": ("metric name",),
     "unit": ("metric unit",),
@@ -97,10 +105,25 @@ _TIMES: Final = tuple(
         ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
     )
 )
+_OF_NSYS: Final = frozenset(
+    {"time (%)", "instances", "start (ns)", "start (s)", "avg (ns)", "corrid", "grdx"}
+)
+# Tables of scripts and reports have headings of their own: words for a total, and its unit.
+_GUESSED: Final = "table"
+_WORDS: Final = (
+    "total|sum|self|gpu|cuda|hip|xpu|device|kernel|elapsed|time|duration|dur"
+)
+_ANY_TIME: Final = (
+    re.compile(rf"total(?:[ _]+(?:{_WORDS}))*[ _]*\(?{_UNIT}\)?"),
+    re.compile(rf"(?:(?:{_WORDS})[ _]*)*\(?{_UNIT}\)?"),
+    # The cells have the unit.
+    re.compile(rf"(?:(?:{_WORDS})[ _]*)*(?:time|duration|dur|total)()"),
+)
+_SELF: Final = re.compile(r"self[ _]")
 # Tables with these headings are of calls on the CPU or of ranges.
 _OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
 
-_HINTS: Final = ("name", "kernel", "operation")
+_HINT: Final = re.compile(r"name|kernel|operat|\bops?\b", re.IGNORECASE)
 _RULE: Final = re.compile(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
 _DASHES: Final = re.compile(r"-+")
 _GAP: Final = re.compile(r" {2,}")
@@ -129,6 +152,21 @@ _OPERATOR: Final = re.compile(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+
 _CALL: Final = re.compile(
     r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request"
 )
+# What operators multiply, whose rows do not say it: nothing else is allowed (or FP4, which counts as
+# low, too).
+_FP8_PAIR: Final = b'["c10::Float8_e4m3fn","c10::Float8_e4m3fn"]'
+_TAKES: Final = dict.fromkeys(
+    ("aten::_scaled_mm", "aten::_scaled_grouped_mm", "aten::_scaled_mm_v2"), _FP8_PAIR
+)
+# Of a list without headings: a time with its unit, and a name as libraries of products give them.
+_LISTED_TIME: Final = re.compile(
+    r"(?:^|[\s|,;:(])(\d[\d,.]{0,20} ?(?:[num\u00b5\u03bc]?s))(?=$|[\s|,;)])"
+)
+_LISTED_NAME: Final = re.compile(
+    r"\b(?:void )?(?:nvjet_|cutlass\w*_|cutlass::|sm\d{2,3}_|ampere_|hopper_|cublas\w*::|Cijk_|Custom_Cijk_"
+    r"|deep_gemm::|transformer_engine::|triton_|at::native::|_scaled_\w*kernel)[^\s|,;`]{4,}"
+)
+_MOST_LISTED: Final = 20_000
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _MOST_COLUMNS: Final = 1 << 12
@@ -165,6 +203,8 @@ class Table(Struct):
         total_ns: of all kernels, if the table says it.
         unread: rows that could not be read.
         sign: what stands between the cells, "" for spaces.
+        is_self_time: whether the times of operators are without those of what they call.
+        read_as: the headings that were taken for name, time and calls, where these are guessed.
     """
 
     tool: str
@@ -180,6 +220,8 @@ class Table(Struct):
     shares: float = 0.0
     unread: int = 0
     sign: str = ""
+    is_self_time: bool = False
+    read_as: str = ""
 
     def add(self, cells: Sequence[str]) -> Fit:
         """Add a row; one without a name, a time or a number of calls that can be read is not."""
@@ -190,8 +232,8 @@ class Table(Struct):
         if len(cells) != self.width:
             return Fit.NOT
         row = {what: cells[place].strip() for what, place in self.places.items()}
-        name = row["name"]
-        time = row["time"]
+        name = _unquoted(row["name"])
+        time = _unquoted(row["time"])
         if not name and (unit := _TIME_UNIT.fullmatch(time)):
             self.unit = unit[1]  # ncu's are below the headings
             return Fit.ASIDE
@@ -200,7 +242,7 @@ class Table(Struct):
             if not _is_time_of_ncu(row["metric"]):
                 return Fit.ASIDE
             time = f"{time} {row['unit']}"
-        others = set(map(str.strip, cells)) - {"", name}
+        others = set(map(str.strip, cells)) - {"", row["name"]}
         if name and not others:
             return Fit.ASIDE  # a wrapped name goes on, or a heading within the table
         return self._add_times(name, time, row)
@@ -227,11 +269,33 @@ class Table(Struct):
 
     def _sum(self, rows: dict[str, _Sum], name: str, row: _Sum) -> None:
         before = rows.get(name, _Sum())
-        if before.ns and self.tool == "key_averages()":
+        if before.ns and self.lists_operators:
             # Without the CPU's columns the row of a compiled operator looks like its kernel's.
             rows[name] = max(before, row)
         else:
             rows[name] = _Sum(before.ns + row.ns, before.calls + row.calls)
+
+    @property
+    def lists_operators(self) -> bool:
+        """Whether rows may be of operators, beside those of the kernels that they launch."""
+        return self.tool in ("key_averages()", _GUESSED)
+
+    @property
+    def launches(self) -> dict[str, _Sum]:
+        """The rows to be read: those of kernels and copies, else of operators by themselves."""
+        return self.kernels if self.has_kernels else self.own_times
+
+    @property
+    def own_times(self) -> dict[str, _Sum]:
+        """The rows of operators with the GPU time of the kernels that they launched themselves."""
+        if not (self.is_self_time and self.lists_operators):
+            return {}
+        rows = self.sums | self.on_cpu
+        return {
+            name: row
+            for name, row in rows.items()
+            if row.ns and _OPERATOR.fullmatch(name) and not _RANGE.match(name)
+        }
 
     @property
     def kernels(self) -> dict[str, _Sum]:
@@ -262,22 +326,22 @@ class Table(Struct):
             return (
                 sum(row.ns for row in self.kernels.values()) >= _WHOLE * self.total_ns
             )
+        if self.tool == _GUESSED:
+            return self.shares >= 100 * _WHOLE
         return self.tool != "key_averages()" and (
             not self.shares or self.shares >= 100 * _WHOLE
         )
 
     def _is_of_cpu(self, name: str) -> bool:
         """Whether a name is of a call, an operator or a range; other tools list no operators."""
-        if self.tool == "key_averages()" and (
-            _RANGE.match(name) or _OPERATOR.fullmatch(name)
-        ):
+        if self.lists_operators and (_RANGE.match(name) or _OPERATOR.fullmatch(name)):
             return True
         return _CALL.fullmatch(name) is not None
 
 
 def glance(source: Source) -> Glance:
     """Look for a table; text without one may be a damaged trace."""
-    has_table = any(table.has_kernels for table in _tables(source))
+    has_table = any(table.launches for table in _tables(source))
     return Glance(is_trace=has_table, is_damaged=not has_table)
 
 
@@ -287,45 +351,75 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: there is none.
     """
-    table = any_table = None
-    for found in _tables(source):
-        any_table = found
-        table = found if found.has_kernels else table
-    if table is None and any_table is not None:
-        raise InputError(
-            f"{source.name} holds a table, but no row of a GPU kernel with a time.",
-            "Print the kernels too: key_averages() of a profile with ProfilerActivity.CUDA, nsys "
-            "stats --report cuda_gpu_kern_sum, ncu --csv --metrics gpu__time_duration.sum.",
-        )
-    if table is None:
-        is_json = _JSON_ROWS.match(source.head) is not None
-        raise not_a_trace(
-            source, "a trace: no list of events in it" if is_json else "JSON"
-        )
+    table = _last_table(source)
     trace = Trace(source=source.name)
     rows = RowCollector()
-    rows.launches(_launches(table.kernels))
-    _add_counted(rows, table.counted)
+    rows.launches(_launches(table.launches))
+    if table.has_kernels:
+        counted = {name: f"{COUNTED}{kind}" for name, kind in table.counted.items()}
+        _add_operators(rows, counted)
+    else:
+        _add_operators(rows, {name: name for name in table.launches})
     rows.fill(trace, table.tool, layers=how.layers)
     trace.health.skipped_events += table.unread
     trace.health.rows_are_sums = True
     trace.health.truncated = source.damage is not None
     trace.seen = table.operators
-    trace.remarks.append(
-        "the table does not say when kernels ran: idle time is unknown"
-    )
-    if not table.is_whole and table.tool == "key_averages()":
-        trace.health.truncated = True
-        trace.health.notes.append(
+    trace.remarks += _limits(table)
+    _say_what_is_missing(trace.health, table)
+    return trace
+
+
+def _last_table(source: Source) -> Table:
+    """Return the last table that has kernels, or operators with their own times.
+
+    Raises:
+        InputError: there is none.
+    """
+    last = None
+    has_table = False
+    for table in _tables(source):
+        has_table = True
+        if table.launches:
+            last = table
+    if last is not None:
+        return last
+    if has_table:
+        raise InputError(
+            f"{source.name} holds a table, but no row of a GPU kernel with a time.",
+            "Print the kernels too: key_averages() of a profile with ProfilerActivity.CUDA, nsys "
+            "stats --report cuda_gpu_kern_sum, ncu --csv --metrics gpu__time_duration.sum.",
+        )
+    if _JSON_ROWS.match(source.head) is None:
+        raise unknown_file(source)
+    raise not_a_trace(source, "a trace: no list of events in it")
+
+
+def _limits(table: Table) -> Iterator[str]:
+    """Yield what a table cannot say, and what was guessed."""
+    yield "the table does not say when kernels ran: idle time is unknown"
+    if table.read_as:
+        yield f"read as: {clean(table.read_as)}"
+    if not table.has_kernels:
+        yield "its rows are of operators: the share is by operator, not by kernel"
+
+
+def _say_what_is_missing(health: Health, table: Table) -> None:
+    """Note whether a table lists all kernels."""
+    if table.is_whole:
+        return
+    if table.tool == _GUESSED:
+        health.truncated = True
+        health.notes.append("the table does not say that it lists all kernels")
+    elif table.tool == "key_averages()":
+        health.truncated = True
+        health.notes.append(
             "the table does not list all kernels: print it with row_limit=-1 and "
             "max_name_column_width=None"
         )
-    elif not table.is_whole:
-        trace.health.records_lost = True
-        trace.health.notes.append(
-            f"its rows add up to {table.shares:.1f}%, not to 100%"
-        )
-    return trace
+    else:
+        health.records_lost = True
+        health.notes.append(f"its rows add up to {table.shares:.1f}%, not to 100%")
 
 
 def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, None]]:
@@ -341,14 +435,15 @@ def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, 
             begin = end
 
 
-def _add_counted(rows: RowCollector, counted: dict[str, str]) -> None:
-    """Give kernels whose operations were counted an operator that says so."""
+def _add_operators(rows: RowCollector, operators: dict[str, str]) -> None:
+    """Give the kernels of some names an operator, such as one that says what was counted."""
     columns = rows.columns
     number_of = dict[int, int]()
-    for number, (name, source) in enumerate(counted.items()):
+    for number, (name, operator) in enumerate(operators.items()):
         if name in columns.names:
             number_of[columns.names[name]] = number
-            columns.add_operator(number, f"{COUNTED}{source}", SEPARATOR * 2)
+            types = _TAKES.get(operator, b"")
+            columns.add_operator(number, operator, types + SEPARATOR * 2)
     columns.op_ids = array(
         "q", [number_of.get(name, -1) for name in columns.kernels.name]
     )
@@ -364,8 +459,11 @@ def _tables(source: Source) -> Iterator[Table]:
         return
     lines: _Lines | None = None
     headings = _Headings()
+    listed = _Listed()
     for raw in source.lines():
         line = raw.rstrip("\r\n")
+        if lines is None:
+            listed.take(line)
         following = headings.take(line)
         if following is not None:
             if lines is not None:
@@ -379,6 +477,34 @@ def _tables(source: Source) -> Iterator[Table]:
             lines.take(line, is_whole=raw.endswith("\n"))
     if lines is not None:
         yield lines.finish()
+    elif listed.table.sums:
+        yield listed.table
+
+
+class _Listed:
+    """Takes lines with the name of a kernel and a time with its unit, which need no headings."""
+
+    def __init__(self) -> None:
+        self.table = Table(
+            _GUESSED, lambda _: (), -1, {}, _IN_CELLS, read_as="name, time in each line"
+        )
+        self._left = _MOST_LISTED
+
+    def take(self, line: str) -> None:
+        """Take a line, of which most are none."""
+        if "s" not in line or not self._left:
+            return
+        time = _LISTED_TIME.search(line[:4096])
+        name = _LISTED_NAME.search(line[:4096]) if time is not None else None
+        if time is None or name is None:
+            return
+        self._left -= 1
+        ns = _nanoseconds(time[1], _IN_CELLS)
+        if ns is None:
+            self.table.unread += 1
+            return
+        before = self.table.sums.get(name[0], _Sum())
+        self.table.sums[name[0]] = _Sum(before.ns + ns, before.calls + 1)
 
 
 class _Lines:
@@ -443,7 +569,7 @@ class _Headings:
                 slice(*dashes.span()) for dashes in _DASHES.finditer(line, rule.start())
             ]
             table = _by_spans(previous, self._spans)
-        elif any(word in line[:4096].lower() for word in _HINTS):
+        elif _HINT.search(line, 0, 4096):
             table = _by_spans(line, self._spans) if self._spans else None
             table = table or _by_delimiter(line)
         if table is not None:
@@ -459,8 +585,15 @@ def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
         return None
     *inner, last = spans
 
+    gaps = [slice(span.stop, after.start) for span, after in pairwise(spans)]
+
     def cells(line: str) -> list[str]:
-        return [line[span].strip() for span in (*inner, slice(last.start, None))]
+        found = [line[span].strip() for span in (*inner, slice(last.start, None))]
+        if any(line[gap].strip() for gap in gaps):
+            # A value that is wider than its column, or moved: it must not lose a digit.
+            apart = _GAP.split(line.strip())
+            return apart if len(apart) == len(spans) else []
+        return found
 
     return _table(names, cells)
 
@@ -468,7 +601,7 @@ def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
 def _by_delimiter(header: str) -> Table | None:
     """Return the table below headings between delimiters, or two spaces or more."""
     for sign in _DELIMITERS:
-        if header.translate(_HEAVY).count(sign) >= 2:
+        if sign in header.translate(_HEAVY):
             table = _table(_split(header, sign), partial(_split, sign=sign))
             if table is not None:
                 table.sign = sign
@@ -505,7 +638,11 @@ def _table(
     if {"metric", "unit", "value"} <= places.keys():
         return Table("ncu", cells, len(known), {**places, "time": places["value"]}, "n")
     places.pop("metric", None)
+    # "Total Time (us)" alone is anybody's.
+    is_nsys = not _OF_NSYS.isdisjoint(known)
     for tool, pattern, usual in _TIMES:
+        if tool == "nsys" and not is_nsys:
+            continue
         for place, text in enumerate(known):
             if (match := pattern.fullmatch(text)) and place != places["name"]:
                 unit = usual if not match.re.groups or match[1] is None else match[1]
@@ -513,7 +650,42 @@ def _table(
                     (n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])
                 )
                 places = {**places, "time": place}
-                return Table(tool, cells, len(known), places, unit, counters)
+                is_self = tool == "key_averages()" and bool(_SELF.match(text))
+                return Table(
+                    tool,
+                    cells,
+                    len(known),
+                    places,
+                    unit,
+                    counters,
+                    is_self_time=is_self,
+                )
+    return _guessed(known, places, cells)
+
+
+def _guessed(
+    known: Sequence[str],
+    places: dict[str, int],
+    cells: Callable[[str], Sequence[str]],
+) -> Table | None:
+    """Return the table of a script or a report by the words and units of its headings."""
+    for pattern in _ANY_TIME:
+        for place, text in enumerate(known):
+            match = pattern.fullmatch(text)
+            if match is None or place in places.values():
+                continue
+            parts = [known[places["name"]], text]
+            if "calls" in places:
+                parts.append(known[places["calls"]])
+            return Table(
+                _GUESSED,
+                cells,
+                len(known),
+                {**places, "time": place},
+                match[1] if pattern is not _ANY_TIME[-1] else _IN_CELLS,
+                is_self_time=bool(_SELF.match(text)),
+                read_as=", ".join(parts),
+            )
     return None
 
 
@@ -527,12 +699,22 @@ def _plain(text: str) -> str:
     return text.strip().translate(dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u"))
 
 
+def _unquoted(cell: str) -> str:
+    """Return a cell without Markdown's marks of code and of bold text around it."""
+    for mark in ("**", "`"):
+        if len(cell) > 2 * len(mark) and cell.startswith(mark) and cell.endswith(mark):
+            cell = cell.removeprefix(mark).removesuffix(mark)
+    return cell
+
+
 def _nanoseconds(text: str, unit: str) -> int | None:
     """Return a time; its own unit, n, u, m or none of seconds, counts more than the column's."""
     amount = _AMOUNT.fullmatch(_plain(text))
     if amount is None:
         return None
     own_unit = unit if amount[2] is None else amount[2]
+    if own_unit == _IN_CELLS:
+        return None
     return round(float(amount[1].replace(",", "")) * _NS[own_unit])
 
 

@@ -25,6 +25,8 @@ def undecidable(rank: RankEvidence) -> str | None:
             return f"{window.reason}; the window {window.name} left no trace"
         return without_kernels(rank)[1]
     steps = rank.trace.steps
+    if rank.trace.health.rows_are_sums and rank.trace.health.truncated:
+        return _listed_share(rank)
     if rank.trace.health.truncated and not any(step.whole for step in steps):
         none = f"none of its {len(steps)} steps is whole" if steps else "has no steps"
         return f"the trace is cut off, and {none}"
@@ -39,6 +41,16 @@ def _unread(health: Health) -> str:
     skipped = health.skipped_events
     kind = "rows of the table" if health.rows_are_sums else "events of the trace"
     return f"{skipped} of {health.events + skipped} {kind} cannot be read"
+
+
+def _listed_share(rank: RankEvidence) -> str:
+    """Say what a table shows that does not say that it is whole."""
+    if not rank.trace.trained:
+        return "the table lists no matrix multiplication, and may not list all kernels"
+    return (
+        f"{rank.share:.1%} of the listed GEMM time is in low precision, and the table may not "
+        "list all kernels"
+    )
 
 
 _RAN_OUTSIDE = (

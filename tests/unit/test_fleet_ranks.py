@@ -80,18 +80,24 @@ def test_ranks_joined_in_one_file_are_told_apart(
     ]
 
 
+UNREADABLE = (
+    "rank 2: its trace cannot be read (rank2.json is no trace: it begins with “what a full disk "
+    "leaves”, and is in no known form)"
+)
+
+
 @pytest.mark.parametrize(
     ("fp8", "verdict", "why"),
     [
         (
             "yyx",
             Verdict.INCONCLUSIVE,
-            "rank 2: its trace cannot be read (rank2.json is not JSON)",
+            UNREADABLE,
         ),
         (
             "nnx",
             Verdict.INCONCLUSIVE,
-            "rank 2: its trace cannot be read (rank2.json is not JSON)",
+            UNREADABLE,
         ),
         ("ynx", Verdict.PARTIAL, "no FP8 GEMM ran on rank 1; on rank 0, 6 of 6 did"),
         ("yn", Verdict.PARTIAL, "no FP8 GEMM ran on rank 1; on rank 0, 6 of 6 did"),

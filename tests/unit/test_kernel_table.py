@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,89 @@ def test_encodings_of_windows(encoding: str, tmp_path: Path) -> None:
     text = f"Kernel name,Kernel duration (\N{MICRO SIGN}s)_sum,UID\r\n{FP8},600,1\r\n"
     path.write_bytes(text.encode(encoding))
     assert list(read_trace(path).kernels.duration_ns) == [600_000]
+
+
+BF16 = BF16_KERNEL
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"| # | ms | % step | kernel |\n|---|---|---|---|\n|1|3.0|21%|`{FP8}`|\n|2|1.0|7%|`{BF16}`|\n",
+        f"kernel,total_ms,calls\n{FP8},3.0,3\n{BF16},1.0,1\n",
+        f"op\ttime (us)\n{FP8}\t3000\n{BF16}\t1000\n",
+        f"Kernel  GPU time\n{FP8}  3ms\n{BF16}  1,000 us\n",
+        f"kernel,dur\n{FP8},3 ms\n{BF16},0.001s\n",
+        f"the longest kernels\n  3.0 ms  {FP8}\n  1.0 ms  {BF16}\n",
+    ],
+    ids=["markdown", "csv", "tsv", "aligned", "units in cells", "no headings"],
+)  # fmt: skip
+def test_any_table_of_names_and_times_is_read(text: str, tmp_path: Path) -> None:
+    trace = read(tmp_path, text)
+    found = {name: time for name, (_, time) in times(trace).items()}
+    assert found == {FP8: 3_000_000, BF16: 1_000_000}
+    assert any(remark.startswith("read as: ") for remark in trace.remarks)
+    report = inspect(tmp_path / "train.log")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.reason.startswith("75.0% of the listed GEMM time")
+
+
+def test_operators_with_their_own_times_give_the_share_by_operator(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "Name                              Self CUDA   Self CUDA %   # Calls\n"
+        "------------------------------------  ----------  -----------  --------\n"
+        "aten::mm                             152.3ms       42.1%        258\n"
+        "aten::_scaled_mm                      28.1ms        7.8%          2\n"
+    )
+    trace = read(tmp_path, text)
+    assert times(trace)["aten::mm"] == (258, 152_300_000)
+    report = inspect(tmp_path / "train.log")
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.reason.startswith("15.6% of the listed GEMM time")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernel,total_ms\n" + ",".join(["x"] * 200_000) + "\n",
+        ",".join(["ms"] * 5000) + ",kernel\n",
+        "|" * 100_000 + "\n|kernel|ms|\n",
+        "kernel,total_ms\n" + "'\"" * 50_000 + "\n",
+        "kernel,ms\n" * 5000,
+        "".join(f"k{n},{n} ms\n" for n in range(20_000)),
+        "kernel\tms\n" + "\t" * 50_000 + "\n",
+        "name  time (us)\n" + " " * 100_000 + "x\n",
+        '[{"kernel": "' + "[" * 5000 + '", "ms": 1}]',
+        "kernel,ms\n" + "1" * 60_000 + "," + "9" * 60_000 + "\n",
+        "  " + "total " * 20_000 + "(us)  kernel\n",
+        "1 ms " + "nvjet_" * 10_000 + "\n",
+    ],
+)
+def test_hostile_tables_are_read_or_refused(text: str, tmp_path: Path) -> None:
+    with suppress(InputError):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("HloModule jit_step, is_scheduled=true\n", "HLO dump", "jax.profiler"),
+        ("<!DOCTYPE html><table>\n", "HTML", "CSV"),
+        ("#!/bin/bash\ntorchrun train.py\n", "a script", "doctor --config"),
+        ("fp8: true\nlr: 0.1\n", "a configuration", "doctor --config"),
+        ("12:00:01 INFO step 1 loss 2.1\n", "a log", "--log"),
+        ("layer,shape\nq,4096\nk,1024\n", "a table", "kernel,total_ms"),
+        ("hello\n", "no known form", "export_chrome_trace"),
+    ],
+)
+def test_an_unknown_file_is_described(
+    text: str, what: str, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as told:
+        read(tmp_path, text)
+    fact, advice = str(told.value), told.value.hint
+    assert what in fact
+    assert text.splitlines()[0][:30] in fact
+    assert hint in advice

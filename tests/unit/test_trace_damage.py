@@ -154,10 +154,16 @@ def test_boundary_inside_an_event_is_no_boundary() -> None:
     ("data", "fact"),
     [
         (b"", "trace.json is empty."),
-        (b"hello", "trace.json is not JSON."),
+        (
+            b"hello",
+            "trace.json is not JSON.",
+        ),
         (b"\x00\x01\x02", "trace.json is not JSON."),
         (b"   \n", "trace.json is not JSON."),
-        (b"12", "trace.json is not JSON."),
+        (
+            b"12",
+            "trace.json is not JSON.",
+        ),
         (b"{}", "trace.json is not a trace: no list of events in it."),
         (b"[]", "trace.json is not a trace: no list of events in it."),
         (b"[1, 2]", "trace.json is not a trace: no list of events in it."),
