@@ -11,7 +11,7 @@ import base64
 import hashlib
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +23,7 @@ from fp8verify.report.comparison_page import verdict_of
 from fp8verify.report.model.comparison import Comparison, LossPair, RunRow
 from fp8verify.report.model.parts import TimelineReport
 from fp8verify.report.model.report import Rendered, Report
-from fp8verify.report.page import BAD, Page
-from fp8verify.report.report_page import TONES
+from fp8verify.report.page import BAD, TONES, Page
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, Verdict, fp8_share
 from fp8verify.text import MEASURES, cut_middle, printable
@@ -89,6 +88,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
     return {
         "legs": leg_bars(report),
+        "gpu_times": gpu_bars(report),
         "timelines": drawn,
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
         # Of several ranks the first one's.
@@ -206,6 +206,23 @@ def leg_bars(report: Report) -> list[Bar]:
         )
         for leg in report.legs
     ]
+
+
+def gpu_bars(report: Report) -> list[Bar]:
+    """Draw what each kind of kernel took, the longest first; GEMMs by precision."""
+    unit = MEASURES[report.measure].unit
+    whole = sum(report.gpu_time_us.values())
+    gemms = Counter(report.gemm.time_us) + Counter(report.optimizer_gemm.time_us)
+    drawn = []
+    for name, us in sorted(report.gpu_time_us.items(), key=lambda item: -item[1]):
+        if us <= 0:
+            continue
+        figures = f"{percent(us / whole)}, {millis(us)} {unit}"
+        parts = [("rest", us, f"{name}: {figures}")]
+        if name == "gemm":
+            parts = _by_kind(gemms, "GEMMs", unit)
+        drawn.append(Bar(name, parts, figures))
+    return drawn
 
 
 def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:

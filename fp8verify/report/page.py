@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from fp8verify.report.model.parts import Finding
-from fp8verify.terms import Severity
+from fp8verify.terms import Severity, Verdict
 
 _Item = TypeVar("_Item")
 GOOD = "good"
 FAIR = "fair"
 BAD = "bad"
+# The tone of each verdict; those that are not here are bad.
+TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
 
 
 class Grid(NamedTuple):

@@ -15,7 +15,7 @@ from fp8verify.report.model.report import (
     RankReport,
     Report,
 )
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns, sentence
+from fp8verify.report.page import BAD, TONES, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import (
@@ -27,7 +27,6 @@ from fp8verify.terms import (
 )
 from fp8verify.text import MEASURES, counted
 
-TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
 # What to do where no error and no warning says it.
 _FIX = {
     Verdict.PARTIAL: "Change the recipe, filter or argument that keeps these GEMMs in high "
@@ -62,9 +61,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
     unsure = report.verdict is Verdict.INCONCLUSIVE
     return Page(
         verdict=_verdict(report),
-        tone=BAD
-        if report.fails and _errors(report)
-        else TONES.get(report.verdict, BAD),
+        tone=_tone(report),
         run=tuple(dict.fromkeys(_run(report))),
         sentence=sentence(report.reason),
         fails=report.fails,
@@ -83,6 +80,11 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         lines=_LINES.get(report.verdict, 26),
         software=", ".join(f"{name} {version}" for name, version in versions.items()),
     )
+
+
+def _tone(report: Report) -> str:
+    is_failed = report.fails and _errors(report)
+    return BAD if is_failed else TONES.get(report.verdict, BAD)
 
 
 def _findings(report: Report) -> Iterator[parts.Finding]:

@@ -11,7 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.report.page import BAD, FAIR, GOOD, TONES, Grid, Note, Page
+from fp8verify.terms import Precision, Verdict
 from fp8verify.text import printable
 
 PLAIN_WIDTH = 80
@@ -27,6 +28,14 @@ _LABELS = {
     "info": "cyan",
     "fix": "bold",
     "speed": "",
+}
+
+# Cells that are colored: precisions and verdicts.
+_CELL_STYLES = {
+    **{precision.value: "green" for precision in Precision if precision.is_low},
+    **{
+        verdict.value: f"bold {_STYLES[TONES.get(verdict, BAD)]}" for verdict in Verdict
+    },
 }
 
 
@@ -240,5 +249,5 @@ def _table(grid: Grid, width: int, uncut: bool) -> Table:
             ratio=1 if last else None,
         )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*[Text(cell, style=_CELL_STYLES.get(cell, "")) for cell in row])
     return table

@@ -34,6 +34,12 @@ def fill(
     kernels = columns.kernels
     base_ns = columns.base_ns
     health = trace.health
+    repeated = _repeated(columns)
+    if repeated:
+        trace.remarks.append(
+            f"{repeated} kernels are recorded twice, and count twice: the trace may be joined "
+            "of two copies"
+        )
     health.skipped_events += sum(Inputs(raw).is_damaged for raw in columns.inputs)
     op_rows, launch_rows = _correlate(columns, trace, layers=layers)
     whole = [True] * len(columns.steps)
@@ -63,6 +69,25 @@ def fill(
         Step(step.number, step.start_ns + base_ns, step.end_ns + base_ns, whole)
         for step, whole in zip(columns.steps, whole, strict=True)
     ]
+
+
+def _repeated(columns: Columns) -> int:
+    """Return how many kernels are the record of a launch again.
+
+    A launch is known by its correlation id: one of a graph makes many kernels, which start one
+    after another.
+    """
+    kernels = columns.kernels
+    starts = Counter(kernels.start_ns)
+    if len(starts) == len(kernels):  # hardly any kernel starts when another one does
+        return 0
+    seen = Counter[tuple[int, ...]]()
+    for row, start in enumerate(kernels.start_ns):
+        if starts[start] > 1 and columns.correlations[row] >= 0:
+            same = (columns.correlations[row], start, kernels.duration_ns[row])
+            where = (kernels.name[row], kernels.device[row], kernels.stream[row])
+            seen[same + where] += 1
+    return sum(count - 1 for count in seen.values())
 
 
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:

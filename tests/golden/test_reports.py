@@ -7,6 +7,7 @@ committing it.
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 
@@ -118,3 +119,26 @@ def test_colour_only_on_a_terminal_and_not_with_no_color(
     assert "\x1b[" not in report.to_text()
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in render(report, "text", terminal=True)
+
+
+def test_precisions_and_verdicts_have_colors_within_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    fp8, bf16 = report_of("fp8_compiled"), report_of("bf16_compiled")
+    text = render(fp8, "text", terminal=True, verbose=True, width=100)
+    assert "\x1b[32mfp8" in text
+    runs = render(fp8verify.table(fp8, bf16), "text", terminal=True, width=120)
+    assert "\x1b[1;32mACTIVE" in runs
+    assert "\x1b[1;31mINACTIVE" in runs
+
+
+def test_the_page_has_a_bar_for_each_kind_of_gpu_time() -> None:
+    report = report_of("fp8_compiled")
+    page = render(report, "html")
+    (section,) = re.findall(r'aria-labelledby="gpu">(.*?)</section>', page, re.DOTALL)
+    labels = re.findall(r"<dt>([a-z]+)</dt>", section)
+    by_time = sorted(report.gpu_time_us.items(), key=lambda item: -item[1])
+    assert labels == [kind for kind, us in by_time if us]
+    assert 'class="fp8"' in section

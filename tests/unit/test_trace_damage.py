@@ -207,3 +207,14 @@ def test_zstd_without_its_package_says_what_to_install(
     with pytest.raises(InputError) as caught:
         source.Source(io.BytesIO(source.ZSTD_MAGIC + b"rest"), "a.json.zst")
     assert "pip install zstandard" in caught.value.hint
+
+
+def test_kernels_that_a_trace_holds_twice_are_named() -> None:
+    events = sample()
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    twice = read_bytes(as_document([*events, kernels[0], kernels[1]]))
+    (remark,) = [one for one in twice.remarks if "twice" in one]
+    assert remark.startswith("2 kernels are recorded twice")
+    assert not [
+        one for one in read_bytes(as_document(events)).remarks if "twice" in one
+    ]
