@@ -17,7 +17,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from . import layers
+from .guard import quietly
 from .layers import Layer
 from .observe import observe
 from .precision import HIGH_PRECISION, Promise, promise_of
@@ -234,7 +234,7 @@ def _look_and_end(out: Path) -> None:
         draft.replace(path)
     except Exception:  # the script runs on, and the doctor says that it saw no model
         return
-    with suppress(Exception):
+    with quietly(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)

@@ -55,6 +55,7 @@ class Config(TypedDict):
     blas_log: bool
     numerics: bool
     numerics_every: int | None
+    numerics_eager: bool
     max_trace_mb: int
     max_window_seconds: float
     modules: dict[str, str]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from .config import Config
+from .guard import quietly
 
 AGENT = Path(__file__).parent
 MAX_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class DebugLog:
         self._left -= len(data)
         if not self._left:
             data += b"\n(no more is written: the log is full)\n"
-        with suppress(OSError), (self._folder / self.name).open("ab") as file:
+        with quietly(OSError), (self._folder / self.name).open("ab") as file:
             file.write(data)
 
     def error(self, what: str) -> None:

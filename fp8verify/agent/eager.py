@@ -1,25 +1,98 @@
-"""Steps in which compiled code runs eagerly, so hooks are called: whether one may, and how."""
+"""A step in which compiled code runs eagerly, so hooks are called: whether one may, and how.
+
+Only `run --numerics-eager` asks for one: it takes the time and memory of eager code, and rounds
+otherwise than the compiled code, so that the run has other numbers from then on.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from .guard import quietly
+from .layers import known_modules
+from .stored import is_a
+
 # Eager code keeps what compiled code fuses or computes again: of the memory that a step takes on
 # top of parameters and optimizer, so many times as much must be free.
 EAGER_MEMORY = 2
+# Operators that take functions, and compile them or store more when they run eagerly.
+CONTROL_FLOW = (
+    "cond", "while_loop", "scan", "associative_scan", "map_impl",
+    "flex_attention", "flex_attention_backward",
+)  # fmt: skip
+ASKS = frozenset(
+    {"is_compiling", "is_dynamo_compiling", "is_exporting", "is_torchdynamo_compiling"}
+)
+
+
+class RefusedError(Exception):
+    """The step must not run eagerly, for a reason that the report names."""
 
 
 def obstacle() -> str | None:
     """Return why a step of this process must not run eagerly, None if it may."""
-    flex = getattr(torch.ops.higher_order, "flex_attention", None)
-    if getattr(
-        flex, "_dispatch_cache", None
-    ):  # empty until it is called, or traced, once
-        return "without torch.compile, FlexAttention stores the scores of all pairs of tokens"
+    if not hasattr(torch.compiler, "set_stance"):
+        return (
+            f"compiled code runs eagerly from torch 2.6 on: this is {torch.__version__}"
+        )
+    if _stance() != "default":
+        return "the script itself has set a stance of torch.compile"
+    operator = _used_control_flow()
+    if operator is not None:
+        return f"the model uses {operator}, which differs without torch.compile"
+    if any(_asks(name) for name in _modules_of_the_model()):
+        return "code of the model asks whether it is compiled"
+    return _lack_of_memory()
+
+
+def _stance() -> str:
+    eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
+    return str(getattr(getattr(eval_frame, "_stance", None), "stance", "default"))
+
+
+def _used_control_flow() -> str | None:
+    for name in CONTROL_FLOW:
+        operator = getattr(torch.ops.higher_order, name, None)
+        if getattr(
+            operator, "_dispatch_cache", None
+        ):  # filled when it is first called or traced
+            return name
+    return None
+
+
+def _modules_of_the_model() -> set[str]:
+    """Return the names of the Python modules of all classes of the model, and of the script."""
+    kinds = {cls for module in known_modules() for cls in type(module).__mro__}
+    names = {str(cls.__module__) for cls in kinds}
+    return {name for name in names if name.partition(".")[0] != "torch"} | {"__main__"}
+
+
+def _asks(module: str) -> bool:
+    """Whether code of a Python module names a function that tells if it is compiled."""
+    if module not in sys.modules:
+        return False
+    found = list(vars(sys.modules[module]).values())
+    for value in tuple(found):
+        if is_a(value, type):
+            found += vars(value).values()
+    codes = [value.__code__ for value in found if type(value) is FunctionType]
+    return any(not ASKS.isdisjoint(code.co_names) for code in _with_inner(codes))
+
+
+def _with_inner(codes: Iterable[Any]) -> Iterator[CodeType]:
+    for code in codes:
+        if type(code) is CodeType:
+            yield code
+            yield from _with_inner(code.co_consts)
+
+
+def _lack_of_memory() -> str | None:
     if not torch.cuda.is_initialized():
         return None
     held = torch.cuda.memory_allocated()
@@ -33,23 +106,16 @@ def obstacle() -> str | None:
     return None
 
 
-class EagerMode:
-    """A context in which compiled code runs eagerly; it ends when the last user leaves.
-
-    torch.compile ignores hooks that are added after compilation. For one step, compiled code
-    therefore runs eagerly; the compiled code is kept.
+class EagerStep:
+    """A context in which compiled code runs eagerly; the compiled code is kept.
 
     If only one rank ran eagerly, its collectives could be in another order, and the run would hang.
     So all ranks of a node run eagerly, or none. Each rank votes when the step is planned, and reads
     all votes when the step begins. A rank that misses a vote withdraws its own; a rank that has not
     voted by then is several steps behind, and sees the withdrawal.
-
-    Attributes:
-        users: how many have entered.
     """
 
     def __init__(self) -> None:
-        self.users = 0
         self._stance: Any = None
         self._step: int | None = None
         self._why_not: str | None = "it was not planned"
@@ -58,54 +124,50 @@ class EagerMode:
 
     def plan(self, step: int, boot: str, rank: int, world_size: int) -> None:
         """Vote on a step that is to run eagerly, at least one step before it."""
-        if step != self._step:
-            self._step, self._why_not = step, obstacle()
-            self._votes = [
-                Path(boot, f"eager-{step}.{voter}") for voter in range(world_size)
-            ]
-            self._own = Path(boot, f"eager-{step}.{rank}")
-            self._vote("no" if self._why_not else "yes")
+        if step == self._step:
+            return
+        self._step = step
+        self._why_not = obstacle()
+        self._votes = [
+            Path(boot, f"eager-{step}.{voter}") for voter in range(world_size)
+        ]
+        self._own = Path(boot, f"eager-{step}.{rank}")
+        self._vote("no" if self._why_not else "yes")
 
     def __enter__(self) -> None:
         """Let compiled code run eagerly.
 
         Raises:
-            RuntimeError: the step would not fit into memory or not all ranks run it eagerly, torch
-                is older than 2.6, or this was called from compiled code.
+            RefusedError: this rank or another one must not.
         """
-        if not self.users:
-            if self._why_not is None and not all(map(_is_yes, self._votes)):
-                self._vote("no")
-                self._why_not = (
-                    "not all ranks agreed to it: that takes --ranks all, on one node"
-                )
-            if self._why_not is not None:
-                raise RuntimeError(self._why_not)
-            if not hasattr(torch.compiler, "set_stance"):
-                raise RuntimeError(
-                    f"compiled code runs eagerly from torch 2.6 on: this is {torch.__version__}"
-                )
-            self._stance = torch.compiler.set_stance("force_eager")
-            self._stance.__enter__()
-        self.users += 1
+        self._why_not = self._why_not or obstacle()
+        if self._why_not is None and not all(map(_is_yes, self._votes)):
+            self._vote("no")
+            self._why_not = (
+                "not all ranks agreed to it: that takes --ranks all, on one node"
+            )
+        if self._why_not is not None:
+            raise RefusedError(self._why_not)
+        self._stance = torch.compiler.set_stance("force_eager")
+        self._stance.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        """Let compiled code run as before, once all have left."""
-        self.users -= 1
-        if not self.users:
-            stance = self._stance
-            self._stance = None
-            stance.__exit__(None, None, None)
+        """Let compiled code run as before, unless the script has set a stance by now."""
+        ours = self._stance
+        self._stance = None
+        eval_frame: Any = sys.modules["torch._dynamo.eval_frame"]
+        if eval_frame._stance is ours.stance:
+            ours.__exit__(None, None, None)
 
     def _vote(self, vote: str) -> None:
-        with suppress(OSError):  # one that cannot be written is missed by all
+        with quietly(OSError):  # one that cannot be written is missed by all
             self._own.write_text(vote, "ascii")
 
 
 def _is_yes(vote: Path) -> bool:
-    with suppress(OSError):
+    with quietly(OSError):
         return vote.read_text("ascii") == "yes"
     return False
 
 
-eager_mode = EagerMode()
+eager_step = EagerStep()

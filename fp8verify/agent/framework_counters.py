@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from .guard import quietly
 from .observe import observe
 
 
@@ -99,7 +99,7 @@ class FrameworkCounters:
     def _step_begins(
         self, counter: StepCounter, begins: Callable[[], object], instance: Any
     ) -> None:
-        with suppress(
+        with quietly(
             Exception
         ):  # this runs inside a call of the script, which must not fail
             owner = getattr(instance, counter.owner) if counter.owner else instance

@@ -11,9 +11,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn import Module
@@ -24,6 +23,7 @@ from .clock import Clock
 from .config import Config
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
+from .guard import is_the_scripts, quietly
 from .numerics.scales import remember
 from .observe import (
     hidden,
@@ -51,16 +51,18 @@ MAX_VERSIONS = 4096  # parameters of an optimizer whose versions are read
 
 
 def fail_safe(method: Method) -> Method:
-    """Let no error out of `method` into the user's program: note it and stop observing."""
+    """Let no error of ours out of `method` into the script: note it and stop observing."""
 
     @functools.wraps(method)
     def guarded(self: Observer, *args: Any) -> Any:
         if not self.armed:
             return None
         try:
-            with without_modes():
-                return method(self, *args)
-        except Exception as error:
+            return without_modes(method, self, *args)
+        except BaseException as error:
+            if is_the_scripts(error):
+                self.interrupted()
+                raise
             debug.error(method.__name__)
             self.disarm(f"{method.__name__}: {describe(error)}")
             return None
@@ -82,9 +84,15 @@ class Observer:
         self.armed = True
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(_work())
-        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._optimizers: dict[int, SteppedOptimizer] = {}
         kind = WindowManager if config["live"] is None else RepeatingWindows
-        self.recorder = kind(config, self.clock, self.arbiter, self._live_optimizers)
+        self.recorder = kind(
+            config,
+            self.clock,
+            self.arbiter,
+            self._live_optimizers,
+            self._own_optimizers,
+        )
         self._lock = threading.RLock()
         self._postponed = False
         self._reads_versions = False
@@ -212,13 +220,23 @@ class Observer:
                 self._lock.release()
         self.armed = False
 
+    def interrupted(self) -> None:
+        """Give up if an exception of the script's cut the opening or closing of a window short."""
+        if self.recorder.is_changing:
+            self.disarm(
+                "an exception of the script's came when a window began or ended"
+            )
+
     def disarm(self, reason: str) -> None:
         """Stop observing for good and say why in the record."""
         self.armed = False
         try:
+            self.arbiter.is_cut_short()
             self.unobserve()
             self.recorder.abandon(reason)
-        except Exception:
+        except Exception as error:
+            if is_the_scripts(error):
+                raise
             # The record cannot be written either: only the debug log can tell.
             debug.error("giving up")
 
@@ -233,7 +251,7 @@ class Observer:
             debug.event("this process is a fork of the script's: it is not observed")
             self.armed = False
             self._lock = threading.RLock()
-            with suppress(Exception):  # nor may an error be told
+            with quietly(Exception):  # nor may an error be told
                 self.recorder.forget()
             leave_without_kineto()
 
@@ -276,14 +294,18 @@ class Observer:
                 self._ticked()
 
     def _observe_backward(self) -> None:
-        # As Tensor.backward looks it up.
-        observe_function(torch.autograd, "backward", self.backward_begins)
+        # What torch.autograd.backward and grad call: a script may pickle or compare these.
+        observe_function(torch.autograd, "_engine_run_backward", self.backward_begins)
 
     def _remember(self, key: int, optimizer: Any) -> None:
-        if key not in self._optimizers:
-            self._optimizers[key] = weakref.ref(
-                optimizer, functools.partial(self._forget, key)
-            )
+        known = self._optimizers.get(key)
+        thread = threading.get_ident()
+        if known is None:
+            forget = functools.partial(self._forget, key)
+            reference = weakref.ref(optimizer, forget)
+            self._optimizers[key] = SteppedOptimizer(reference, thread)
+        elif known.thread != thread:
+            self._optimizers[key] = known._replace(thread=None)
 
     def _forget(self, key: int, _: object) -> None:
         # With its training, as in a sweep of several in one process.
@@ -291,8 +313,39 @@ class Observer:
         self.clock.forget(key)
 
     def _live_optimizers(self) -> list[Any]:
-        live = [reference() for reference in list(self._optimizers.values())]
+        live = [known.reference() for known in list(self._optimizers.values())]
         return [optimizer for optimizer in live if optimizer is not None]
+
+    def _own_optimizers(self) -> list[Any]:
+        """Return the optimizers that this thread alone steps, and whose parameters no other one has.
+
+        While another thread runs a backward pass it replaces the gradients of its parameters
+        without holding the interpreter: to read one then crashes the process.
+        """
+        thread = threading.get_ident()
+        own = []
+        others = []
+        for known in list(self._optimizers.values()):
+            optimizer = known.reference()
+            if optimizer is None:
+                continue
+            if known.thread == thread:
+                own.append(optimizer)
+            else:
+                others.append(optimizer)
+        foreign = trained_by(others)
+        return [
+            optimizer
+            for optimizer in own
+            if foreign.keys().isdisjoint(trained_by([optimizer]))
+        ]
+
+
+class SteppedOptimizer(NamedTuple):
+    """An optimizer that has stepped, and the thread of all its steps; None if they had several."""
+
+    reference: weakref.ref[Any]
+    thread: int | None
 
 
 def _version(optimizer: Any) -> int:
@@ -392,7 +445,9 @@ def _observe_update(scaler: Any, observer: Observer) -> None:
     try:
         owner = next(cls for cls in type(scaler).__mro__ if "update" in cls.__dict__)
         observe(owner, "update", observer.scaler_updates)
-    except Exception:  # its skipped steps will not be counted
+    except Exception as error:  # its skipped steps will not be counted
+        if is_the_scripts(error):
+            raise
         debug.error("finding the update of a GradScaler")
 
 
@@ -432,7 +487,7 @@ def _observe_graphs(observer: Observer) -> None:
 
     def ends(graph: Any) -> None:
         if _captured:
-            with suppress(TypeError):  # one that cannot be referred to weakly
+            with quietly(TypeError):  # one that cannot be referred to weakly
                 graphs[graph] = dict(_captured)
             _captured.clear()
 
@@ -440,7 +495,7 @@ def _observe_graphs(observer: Observer) -> None:
         if graph in graphs:
             observer.graph_is_replayed(graphs[graph])
 
-    with suppress(AttributeError, KeyError):  # a torch whose graphs have no such method
+    with quietly(AttributeError, KeyError):  # a torch whose graphs have no such method
         observe(torch.cuda.CUDAGraph, "capture_begin", lambda _: _captured.clear())
         observe(torch.cuda.CUDAGraph, "capture_end", ends)
         observe(torch.cuda.CUDAGraph, "replay", is_replayed)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
-from collections import defaultdict
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,8 +23,16 @@ from .census import stored_in_fp8, take_census
 from .config import Config
 from .debug import MORE, debug, describe
 from .framework_counters import StepCounter, counters
+from .guard import is_the_scripts, quietly
 from .layers import linear_modules
-from .observe import on_calls
+from .observe import (
+    ModuleNames,
+    ObservedCalls,
+    caller_of_ours,
+    replaced,
+    until_compiling,
+    without_modes,
+)
 from .process import can_look
 from .stored import unseen
 
@@ -45,12 +53,14 @@ class InstrumentContext(NamedTuple):
         record: returns the rank's `RankRecord`, whose files an instrument may write into.
         may_measure: whether a step may be measured after this number of steps: all windows are
             recorded, or under a watch the next window is near and not open.
+        own: returns the optimizers whose values this thread may read: no other one trains them.
     """
 
     config: Config
     optimizers: Callable[[], list[Any]]
     record: Callable[[], Any] = lambda: None
     may_measure: Callable[[int], bool] = lambda _: False
+    own: Callable[[], list[Any]] = list
 
 
 class Instrument:
@@ -107,21 +117,20 @@ class InstrumentSet:
         fields: dict[str, Any] = {}
         # Most of them do nothing after a step, of which there are many.
         nothing = getattr(Instrument, method)
-        with unseen():
-            for instrument in tuple(self._instruments):
-                if getattr(type(instrument), method) is nothing:
-                    continue
-                try:
-                    fields |= getattr(instrument, method)(*args) or {}
-                except Exception as error:
-                    what = f"{type(instrument).__name__}.{method}"
-                    debug.error(what)
-                    self._instruments.remove(instrument)
-                    self._context.record().note(
-                        f"{what} failed: {describe(error)}; {MORE}"
-                    )
-                    with suppress(Exception):
-                        instrument.drop()
+        for instrument in tuple(self._instruments):
+            if getattr(type(instrument), method) is nothing:
+                continue
+            try:
+                fields |= unseen(getattr(instrument, method), *args) or {}
+            except Exception as error:
+                if is_the_scripts(error):
+                    raise
+                what = f"{type(instrument).__name__}.{method}"
+                debug.error(what)
+                self._instruments.remove(instrument)
+                self._context.record().note(f"{what} failed: {describe(error)}; {MORE}")
+                with quietly(Exception):
+                    instrument.drop()
         return fields
 
 
@@ -241,18 +250,18 @@ class WindowLayers(Instrument):
         self._end: Callable[[], None] | None = None
 
     def begin(self) -> None:
-        """Hook the modules, unless the script uses torch.compile: what it traces sees no hook."""
+        """Observe the modules, unless the script uses torch.compile."""
         if self.context.config["layers"] and not compiles():
             self._end = name_layers(linear_modules(self.context.optimizers()))
 
     def end(self) -> dict[str, Any]:
-        """Take the hooks off and say whether they were on until now."""
+        """Observe them no more and say whether they were observed until now."""
         named = self._end is not None and not compiles()
         self.drop()
         return {"layers": named}
 
     def drop(self) -> None:
-        """Take the hooks off."""
+        """Observe them no more."""
         end = self._end
         self._end = None
         if end is not None:
@@ -260,23 +269,52 @@ class WindowLayers(Instrument):
 
 
 def name_layers(modules: Sequence[tuple[str, Any]]) -> Callable[[], None]:
-    """Open a `record_function("fp8verify:NAME")` around each forward pass of modules.
+    """Have a range "fp8verify:NAME" around each call of modules; what is returned ends it.
 
-    It is as short-lived as the steps whose layers it names: what is returned ends it.
+    A forward hook would put a frame of torch's into tracebacks, and show warnings twice. Instead
+    the look-up of `forward` by torch's `Module._call_impl` is observed. A range ends when its record
+    is freed, which the death of the bound method does, when the call is over: by `dict.pop`, since
+    what a signal handler raises in a callback of Python code would be lost.
     """
-    ranges: defaultdict[int, list[Any]] = defaultdict(list)  # that are open, by thread
+    names = ModuleNames(modules)
+    ranges: dict[
+        weakref.ref[Any], Any
+    ] = {}  # records by weak references to what is called
 
-    def opens(name: str, *_: Any) -> None:
-        annotation = record_function(f"{PREFIX}{name}")
-        annotation.__enter__()
-        ranges[threading.get_ident()].append(annotation)
+    def opens(bound: Any) -> None:
+        name = names.of(bound.__self__)
+        caller = caller_of_ours()
+        if name is None or caller is None or caller.f_code is not CALL.__code__:
+            return
+        with quietly(Exception):
+            annotation = record_function(f"{PREFIX}{name}")
+            without_modes(annotation.__enter__)
+            ranges[weakref.ref(bound, ranges.pop)] = annotation.record
 
-    def closes(*_: Any) -> None:
-        # Without an error in between, calls of modules nest.
-        with suppress(IndexError):
-            ranges[threading.get_ident()].pop().__exit__(None, None, None)
+    owners = {_owner_of_forward(module): None for _, module in modules}
+    undo = [
+        replaced(owner, "forward", partial(ObservedCalls, listener=opens))
+        for owner in owners
+        if owner is not None
+    ]
 
-    return on_calls(modules, opens, closes)
+    def end() -> None:
+        for one in undo:
+            one()
+        ranges.clear()
+
+    return until_compiling(end)
+
+
+CALL: Any = torch.nn.Module._call_impl
+
+
+def _owner_of_forward(module: Any) -> type | None:
+    """Return the class whose `forward` a module has, if it is a function."""
+    for cls in type(module).__mro__:
+        if "forward" in vars(cls):
+            return cls if type(vars(cls)["forward"]) is FunctionType else None
+    return None
 
 
 def compiles() -> bool:
@@ -342,7 +380,7 @@ class BlasLog(Instrument):
         path = self._path
         self._path = None
         if path is not None:
-            with suppress(OSError):
+            with quietly(OSError):
                 path.unlink()
 
     def _switch_off(self) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterable
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.modules.module as module_hooks
@@ -20,9 +19,20 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from .debug import debug
+from .guard import is_the_scripts, quietly
 
+T = TypeVar("T")
 _eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
 _set_eval_frame: Any = getattr(_eval_frame, "set_eval_frame", None)
+_get_eval_frame: Any = getattr(_eval_frame, "get_eval_frame_callback", None)
+
+
+def _eval_frame_callback() -> Any:
+    if _get_eval_frame is not None:
+        return _get_eval_frame()
+    before = _set_eval_frame(None)  # an older torch
+    _set_eval_frame(before)
+    return before
 
 
 def hidden(
@@ -40,8 +50,9 @@ def hidden(
     def fp8verify_hook(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return when_traced and when_traced()
-        before = _set_eval_frame(None)
-        try:
+        before = _eval_frame_callback()
+        try:  # a signal handler may raise right behind the call that removes it
+            _set_eval_frame(None)
             return function(*args, **kwargs)
         finally:
             _set_eval_frame(before)
@@ -54,7 +65,7 @@ def hidden(
 
 def invisible(function: Any) -> None:
     """Keep torch.compile from compiling the frame of a function of ours on its own."""
-    with suppress(Exception):  # a torch that has neither
+    with quietly(Exception):  # a torch that has neither
         if hasattr(_eval_frame, "skip_code"):  # before torch 2.7
             _eval_frame.skip_code(function.__code__)
         else:
@@ -64,26 +75,29 @@ def invisible(function: Any) -> None:
             _eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
-@contextmanager
-def without_modes() -> Iterator[None]:
-    """Hide the operators that are called inside from the script's dispatch and function modes.
+def without_modes(function: Callable[..., T], *args: Any) -> T:
+    """Call a function; hide its operators from the script's dispatch and function modes.
 
     Tensor classes and observers see them, unlike with `stored.unseen`: ranges are for the profiler.
     """
-    functions = [
-        torch._C._pop_torch_function_stack()
-        for _ in range(torch._C._len_torch_function_stack())
-    ]
-    dispatch = [_pop_mode() for _ in range(torch._C._len_torch_dispatch_stack())]
+    functions: list[Any] = []
+    dispatch: list[Any] = []
     try:
-        yield
+        while torch._C._len_torch_function_stack():
+            functions.append(torch._C._pop_torch_function_stack())
+        while torch._C._len_torch_dispatch_stack():
+            dispatch.append(_pop_mode())
+        return function(*args)
     finally:
-        for mode in reversed(dispatch):
-            _push_mode(mode)
-        for mode in reversed(functions):
-            torch._C._push_on_torch_function_stack(mode)
+        try:
+            while dispatch:
+                _push_mode(dispatch.pop())
+        finally:
+            while functions:
+                torch._C._push_on_torch_function_stack(functions.pop())
 
 
+OWN = __name__.rpartition(".")[0]  # this package
 _KEYS = torch._C._TorchDispatchModeKey
 TRACERS = (_KEYS.PROXY, _KEYS.FUNCTIONAL, _KEYS.FAKE)
 
@@ -93,12 +107,16 @@ def is_traced() -> bool:
     return bool(
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
+        or _is_exporting()
         or (
             torch._C._len_torch_dispatch_stack()
             and any(torch._C._get_dispatch_mode(key) is not None for key in TRACERS)
         )
     )
 
+
+# Before torch 2.7 there is none.
+_is_exporting: Any = getattr(torch.compiler, "is_exporting", lambda: False)
 
 _own_numbers = itertools.count(-1, -1)
 
@@ -128,33 +146,32 @@ def on_calls(
     """Have the calls of modules reported, with nothing left on them; return what ends it.
 
     What is on a module is pickled, copied, scripted and exported with it: the hooks are torch's
-    global ones, which find a module by the dictionary of its own hooks. Only a replica of
-    `DataParallel` shares that.
-
-    They end by themselves when the script uses torch.compile.
+    global ones.
 
     Args:
         modules: the modules, by name.
         before: called with the name, the module and the arguments.
         after: called with these, the keyword arguments and what was returned, after an error too.
     """
-    hooks = [(vars(module).get("_forward_hooks"), name) for name, module in modules]
-    names = {id(key): name for key, name in hooks if key is not None}
+    names = ModuleNames(modules)
 
     def report(to: Callable[..., None], module: Any, *seen: Any) -> None:
+        name = names.of(module)
+        if name is None or is_traced():
+            return
         if (
             to is after and len(seen) == 2
         ):  # torch gives no keyword arguments after an error
             seen = (seen[0], {}, seen[1])
-        name = names.get(id(vars(module).get("_forward_hooks")))
-        if name is not None and not is_traced():
-            try:
-                with without_modes():
-                    to(name, module, *seen)
-            except Exception:
-                debug.error("a hook on modules")
+        try:
+            without_modes(to, name, module, *seen)
+        except Exception as error:
+            if is_the_scripts(error):
+                raise
+            debug.error("a hook on modules")
 
-    begins, ends = (hidden(functools.partial(report, to)) for to in (before, after))
+    begins = hidden(functools.partial(report, before))
+    ends = hidden(functools.partial(report, after))
     handles = [
         register(module_hooks.register_module_forward_pre_hook, begins),
         register(module_hooks.register_module_forward_hook, ends, always_call=True),
@@ -168,23 +185,53 @@ def on_calls(
             handle.remove()
         with_kwargs.pop(handles[1].id, None)
         undo()
-        if end in _ends:
-            _ends.remove(end)
-        hooks.clear()  # until then no other dictionary has the number of one of these
 
-    _ends.append(end)
-    if (compiler := sys.modules.get("torch._dynamo.eval_frame")) is not None:
-        observe(compiler.OptimizeContext, "__init__", _before_compiling)
-    return end
+    return until_compiling(end)
+
+
+class ModuleNames:
+    """The names of modules, found by the dictionary of a module's own hooks.
+
+    Only a replica of `DataParallel` shares that; a module may define `__eq__` and `__hash__`.
+    """
+
+    def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
+        hooks = [(vars(module).get("_forward_hooks"), name) for name, module in modules]
+        self._hooks = (
+            hooks  # while they live, no other dictionary has the number of one
+        )
+        self._names = {id(key): name for key, name in hooks if key is not None}
+
+    def of(self, module: Any) -> str | None:
+        """Return the name of a module, None if it is not one of these."""
+        return self._names.get(id(vars(module).get("_forward_hooks")))
 
 
 _ends: list[Callable[[], None]] = []
 
 
-def _before_compiling(_: Any) -> None:
-    """End all hooks on modules before torch.compile traces what it would guard by them."""
-    for end in tuple(_ends):
+def until_compiling(end: Callable[[], None]) -> Callable[[], None]:
+    """Return `end`, which is also called before the script first asks torch.compile for anything.
+
+    Compiled code has guards by the hooks and classes of its modules: what is on them for a window
+    would have it compiled again behind the window.
+    """
+    _ends.append(end)
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None:
+        observe(compiler.OptimizeContext, "__init__", _before_compiling)
+    return functools.partial(_end_once, end)
+
+
+def _end_once(end: Callable[[], None]) -> None:
+    if end in _ends:
+        _ends.remove(end)
         end()
+
+
+def _before_compiling(_: Any) -> None:
+    for end in tuple(_ends):
+        _end_once(end)
 
 
 def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
@@ -201,29 +248,37 @@ def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
     return fp8verify_has_any_global_hook
 
 
-_replaced: list[Callable[[], None]] = []  # what undoes each
+class Replacement:
+    """A function of a module or class that something of ours stands in for."""
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        self._owner = owner
+        self._name = name
+        self._original = vars(owner)[name]
+        self._ours = wrap(self._original)
+        setattr(owner, name, self._ours)
+        _replacements.append(self)
+
+    def undo(self) -> None:
+        """Put the function back, unless others have replaced it too."""
+        if vars(self._owner).get(self._name) is self._ours:
+            setattr(self._owner, self._name, self._original)
+        if self in _replacements:
+            _replacements.remove(self)
+
+
+_replacements: list[Replacement] = []
 
 
 def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
     """Replace a function of a module or class; what is returned undoes it, unless others have."""
-    original = vars(owner)[name]
-    ours = wrap(original)
-
-    def undo() -> None:
-        if vars(owner).get(name) is ours:
-            setattr(owner, name, original)
-        if undo in _replaced:
-            _replaced.remove(undo)
-
-    setattr(owner, name, ours)
-    _replaced.append(undo)
-    return undo
+    return Replacement(owner, name, wrap).undo
 
 
 def unobserve_all() -> None:
     """Undo every `replaced`, `observe` and `observe_function`."""
-    for undo in _replaced[::-1]:
-        undo()
+    for replacement in _replacements[::-1]:
+        replacement.undo()
 
 
 class _Original:
@@ -237,6 +292,10 @@ class _Original:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return type(self.function)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        """Answer for a class, which a function of C may be."""
+        return isinstance(instance, self.function)
 
 
 class ObservedFunction(_Original):
@@ -292,6 +351,30 @@ class Observed(_Original):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method, for callers that found it in the class's dictionary."""
         return self.function(*args, **kwargs)
+
+
+class ObservedCalls(Observed):
+    """A method that calls `listener(bound)` with what a look-up on an instance returns.
+
+    The caller keeps the bound method as long as it runs: a weak reference to it dies with the call,
+    and leaves no frame of ours in it.
+    """
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        found = self.function.__get__(instance, owner)
+        if instance is not None and not is_traced():
+            self.listener(found)
+        return found
+
+    invisible(__get__)
+
+
+def caller_of_ours() -> FrameType | None:
+    """Return the frame of the script, torch or a framework that has led to the code of ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(OWN):
+        frame = frame.f_back
+    return frame
 
 
 def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import platform
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import compress
 from typing import Any
 
 import torch
 
 from .config import Ranks
+from .guard import quietly
 from .observe import invisible
 
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
@@ -61,6 +62,18 @@ def on_autograd_thread() -> bool:
     return int(torch._C._current_graph_task_id()) != -1
 
 
+@cache
+def c_library(name: str | None) -> ctypes.CDLL:
+    """Return a loaded library, for good: to drop one would leave cyclic garbage.
+
+    None is for what the process itself has, the C library among it.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+    return ctypes.CDLL(name)
+
+
 def captures_graph() -> bool:
     """Whether a CUDA graph is being captured, which must not contain fp8verify's kernels."""
     return bool(
@@ -79,7 +92,8 @@ def gpu() -> dict[str, str]:
     }
 
 
-# Import name, which is also the name of the distribution but for "-" and "_".
+INFO = ".dist-info"
+# Import name, which is also that of the folder `NAME-VERSION.dist-info`.
 LIBRARIES = (
     "torchao", "transformer_engine", "triton",
     "transformers", "accelerate", "lightning", "deepspeed",
@@ -95,14 +109,27 @@ def versions() -> dict[str, str]:
     }
     if torch.version.cuda is not None:
         versions_by_name["cuda"] = torch.version.cuda
+    installed = _installed()
     for library in LIBRARIES:
         known = getattr(sys.modules.get(library), "__version__", None)
-        try:
-            versions_by_name[library] = (
-                known if isinstance(known, str) else version(library)
-            )
-        except (PackageNotFoundError, OSError, ValueError):
-            continue
+        found = known if isinstance(known, str) else installed.get(library)
+        if found is not None:
+            versions_by_name[library] = found
+    return versions_by_name
+
+
+def _installed() -> dict[str, str]:
+    """Return the versions of all distributions by name, as their folders are called.
+
+    importlib.metadata would leave cyclic garbage, which a script may count.
+    """
+    versions_by_name: dict[str, str] = {}
+    for folder in sys.path:
+        with quietly(OSError):
+            for entry in os.listdir(folder or "."):  # noqa: PTH208 - cheaper by the thousand
+                name, dash, rest = entry.partition("-")
+                if dash and rest.endswith(INFO):
+                    versions_by_name.setdefault(name, rest[: -len(INFO)])
     return versions_by_name
 
 

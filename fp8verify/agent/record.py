@@ -8,7 +8,6 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from .clock import Clock
 from .config import Config
 from .debug import debug
+from .guard import is_the_scripts, quietly
 from .process import api_calls, gpu, rank_and_world_size, versions
 from .windows.plan import Plan, Window
 
@@ -102,13 +102,14 @@ class RankRecord:
         """Write the meta file; `ended` says that the process is about to exit."""
         try:
             self.files.write_meta(self._state(ended))
-        except OSError:  # a full disk is not for ever: it is written again
+        except OSError as error:  # a full disk is not for ever: it is written again
+            if is_the_scripts(error):
+                raise
             debug.error("writing the record")
         self._written_at = time.monotonic()
 
     def _state(self, ended: bool) -> dict[str, Any]:
         clock = self._clock
-        naming = self._plan.naming
         seen = "the run ended" if ended else "the process was last seen"
         return {
             "schema": SCHEMA,
@@ -123,12 +124,6 @@ class RankRecord:
             "optimizer_updates": clock.updates,
             "notes": [*self._notes, *self._plan.notes, *clock.notes],
             "steps_outside": clock.outside.summary(),
-            "naming": naming
-            and {
-                "step": naming["first"],
-                "trace": naming["trace"],
-                "reason": naming["reason"],
-            },
             "api_calls": api_calls,
             "versions": versions(),
             "environment": {**gpu(), "sees_gpu": self.sees_gpu},
@@ -149,12 +144,12 @@ class RankFiles:
         ]  # a trace that is dropped soon is not worth packing
         self.stem = self._claim(rank, config["guest"])
         with (
-            suppress(OSError),
+            quietly(OSError),
             (self._boot / "ranks").open("a", encoding="utf-8") as file,
         ):
             file.write(f"{rank}\n")
         if config["capture_log"]:
-            with suppress(OSError):
+            with quietly(OSError):
                 self._name_own_logs(rank)
 
     def _claim(self, rank: int, guest: str | None) -> str:
@@ -162,7 +157,7 @@ class RankFiles:
         first = f"rank{rank}.{guest}" if guest else f"rank{rank}"
         for stem in (first, f"{first}-{os.getpid()}"):
             path = self.folder / f"{stem}.meta.json"
-            with suppress(FileExistsError):
+            with quietly(FileExistsError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 return stem
         raise FileExistsError(path)
@@ -178,12 +173,6 @@ class RankFiles:
         packed = ".gz" if self._packs else ""
         return self.folder / f"{self.stem}{suffix}.json{packed}"
 
-    def layers_path(self) -> Path:
-        """Return where the trace of the eager step that names layers belongs."""
-        folder = self.folder / "layers"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder / f"{self.stem}.json.gz"
-
     def write_meta(self, meta: dict[str, Any]) -> None:
         """Replace the meta file atomically, so a reader never sees half of it.
 
@@ -196,7 +185,9 @@ class RankFiles:
         data = json.dumps(meta).encode()
         try:
             _replace(path, data.ljust((len(data) + SPARE) // BLOCK * BLOCK + BLOCK))
-        except OSError:
+        except OSError as error:
+            if is_the_scripts(error):
+                raise
             with path.open("r+b") as file:
                 room = os.fstat(file.fileno()).st_size
                 if len(data) > room:
@@ -223,7 +214,7 @@ class RankFiles:
 
     def discard(self) -> None:
         """Remove the files of a window without a recording, and finally its folder."""
-        with suppress(OSError):  # other ranks may still have files there
+        with quietly(OSError):  # other ranks may still have files there
             for path in self.folder.glob(f"{self.stem}.*"):
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
@@ -255,5 +246,5 @@ def _replace(path: Path, data: bytes) -> None:
         draft.write_bytes(data)
         draft.replace(path)
     finally:
-        with suppress(OSError):
+        with quietly(OSError):
             draft.unlink(missing_ok=True)

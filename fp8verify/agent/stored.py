@@ -6,15 +6,15 @@ a power iteration or count its calls: a model that is looked at would train diff
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 MISSING: Any = object()
+T = TypeVar("T")
 _TENSOR: Any = torch._C.TensorBase
 _enable_record_function: Any = getattr(
     torch._C._autograd, "_enable_record_function", lambda _: 0
@@ -158,16 +158,20 @@ def has_values(tensor: Any) -> bool:
     return is_a(tensor, Tensor) and dispatch is vars(Tensor)["__torch_dispatch__"]
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Hide operators of ours from the modes, tensor classes and observers of the script."""
-    with (
-        torch._C.DisableTorchFunction(),
-        torch._C._DisableTorchDispatch(),
-        torch.no_grad(),
-    ):
-        _enable_record_function(False)
+def unseen(function: Callable[..., T], *args: Any) -> T:
+    """Call a function; hide its operators from the script's modes, tensor classes and observers.
+
+    No context of Python code undoes this: a signal handler that raises could cut its end short.
+    Behind `finally`, a call of C is made before a handler may run.
+    """
+    grad_mode = torch.is_grad_enabled()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         try:
-            yield
+            torch._C._set_grad_enabled(False)
+            _enable_record_function(False)
+            return function(*args)
         finally:
-            _enable_record_function(True)
+            try:
+                _enable_record_function(True)
+            finally:
+                torch._C._set_grad_enabled(grad_mode)

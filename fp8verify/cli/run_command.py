@@ -40,7 +40,8 @@ _WINDOWS = (
     rf"(?:[0-9]{{1,9}},)*{_WINDOW}(?:,(?:{_WINDOW}|[0-9]{{1,9}}))*|global:[0-9,-]+"
 )
 _GROUPS = {
-    "Record": "module steps after_seconds ranks trace_dir layers blas_log numerics numerics_every",
+    "Record": "module steps after_seconds ranks trace_dir layers blas_log numerics numerics_every "
+    "numerics_eager",
     "Watch": "every window metrics on_change stop_on",
     "Report": "form output name verbose quiet",
     "Exit code": "min_share require_format strict exit_zero save_baseline baseline tolerance",
@@ -152,12 +153,19 @@ def _parse_verdicts(
 @flag(
     "--numerics",
     text="Measure flushing, clipping and noise (SQNR) of the FP8 casts of each layer's input, "
-    "weight and gradient, in one step after the windows. Compiled models run that step eagerly.",
+    "weight and gradient, in one step after the windows. Of compiled code only the weights and the "
+    "norm of the gradients are measured.",
 )
 @valued(
     "--numerics-every N",
     type=click.IntRange(1, 10**9),
     text="Measure every N steps, for trends in a long run; implies --numerics.",
+)
+@flag(
+    "--numerics-eager",
+    text="Run each measured step of compiled code without torch.compile, to measure inputs and "
+    "output gradients too. That step rounds otherwise, which changes the numbers of the run from "
+    "then on, and takes the time and memory of eager mode; implies --numerics.",
 )
 @flag("--no-log", text="Do not record what the script prints.")
 @valued(

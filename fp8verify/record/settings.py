@@ -79,6 +79,7 @@ class RunSettings(NamedTuple):
         blas_log: whether cuBLASLt is to log its products in each window: `BlasLog` in the agent.
         numerics: whether to measure the tensors of FP8 layers: `Numerics` in the agent.
         numerics_every: after how many steps to measure them again; None measures once.
+        numerics_eager: whether compiled code may run the measured step without torch.compile.
         max_trace_mb: end a window whose trace would become larger, as plain text; 0 never does.
         max_window_seconds: end a window after so long; 0 never does.
         python: runs scripts and modules; None finds the active environment's.
@@ -98,6 +99,7 @@ class RunSettings(NamedTuple):
     blas_log: bool = False
     numerics: bool = False
     numerics_every: int | None = None
+    numerics_eager: bool = False
     max_trace_mb: int = MAX_TRACE_MB
     max_window_seconds: float = MAX_WINDOW_SECONDS
     python: str | None = None
@@ -114,6 +116,7 @@ def read_settings(
     trace_dir: str | Path | None = None,
     numerics: bool = False,
     numerics_every: int | None = None,
+    numerics_eager: bool = False,
     no_log: bool = False,
     no_shapes: bool = False,
     **as_given: Any,
@@ -129,6 +132,7 @@ def read_settings(
         trace_dir: the capture folder.
         numerics: whether to measure the tensors of FP8 layers.
         numerics_every: after how many steps to measure them again; implies it.
+        numerics_eager: whether compiled code may run the measured step eagerly; implies it.
         no_log: whether to leave the output of the run alone.
         no_shapes: whether to leave out the operators' input shapes.
         as_given: other fields of `RunSettings`.
@@ -145,10 +149,11 @@ def read_settings(
     asked = RunSettings(
         **as_given,
         windows=(),
-        numerics=numerics or numerics_every is not None,
+        numerics=numerics or numerics_eager or numerics_every is not None,
         ranks=parse_ranks(ranks),
         trace_dir=None if trace_dir is None else Path(trace_dir),
         numerics_every=numerics_every,
+        numerics_eager=numerics_eager,
         capture_log=not no_log,
         record_shapes=not no_shapes,
     )

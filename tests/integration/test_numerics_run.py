@@ -144,7 +144,7 @@ def test_a_fault_is_found_where_it_was_sown(
 def test_compiled_and_checkpointed_layers_are_measured_once(
     how: tuple[str, ...], tmp_path: Path
 ) -> None:
-    done = run("--recipe", "tensorwise", *how)
+    done = run("--recipe", "tensorwise", *how, numerics=("--numerics-eager",))
 
     rows = numbers(report_of(done)).rows
     usual = numbers(report_of(run("--recipe", "tensorwise"))).rows
@@ -155,6 +155,20 @@ def test_compiled_and_checkpointed_layers_are_measured_once(
     record = present(read_numerics(done.capture)[0].record.measured)
     assert {row.calls for row in record.rows} == {1}
     assert is_as_without_us(done, tmp_path, TRAINING, *how)
+
+
+def test_of_compiled_code_the_weights_and_gradients_are_measured(
+    tmp_path: Path,
+) -> None:
+    done = run("--recipe", "tensorwise", "--compile")
+
+    found = numbers(report_of(done))
+    usual = numbers(report_of(run("--recipe", "tensorwise")))
+    weights = {row.layer: row.sqnr_db for row in usual.rows if row.tensor == "weight"}
+    assert {row.tensor for row in found.rows} == {"weight"}
+    assert {row.layer for row in found.rows} == weights.keys()
+    assert "--numerics-eager" in found.notes[0]
+    assert is_as_without_us(done, tmp_path, TRAINING, "--compile")
 
 
 def test_a_long_run_leaves_a_line_for_every_measured_step() -> None:
@@ -261,7 +275,6 @@ def test_the_forms_show_the_tensors() -> None:
     "way",
     [
         ("accumulate+scaler+clip+optimizers",), ("lora+evaluate+clip-value+foreach-off",),
-        pytest.param(("plain", "--compile", "aot_eager"), marks=runs_compiled_code_eagerly),
         ("raise",), ("interrupt",), ("exit",),
     ],
     ids=" ".join,

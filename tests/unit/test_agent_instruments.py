@@ -51,6 +51,6 @@ def test_an_instrument_that_fails_is_put_away_and_the_others_go_on() -> None:
     assert Broken.dropped == 1
     (note,) = notes
     assert note.startswith(
-        "Broken.begin failed: RuntimeError: no such counter (instruments.py"
+        "Broken.begin failed: RuntimeError: no such counter (stored.py"
     )
     assert note.endswith("run --debug keeps the traceback")

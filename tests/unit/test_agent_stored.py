@@ -103,7 +103,14 @@ def look(optimizer: Any) -> dict[str, dict[str, Any]]:
     layers._modules.clear()
     layers._searched.clear()
     context = InstrumentContext(
-        {"numerics": False, "numerics_every": 0, "live": False}, lambda: [optimizer]
+        {
+            "numerics": False,
+            "numerics_every": 0,
+            "numerics_eager": False,
+            "live": False,
+        },
+        lambda: [optimizer],
+        own=lambda: [optimizer],
     )
     instruments = InstrumentSet(context, [Numerics])
     with Operators(), Functions():

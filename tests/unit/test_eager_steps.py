@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fp8verify.agent import eager  # noqa: E402
-from fp8verify.agent.eager import EagerMode  # noqa: E402
+from fp8verify.agent import eager, layers  # noqa: E402
+from fp8verify.agent.eager import EagerStep, RefusedError  # noqa: E402
 
 pytestmark = pytest.mark.train
 GIB = 2**30
@@ -47,9 +47,31 @@ def test_flex_attention_never_runs_eagerly() -> None:
     query = torch.randn(1, 1, 128, 16)
     try:
         flex_attention(query, query, query)
-        assert "FlexAttention" in str(eager.obstacle())
+        assert "flex_attention" in str(eager.obstacle())
     finally:  # else no later test of this process could run a step eagerly
         torch.ops.higher_order.flex_attention._dispatch_cache.clear()
+
+
+def test_a_step_of_a_script_with_a_stance_never_runs_eagerly() -> None:
+    with torch.compiler.set_stance("eager_on_recompile"):
+        assert "stance" in str(eager.obstacle())
+
+
+def test_what_code_asks_whether_it_is_compiled_never_runs_eagerly() -> None:
+    class Asks(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not torch.compiler.is_compiling():
+                raise RuntimeError("eager")
+            return self.inner(x)
+
+    model = Asks()
+    layers.remember(model)
+
+    assert "asks" in str(eager.obstacle())
 
 
 @pytest.fixture
@@ -57,17 +79,17 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager, "obstacle", lambda: None)
 
 
-def planned(folder: Path, rank: int) -> EagerMode:
-    mode = EagerMode()
+def planned(folder: Path, rank: int) -> EagerStep:
+    mode = EagerStep()
     mode.plan(12, str(folder), rank, 2)
     return mode
 
 
-def is_entered(mode: EagerMode) -> bool:
+def is_entered(mode: EagerStep) -> bool:
     try:
         with mode:
             return True
-    except RuntimeError:
+    except RefusedError:
         return False
 
 
@@ -81,7 +103,7 @@ def test_all_ranks_vote_for_it(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("able")
 def test_a_rank_that_misses_a_vote_stops_all(tmp_path: Path) -> None:
     early = planned(tmp_path, 0)
-    with pytest.raises(RuntimeError, match="--ranks all"), early:
+    with pytest.raises(RefusedError, match="--ranks all"), early:
         raise AssertionError
 
     assert not is_entered(planned(tmp_path, 1))
@@ -95,17 +117,29 @@ def test_a_rank_that_cannot_stops_all(
     monkeypatch.setattr(eager, "obstacle", lambda: None)
     other = planned(tmp_path, 1)
 
-    with pytest.raises(RuntimeError, match="no memory"), unable:
+    with pytest.raises(RefusedError, match="no memory"), unable:
         raise AssertionError
     assert not is_entered(other)
 
 
 @pytest.mark.usefixtures("able")
 def test_a_step_is_entered_only_as_planned(tmp_path: Path) -> None:
-    mode = EagerMode()
-    with pytest.raises(RuntimeError, match="not planned"), mode:
+    mode = EagerStep()
+    with pytest.raises(RefusedError, match="not planned"), mode:
         raise AssertionError
     mode.plan(12, str(tmp_path), 0, 1)
-    with mode, mode:
-        assert mode.users == 2
-    assert mode.users == 0
+    with mode:
+        assert eager._stance() == "force_eager"
+    assert eager._stance() == "default"
+
+
+@pytest.mark.usefixtures("able")
+def test_a_stance_of_the_script_outlasts_the_step(tmp_path: Path) -> None:
+    mode = EagerStep()
+    mode.plan(12, str(tmp_path), 0, 1)
+    try:
+        with mode:
+            torch.compiler.set_stance("eager_on_recompile")
+        assert eager._stance() == "eager_on_recompile"
+    finally:
+        torch.compiler.set_stance("default")

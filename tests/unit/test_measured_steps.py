@@ -25,6 +25,7 @@ def measured(
     config = {
         "numerics": True,
         "numerics_every": every,
+        "numerics_eager": False,
         "live": {} if live else None,
         "ranks": {"only": (), "every": 1, "auto": False},
         "boot": f"{boot}",
@@ -33,6 +34,7 @@ def measured(
         config=config,
         record=lambda: record,
         optimizers=lambda: [optimizer],
+        own=lambda: [optimizer],
         may_measure=lambda step: step >= free,
     )
     numerics, found = Numerics(context), []

@@ -2,7 +2,9 @@
 
 Scales and gradients are read before the profiler starts and after it has stopped, so no trace
 contains fp8verify's kernels. `run --numerics` measures all tensors of FP8 layers in the second step
-after the windows (`step_hooks.py`); `--numerics-every` repeats that.
+after the windows (`step_hooks.py`); `--numerics-every` repeats that. Of compiled code, which calls
+no hooks, the weights and gradients are measured when the step is over, and inputs and output
+gradients only with `--numerics-eager`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..debug import debug, describe
-from ..eager import eager_mode
+from ..eager import RefusedError, eager_step
+from ..guard import is_the_scripts
 from ..instruments import Instrument, InstrumentContext, compiles
 from ..layers import trained_layers
 from ..process import is_selected
@@ -34,6 +37,7 @@ class Numerics(Instrument):
         super().__init__(context)
         self._every = context.config["numerics_every"] or 0
         self._wanted = bool(context.config["numerics"] or self._every)
+        self._may_run_eagerly = bool(context.config["numerics_eager"])
         # A watch measures before its windows, so each has the figures of its own time.
         self._live = context.config["live"] is not None
         self._now = 0
@@ -54,10 +58,8 @@ class Numerics(Instrument):
 
     def begin(self) -> None:
         """Look at the scales and gradients that the window begins with."""
-        self._scales, self._gradients = (
-            KeptScales(self._modules()),
-            self._gradient_now(),
-        )
+        self._scales = KeptScales(self._modules())
+        self._gradients = self._gradient_now()
 
     def end(self) -> dict[str, Any]:
         """Look at the scales and gradients that the window leaves, and write down the scales."""
@@ -105,11 +107,13 @@ class Numerics(Instrument):
         self._reason = None
 
     def _modules(self) -> list[tuple[str, Any]]:
-        layers = trained_layers(self.context.optimizers())
-        return [(layer.name, layer.module) for layer in layers]
+        own = self.context.own()
+        if not own:  # what is read must be no other thread's
+            return []
+        return [(layer.name, layer.module) for layer in trained_layers(own)]
 
     def _gradient_now(self) -> list[dict[str, Any]]:
-        gradient = gradient_norm(self.context.optimizers())
+        gradient = gradient_norm(self.context.own())
         return [] if gradient is None else [{"step": self._now, **gradient}]
 
     def _plan(self, step: int) -> None:
@@ -120,21 +124,28 @@ class Numerics(Instrument):
             return
         self._next = step
         self._reason = ENDED
-        if compiles():
-            eager_mode.plan(step, config["boot"], files.rank, files.world_size)
+        if self._may_run_eagerly and compiles():
+            eager_step.plan(step, config["boot"], files.rank, files.world_size)
         self._write()
 
     def _start(self) -> None:
         from .step_hooks import NumericsHooks
 
+        why_not = None
         if compiles():  # only eager code calls hooks
-            try:
-                self._step.enter_context(eager_mode)
-            except RuntimeError as error:
-                self._give_up(f"the step cannot run eagerly: {error}")
-                return
-        self._hooks = NumericsHooks(self._modules())
+            why_not = self._begin_eager_step()
+        self._hooks = NumericsHooks(self._modules(), why_not)
         self._step.callback(self._hooks.remove)
+
+    def _begin_eager_step(self) -> str | None:
+        """Have the step run eagerly, if that is wanted; return why not, None if it does."""
+        if not self._may_run_eagerly:
+            return "compiled code calls no hooks (--numerics-eager runs the step without it)"
+        try:
+            self._step.enter_context(eager_step)
+        except RefusedError as error:
+            return f"the step cannot run eagerly: {error}"
+        return None
 
     def _leave(self) -> None:
         """Take the hooks off; compiled code runs as before."""
@@ -150,10 +161,10 @@ class Numerics(Instrument):
     def _finish(self, hooks: NumericsHooks) -> None:
         self._leave()
         try:
-            result = hooks.result(self._now, self.context.optimizers())
-        except (
-            Exception
-        ) as error:  # of the GPU, which the script will see too, or of ours
+            result = hooks.result(self._now, self.context.own())
+        except Exception as error:  # of the GPU, which the script will see too
+            if is_the_scripts(error):
+                raise
             self._give_up(describe(error))
             return
         debug.event(f"step {self._now} is measured: {len(result['rows'])} tensors")

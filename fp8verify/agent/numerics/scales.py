@@ -9,6 +9,7 @@ fills. Other recipes keep no scale.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..guard import is_the_scripts
 from ..layers import local
 from ..precision import formats_of, recipe_class
 from ..stored import has_values, header, is_a, items_of, stored, trained_by
@@ -65,20 +67,24 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
     }
 
 
-_scalers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+# Of each thread that updates one: no other thread may read it.
+_scalers: defaultdict[int, weakref.WeakValueDictionary[int, Any]] = defaultdict(
+    weakref.WeakValueDictionary
+)
 
 
 def remember(scaler: Any) -> None:
-    """Remember a GradScaler that the script updates.
+    """Remember a GradScaler that this thread updates.
 
     A search among all objects would stop the script for half a second.
     """
-    _scalers[id(scaler)] = scaler
+    _scalers[threading.get_ident()][id(scaler)] = scaler
 
 
 def _loss_scales() -> list[float | None]:
     """Return the scales of the GradScalers in use, None if not finite; waits for the GPU."""
-    kept = [stored(scaler, "_scale") for scaler in _scalers.values()]
+    known = list(_scalers[threading.get_ident()].values())
+    kept = [stored(scaler, "_scale") for scaler in known]
     scales = [float(scale) for scale in kept if has_values(scale)]
     return [scale if math.isfinite(scale) else None for scale in scales]
 
@@ -139,7 +145,9 @@ class KeptScales:
             if group is None or not torch.distributed.is_initialized():
                 return -1
             return _place(self.groups, torch.distributed.get_process_group_ranks(group))
-        except Exception:  # not a group, or not this process's
+        except Exception as error:  # not a group, or not this process's
+            if is_the_scripts(error):
+                raise
             return -1
 
 

@@ -1,9 +1,10 @@
 """Measure the tensors of every FP8 layer in one step, by hooks on its modules.
 
 Inputs and weights are measured after the forward pass of the module, gradients when autograd
-reaches its output. Saved-tensor hooks see the FP8 bytes that Transformer Engine's modules keep for
-the backward pass. The functions that clip gradients are replaced to see the norm before clipping.
-All hooks are removed when the step ends. The script's tensors are only read.
+reaches its output; without hooks only the weights, when the step is over. Saved-tensor hooks see
+the FP8 bytes that Transformer Engine's modules keep for the backward pass. The functions that clip
+gradients are replaced to see the norm before clipping. All hooks are removed when the step ends.
+The script's tensors are only read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.nn.utils import clip_grad
 
 from .. import precision
 from ..casts import E4M3, FORMATS, TENSORWISE, Cast
+from ..guard import is_the_scripts
 from ..layers import matrices_of, measurable, plain
 from ..observe import on_calls, register, replaced
 from ..precision import GRAD_OUTPUT, INPUT, WEIGHT, Casts
@@ -91,13 +93,17 @@ class Pass:
 class NumericsHooks:
     """Hooks on modules, by name, for one step.
 
+    None of the modules is hooked if none is in FP8, or for the reason `why_not`.
+
     Attributes:
         measured: what was measured.
         unseen: notes on what could not be measured.
         recomputed_high: layers whose forward pass was in FP8, but not its recomputation.
     """
 
-    def __init__(self, modules: Sequence[tuple[str, Any]]) -> None:
+    def __init__(
+        self, modules: Sequence[tuple[str, Any]], why_not: str | None = None
+    ) -> None:
         self.measured = Measurements()
         self.unseen: list[str] = []
         self.recomputed_high: dict[str, None] = {}
@@ -112,10 +118,13 @@ class NumericsHooks:
         self._lock = threading.RLock()  # data-parallel threads share the table
         modules = modules[:MOST_LAYERS]
         self._hooked = {name for name, _ in modules}
+        self._modules = modules
+        self._why_not = why_not
         self._expected = {name for name, module in modules if _casts(module)}
-        self._undo.append(
-            on_calls(modules, self._guard(self._before), self._guard(self._after))
-        )
+        may_be_fp8 = any(_casts(module) is not None for _, module in modules)
+        if why_not is None and may_be_fp8:
+            before = self._guard(self._before)
+            self._undo.append(on_calls(modules, before, self._guard(self._after)))
         clips = self._guard(self._on_clipping)
         self._undo += [
             watch_calls(*place, CLIPPED, clips) for place in CLIPPING if hasattr(*place)
@@ -133,6 +142,9 @@ class NumericsHooks:
 
     def result(self, step: int, optimizers: Iterable[Any]) -> dict[str, Any]:
         """Return what was measured in a step of that number; copies it from the GPU."""
+        if self._why_not is not None:
+            for name, module in self._modules:
+                self._add_weights(name, module, _casts(module) or {})
         rows = self.measured.records()
         gradient = gradient_norm(optimizers)
         if gradient is not None:
@@ -149,7 +161,12 @@ class NumericsHooks:
     def notes(self, rows: Sequence[object]) -> Iterator[str]:
         """Yield notes on layers that were not measured, beside those of the rows."""
         missed = self._expected - self._seen
-        if missed:
+        if missed and self._why_not is not None:
+            yield (
+                f"inputs and output gradients of {_layers(missed, 'FP8 ')} are not measured: "
+                f"{self._why_not}"
+            )
+        elif missed:
             yield (
                 f"{_layers(missed, 'FP8 ')} ran no hook in the step (unused, or replayed from a "
                 f"CUDA graph): {_named(missed)}"
@@ -177,10 +194,12 @@ class NumericsHooks:
             if not self._active or captures_graph():
                 return
             try:
-                with self._lock, unseen():
-                    method(*first, *args)
+                with self._lock:
+                    unseen(method, *first, *args)
             except Exception as error:
                 self._active = False
+                if is_the_scripts(error):
+                    raise
                 self.unseen.append(
                     f"measuring ended early: {type(error).__name__}: {error}"[:300]
                 )
@@ -269,6 +288,9 @@ class NumericsHooks:
             self._empty.add(name)
         if INPUT in casts and not precision.normalizes_input(module):
             self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+        self._add_weights(name, module, casts)
+
+    def _add_weights(self, name: str, module: Any, casts: Casts) -> None:
         for part, weight in matrices_of(module) if WEIGHT in casts else ():
             self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
 

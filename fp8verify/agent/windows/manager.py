@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from .. import instruments
 from ..clock import Clock
 from ..config import Config, Live
 from ..debug import MORE, debug
-from ..eager import eager_mode
-from ..layers import linear_modules
+from ..guard import quietly
 from ..numerics import Numerics
 from ..process import is_selected
 from ..record import RankRecord
@@ -35,9 +33,6 @@ KINDS = (
 )
 # After the windows the record is kept up to date until so many steps are timed.
 WRITTEN_STEPS = 64
-# No session begins in the hook in which another one ends: a range that C++ has open there could not
-# be ended early, see `OpenRanges`. So one step is between the last window and the eager one.
-STEPS_AFTER_WINDOW = 2
 # Bytes of JSON for one autograd node: the operators and kernels of its forward and backward pass.
 # 1.7 KB an operator with its shapes (torch 2.13, CPU), some five events a node.
 BYTES_PER_NODE = 8 << 10
@@ -53,11 +48,9 @@ class WindowLimits:
     def __init__(self, config: Config) -> None:
         self._seconds = config["max_window_seconds"]
         self._megabytes = config["max_trace_mb"]
-        self._began, self._nodes, self._memory = (
-            time.monotonic(),
-            _autograd_nodes(),
-            _resident(),
-        )
+        self._began = time.monotonic()
+        self._nodes = _autograd_nodes()
+        self._memory = _resident()
 
     def exceeded(self) -> str | None:
         """Return which limit the window has passed."""
@@ -74,7 +67,7 @@ def _autograd_nodes() -> int:
 
 
 def _resident() -> int:
-    with suppress(OSError, ValueError, IndexError):
+    with quietly(OSError, ValueError, IndexError):
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -83,9 +76,11 @@ def _resident() -> int:
 class WindowManager:
     """The profiler's part of the observer: prepares, starts and stops windows by step.
 
-    `optimizers` returns the live ones; their parameters show which modules are trained.
+    `optimizers` returns the live ones; their parameters show which modules are trained. `own`
+    returns those whose values this thread may read.
 
     Attributes:
+        is_changing: whether a window is about to begin or end, or could not do so to the end.
         plan: the windows.
         record: the record of these windows.
         has_begun: whether a profiler of ours exists or existed.
@@ -97,25 +92,27 @@ class WindowManager:
         clock: Clock,
         arbiter: ProfilerArbiter,
         optimizers: Callable[[], list[Any]],
+        own: Callable[[], list[Any]],
     ) -> None:
         self.has_begun = False
+        self.is_changing = False
         self._config = config
         self._clock = clock
         self._arbiter = arbiter
-        self._optimizers = optimizers
         self._ranges = profiler.OpenRanges()
+        self._ranges.observe_fast()
         self._limits = WindowLimits(config)  # of the open window
         self._session: Session | None = None
         self._window = 0  # the index of the session's
         self._lost: Session | None = None
-        self._naming: ExitStack | None = (
-            None  # while the eager step that names layers runs
-        )
-        self._gave_way: set[int] = (
-            set()
-        )  # windows that wait for the script's profiler to end
+        # Windows that wait for the script's profiler to end.
+        self._gave_way: set[int] = set()
         context = instruments.InstrumentContext(
-            config, optimizers, lambda: self.record, self._may_measure
+            config=config,
+            optimizers=optimizers,
+            own=own,
+            record=lambda: self.record,
+            may_measure=self._may_measure,
         )
         self._instruments = instruments.InstrumentSet(context, KINDS)
         self._begin(config, plan_of(config))
@@ -145,7 +142,7 @@ class WindowManager:
     def disturbs(self) -> bool:
         """Whether the step that is running is profiled, measured, or warms a profiler up."""
         busy = self._session or self._lost or self._instruments.measures
-        return bool(busy) or eager_mode.users > 0
+        return bool(busy)
 
     def _may_measure(self, step: int) -> bool:
         return self.plan.finished(step)
@@ -164,7 +161,9 @@ class WindowManager:
         actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
+            self.is_changing = True
             actions[what](window)
+            self.is_changing = False
         if self.recording is not None:
             self.recording.begin_step(step + 1)
         elif step and (
@@ -208,27 +207,23 @@ class WindowManager:
         self._gave_way.clear()
 
     def _give_way(self, index: int) -> None:
-        window = self.plan.windows[index]
-        self.record.mark(window, "skipped", profiler.RUNNING)
-        # The other ranks run their eager step now.
-        if window is not self.plan.naming:
-            self._gave_way.add(index)
+        self.record.mark(self.plan.windows[index], "skipped", profiler.RUNNING)
+        self._gave_way.add(index)
 
     def _prepare(self, window: int) -> None:
-        if self._is_selected() and not self._arbiter.busy and self._lost is None:
-            if (
-                self._session is not None
-            ):  # two threads stepped at once: it was never started
-                self._session.drop()
-            self._session = self._new_session()
-            self._window = window
-            self._session.prepare()
+        if not self._is_selected() or self._arbiter.busy or self._lost is not None:
+            return
+        if self._ranges.obstacle() is not None:
+            return
+        if self._session is not None:  # two threads stepped at once: it never started
+            self._session.drop()
+        self._session = self._new_session()
+        self._window = window
+        self._session.prepare()
 
     def _start(self, index: int) -> None:
         window = self.plan.windows[index]
-        is_naming = window is self.plan.naming
-        if not is_naming:
-            self._instruments.call("before_window")
+        self._instruments.call("before_window")
         if not self._is_selected():
             self.record.write()
             return
@@ -240,15 +235,11 @@ class WindowManager:
         if self._arbiter.busy:
             self._give_way(index)
             return
-        if is_naming:
-            naming = ExitStack()
-            try:
-                naming.enter_context(eager_mode)
-            except RuntimeError as error:
-                self.record.mark(window, "skipped", str(error))
-                return
-            self._naming = naming
-            naming.callback(instruments.name_layers(linear_modules(self._optimizers())))
+        obstacle = self._ranges.obstacle()
+        if obstacle is not None:
+            self._drop(obstacle)
+            self.record.mark(window, "skipped", obstacle)
+            return
         if self._session is not None and not self._session.on_its_thread:
             self._session.drop()
             self._session = None
@@ -256,8 +247,7 @@ class WindowManager:
         self._window = index
         # Written now, for a process that is killed inside the window.
         self.record.mark(window, "cut", "the process was killed inside the window")
-        if not is_naming:
-            self._instruments.call("begin")
+        self._instruments.call("begin")
         metadata = {
             "version": self._config["version"],
             "rank": self.record.files.rank,
@@ -272,42 +262,27 @@ class WindowManager:
         if self.recording is None or self._window != window:
             return
         self._close("complete", None)
-        layers = (
-            self._config["layers"]
-            and self.plan.naming is None
-            and instruments.compiles()
-        )
-        if layers and self.plan.finished(self._clock.steps):
-            # Layers of compiled code are named in an eager step of its own, after the windows.
-            step = self._clock.steps + STEPS_AFTER_WINDOW
-            self.plan.name_layers(step)
-            files = self.record.files
-            eager_mode.plan(step, self._config["boot"], files.rank, files.world_size)
-            self.record.write()
 
     def _close(self, state: str, reason: str | None) -> None:
         """End the open window and write its trace; only its session's own thread can do so."""
         session = self.recording
         if session is None:
             return
-        self._session, window = None, self.plan.windows[self._window]
+        self._session = None
+        window = self.plan.windows[self._window]
         if not session.on_its_thread:
             self._lost = session
-            self._leave("drop")
+            self._instruments.call("drop")
             self.record.mark(
                 window, "dropped", "it ended on another thread than it began on"
             )
             debug.event("a session is left to its thread")
             session.stop_when_possible()
             return
-        is_naming = window is self.plan.naming
         session.stop()
-        seen = self._leave("end")
-        if is_naming and reason is not None:
-            self.record.mark(window, "dropped", reason)
-            return
+        seen = self._instruments.call("end")
         files = self.record.files
-        path = files.layers_path() if is_naming else files.trace_path(self._window)
+        path = files.trace_path(self._window)
         try:
             trace = session.export(path, files.drafts)
         except profiler.ExportError as error:
@@ -316,20 +291,11 @@ class WindowManager:
         else:
             self.record.mark(window, state, reason, **seen, trace=trace)
 
-    def _leave(self, method: str) -> dict[str, Any]:
-        """Have the instruments `end` or `drop` the window; compiled code runs as before."""
-        naming = self._naming
-        self._naming = None
-        if naming is None:
-            return self._instruments.call(method)
-        naming.close()
-        return {}
-
     def _drop(self, reason: str) -> None:
         """Forget the session, whether it records or is only prepared."""
         session = self._session
         self._session = None
-        self._leave("drop")
+        self._instruments.call("drop")
         if session is not None:
             recording = session.state == "recording"
             session.drop()
@@ -357,7 +323,7 @@ class WindowManager:
         else:  # not one step of ours is whole
             self._session = None
             session.stop()
-            self._leave("drop")
+            self._instruments.call("drop")
             self._give_way(self._window)
         if not self.plan.finished(self._clock.steps):
             self._ranges.watch()  # what begins in its session may end in one of ours
@@ -385,7 +351,7 @@ class WindowManager:
             f"stopped observing after step {self._clock.steps}: {reason}; {MORE}"
         )
         self.record.fail(reason)
-        self._leave("drop")
+        self._instruments.call("drop")
         session = self.recording
         self._session = None
         if session is not None and not session.stop_on_its_thread():
@@ -400,7 +366,7 @@ class WindowManager:
                 session.end_in_child, recording=session.state == "recording"
             )
         self._session = self._lost = None
-        self._leave("drop")
+        self._instruments.call("drop")
         self._ranges.unwatch()
 
     @property
@@ -521,7 +487,7 @@ class RepeatingWindows(WindowManager):
             files.discard()  # the run ended before its first step was complete
             return
         record.write()
-        with suppress(OSError):
+        with quietly(OSError):
             self._whole.files.append_numerics(files.series.read_text(encoding="utf-8"))
         files.folder.joinpath(f"{files.stem}{CLOSED}").touch(mode=0o600)
         self.on_closed(files.folder)

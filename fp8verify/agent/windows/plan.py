@@ -14,6 +14,7 @@ from typing import Any
 from ..config import Config, Timed
 from ..debug import debug
 from ..framework_counters import counters
+from ..guard import is_the_scripts
 from ..process import rank_and_world_size
 
 Window = dict[str, Any]  # its record
@@ -36,9 +37,8 @@ class Plan:
     the warm-up step A-1, started after A-1 and stopped after B. `after(0)` is the earliest moment.
 
     Attributes:
-        windows: records of the windows whose steps are known, with that of the naming step.
+        windows: records of the windows whose steps are known.
         waiting: windows that get their steps later, by time or by the framework's numbers.
-        naming: the window of the eager step that names layers, None if there is none.
         notes: remarks for the reader of the report.
     """
 
@@ -47,7 +47,6 @@ class Plan:
     ) -> None:
         self.windows = [new_window(first, last) for first, last in windows]
         self.waiting = list(waiting)
-        self.naming: Window | None = None
         self.notes: list[str] = []
         self._step = 0
 
@@ -64,11 +63,6 @@ class Plan:
         self.waiting = [other for other in self.waiting if other is not window]
         window.update(first=first, last=last)
         self.windows.append(window)
-
-    def name_layers(self, step: int) -> None:
-        """Add the eager step that names layers."""
-        self.naming = new_window(step, step)
-        self.windows.append(self.naming)
 
     def move(self, index: int, step: int) -> bool:
         """Give a window the first free steps after `step`; return whether no other has them."""
@@ -92,10 +86,7 @@ class Plan:
             if window["asked"] is None:  # the steps that it would have next
                 length = window["last"] - window["first"]
                 window.update(first=self._step + 2, last=self._step + 2 + length)
-        return [
-            *(window for window in self.windows if window is not self.naming),
-            *self.waiting,
-        ]
+        return [*self.windows, *self.waiting]
 
     def after(self, step: int) -> list[tuple[str, int]]:
         """Return what is due when `step` steps are complete, in the order to do it.
@@ -227,12 +218,10 @@ class TimedPlan(Plan):
             return earliest
         try:
             agreed = self._agree(earliest)
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ):  # no folder, no hard links, no JSON
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if is_the_scripts(error):
+                raise
+            # No folder, no hard links, no JSON.
             debug.error("agreeing with the other ranks on the first step")
             return earliest
         return agreed if earliest <= agreed <= earliest + FAR else earliest
@@ -267,7 +256,7 @@ def _propose(path: Path, first: int) -> bool:
     )
     try:
         os.link(draft, path)  # whole at once, and exclusive on NFS as well
-    except FileExistsError:
+    except FileExistsError:  # of os.link, with a number: no handler raises that
         return False
     finally:
         draft.unlink()

@@ -37,9 +37,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fcntl import F_DUPFD_CLOEXEC, fcntl
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, BinaryIO
@@ -49,14 +49,19 @@ import torch.autograd.profiler as autograd_profiler
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, _KinetoProfile, record_function
 
+from ..guard import is_the_scripts, quietly
 from ..observe import (
     Observed,
+    ObservedCalls,
+    caller_of_ours,
     hidden,
     observe,
     observe_function,
     replaced,
     without_modes,
 )
+from ..process import c_library
+from . import exit_of_c
 
 RUNNING = "the script's own profiler was running: fp8verify inspect reads the trace that it writes"
 PREPARES = "prepares"
@@ -82,6 +87,7 @@ PLACES = (
 )  # fmt: skip
 LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 ABOVE_ALL = 6  # ILoggerObserver.h: VERBOSE 0, INFO, WARNING, STAGE, ERROR, USDT 5
+RANGE_EXIT: Any = torch.ops.profiler._record_function_exit._RecordFunction
 INIT = b"External init callback must run in same thread as registerClient"
 
 EXIT_PATIENCE_S = 10.0
@@ -122,11 +128,12 @@ class ProfilerArbiter:
         itself: to `end` one that was `recording` may take as long as the window.
         """
         enable = torch._C._autograd._enable_record_function
+        exit_of_c.disarm()
         if recording:
             enable(False)
 
         def leave_behind() -> None:
-            with suppress(Exception), self.ours(), mute_kineto():
+            with quietly(Exception), self.ours(), mute_kineto():
                 end()
             if recording:
                 enable(True)
@@ -141,6 +148,13 @@ class ProfilerArbiter:
             yield
         finally:
             self._calls.ours = False
+
+    def is_cut_short(self) -> None:
+        """Take back what a call of ours has set, after an exception of the script's."""
+        self._calls.ours = False
+        level = _kinetos_level()
+        if level.value == ABOVE_ALL:
+            level.value = _ordinary_level
 
     @property
     def busy(self) -> bool:
@@ -178,19 +192,28 @@ class ProfilerArbiter:
             self._on.discard(kind)
 
 
+@cache
+def _kinetos_level() -> ctypes.c_int:
+    with quietly(OSError, ValueError):  # another platform, or another Kineto
+        return ctypes.c_int.in_dll(c_library("libtorch_cpu.so"), LEVEL)
+    return ctypes.c_int()
+
+
+_ordinary_level = 0
+
+
 @contextmanager
 def mute_kineto() -> Iterator[None]:
     """Let Kineto log nothing inside."""
+    global _ordinary_level
+    level = _kinetos_level()
+    if level.value < ABOVE_ALL:
+        _ordinary_level = level.value
     try:
-        level = ctypes.c_int.in_dll(ctypes.CDLL("libtorch_cpu.so"), LEVEL)
-    except (OSError, ValueError):  # another platform, or another Kineto
-        level = ctypes.c_int()
-    before = level.value
-    level.value = max(level.value, ABOVE_ALL)
-    try:
+        level.value = ABOVE_ALL
         yield
     finally:
-        level.value = before
+        level.value = _ordinary_level
 
 
 @contextmanager
@@ -203,7 +226,7 @@ def mute_first_session() -> Iterator[None]:
     if not remarks or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
         yield
         return
-    libc = ctypes.CDLL(None)
+    libc = c_library(None)
     libc.open_memstream.restype = ctypes.c_void_p
     text = ctypes.c_void_p()
     size = ctypes.c_size_t()
@@ -222,7 +245,7 @@ def mute_first_session() -> Iterator[None]:
         others = b"".join(
             line for line in lines.splitlines(keepends=True) if INIT not in line
         )
-        with suppress(OSError):
+        with quietly(OSError):
             os.write(2, others)
 
 
@@ -236,46 +259,75 @@ class OpenRanges:
     into freed memory, which crashes the process (torch 2.13); one that is open when a session stops
     may make torch warn on stderr. An optimizer's step is such a range, since its hook runs inside
     it, and so is what the script opens around several steps.
+
+    Others cannot be ended early. A call of TorchScript is noted too: while one lasts that began in a
+    session, no other session begins. Of a `_RecordFunctionFast` neither begin nor end is known;
+    once the script makes one, no session begins any more.
     """
 
     def __init__(self) -> None:
+        self._fast = False
+        self._calls: list[weakref.ref[Any]] = []
         self._begun: weakref.WeakValueDictionary[int, Any] = (
             weakref.WeakValueDictionary()
         )
         self._numbers = itertools.count()
         self._thread = 0
-        self._undo: Callable[[], None] = lambda: None
+        self._undo: list[Callable[[], None]] = []
 
     def watch(self) -> None:
         """Note every range that begins from here on, on this thread."""
         self.unwatch()
         self._thread = threading.get_ident()
-        self._undo = replaced(
-            record_function, "__enter__", partial(Observed, listener=self._note)
-        )
+        enters = partial(Observed, listener=self._note)
+        self._undo = [replaced(record_function, "__enter__", enters)]
+        calls = partial(ObservedCalls, listener=self._note_call)
+        for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+            self._undo.append(replaced(kind, "__call__", calls))
 
     def unwatch(self) -> None:
         """Note no more of them."""
-        self._undo()
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def observe_fast(self) -> None:
+        """Hear of ranges that the script makes with torch's class for its own short ones."""
+        observe_function(torch._C._profiler, "_RecordFunctionFast", self._note_fast)
+
+    def obstacle(self) -> str | None:
+        """Return why no session may begin now, None if one may."""
+        if self._fast:
+            return "the script opens ranges of torch's C++ that a window must not cut"
+        self._calls = [call for call in self._calls if call() is not None]
+        if self._calls:
+            return "a call of TorchScript from an earlier window still ran"
+        return None
 
     def end(self) -> None:
         """End those noted, the last one first; when the script ends them, nothing more happens."""
         for begun in reversed(list(self._begun.values())):
             # One that failed to begin has no record to end.
-            with (
-                suppress(Exception),
-                without_modes(),
-                torch._C.DisableTorchFunctionSubclass(),
-            ):
-                torch.ops.profiler._record_function_exit._RecordFunction(begun.record)
+            with quietly(Exception), torch._C.DisableTorchFunctionSubclass():
+                without_modes(RANGE_EXIT, begun.record)
         self._begun.clear()
 
     def _note(self, begun: Any) -> None:
-        with suppress(
-            Exception
-        ):  # this runs inside a call of the script, which must not fail
+        with quietly(Exception):  # it runs inside a call of the script
             if threading.get_ident() == self._thread:
                 self._begun[next(self._numbers)] = begun
+
+    def _note_call(self, call: Any) -> None:
+        with quietly(Exception):
+            if threading.get_ident() == self._thread:
+                self._calls = [known for known in self._calls if known() is not None]
+                self._calls.append(weakref.ref(call))
+
+    def _note_fast(self) -> None:
+        with quietly(Exception):
+            caller = caller_of_ours()
+            name = caller.f_globals.get("__name__") if caller is not None else None
+            self._fast |= str(name).partition(".")[0] != "torch"
 
 
 class _ThreadEnd:
@@ -285,7 +337,7 @@ class _ThreadEnd:
         self._session = session
 
     def __del__(self) -> None:
-        with suppress(Exception):
+        with quietly(Exception):
             self._session.stop_on_its_thread()
 
 
@@ -296,8 +348,8 @@ def leave_without_kineto() -> None:
     have. So the child exits as soon as the handlers of `atexit` have run and all is flushed.
     """
     if Session.has_started_kineto:
-        with suppress(Exception):  # a C library without `on_exit`
-            libc = ctypes.CDLL(None)
+        with quietly(Exception):  # a C library without `on_exit`
+            libc = c_library(None)
             libc.on_exit(libc._exit, None)
             libc.__cxa_atexit(libc.fflush, None, None)  # the last one is called first
 
@@ -309,8 +361,8 @@ def call_on_main_thread(function: Callable[[], object]) -> None:
     """Have the main thread call `function` between two instructions of its Python code."""
 
     def pending(_: Any) -> int:
-        with suppress(Exception), without_modes():
-            function()
+        with quietly(Exception):
+            without_modes(function)
         return 0
 
     kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -366,7 +418,8 @@ class Session:
         with self._arbiter.ours(), mute_first_session():
             self._profile.prepare_trace()
         self._profile.profiler.acc_events = False
-        self.state, self._thread = "prepared", threading.get_ident()
+        self.state = "prepared"
+        self._thread = threading.get_ident()
 
     def start(self, metadata: dict[str, Any]) -> None:
         """Record from here on; `metadata` becomes the trace's "fp8verify" entry."""
@@ -374,10 +427,13 @@ class Session:
             self.prepare()
         synchronize()  # else kernels launched before appear without the operator that did
         self._ranges.end()
+        self.state = "recording"
+        self._thread = threading.get_ident()
         with self._arbiter.ours(), mute_kineto():
             self._profile.start_trace()
         self._ranges.watch()
-        self.state, self._thread = "recording", threading.get_ident()
+        if threading.current_thread() is threading.main_thread():
+            exit_of_c.arm()
         if threading.current_thread() is not threading.main_thread():
             self._local = (
                 threading.local()
@@ -404,6 +460,7 @@ class Session:
         self._ranges.unwatch()
         self._ranges.end()
         self._end_step()
+        exit_of_c.disarm()
         self.state = "stopped"
         with self._arbiter.ours(), mute_kineto():
             self._profile.stop_trace()
@@ -489,12 +546,14 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
                     shutil.copyfileobj(text, target, 1 << 20)
         packed.replace(path)
     except OSError as error:
+        if is_the_scripts(error):
+            raise
         raise ExportError(
             f"the trace could not be written: {error.strerror}"
         ) from error
     finally:
         for draft in (*links, packed):
-            with suppress(OSError):
+            with quietly(OSError):
                 draft.unlink(missing_ok=True)
 
 
@@ -506,13 +565,15 @@ def _memory() -> Iterator[int]:
     try:
         source = fcntl(low, F_DUPFD_CLOEXEC, getrlimit(RLIMIT_NOFILE)[0] // 2)
         os.close(low)
-    except (OSError, OverflowError):  # no number is left there
+    except (OSError, OverflowError) as error:  # no number is left there
+        if is_the_scripts(error):
+            raise
         source = low
     try:
         yield source
     finally:
         # A thread of the script may have closed all descriptors, and opened its own there.
-        with suppress(OSError):
+        with quietly(OSError):
             if _identity(source) == identity:
                 os.close(source)
 
@@ -560,12 +621,12 @@ def gpu_finishes_within(seconds: float = EXIT_PATIENCE_S) -> bool:
     idle = threading.Event()
 
     def wait() -> None:
-        with suppress(Exception):
+        with quietly(Exception):
             torch.cuda.synchronize(device)
             idle.set()
 
     thread = threading.Thread(target=wait, name="fp8verify-wait", daemon=True)
-    with suppress(RuntimeError):  # Python 3.12.0 and 3.12.1 start none at exit
+    with quietly(RuntimeError):  # Python 3.12.0 and 3.12.1 start none at exit
         thread.start()
         thread.join(seconds)
     return idle.is_set()

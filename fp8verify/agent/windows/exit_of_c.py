@@ -1,0 +1,93 @@
+"""End a session that is open when C's `exit` runs, without Python.
+
+torch keeps a session in variables of its thread, whose destructors crash the process if the session
+records. Python's `atexit` comes before them, unless a script clears its handlers or calls `exit` of
+the C library. So torch's own `disableProfiler` is called by a destructor that was registered last
+and therefore runs first. It must do nothing while no session records, cannot be taken back, and
+may call no Python, which has ended by then: it is C's `fflush` of a stream of ours. That calls the
+stream's function for seeking if a character was put back into the stream, and else does nothing. A
+flush of all streams leaves out those that are read.
+
+Only where the address for a result of C++ is the first argument, and with glibc: x86-64 Linux.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache
+from typing import Any
+
+from ..guard import quietly
+from ..process import c_library
+
+DISABLE = "_ZN5torch8autograd8profiler15disableProfilerEv"
+ROOM = 64  # for its result, a pointer
+CHARACTERS = b"ab"  # two, since a seek to -1 would be an error
+
+
+class _Functions(ctypes.Structure):
+    """`cookie_io_functions_t` of the C library."""
+
+    _fields_ = (
+        ("read", ctypes.c_void_p),
+        ("write", ctypes.c_void_p),
+        ("seek", ctypes.c_void_p),
+        ("close", ctypes.c_void_p),
+    )
+
+
+class _ExitGuard:
+    """The stream and the destructor of the main thread.
+
+    Raises:
+        OSError, AttributeError: this platform has no such functions.
+    """
+
+    def __init__(self) -> None:
+        if platform.machine() != "x86_64":
+            raise OSError("results of C++ are returned otherwise")
+        disable = c_library("libtorch_cpu.so")[DISABLE]
+        self._libc = c_library(None)
+        register = self._libc["__cxa_thread_atexit_impl"]
+        self._purge = self._libc["__fpurge"]
+        flush = ctypes.cast(self._libc.fflush, ctypes.c_void_p)
+        functions = _Functions(None, None, ctypes.cast(disable, ctypes.c_void_p), None)
+        self._room = ctypes.create_string_buffer(ROOM)
+        opened = self._libc.fopencookie
+        opened.restype = ctypes.c_void_p
+        opened.argtypes = [ctypes.c_void_p, ctypes.c_char_p, _Functions]
+        address = ctypes.addressof(self._room)
+        stream = opened(address, b"r", functions)
+        self._stream = ctypes.c_void_p(stream)
+        if stream is None or register(flush, self._stream, None):
+            raise OSError("the C library has no room for it")
+
+    def arm(self) -> None:
+        """A session begins to record."""
+        for character in CHARACTERS:
+            self._libc.ungetc(character, self._stream)
+
+    def disarm(self) -> None:
+        """It records no more, or a forked child has only a copy of it."""
+        self._purge(self._stream)
+
+
+@cache
+def _guard() -> Any:
+    with quietly(OSError, AttributeError):
+        return _ExitGuard()
+    return None
+
+
+def arm() -> None:
+    """Have the session that begins on the main thread ended when C exits."""
+    guard = _guard()
+    if guard is not None:
+        guard.arm()
+
+
+def disarm() -> None:
+    """Have nothing done when C exits."""
+    if _guard.cache_info().currsize and _guard() is not None:
+        _guard().disarm()
