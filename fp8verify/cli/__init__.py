@@ -18,9 +18,10 @@ def main() -> None:
         print(f"fp8verify, version {__version__}")
         return
     if sys.argv[1:2] == ["run"]:
-        from fp8verify.record.command import leave_switches
+        from fp8verify.record.command import leave_process_list, leave_switches
 
         leave_switches()
+        leave_process_list()
     # Hardly anything here has cycles. At Python's own rate the collector walks the imported modules
     # again and again, for a twentieth of the time of an `inspect`.
     gc.set_threshold(100_000)

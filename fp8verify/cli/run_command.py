@@ -343,7 +343,7 @@ def training_comes_first(
         debug: whether to print the traceback of an error of ours.
         exit_zero: whether to exit with 0 if the script did.
     """
-    from fp8verify.record.output import say
+    from fp8verify.record.lines import say
 
     try:
         yield

@@ -22,7 +22,7 @@ from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
 from fp8verify.record.compiled_code import code_of_run
 from fp8verify.record.folder import CAPTURE, keep_report
-from fp8verify.record.output import own_line, say
+from fp8verify.record.lines import own_line, say
 from fp8verify.report.forms import render
 from fp8verify.report.model.report import Report
 from fp8verify.verdict.findings_table import finding

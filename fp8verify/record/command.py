@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,10 @@ SWITCHES = (
     "PYTHONASYNCIODEBUG",
 )  # fmt: skip
 KEPT = "_FP8VERIFY_SWITCHES"
+ARG_START = (
+    45  # `arg_start` of proc(5), among the fields that follow the program's name
+)
+OWN_WORD = b"\0run\0"
 
 
 def resolve_command(command: Sequence[str], python: str = sys.executable) -> list[str]:
@@ -171,6 +176,27 @@ def _has_torch(program: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return asked.returncode == 0
+
+
+# --- the process list, where scripts look for other instances of themselves ---
+
+
+def leave_process_list() -> None:
+    """Take the words after our `run` out of our command line, as `setproctitle` does.
+
+    Python has copies of them. Where the kernel does not allow it, they stay.
+    """
+    with suppress(OSError, ValueError):
+        status = Path("/proc/self/stat").read_bytes()
+        fields = status.rpartition(b") ")[2].split()
+        first = int(fields[ARG_START])
+        length = int(fields[ARG_START + 1]) - first
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123 - pathlib is slow
+            memory.seek(first)
+            words = memory.read(length)
+            kept = words.index(OWN_WORD) + len(OWN_WORD)
+            memory.seek(first + kept)
+            memory.write(bytes(length - kept))
 
 
 # --- the environment's switches of Python, which are for the run and not for the runner ---

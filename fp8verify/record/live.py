@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fp8verify.capture.names import METAS, REPORT
 from fp8verify.errors import InputError, UsageError
 from fp8verify.files import writing
-from fp8verify.record.output import say
+from fp8verify.record.lines import say
 
 if TYPE_CHECKING:
     from fp8verify.capture.schema import RankMeta

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,17 +33,20 @@ from fp8verify.record.folder import (
     writing_to,
 )
 from fp8verify.record.injection import agent_config, boot_folder, child_environment
-from fp8verify.record.output import (
-    HEAD_BYTES,
-    STDERR,
-    STDOUT,
-    TAIL_BYTES,
-    Output,
-    reserve_closed_streams,
-    say,
+from fp8verify.record.keeper import (
+    CLOSE,
+    RUNS,
+    Keeper,
+    Launch,
+    ScriptOnTerminal,
+    start_keeper,
 )
+from fp8verify.record.lines import say
+from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
+from fp8verify.record.output import Output, reserve_closed_streams
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.signals import SignalForwarder, forwarded_signals
+from fp8verify.record.terminal import STDERR, STDOUT
 
 if TYPE_CHECKING:
     from fp8verify.record.live import Watcher
@@ -108,8 +113,11 @@ def run_training(
         runner_lock(capture.path, job.runners) as lock,
         boot_folder(capture.path, agent_config(settings, capture)) as boot,
     ):
-        with nullcontext() if watch is None else watch.following(capture, signals.stop):
-            code = _spawn(arguments, boot, log, signals)
+        following = (
+            nullcontext() if watch is None else watch.following(capture, signals.stop)
+        )
+        with _ready(arguments, boot, log, signals) as run, following:
+            code = run()
         exit_code = code if code >= 0 else 128 - code
         try:
             result = collect_result(boot, capture, exit_code, settings)
@@ -120,41 +128,97 @@ def run_training(
     return result._replace(last=lock.last, signal=-code if code < 0 else None)
 
 
-def _spawn(
+@contextmanager
+def _ready(
     arguments: list[str], boot: Path, log: Path | None, signals: SignalForwarder
-) -> int:
-    """Run the command, once its output has a reader.
+) -> Iterator[Callable[[], int]]:
+    """Prepare all that outlives us if we are killed, while there is one thread.
 
-    Returns its exit code; the negative number of a signal that ended it.
+    Gives what runs the command and returns its exit code; the negative number of a signal that
+    ended it.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None if it is closed
             stream.flush()
-    # If we are killed from here on, what the run writes is still read.
-    with (
-        closing(_output(log, boot)) if log is not None else nullcontext() as output,
-        signals.with_witness(arguments),
-    ):
+    environment = child_environment(with_switches(os.environ), boot)
+    with writing_to(boot.parent):
+        output = Output(log)
+    launch = None
+    if output.terminal is not None:
+        launch = Launch(
+            arguments, environment, output.slave, output.given, signals.mask
+        )
+    keeper = start_keeper(output, str(boot), launch)
+    if keeper is None:
+        output.give_up_session()
+        output.begin(lambda _: None)
+    else:
+        output.begin(partial(keeper.order, CLOSE))
+    signals.on_resize = output.follow_size
+    has_closed = False
+
+    def close() -> None:
+        nonlocal has_closed
+        if not has_closed:
+            has_closed = True
+            is_left = output.close()
+            if keeper is not None:
+                keeper.end(stays=is_left)
+
+    def run() -> int:
         try:
-            child = subprocess.Popen(  # noqa: S603 - running the user's command is the job
-                arguments,
-                env=child_environment(with_switches(os.environ), boot),
-                stdout=output.stream(STDOUT) if output is not None else None,
-                stderr=output.stream(STDERR) if output is not None else None,
-                close_fds=False,  # the shell may have opened some for the script: <(zcat …)
-            )
-        except OSError as error:
-            raise InputError(
-                f"Cannot run {arguments[0]}: {error.strerror}.",
-                "Check that it is a program for this machine and may be executed.",
-            ) from None
-        signals.watch(child, output.resize if output is not None else None)
-        return child.wait()
+            script = _start(arguments, environment, output, keeper, signals)
+            return script.wait()
+        finally:
+            close()
+
+    try:
+        yield run
+    finally:
+        close()
 
 
-def _output(log: Path, boot: Path) -> Output:
-    with writing_to(log.parent):
-        return Output(log, boot)
+def _start(
+    arguments: list[str],
+    environment: dict[str, str],
+    output: Output,
+    keeper: Keeper | None,
+    signals: SignalForwarder,
+) -> subprocess.Popen[bytes] | ScriptOnTerminal:
+    try:
+        if output.terminal is not None and keeper is not None:
+            script = ScriptOnTerminal(keeper, output.terminal, signals)
+            signals.watch(script, keeper, shares_group=False)
+            return script
+        child = _spawn(arguments, environment, output, signals)
+    except OSError as error:
+        raise InputError(
+            f"Cannot run {arguments[0]}: {error.strerror}.",
+            "Check that it is a program for this machine and may be executed.",
+        ) from None
+    if keeper is not None:
+        keeper.order(RUNS, child.pid)
+    signals.watch(child, keeper)
+    return child
+
+
+def _spawn(
+    arguments: list[str],
+    environment: dict[str, str],
+    output: Output,
+    signals: SignalForwarder,
+) -> subprocess.Popen[bytes]:
+    ours = signal.pthread_sigmask(signal.SIG_SETMASK, signals.mask)
+    try:
+        return subprocess.Popen(  # noqa: S603 - running the user's command is the job
+            arguments,
+            env=environment,
+            stdout=output.given.get(STDOUT),
+            stderr=output.given.get(STDERR),
+            close_fds=False,  # the shell may have opened some for the script: <(zcat …)
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ours)
 
 
 def collect_result(

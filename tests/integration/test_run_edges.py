@@ -11,7 +11,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -161,50 +160,31 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(
     wait_until((tmp_path / "finished").exists)
     assert (tmp_path / "out").read_text() == "step 0\nstep 1\nstep 2\n"
     assert (tmp_path / "err").read_text() == "warning\n"
-    assert relays_of(tmp_path) == []  # files need none
+    wait_until(lambda: str(tmp_path) not in subprocess.getoutput("ps ax -o args"))
+    assert not list((tmp_path / "capture").glob(".boot-*"))
 
 
-def relays_of(folder: Path) -> list[int]:
-    """Return the processes that relay the output of runs in a folder."""
-    lines = subprocess.getoutput("ps axww -o pid=,args=").splitlines()
-    mine = [
-        line
-        for line in lines
-        if "record.output import main" in line and str(folder) in line
-    ]
-    return [int(line.split()[0]) for line in mine]
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
-def wait_for_relays(folder: Path, count: int) -> None:
-    wait_until(lambda: len(relays_of(folder)) == count)
-
-
-@pytest.mark.parametrize(
-    "order", ["relay relay", "runner relay relay", "relay runner relay"]
-)
-def test_what_is_killed_one_after_the_other_does_not_end_the_training(
-    tmp_path: Path, order: str
+@pytest.mark.parametrize("who", ["runner", "keeper"])
+def test_a_killed_process_of_ours_does_not_end_the_training(
+    tmp_path: Path, who: str
 ) -> None:
     line = f"{{ {OURS} --trace-dir capture -o report train.py; }} 2>&1 | cat > out"
-    runner = start(tmp_path, line, ORPHAN)
+    shell = start(tmp_path, line, ORPHAN)
     wait_until((tmp_path / "pid").exists)
     training = int((tmp_path / "pid").read_text())
-    count = 1
-    for who in order.split():
-        wait_for_relays(tmp_path, count)  # two at the same moment are the limit
-        if who == "runner":
-            os.kill(
-                int(Path(f"/proc/{training}/stat").read_text().split()[3]),
-                signal.SIGKILL,
-            )
-            count = 2  # one of them waits
-        else:
-            os.kill(min(relays_of(tmp_path)), signal.SIGKILL)
-            time.sleep(0.2)  # until it is gone, and its successor may be there
+    runner = parent_of(training)
+    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+    (keeper,) = {int(child) for child in children} - {training}
+
+    os.kill(runner if who == "runner" else keeper, signal.SIGKILL)
     (tmp_path / "go").touch()
 
     wait_until((tmp_path / "finished").exists)
-    runner.wait(timeout=60)
+    shell.wait(timeout=60)
     wait_until(lambda: not list((tmp_path / "capture").glob(".boot-*")))
     lines = [
         line for line in (tmp_path / "out").read_text().splitlines() if line != "Killed"

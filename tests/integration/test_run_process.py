@@ -117,6 +117,48 @@ def test_signals_reach_the_script_once(tmp_path: Path, number: signal.Signals) -
     assert child.wait(timeout=60) == 2
 
 
+def test_every_signal_to_the_group_reaches_the_script_once(tmp_path: Path) -> None:
+    script = (
+        "kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGSEGV}\n"
+        "numbers = sorted(signal.valid_signals() - kept)\nheard = []\n"
+        "for number in numbers: signal.signal(number, lambda n, _: heard.append(n))\n"
+        "for number in numbers:\n"
+        "    os.killpg(0, number)\n    time.sleep(0.15)\n"
+        "print(sorted(heard) == numbers)\n"
+    )
+    found = compare(tmp_path, READY + script, "exec setsid -w {} train.py")
+    assert (found.code, found.stdout) == (0, "True\n")
+
+
+def test_a_signal_that_is_not_forwarded_by_name_reaches_the_script(
+    tmp_path: Path,
+) -> None:
+    number = signal.SIGRTMIN + 3
+    script = (
+        f"heard = []\nsignal.signal({number}, lambda *_: heard.append(1))\n"
+        "pathlib.Path('ready').touch()\nwhile not heard: time.sleep(0.01)\n"
+        "time.sleep(0.3)\nsys.exit(40 + len(heard))\n"
+    )
+    child = begun(tmp_path, script, "ready")
+    child.send_signal(number)
+    assert child.wait(timeout=60) == 41
+
+
+@pytest.mark.parametrize("options", ["", "--no-log"])
+def test_the_process_list_counts_the_script_once(tmp_path: Path, options: str) -> None:
+    script = (
+        "import os, pathlib, sys\ncount = 0\n"
+        "for path in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    try: words, folder = (path / 'cmdline').read_bytes(), os.readlink(path / 'cwd')\n"
+        "    except OSError: continue\n"
+        "    count += folder == os.getcwd() and b'train.py' in words\n"
+        "print(count)\n"
+    )
+    line = f"exec {OURS} {options} -o report train.py --name train.py"
+    done = start(tmp_path, line, script, stdout=subprocess.PIPE)
+    assert done.communicate(timeout=60)[0] == b"1\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGABRT, signal.SIGKILL])
 def test_a_run_that_a_signal_ends_ends_by_it(
     tmp_path: Path, number: signal.Signals

@@ -22,7 +22,7 @@ from fp8verify.record.folder import (
     node_name,
     runner_lock,
 )
-from fp8verify.record.output import HEAD_BYTES, TAIL_BYTES
+from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
 from fp8verify.record.runner import STREAMS, collect_rank_logs
 
 

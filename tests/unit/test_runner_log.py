@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fp8verify.record.output import MAX_LINE, BoundedLog, LineAssembler
+from fp8verify.record.log import MAX_LINE, BoundedLog, LineAssembler
 
 
 @contextmanager
