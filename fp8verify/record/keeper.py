@@ -30,11 +30,11 @@ from fp8verify.record.terminal import STDERR, STDIN, STDOUT
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from typing import NoReturn
 
     from fp8verify.record.output import Output
-    from fp8verify.record.signals import SignalForwarder
     from fp8verify.record.terminal import Terminal
 
 MESSAGE = struct.Struct("=ii")  # its kind and a number
@@ -157,18 +157,23 @@ class ScriptOnTerminal:
     Args:
         keeper: its parent.
         terminal: ours.
-        signals: what is sent to us.
+        tell_group: sends a signal to the others of our process group.
+        ignoring: what keeps us from forwarding a signal, once.
 
     Raises:
         OSError: it cannot be started.
     """
 
     def __init__(
-        self, keeper: Keeper, terminal: Terminal, signals: SignalForwarder
+        self,
+        keeper: Keeper,
+        terminal: Terminal,
+        tell_group: Callable[[int], object],
+        ignoring: Callable[[int], AbstractContextManager[None]],
     ) -> None:
         self._keeper = keeper
         self._terminal = terminal
-        self._signals = signals
+        self._ignoring = ignoring
         self._has_ended = False
         terminal.take()
         keeper.order(START, terminal.is_foreground())
@@ -178,7 +183,7 @@ class ScriptOnTerminal:
         self.pid = number
         terminal.open(
             lambda is_foreground: keeper.order(FOREGROUND, is_foreground),
-            signals.tell_group,
+            tell_group,
         )
 
     def send_signal(self, number: int) -> None:
@@ -203,7 +208,7 @@ class ScriptOnTerminal:
         return self._wait_alone()
 
     def _stop_as_it_did(self) -> None:
-        with self._signals.ignoring(signal.SIGCONT):  # the one that lets us go on
+        with self._ignoring(signal.SIGCONT):  # the one that lets us go on
             self._terminal.suspend()
         self._keeper.order(CONTINUE)  # once it is in the foreground, if we are
 

@@ -187,7 +187,9 @@ def _start(
 ) -> subprocess.Popen[bytes] | ScriptOnTerminal:
     try:
         if output.terminal is not None and keeper is not None:
-            script = ScriptOnTerminal(keeper, output.terminal, signals)
+            script = ScriptOnTerminal(
+                keeper, output.terminal, signals.tell_group, signals.ignoring
+            )
             signals.watch(script, keeper, shares_group=False)
             return script
         child = _spawn(arguments, environment, output, signals)
