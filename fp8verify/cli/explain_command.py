@@ -132,7 +132,17 @@ def _as_text(name: str) -> str:
     said = f"  {found.role.value}, {found.precision.value}: {found.reason}"
     close = get_close_matches(name, pages, n=1, cutoff=0.6 if "-" in name else 0.8)
     meant = f"\n  Did you mean {close[0]}?" if close else ""
-    return f"{printable(found.name)}\n{said}{meant}"
+    return "\n".join([printable(found.name), said, *_parts(name)]) + meant
+
+
+def _parts(name: str) -> list[str]:
+    """Return a line for each part of a kernel's name that has a meaning."""
+    from fp8verify.kernels.name_parts import parts_of
+    from fp8verify.text import printable
+
+    parts = parts_of(name)
+    width = max((len(part) for part, _ in parts), default=0)
+    return [f"    {printable(part):{width}}  {meaning}" for part, meaning in parts]
 
 
 def _pages() -> dict[str, Callable[[str], str]]:
