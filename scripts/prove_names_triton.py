@@ -7,6 +7,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from fp8verify.kernels import alike
+from fp8verify.kernels.machine_code import instructions_of, machine_code
+from fp8verify.terms import Precision
+
 
 @triton.jit
 def _tile(a, b, c, n, k, side: tl.constexpr, depth: tl.constexpr):
@@ -48,8 +52,16 @@ _KERNELS = {
 
 
 def launch(kind: str, a: Any, b: Any, out: Any) -> None:
-    """Launch the kernel of a format on tensors whose sides are multiples of 128."""
+    """Launch the kernel of a format on tensors whose sides are multiples of 128.
+
+    Raises:
+        RuntimeError: its machine code multiplies in another format than its name says.
+    """
     m, k = a.shape
     n = b.shape[1]
     side, depth = 128, 128 if kind == "fp8" else 64
-    _KERNELS[kind][(m // side, n // side)](a, b, out, n, k, side=side, depth=depth)
+    grid = (m // side, n // side)
+    kernel = _KERNELS[kind][grid](a, b, out, n, k, side=side, depth=depth)
+    code = machine_code(instructions_of(kernel.asm["ptx"]))
+    if not alike(code.precision, Precision(kind)):
+        raise RuntimeError(f"the kernel of {kind} has {code}")

@@ -11,18 +11,15 @@ from fp8verify.report.model.parts import CompiledCodeReport
 from fp8verify.terms import Precision
 
 
-def code_report(
-    kinds: Kinds, words: Words, notes: Sequence[str]
-) -> CompiledCodeReport | None:
+def code_report(kinds: Kinds, words: Words) -> CompiledCodeReport | None:
     """Count the products of Triton for which their compiled code vouches.
 
     Args:
         kinds: the kernels, each with what its code says.
         words: what the code says.
-        notes: why code was not read.
 
     Returns:
-        None if no code was looked for.
+        None if no code is of any of them.
     """
     gemms = vouched = settled = disputed = 0
     launches = Counter(kinds.ids)
@@ -37,7 +34,7 @@ def code_report(
             vouched += count
             settled += count * (before.precision is Precision.UNKNOWN)
             disputed += count * (found.conflict is not None)
-    if not (words.words or notes):
+    if not words.words:
         return None
     return CompiledCodeReport(
         gemms=gemms,
@@ -45,7 +42,6 @@ def code_report(
         settled=settled,
         disputed=disputed,
         differing=sum(word.code is None for word in words.words),
-        notes=tuple(notes),
     )
 
 
@@ -62,5 +58,4 @@ def joined_reports(
         settled=sum(one.settled for one in known),
         disputed=sum(one.disputed for one in known),
         differing=sum(one.differing for one in known),
-        notes=tuple(dict.fromkeys(note for one in known for note in one.notes)),
     )

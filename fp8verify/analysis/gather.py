@@ -199,9 +199,10 @@ def gather(
         remarks=(
             *trace.remarks,
             *(() if library_log is None else (remark(library_log),)),
+            *compiled.notes,
         ),
         library_log=library_log,
-        compiled_code=code_report(kinds, words, compiled.notes),
+        compiled_code=code_report(kinds, words),
         compiled=compiled.kernels,
     )
 

@@ -106,9 +106,8 @@ def inspect_command(
         from fp8verify.integrations.hta import add_breakdown
 
         report = add_breakdown(report, paths)
-    named = [
-        word for pair in (("--log", log), ("--code", code)) for word in pair if pair[1]
-    ]
+    named = ["--log", log] if log else []
+    named += ["--code", code] if code else []
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
     report = options.gated(report)
     options.write(report, "" if comes_through_pipe(paths) else again)

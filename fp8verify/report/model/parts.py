@@ -268,7 +268,6 @@ class CompiledCodeReport(msgspec.Struct, frozen=True, kw_only=True):
         disputed: those of `vouched` whose names say another precision.
         differing: kernels that were left as they are, because codes of their name and launch
             differ in precision.
-        notes: why code was not read.
     """
 
     gemms: int
@@ -276,7 +275,6 @@ class CompiledCodeReport(msgspec.Struct, frozen=True, kw_only=True):
     settled: int = 0
     disputed: int = 0
     differing: int = 0
-    notes: tuple[str, ...] = ()
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
