@@ -62,6 +62,7 @@ _NVIDIA_NAME: Final = re.compile(
 _FOR_NVIDIA: Final = re.compile(
     r"(?:void )?(?:(?P<own>nvjet_|deep_gemm::)|(?:cutlass3x_)?)sm(?P<major>\d{1,2})(?P<minor>\d)_"
 )
+_XMMA: Final = re.compile(r"(?P<arch>sm(?P<major>\d{1,2})(?P<minor>\d))_xmma_")
 _FOR_AMD: Final = re.compile(r"(?:Custom_)?Cijk_|_ZN5aiter|aiter::")
 _HOPPER: Final = (9, 0)
 _AMD_NAME: Final = re.compile(r"\b(?:AMD|RADEON|INSTINCT)\b|^MI\d{2,3}")
@@ -120,6 +121,20 @@ def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -
     return compiled_for[0] > capability[0] or (
         only_there and compiled_for != capability
     )
+
+
+def compiled_before(
+    name: str, gpu: str | None, compute_capability: str | None
+) -> str | None:
+    """Return the architecture of an xmma kernel if the GPU is newer: "sm89" on an RTX 5090."""
+    found = _XMMA.match(name)
+    capability = _capability(compute_capability)
+    if found is None or capability is None:
+        return None
+    if not _NVIDIA_NAME.search((gpu or "").upper()):
+        return None
+    compiled_for = int(found["major"]), int(found["minor"])
+    return found["arch"] if compiled_for < capability else None
 
 
 def _capability(text: str | None) -> tuple[int, int] | None:

@@ -34,6 +34,7 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     kernels.emulated_or_contradicted, kernels.stored_only,
     kernels.no_fp8_units, kernels.grouped_high_precision, kernels.unknown_gemms,
     kernels.opaque_kernels, kernels.conflicts, kernels.beyond_bf16_peak,
+    kernels.of_older_gpus,
     recorded.no_kernels, recorded.damaged, recorded.window_not_whole, recorded.no_backward,
     recorded.fp8_forward_only, recorded.steps_without_gemms, recorded.no_optimizer_step,
     recorded.operators_missing,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from fp8verify.analysis.gemms import name_conflicts
-from fp8verify.analysis.gpus import peak_of, runs_elsewhere
+from fp8verify.analysis.gpus import compiled_before, peak_of, runs_elsewhere
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
@@ -262,3 +262,20 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         count = sum(row.calls for row, _ in proven)
         rate = max(rate for _, rate in proven)
         yield finding("faster-than-bf16", count=count, peak=peak.bf16, rate=rate)
+
+
+def of_older_gpus(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+    """FP8 GEMMs in kernels of an older generation, as cuBLAS 12 runs Ada's on newer GPUs."""
+    gpu = rank.trace.gpu
+    found = []
+    for row in rank.trace.gemms:
+        if not row.precision.is_fp8:
+            continue
+        arch = compiled_before(row.kind.name, gpu, rank.trace.compute_capability)
+        if arch is not None:
+            found.append((arch, row))
+    if found:
+        arch, first = found[0]
+        count = sum(row.calls for _, row in found)
+        kernel = _short(first.kind.name)
+        yield finding("older-kernels", count=count, arch=arch, gpu=gpu, kernel=kernel)
