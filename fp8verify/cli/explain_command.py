@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 
 _MAX_NAME = 1 << 16
+# As of a verdict that cannot be decided.
+UNKNOWN_MESSAGE = 3
+_WORD = re.compile(r"(?i)\b(?:\w*error|warning|exception|traceback|failed|won't)\b")
+_OF_KERNELS = re.compile(r"::|<|^void |_kernel\b")
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 
@@ -36,8 +40,9 @@ _FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 def explain_command(names: tuple[str, ...], form: str) -> None:
     """Explain kernel names, codes of findings and checks, words of reports, and error messages.
 
-    - reads names and messages from standard input, one per line. Of a file of machine code (.ptx,
-    .ttgir, .amdgcn, .cubin) it says which matrix instructions are in it, and on which types.
+    - reads names and messages from standard input, one per line; a message that is not in the list
+    exits with 3. Of a file of machine code (.ptx, .ttgir, .amdgcn, .cubin) it says which matrix
+    instructions are in it, and on which types.
 
     \b
     fp8verify explain claimed-not-active
@@ -51,11 +56,14 @@ def explain_command(names: tuple[str, ...], form: str) -> None:
             "no kernel name or finding code given",
             "Pass names, or - to read them from stdin.",
         )
+    given = list(_names(names))
     if form == "json":
-        for name in _names(names):
+        for name in given:
             click.echo(_as_json(name))
     else:
-        click.echo("\n\n".join(map(_as_text, _names(names))))
+        click.echo("\n\n".join(map(_as_text, given)))
+    if any(map(_is_unknown_message, given)):
+        sys.exit(UNKNOWN_MESSAGE)
 
 
 def _names(names: tuple[str, ...]) -> Iterator[str]:
@@ -75,6 +83,7 @@ def _as_json(name: str) -> str:
 
     from fp8verify.kernels import decode
     from fp8verify.kernels.code_of_file import code_of_file, is_code_file
+    from fp8verify.logs.failures import nearest
 
     def fields(row: object, names: Iterable[str]) -> dict[str, object]:
         values = {field: getattr(row, field) for field in names}
@@ -95,6 +104,10 @@ def _as_json(name: str) -> str:
     if (cause := _cause(name)) is not None:
         known = fields(cause.failure, ("cause", "remedy", "evidence", "check"))
         return msgspec.json.encode({"message": clean(cause.text), **known}).decode()
+    if _is_unknown_message(name):
+        near = nearest(name)
+        told = {"message": clean(name), "known": False, "nearest": near and near.cause}
+        return msgspec.json.encode(told).decode()
     shown = ("name", "role", "precision", "a", "b", "out", "library", "reason")
     return msgspec.json.encode(fields(decode(name), shown)).decode()
 
@@ -128,6 +141,8 @@ def _as_text(name: str) -> str:
                 f"  doctor:   fp8verify doctor checks for it beforehand ({known.check})"
             )
         return "\n".join(lines)
+    if _is_unknown_message(name):
+        return _as_unknown(name)
     found = decode(name)
     said = f"  {found.role.value}, {found.precision.value}: {found.reason}"
     close = get_close_matches(name, pages, n=1, cutoff=0.6 if "-" in name else 0.8)
@@ -143,6 +158,33 @@ def _parts(name: str) -> list[str]:
     parts = parts_of(name)
     width = max((len(part) for part, _ in parts), default=0)
     return [f"    {printable(part):{width}}  {meaning}" for part, meaning in parts]
+
+
+def _is_unknown_message(name: str) -> bool:
+    """Whether it is a sentence that is neither known nor a file, a page or the name of a kernel."""
+    from fp8verify.kernels import decode
+    from fp8verify.kernels.code_of_file import is_code_file
+    from fp8verify.terms import Precision
+
+    text = name.strip()
+    is_sentence = " " in text or _WORD.search(text) is not None
+    if not is_sentence or is_code_file(name) or _meaning(name):
+        return False
+    if _cause(name) is not None or decode(name).precision is not Precision.UNKNOWN:
+        return False
+    return _WORD.search(text) is not None or _OF_KERNELS.search(text) is None
+
+
+def _as_unknown(message: str) -> str:
+    from fp8verify.logs.failures import nearest
+    from fp8verify.text import printable
+
+    lines = [printable(message.strip()[:300]), "  not in the list of messages"]
+    near = nearest(message)
+    if near is not None:
+        lines.append(f"  nearest known: {near.cause}")
+        lines.append(f"  evidence:      {near.evidence}")
+    return "\n".join(lines)
 
 
 def _pages() -> dict[str, Callable[[str], str]]:

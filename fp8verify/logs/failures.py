@@ -16,12 +16,24 @@ from fp8verify.files import parse_toml
 from fp8verify.logs.lines import read_lines
 
 MAX_LINE = 4096
+# What is known of these does not end a run.
+_WARNING = re.compile(
+    r"(?i)\bwarning\b|won't convert|hit config\.|lowering|target: aten"
+)
+# Words that many messages have tell none apart.
+_COMMON = frozenset(
+    {"error", "runtimeerror", "warning", "assertionerror", "valueerror", "expected", "supported"}
+    | {"not", "with", "that", "this", "from", "must", "have", "does", "only", "when", "line"}
+)  # fmt: skip
+_SHARED = 2  # words from which a known message is near
 MAX_CAUSES = 5
 _BEFORE = 80  # lines of a traceback
 # One of these is in every known message, and not in a line of a step: to try all costs 0.1 ms.
 _WORDS = ("error", "warning", "not ", "cannot", "must be", "requires", "support", "expected",
           "aborting", "incorrectly", "unable", "autocast", "insufficient", "out of memory",
-          "no attribute", "no module", "is off", "failed", "functionaltensor")  # fmt: skip
+          "no attribute", "no module", "is off", "failed", "functionaltensor", "won't convert", "hit config",
+          "only support", "fallback", "target: aten", "dtype", "leaf variable", "loweringexception",
+          "scale", "param_ag", "param-ag")  # fmt: skip
 
 
 class Failure(NamedTuple):
@@ -80,12 +92,26 @@ def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:
     return list(islice(found.values(), MAX_CAUSES))
 
 
+def nearest(message: str) -> Failure | None:
+    """Return the known message that shares most words with one that is not known, if enough."""
+    words = _words_of(message[:MAX_LINE])
+    shared = {row: len(words & _words_of(row.pattern.pattern)) for row in failures()}
+    best = max(shared, key=shared.__getitem__)
+    return best if shared[best] >= _SHARED else None
+
+
+def _words_of(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Za-z_]\w{3,}", text)} - _COMMON
+
+
 def failure_notes(logs: Iterable[Path]) -> Iterator[str]:
     """Yield one sentence for each known cause that the logs of a failed run tell."""
     for log in logs:
         with suppress(InputError):  # the report itself mentions an unreadable log
             for cause in causes(line.text for line in read_lines(log)):
                 row = cause.failure
+                if _WARNING.search(cause.text):
+                    continue  # the run went on after it
                 doctor = f" (doctor: {row.check})" if row.check else ""
                 place = f"the run failed, {log.name} line {cause.line}"
                 yield f"{place}; a known cause: {row.cause}. {row.remedy}{doctor}"

@@ -19,6 +19,10 @@ from fp8verify.preflight.machine import Gpu, RunPython, built_for
 from fp8verify.preflight.tables import said
 
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# Options that name a file of something else than the training's settings, whatever it ends in.
+_OF_DATA = re.compile(
+    r"(?i)data(?:set|loader)?s?[._-]|tokenizer|wandb|prompt|sample|vae|network[._-]"
+)
 _CONFIG_FILE = re.compile(r"(?:[\w.-]*[._-])?config(?:[_-]?file)?")
 
 
@@ -155,7 +159,7 @@ def _config_files(document: Document) -> Iterator[tuple[str, str]]:
         is_file = kind_of(str(value)) in ("yaml", "toml", "json") or str(
             value
         ).startswith("$")
-        if _CONFIG_FILE.fullmatch(key) and is_file:
+        if _CONFIG_FILE.fullmatch(key) and not _OF_DATA.search(key) and is_file:
             beside = Path(document.path).parent / str(value)
             is_beside = document.kind == "shell" and beside.is_file()
             yield key, str(beside) if is_beside else str(value)

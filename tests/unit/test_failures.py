@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fp8verify.cli.explain_command import UNKNOWN_MESSAGE, explain_command
 from fp8verify.logs.failures import causes, failure_notes, failures
 
 MESSAGES = (
@@ -35,7 +37,8 @@ def test_every_row_has_evidence_and_a_remedy() -> None:
     for row in failures():
         assert row.remedy.endswith(".")
         assert re.search(
-            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|torchao |kempner|README", row.evidence
+            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|torchao |kempner|README|openxla/xla",
+            row.evidence,
         )
 
 
@@ -72,3 +75,37 @@ def test_a_run_that_failed_is_told_the_causes_of_its_log(tmp_path: Path) -> None
         "the run failed, log.txt line 2; a known cause: KempnerForge does not support"
     )
     assert note.endswith("(doctor: fp8-with-tensor-parallel)")
+
+
+def test_a_warning_that_did_not_end_the_run_is_no_cause_of_a_failure(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("cublaslt_gemm.cu:1042: Warning: Fallback to cuBLAS grouped GEMM.\n")
+    assert list(failure_notes([log])) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["RuntimeError: the frobnicator is upside down", "WARNING", "a sentence of words"],
+)
+def test_an_unknown_message_says_so_and_exits_with_3(message: str) -> None:
+    done = CliRunner().invoke(explain_command, [message])
+    assert done.exit_code == UNKNOWN_MESSAGE == 3
+    assert "not in the list of messages" in done.output
+    assert "grammar" not in done.output
+
+
+def test_the_nearest_known_message_is_named() -> None:
+    message = "RuntimeError: the hadamard_transform kernel of nvfp4 did not start"
+    done = CliRunner().invoke(explain_command, [message, "--format", "json"])
+    assert done.exit_code == UNKNOWN_MESSAGE
+    assert '"known":false' in done.output
+
+
+def test_the_name_of_a_kernel_is_no_message() -> None:
+    names = [
+        "void my_kernel<float>(int, int)",
+        "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT",
+    ]
+    assert CliRunner().invoke(explain_command, names).exit_code == 0
