@@ -231,8 +231,14 @@ def _sound(run: runs.Run, subject: Subject) -> Check:
     converted = any(one.low for one in run.layers)
     before = subject.before
     kind = "sound" if before.verdict != "INCONCLUSIVE" else "doubted"
-    broken = states_recipe and converted and before.accuses
+    broken = states_recipe and converted and (before.accuses or _says_short(before))
     return Check("sound", subject.name, kind, str(before) if broken else None)
+
+
+def _says_short(told: Said) -> bool:
+    """Whether a finding says that something did not run in FP8."""
+    codes = [code for code, _ in told.findings]
+    return any("-not-fp8" in code or "-without-fp8" in code for code in codes)
 
 
 def _flipped(run: runs.Run, subject: Subject, choose: runs.Choose) -> Iterator[Check]:
