@@ -33,6 +33,8 @@ MEANING = {
     "sources": "a source less: the same verdict, or INCONCLUSIVE, or ACTIVE where it alone stated",
     "flip": "a converted layer's call in BF16 is not passed over",
     "outside": "what is no layer's changes nothing",
+    "numbers": "numbers in sentences are those of the ledger's entries",
+    "entries": "the ledger's entries are what the run did",
     "repetition": "a window twice as long says the same",
 }
 Task = tuple[str, str | int]

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fp8verify import Report, inspect
-from tests.laws import captures, flips, runs
+from tests.laws import captures, flips, runs, sentences
 
 # Findings about time, cost or purpose: other times and other products may change them.
 OF_TIME = frozenset((
@@ -65,9 +65,14 @@ class Subject:
         self.rng = random.Random(f"{seed} {name}")
 
     @cached_property
+    def report(self) -> Report:
+        """The report of the capture as it is."""
+        return inspect(self.folder)
+
+    @property
     def before(self) -> Said:
         """What is said of the capture as it is."""
-        return said(inspect(self.folder))
+        return said(self.report)
 
     def after(self, edit: captures.Edit | None, without: tuple[str, ...] = ()) -> Said:
         """What is said after an edit of the traces, or without some files."""
@@ -186,9 +191,16 @@ def _reported(before: Said, after: Said) -> bool:
     return after.verdict != "ACTIVE" or bool(after.findings - before.findings)
 
 
+def numbers(subject: Subject) -> Iterator[Check]:
+    """The numbers of sentences are those of the ledger's entries."""
+    wrong = sentences.untrue(subject.report)
+    told = "; ".join(wrong) if wrong else None
+    yield Check("numbers", subject.name, "sentences", told)
+
+
 OF_CAPTURES: dict[str, Callable[[Subject], Iterator[Check]]] = {
     "time": time, "order": order, "sources": sources, "flip": flip, "outside": outside,
-    "repetition": repetition,
+    "repetition": repetition, "numbers": numbers,
 }  # fmt: skip
 
 
@@ -211,14 +223,26 @@ def of_run(
         longer = replace(run, steps=2 * run.steps)
         after = _said_of(longer, scratch / "longer")
         yield subject.check(law, "twice", after, _differ(subject.before, after))
-    elif law in ("time", "order"):
+    elif law == "entries":
+        yield from _entries(run, subject)
+    elif law in ("time", "order", "numbers"):
         yield from OF_CAPTURES[law](subject)
     elif law == "sources":
         yield from sources(subject, (choose(captures.SOURCES),))
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-RANDOM = ("sound", "time", "order", "sources", "flip", "outside", "repetition")
+RANDOM = (
+    "sound",
+    "time",
+    "order",
+    "sources",
+    "flip",
+    "outside",
+    "repetition",
+    "numbers",
+    "entries",
+)
 
 
 def _said_of(run: runs.Run, folder: Path) -> Said:
@@ -233,6 +257,17 @@ def _sound(run: runs.Run, subject: Subject) -> Check:
     kind = "sound" if before.verdict != "INCONCLUSIVE" else "doubted"
     broken = states_recipe and converted and (before.accuses or _says_short(before))
     return Check("sound", subject.name, kind, str(before) if broken else None)
+
+
+def _entries(run: runs.Run, subject: Subject) -> Iterator[Check]:
+    """The ledger's entries are what the run did: launches, and those in FP8."""
+    if subject.report.ledger is None:
+        return
+    sums = sentences.Ledger(subject.report.ledger)
+    found = sums.low(), sums.launches()
+    truth = runs.launches(run)
+    told = f"{found} in FP8 and in all, in truth {truth}" if found != truth else None
+    yield Check("entries", subject.name, run.form, told)
 
 
 def _says_short(told: Said) -> bool:

@@ -25,6 +25,7 @@ from tests.laws.writer import Writer
 FPROP, DGRAD, WGRAD, RECOMPUTE = "fprop", "dgrad", "wgrad", "recompute"
 ALL_LEGS = frozenset((FPROP, DGRAD, WGRAD))
 FIRST_STEP = 8
+CHUNKS = 4  # of the batch, in a fused loss
 RECIPES = {
     "all legs": (ALL_LEGS, "wgrad=i:dyn_ten_e4m3,go:dyn_ten_e5m2"),
     "wgrad in BF16": (ALL_LEGS - {WGRAD}, "wgrad=high_precision"),
@@ -194,8 +195,10 @@ def write(run: Run, folder: Path) -> Path:
 def _listed(run: Run) -> list[dict[str, Any]]:
     legs, wgrad = RECIPES[run.recipe]
     recipe = f"fprop=i:dyn_ten_e4m3,w:dyn_ten_e4m3 dgrad=go:dyn_ten_e5m2,w:dyn_ten_e4m3 {wgrad}"
-    converted = {"class": "Float8Linear", "recipe": recipe}
-    converted["fp8_legs"] = [leg for leg in (FPROP, DGRAD, WGRAD) if leg in legs]
+    formats = {
+        leg: "fp8" if leg in legs else "high_precision" for leg in (FPROP, DGRAD, WGRAD)
+    }
+    converted = {"class": "Float8Linear", "recipe": recipe, "formats": formats}
     return [
         module(one.name, one.n, one.k, **converted)
         if one.low
@@ -206,10 +209,11 @@ def _listed(run: Run) -> list[dict[str, Any]]:
 
 def _log(run: Run) -> str:
     converted = sum(bool(one.low) for one in run.layers)
+    name = "TENSORWISE" if run.recipe == "all legs" else "ROWWISE_WITH_GW_HP"
     lines = {
         "none": [],
         "claim": [
-            "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=False"
+            f"Applied Float8 training: recipe={name}, fsdp_float8_all_gather=False"
         ],
         "count": [
             f"Converted {converted}/{len(run.layers)} Linear layers to Float8Linear"
@@ -460,9 +464,9 @@ class Recorder:
         self._numbers[place] = self._next_number()
         layer = self.run.layers[place]
         node = self._node(self._numbers[place])
-        chunk = self.run.tokens // 4
+        chunk = self.run.tokens // CHUNKS
         with self.writer.op("LigerFusedLinearCrossEntropyFunction", **node):
-            for _ in range(4):
+            for _ in range(CHUNKS):
                 for a, b in (
                     ((chunk, layer.k), (layer.k, layer.n)),
                     ((chunk, layer.n), (layer.n, layer.k)),
@@ -526,6 +530,21 @@ class Recorder:
         engine = f"autograd::engine::evaluate_function: {node}"
         with self.writer.op(engine, **known), self.writer.op(node, **known):
             yield
+
+
+def launches(run: Run) -> tuple[int, int]:
+    """Return how many GEMMs of layers that train ran in FP8, and how many in all."""
+    low = every = 0
+    for at in run.executions():
+        for place, layer in enumerate(run.layers):
+            if not run.tokens_of(at, place):
+                continue
+            fused = layer.name == "lm_head" and "fused loss" in run.extras
+            for leg in run.legs_of(place) if not fused else ():
+                low += run.is_low(at, place, leg)
+                every += 1
+            every += 3 * CHUNKS if fused else 0
+    return low, every
 
 
 # ---- one call flipped

@@ -14,7 +14,9 @@ from tests.laws import laws, runs
 
 EXAMPLES = int(os.environ.get("FP8VERIFY_LAWS", "8"))
 # Laws that the verdict breaks today: found now and then, so no law for a suite yet.
-BROKEN_TODAY = frozenset(("time", "sources", "flip", "outside"))
+BROKEN_TODAY = frozenset(
+    ("sound", "time", "sources", "flip", "outside", "repetition", "entries")
+)
 # Runs in which it breaks them. Whoever mends one takes it out: the marks are strict.
 CASES_BROKEN_TODAY = (
     ("time", 33), ("sources", 39), ("sources", 40), ("flip", 12), ("flip", 45), ("outside", 15),
