@@ -88,10 +88,17 @@ def _tone(report: Report) -> str:
 
 
 def _findings(report: Report) -> Iterator[parts.Finding]:
-    """Yield the findings as a page shows them: the sentence is not said a second time."""
+    """Yield the findings as a page shows them: the sentence is not said a second time.
+
+    The sentence is about the first finding of its cause; others of that code say something else.
+    """
+    is_said = False
     for finding in tables.by_severity(tables.shown_findings(report)):
-        said = sentence(finding.message) == sentence(report.reason) and finding.hint
-        yield replace(finding, message="") if said else finding
+        if finding.code == report.cause and finding.hint and not is_said:
+            is_said = True
+            yield replace(finding, message="")
+        else:
+            yield finding
 
 
 def _speed(report: Report, findings: Iterable[parts.Finding]) -> Note | None:
