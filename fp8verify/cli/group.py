@@ -7,6 +7,8 @@ order.
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,9 +78,17 @@ class _Commands(click.Group):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
-        with _usage_errors_of_ours():
-            return super().invoke(ctx)
+        """Run a command; Ctrl-C ends it by the signal, so that a shell's loop ends too."""
+        try:
+            with _usage_errors_of_ours():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if os.name != "posix":
+                raise
+            from fp8verify.record.signals import end_by  # needs POSIX
+
+            click.echo("\nAborted!", err=True)
+            return end_by(signal.SIGINT)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -86,6 +86,7 @@ def report_run(
     page = result.capture / PAGE
     if options.is_default:
         with suppress(OSError):
+            page.touch(mode=0o600)  # as private as the log
             page.write_text(render(report, "html"), encoding="utf-8")
     again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
     # Never the script's own standard output, even where standard error is closed.

@@ -156,6 +156,7 @@ def keep_report(folder: Path, text: str) -> None:
         OSError: it cannot be written.
     """
     with replacing(folder / REPORT, f".{REPORT}.{os.getpid()}") as draft:
+        draft.touch(mode=0o600)  # as private as the log
         draft.write_text(text, encoding="utf-8")
 
 

@@ -404,3 +404,27 @@ def test_a_tool_without_torch_runs_the_script_with_the_active_environments_pytho
         command.choose_python(None, {"VIRTUAL_ENV": "/elsewhere"}).program
         == sys.executable
     )
+
+
+def test_what_a_run_leaves_is_private(tmp_path: Path) -> None:
+    line = f"umask 0; {PLAIN} -m fp8verify run --trace-dir capture train.py 2> err"
+    start(tmp_path, line, "print('x')\n").wait(timeout=60)
+
+    modes = {
+        path.name: path.stat().st_mode & 0o777
+        for path in (tmp_path / "capture").iterdir()
+    }
+    assert modes == dict.fromkeys(("log.txt", "report.html", "report.json"), 0o600)
+
+
+def test_an_interrupted_inspect_ends_by_the_signal(tmp_path: Path) -> None:
+    code = (
+        "import sys, fp8verify.pipeline.inspection as room\n"
+        "def stop(*_, **__): raise KeyboardInterrupt\n"
+        "room.inspect = stop\nfrom fp8verify.cli import main\n"
+        "sys.argv = ['fp8verify', 'inspect', '.']\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"\nAborted!\n")
