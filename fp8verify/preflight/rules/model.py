@@ -127,7 +127,9 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
     if facts.asks and not (converted or emulated):
         yield said("model-layers/none", **values)
     else:
-        yield said("model-layers", status=Status.NOTE if emulated else None, **values)
+        # None of the layers in FP8 is not "ok", even where nothing asked for it.
+        is_note = bool(emulated) or not converted
+        yield said("model-layers", status=Status.NOTE if is_note else None, **values)
 
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:
