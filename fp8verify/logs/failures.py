@@ -58,6 +58,11 @@ class Cause(NamedTuple):
     failure: Failure
     is_certain: bool
 
+    @property
+    def ends_run(self) -> bool:
+        """Whether it is an error; after a warning the run goes on."""
+        return _WARNING.search(self.text) is None
+
 
 @cache
 def failures() -> tuple[Failure, ...]:
@@ -110,8 +115,8 @@ def failure_notes(logs: Iterable[Path]) -> Iterator[str]:
         with suppress(InputError):  # the report itself mentions an unreadable log
             for cause in causes(line.text for line in read_lines(log)):
                 row = cause.failure
-                if _WARNING.search(cause.text):
-                    continue  # the run went on after it
+                if not cause.ends_run:
+                    continue
                 doctor = f" (doctor: {row.check})" if row.check else ""
                 place = f"the run failed, {log.name} line {cause.line}"
                 yield f"{place}; a known cause: {row.cause}. {row.remedy}{doctor}"

@@ -293,7 +293,7 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
         said = f"{path.name} has losses of steps {first} to {last}"
         notes.append(f"{said}, the last is {losses.points[last]:.4g}")
     end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)
-    known = causes(end)
+    known = [cause for cause in causes(end) if cause.ends_run]
     notes += [
         f"{path.name} ends with an error (“{cause.text[:120]}”); a known cause: "
         f"{cause.failure.cause}. {cause.failure.remedy}"

@@ -52,7 +52,7 @@ def dry_start(command: Sequence[str], timeout: float) -> DryModel:
     if modules:
         return DryModel(modules)
     why, remedy = _why(ending, tail, timeout)
-    known = causes(tail.splitlines())
+    known = [cause for cause in causes(tail.splitlines()) if cause.ends_run]
     return DryModel((), why, remedy, tuple(cause.failure for cause in known))
 
 

@@ -56,7 +56,7 @@ RECOMPUTES = files.MEGATRON_SH.replace("--bf16", "--bf16 --recompute-granularity
         ("NVIDIA RTX PRO 6000 Blackwell", "12.0", {"fp8", "fp8_block", "nvfp4"}),
         ("AMD Instinct MI250X", "gfx90a", set()),
         ("AMD Instinct MI300X", "gfx942", {"fp8", "fp8_block"}),
-        ("AMD Instinct MI355X", "gfx950", {"fp8", "fp8_block", "mxfp8"}),
+        ("AMD Instinct MI355X", "gfx950", {"fp8", "fp8_block", "mxfp8", "mxfp4"}),
     ],
 )
 def test_which_gpu_trains_in_which_format(
