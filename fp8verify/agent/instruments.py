@@ -33,7 +33,7 @@ from .observe import (
     until_compiling,
     without_modes,
 )
-from .process import can_look
+from .process import can_look, device_properties
 from .stored import unseen
 
 PREFIX = "fp8verify:"  # of the ranges that name layers
@@ -237,7 +237,7 @@ class MemoryPeak(Instrument):
             "memory": {
                 "allocated_peak": int(torch.cuda.max_memory_allocated()),
                 "reserved_peak": int(torch.cuda.max_memory_reserved()),
-                "total": int(torch.cuda.get_device_properties(None).total_memory),
+                "total": int(device_properties().total_memory),
             }
         }
 

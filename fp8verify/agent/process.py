@@ -85,11 +85,21 @@ def gpu() -> dict[str, str]:
     """Return the name and compute capability of the GPU, if this process uses one."""
     if not torch.cuda.is_initialized():
         return {}
-    major, minor = torch.cuda.get_device_capability()
+    properties = device_properties()
     return {
-        "gpu": torch.cuda.get_device_name(),
-        "compute_capability": f"{major}.{minor}",
+        "gpu": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
     }
+
+
+def device_properties() -> Any:
+    """Return what torch knows of the current GPU, once it is initialized.
+
+    torch's public function first opens NVML to count devices, which leaves cyclic garbage.
+    """
+    public = torch.cuda.get_device_properties
+    read = getattr(torch.cuda, "_get_device_properties", public)
+    return read(torch.cuda.current_device())
 
 
 INFO = ".dist-info"

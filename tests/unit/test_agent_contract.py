@@ -95,12 +95,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("fp8verify.agent.instruments.compiles", lambda: False)
         patch.setattr(torch.cuda, "is_initialized", lambda: True)
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
-        patch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+        patch.setattr(torch.cuda, "current_device", lambda: 0)
         patch.setattr(torch.cuda, "max_memory_allocated", lambda: 1 << 30)
         patch.setattr(torch.cuda, "max_memory_reserved", lambda: 2 << 30)
-        properties = SimpleNamespace(total_memory=141 << 30)
+        properties = SimpleNamespace(
+            total_memory=141 << 30, name="NVIDIA H200", major=9, minor=0
+        )
         patch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-        patch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
         model = torch.nn.ModuleDict(
             {"up": torch.nn.Linear(16, 16), "experts": Experts()}
         )

@@ -37,6 +37,11 @@ class _Functions(ctypes.Structure):
     )
 
 
+def _address(function: Any) -> ctypes.c_void_p:
+    # ctypes.cast would leave a cycle of references.
+    return ctypes.c_void_p.from_buffer_copy(function)
+
+
 class _ExitGuard:
     """The stream and the destructor of the main thread.
 
@@ -50,9 +55,10 @@ class _ExitGuard:
         disable = c_library("libtorch_cpu.so")[DISABLE]
         self._libc = c_library(None)
         register = self._libc["__cxa_thread_atexit_impl"]
+        self._kept = (disable, register)  # to drop them would leave cyclic garbage
         self._purge = self._libc["__fpurge"]
-        flush = ctypes.cast(self._libc.fflush, ctypes.c_void_p)
-        functions = _Functions(None, None, ctypes.cast(disable, ctypes.c_void_p), None)
+        flush = _address(self._libc.fflush)
+        functions = _Functions(None, None, _address(disable), None)
         self._room = ctypes.create_string_buffer(ROOM)
         opened = self._libc.fopencookie
         opened.restype = ctypes.c_void_p
