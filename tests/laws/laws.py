@@ -193,6 +193,8 @@ def _reported(before: Said, after: Said) -> bool:
 
 def numbers(subject: Subject) -> Iterator[Check]:
     """The numbers of sentences are those of the ledger's entries."""
+    if subject.report.ledger is None:
+        return
     wrong = sentences.untrue(subject.report)
     told = "; ".join(wrong) if wrong else None
     yield Check("numbers", subject.name, "sentences", told)
