@@ -49,12 +49,12 @@ def limits() -> str:
     """Make the table of thresholds: what their comments say of them."""
     text = Path(thresholds.__file__).read_text(encoding="utf-8")
     rows = re.findall(r"^((?:#(?! ----).*\n)+)((?:[A-Z].*\n)+)", text, re.MULTILINE)
-    lines = ["| threshold | what it is |", "|---|---|"]
+    lines = []
     for comment, definitions in rows:
         names = re.findall(r"^([A-Z_0-9]+)", definitions, re.MULTILINE)
         values = ", ".join(f"`{name}` {getattr(thresholds, name):,}" for name in names)
         meaning = " ".join(line.removeprefix("# ") for line in comment.splitlines())
-        lines.append(f"| {values} | {meaning} |")
+        lines.append(f"- {values}: {meaning}")
     return "\n".join(lines)
 
 
@@ -226,6 +226,8 @@ def json_report() -> str:
     objects = schema()["$defs"]
     parts = []
     for name, one in objects.items():
+        if name in _IN_SCHEMA_ALONE:
+            continue
         if "enum" in one:
             values = ", ".join(f"`{value}`" for value in one["enum"])
             parts.append(f"## {name}\n\nOne of {values}.")
@@ -251,6 +253,28 @@ def json_report() -> str:
     return "\n\n".join(parts)
 
 
+# Objects that few programs read; their keys are described in the schema.
+_IN_SCHEMA_ALONE = {
+    "BreakdownReport",
+    "ClockReport",
+    "CollectiveRow",
+    "CommunicationReport",
+    "GradientRecord",
+    "HealthReport",
+    "LibraryLogReport",
+    "MemoryReport",
+    "NumericsReport",
+    "RankBreakdown",
+    "RecipeRecord",
+    "ScaleRow",
+    "StepStatistics",
+    "TaxEntry",
+    "TensorRecord",
+    "TimelineReport",
+    "TrendPoint",
+    "WeightGather",
+    "WindowReport",
+}
 # Keys that two objects share by chance are listed in both.
 _FEW = 4
 
@@ -263,6 +287,8 @@ def _json_type(entry: Mapping[str, Any]) -> str:
     """Name the type of a property, with a link to the section of an object."""
     if "$ref" in entry:
         name = entry["$ref"].rpartition("/")[2]
+        if name in _IN_SCHEMA_ALONE:
+            return name
         return f"[{name}](#{name.lower()})"
     if "anyOf" in entry:
         return " or ".join(_json_type(one) for one in entry["anyOf"])
