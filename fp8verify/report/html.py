@@ -20,7 +20,9 @@ from markupsafe import Markup, escape
 
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
+from fp8verify.report.ledger_picture import ledger_picture
 from fp8verify.report.model.comparison import Comparison, LossPair, RunRow
+from fp8verify.report.model.meanings import meanings
 from fp8verify.report.model.parts import TimelineReport
 from fp8verify.report.model.report import Rendered, Report
 from fp8verify.report.page import BAD, TONES, Page
@@ -37,6 +39,8 @@ LEGENDS = {
     "fp8": "FP8",
     "high": "higher precision",
     "low": "other 4- or 8-bit formats",
+    "mixed": "partly FP8",
+    "plain": "higher precision, and nothing expects FP8",
     "unknown": "unknown precision",
     "rest": "other kernels",
     "work-casts": "casts and scales",
@@ -87,6 +91,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
     return {
+        "ledger": ledger_picture(report.ledger),
         "legs": leg_bars(report),
         "gpu_times": gpu_bars(report),
         "timelines": drawn,
@@ -136,6 +141,7 @@ def _environment() -> Environment:
         "plain": printable,
         "name": _short,
         "prose": _prose,
+        "meaning": meanings().get,
         "tone_of_run": _tone_of_run,
         "verdict_of": verdict_of,
         "kind": kind_of,

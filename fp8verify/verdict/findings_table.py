@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from fp8verify import thresholds
 from fp8verify.files import parse_toml
+from fp8verify.report.model.meanings import meanings
 from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity, Verdict
 
@@ -120,14 +121,14 @@ def finding_page(code: str) -> str:
         dict.fromkeys(c.verdict for c in cases if c.verdict is not None)
     )
     makes = f"; can make the verdict {verdicts}" if verdicts else ""
-    means, why, causes, example, evidence = _explanations()[code]
+    told = meanings()[code]
     remedies = [f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one]
     sections = {
-        "What it means": f"{means}\n\n{causes}",
-        "Why it matters": why,
-        "Example": example,
+        "What it means": f"{told.means}\n\n{told.causes}",
+        "Why it matters": told.why,
+        "Example": told.example,
         "Fix": "\n\n".join(filter(None, ["\n".join(remedies), _fixes()[code]])),
-        "Evidence": evidence,
+        "Evidence": told.evidence,
     }
     shown = (f"## {heading}\n\n{text}" for heading, text in sections.items())
     return "\n\n".join([f"*{severities}{makes}*", *shown])
@@ -137,20 +138,6 @@ def _remedy(case: Case) -> str:
     """Return what a hint says of every run: no sentence that facts of a run complete."""
     general = re.sub(r", such as [^.]*\{[^.]*|(?<=\))\{\w+\}", "", case.hint)
     return " ".join(one for one in re.split(r"(?<=\.) ", general) if "{" not in one)
-
-
-_SECTION = re.compile(
-    r"^## ([\w-]+)\n\n(.+?)\n\nWhy: (.+?)\n\n(Causes.+?)\n\n"
-    r"Example: (.+?)\n\nEvidence: (.+?)\n(?:\n|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
-
-
-@cache
-def _explanations() -> Mapping[str, tuple[str, ...]]:
-    """Return what `findings.md` says of each code: means, why, causes, example, evidence."""
-    text = Path(__file__).with_name("findings.md").read_text(encoding="utf-8")
-    return {code: tuple(parts) for code, *parts in _SECTION.findall(text)}
 
 
 @cache

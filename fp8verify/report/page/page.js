@@ -75,6 +75,36 @@ document.addEventListener("pointermove", (event) => {
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 document.addEventListener("scroll", hide, { passive: true });
 
+// The cells of the ledger say in a title what they hold, for readers without a script.
+for (const title of document.querySelectorAll(".cell > title")) {
+  title.parentNode.dataset.tip = title.textContent;
+  title.remove();
+}
+for (const region of document.querySelectorAll(".ledger")) {
+  const rows = [...region.querySelectorAll("tbody tr")].map((row) => [...row.querySelectorAll(".cell")]);
+  let at = [0, -1];
+  const leave = () => {
+    const cell = (rows[at[0]] || [])[at[1]];
+    if (cell) cell.classList.remove("at");
+    hide();
+  };
+  region.addEventListener("blur", leave);
+  const moves = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+  region.addEventListener("keydown", (event) => {
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    leave();
+    const [down, right] = moves[event.key];
+    const row = Math.max(0, Math.min(rows.length - 1, at[0] + down));
+    at = [row, Math.max(0, Math.min(rows[row].length - 1, at[1] + right))];
+    const cell = rows[row][at[1]];
+    cell.classList.add("at");
+    cell.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const box = cell.getBoundingClientRect();
+    show(cell.dataset.tip, box.right, box.bottom);
+  });
+}
+
 const data = document.getElementById("timeline-data");
 const pictures = data ? JSON.parse(data.textContent) : [];
 const classes = ["FP8 GEMMs", "GEMMs in higher precision", "GEMMs of unknown precision", "other kernels"];
