@@ -181,9 +181,9 @@ def patterns(names: Iterable[str]) -> list[str]:
 
 
 def in_sentences(names: Iterable[str]) -> list[str]:
-    """Return names as a sentence has them: a bare number is "layer 0", the root "the model"."""
+    """Return names as a sentence has them: a bare number is "layer 0", a root alone a layer."""
     return [
-        "the model itself"
+        "a linear layer that stands alone"
         if name == "(root)"
         else f"layer {name}"
         if name[:1].isdigit()

@@ -85,6 +85,21 @@ MANY_SMALL: Final = 0.25
 # Share of the time of a kernel that Inductor fused that FP8 adds: it also does what BF16 needs
 # (the runs of width 768 to 4096: 0.60 to 0.70).
 ADDED_BY_FUSED: Final = 0.65
+# Speed-up or slow-down up to which an estimate says that both are even; ours.
+EVEN: Final = 0.05
+# Times that BF16 takes at the size of a GEMM from which one in low precision is slow: rates of the
+# table and of captures differ by less (docs/payoff.md).
+SLOW_GEMM: Final = 1.1
+# Side from which a product of the same sides in another order, as dgrad of the same layer, tells what
+# BF16 takes: a short k is slower than a short n.
+LEAST_TURNED: Final = 256
+# Side from which rates were measured; below it no kernel is accused.
+LEAST_MEASURED: Final = 128
+# Share of GPU time that slow GEMMs cost from which they are reported; ours.
+LOST: Final = 0.02
+# Share of the time of eager casts that they take where a compiler fused them: on an H200 0.10
+# tensorwise, 0.16 to 0.21 rowwise.
+FUSED_CASTS: Final = 0.2
 # Share of a step for which a GPU waits in BF16 too (benchmarks/gpu/frameworks, --group payoff).
 USUAL_WAIT: Final = 0.1
 # Share of a step from which the CPU is surely the bottleneck (the same benchmark).

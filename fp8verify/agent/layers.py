@@ -124,7 +124,7 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     # Two models (a GAN's) may share names: these get the class of their model.
     uses = Counter(layer.name for _, layer in unique.values())
     fresh = [
-        layer._replace(name=f"{class_name(root)}.{layer.name}")
+        layer._replace(name=f"{class_name(root)}.{layer.name}".removesuffix(".(root)"))
         if uses[layer.name] > 1
         else layer
         for root, layer in unique.values()

@@ -13,7 +13,7 @@ from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.inputs import is_unrecognized
 from fp8verify.analysis.kinds import KindTotal
 from fp8verify.analysis.layers import Layers, join_by_size
-from fp8verify.analysis.payoff import payoff
+from fp8verify.analysis.payoff import Gain, payoff
 from fp8verify.analysis.purpose import QUANTIZING, of_the_model
 from fp8verify.capture.schema import (
     ModuleRecord,
@@ -23,7 +23,7 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.logs.losses import LossSeries
 from fp8verify.logs.signs import LogSigns
-from fp8verify.report.model.parts import GemmSummary, PayoffReport, TaxReport
+from fp8verify.report.model.parts import GemmSummary
 from fp8verify.terms import Precision
 from fp8verify.text import MEASURES, Measure, label_of_rank
 from fp8verify.thresholds import GEMMS_PER_CAST
@@ -82,10 +82,10 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         return join_by_size(self.trace.trained, modules, len(self.trace.steps))
 
     @cached_property
-    def gain(self) -> tuple[PayoffReport | None, TaxReport | None]:
-        """What FP8 can gain, None if no GEMM ran, and what it costs, None for nothing."""
+    def gain(self) -> Gain:
+        """What FP8 can gain, and what it costs."""
         if self.trace.in_flops:
-            return None, None
+            return Gain()
         times = self.recorded.meta.steps_outside
         step_ns = times.median_ns if times is not None else None
         return payoff(self.trace, self.gpu_time, step_ns, casts=self.ran_or_cast_low)

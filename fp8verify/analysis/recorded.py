@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture import schema
 from fp8verify.report.model import parts
 from fp8verify.report.model.report import Environment
-from fp8verify.text import counted
+from fp8verify.text import counted, enumerated
 
 
 def clock_report(recorded: Recorded) -> parts.ClockReport | None:
@@ -76,9 +77,7 @@ def modules_report(rank: RankEvidence) -> parts.ModulesReport | None:
             for state, modules in by_state
         },
         recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
-        scalings=tuple(
-            sorted({module.scaling for module in linears if module.scaling})
-        ),
+        scalings=tuple(sorted(set(filter(None, map(configured_scaling, linears))))),
         unknown_classes=tuple(
             sorted({".".join(filter(None, names)) for names in unknown})
         ),
@@ -86,11 +85,40 @@ def modules_report(rank: RankEvidence) -> parts.ModulesReport | None:
     )
 
 
+# How torchao's `CastConfig.short_str` names what shares a scale.
+_GRANULARITIES = {"axs": "rowwise", "ten": "tensorwise"}
+
+
+def configured_scaling(module: schema.ModuleRecord) -> str:
+    """Return how a module's recipe scales, in words; empty if it does not say.
+
+    A GEMM with one operand scaled by row is rowwise, as rowwise_with_gw_hp's dgrad is.
+    """
+    if module.scaling:
+        return module.scaling
+    scalings = []
+    high = []
+    for part in (module.recipe or "").split():
+        leg, _, casts = part.partition("=")
+        if casts == "high_precision":
+            high.append(leg)
+            continue
+        words = set(re.split(r"[_,:]", casts))
+        scalings += [name for word, name in _GRANULARITIES.items() if word in words][:1]
+    said = list(dict.fromkeys(scalings))
+    if said and high:
+        said.append(f"{enumerated(high)} in high precision")
+    return ", ".join(said)
+
+
 def _storage(rank: RankEvidence) -> Iterator[str]:
     """Say what is only kept or sent in FP8, which says nothing of the products."""
     for stored in rank.recorded.meta.storage:
         if stored.what == "weights" and stored.count:
             yield f"{counted(stored.count, 'linear layer')} with weights stored in {stored.dtype}"
+        elif stored.what == "weights" and stored.elements:
+            millions = stored.elements / 1e6
+            yield f"{millions:.0f} M weights stored in {stored.dtype} outside them"
         elif stored.what == "optimizer":
             yield f"optimizer states stored in {stored.dtype}"
     moved = {(total.name, total.dtype) for total in rank.trace.collectives}

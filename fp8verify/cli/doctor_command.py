@@ -57,6 +57,12 @@ from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, 
     help="A torchao recipe to measure. Repeatable.  [default: all]",
 )
 @valued(
+    "--save-rates FILE",
+    type=click.Path(dir_okay=False),
+    text="Measure how fast this GPU multiplies matrices of each size, and write that to FILE: "
+    "with FP8VERIFY_RATES=FILE, `inspect` estimates by it.",
+)
+@valued(
     "--gpu NAME",
     "gpus",
     multiple=True,

@@ -28,7 +28,7 @@ from fp8verify.report.model.comparison import (
 )
 from fp8verify.report.model.parts import Finding
 from fp8verify.report.model.report import Report
-from fp8verify.report.sentences import payoff, steps_shown
+from fp8verify.report.sentences import configured_scalings, payoff, steps_shown
 from fp8verify.terms import Severity
 from fp8verify.text import counted
 from fp8verify.trace.places import place, reading
@@ -387,7 +387,7 @@ def _row(report: Report) -> RunRow:
         fp8_share_of_time=report.layer_share,
         lowest_rank_share=report.lowest_share,
         precisions=tuple(row.precision for row in report.layer_gemm.rows),
-        scaling=tuple(report.recipe.time_us),
+        scaling=configured_scalings(report) or tuple(report.recipe.time_us),
         step_us=measure.profiled_step_us(rank) if rank else None,
         gemm_us_per_step=each_us and round(each_us, 3),
         tflops=round(sum(flops.values()) / gemm_us / 1e6, 1) if flops else None,

@@ -21,7 +21,9 @@ from fp8verify.comparison.measure import (
 )
 from fp8verify.report.model.comparison import Outcome
 from fp8verify.report.model.parts import Finding, PayoffReport, StepStatistics
+from fp8verify.terms import Leg
 from fp8verify.thresholds import LONG_SERIES
+from fp8verify.verdict.advice import Fact
 from fp8verify.verdict.findings.speed import (
     cost_of_casts,
     gemms_are_small,
@@ -282,18 +284,38 @@ def _others(
         rank.communication.weight_gather for rank in after.ranks if rank.communication
     ]
     in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
+    facts = _facts(after)
     network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
     yield growth[NETWORK], growth[NETWORK], NETWORK, network
-    yield growth[IDLE], growth[IDLE], "launch-bound", payoff_remedy("launch-bound")
+    yield (
+        growth[IDLE],
+        growth[IDLE],
+        "launch-bound",
+        payoff_remedy("launch-bound", facts),
+    )
     yield growth[ATTENTION], growth[ATTENTION], ATTENTION, _REST_REMEDY
     if after.budget[CASTS]:
         # Fused casts do other kernels' work too, so both count.
         cause, case = cost_of_casts(
             [r.tax for r in after.ranks if r.tax], _payoffs(after)
         )
-        yield growth[CASTS] + growth[REST], growth[CASTS], cause, payoff_remedy(case)
+        remedy = payoff_remedy(case, facts)
+        yield growth[CASTS] + growth[REST], growth[CASTS], cause, remedy
     else:
         yield growth[REST], growth[REST], REST, _REST_REMEDY
+
+
+def _facts(side: Measured) -> frozenset[str]:
+    """Return the facts of a run that advice on its speed needs, as its report has them."""
+    facts = set()
+    for rank in side.ranks:
+        casts = rank.tax.rows if rank.tax else ()
+        if rank.health.kernels_in_graphs:
+            facts.add(Fact.GRAPHS.value)
+        legs = {row.leg for row in rank.legs} | {row.leg for row in casts}
+        if Leg.RECOMPUTE in legs:
+            facts.add(Fact.RECOMPUTES.value)
+    return frozenset(facts)
 
 
 def _payoffs(side: Measured) -> list[PayoffReport]:

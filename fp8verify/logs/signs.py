@@ -204,7 +204,8 @@ class _Steps:
     def _fallen(self, lower: str) -> str:
         """Say by how much the loss scale fell since the line before, if by half or more."""
         found = _SCALE.search(lower)
-        if found is None:
+        # Settings and other lines name scales that no step used.
+        if found is None or not _is_sound(lower) or not _STEP.search(lower):
             return ""
         before = self._scale
         self._scale = float(found["scale"])

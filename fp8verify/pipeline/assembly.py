@@ -74,7 +74,8 @@ def assemble(
 def _rank_report(
     rank: RankEvidence, assessed: Assessment, promises: Promises
 ) -> RankReport:
-    trace, (payoff, tax) = rank.trace, rank.gain
+    trace = rank.trace
+    gain = rank.gain
     return RankReport(
         rank=trace.rank,
         source=trace.source,
@@ -90,8 +91,8 @@ def _rank_report(
         timelines=trace.buckets,
         kernels=_kernel_rows(trace, timed=not trace.in_flops),
         communication=communication_report(trace.collectives, trace.timeline),
-        tax=tax,
-        payoff=payoff,
+        tax=gain.tax,
+        payoff=gain.payoff,
         layers=_layers_report(rank),
         named_layers=_named_layers_report(rank),
         modules=recorded.modules_report(rank),

@@ -45,6 +45,7 @@ def doctor(
     shapes: Sequence[str] = (),
     tokens: int | None = None,
     recipes: Sequence[str] = (),
+    save_rates: str | Path | None = None,
 ) -> DoctorReport:
     """Check this machine, configurations and a command before they train.
 
@@ -61,6 +62,7 @@ def doctor(
         shapes: additional sizes to measure, such as "8192x4096x14336".
         tokens: the tokens of a micro-batch, for sizes from a file or model.
         recipes: torchao's recipes to measure; all three by default.
+        save_rates: a file for the rates of this GPU by matrix size, which `inspect` then uses.
 
     Raises:
         InputError: a configuration cannot be read, or the command cannot be run.
@@ -96,6 +98,10 @@ def doctor(
         from fp8verify.preflight.measure import measure as times
 
         checks += times(facts, shapes, tokens, recipes or RECIPES)
+    if save_rates is not None:
+        from fp8verify.preflight import rates
+
+        checks += rates.save_rates(facts.python.program, save_rates)
     return report_of(checks)
 
 

@@ -196,11 +196,15 @@ class Page(NamedTuple):
         for place, finding in enumerate(self.reports):
             yield Note.of(finding, 2 if place else 0)
             if finding.message and finding.hint not in fixes:
-                yield Note("fix", finding.hint, finding=finding, rank=4 if place else 1)
+                costs = finding.code == "fp8-gemm-slow"
+                rank = 3 if costs else 4
+                yield Note(
+                    "fix", finding.hint, finding=finding, rank=rank if place else 1
+                )
             fixes.add(finding.hint)
         if self.speed is not None:
             yield self.speed
-            if self.speed.finding is not None:
+            if self.speed.finding is not None and self.speed.finding.hint:
                 yield Note(
                     "fix", self.speed.finding.hint, finding=self.speed.finding, rank=3
                 )

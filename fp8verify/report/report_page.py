@@ -19,7 +19,7 @@ from fp8verify.report.page import BAD, TONES, Grid, Note, Page, columns, sentenc
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import (
-    LEGS,
+    Leg,
     Severity,
     Verdict,
     low_precision_count,
@@ -181,21 +181,7 @@ def _proof(report: Report) -> Grid | None:
         return None
     if proof is not None and any(row.short is not False for row in proof.rows):
         return _proof_grid(proof, proof.rows, report)
-    legs = [
-        parts.ProofRow(
-            value=leg.leg.value,
-            low=(low := low_precision_count(leg.kernels)),
-            high=sum(leg.kernels.values())
-            - low
-            - (unknown := leg.kernels.get("unknown", 0)),
-            unknown=unknown,
-            time_us=sum(leg.time_us.values()),
-            flops=None,
-            short=not low,
-        )
-        for leg in report.legs
-        if leg.leg in LEGS
-    ]
+    legs = [_leg_row(leg) for leg in report.legs if leg.leg not in _NO_LEGS]
     if report.verdict is Verdict.PARTIAL and {row.short for row in legs} == {
         True,
         False,
@@ -204,6 +190,24 @@ def _proof(report: Report) -> Grid | None:
             parts.Proof(coordinate="leg", rows=tuple(legs)), legs, report
         )
     return None
+
+
+# Not of layers, which the sentence above the table is about.
+_NO_LEGS = frozenset({Leg.ATTENTION, Leg.OPTIMIZER})
+
+
+def _leg_row(leg: parts.LegRow) -> parts.ProofRow:
+    low = low_precision_count(leg.kernels)
+    unknown = leg.kernels.get("unknown", 0)
+    return parts.ProofRow(
+        value=leg.leg.value,
+        low=low,
+        high=sum(leg.kernels.values()) - low - unknown,
+        unknown=unknown,
+        time_us=sum(leg.time_us.values()),
+        flops=None,
+        short=not low,
+    )
 
 
 def _proof_grid(
@@ -219,7 +223,9 @@ def _proof_grid(
     ]
     of_all = f"all in {high[0].upper()}" if len(high) == 1 else "none in FP8"
     formats = low_precision_name(report.gemm.kernels)
-    left_out = max(0, len(rows) - _PROOF_ROWS) + proof.left_out
+    rest = rows[_PROOF_ROWS:]
+    if rest:
+        rows = [*rows[:_PROOF_ROWS], _summed(rest)]
     notes = [
         row.note or (of_all if row.high and not row.low + row.unknown else "")
         for row in rows
@@ -242,9 +248,22 @@ def _proof_grid(
                 millis(row.time_us),
                 *[note] * noted,
             )
-            for row, note in zip(rows[:_PROOF_ROWS], notes, strict=False)
+            for row, note in zip(rows, notes, strict=True)
         ],
-        below=(f"… and {left_out} more",) if left_out else (),
+        below=(f"… and {proof.left_out} more",) if proof.left_out else (),
+    )
+
+
+def _summed(rows: Sequence[parts.ProofRow]) -> parts.ProofRow:
+    """Return the rows for which a table has no room as one."""
+    return parts.ProofRow(
+        value=f"{len(rows)} others",
+        low=sum(row.low for row in rows),
+        high=sum(row.high for row in rows),
+        unknown=sum(row.unknown for row in rows),
+        time_us=sum(row.time_us for row in rows),
+        flops=None,
+        short=any(row.short is not False for row in rows),
     )
 
 

@@ -27,7 +27,7 @@ from fp8verify.text import (
     show_steps,
     show_window,
 )
-from fp8verify.thresholds import HALF
+from fp8verify.thresholds import EVEN, HALF
 
 _Line = TypeVar("_Line", str, Note)
 # Two lines at 80 columns hold as much of a log line.
@@ -119,7 +119,10 @@ def _modules(rank: RankReport, modules: parts.ModulesReport) -> str:
     if not total:
         experts = rank.layers is not None and rank.layers.experts
         return f"no linear layers{' (expert weights only)' if experts else ''}"
-    states = list(_states(counts, modules)) or [(0, "converted")]
+    states = list(_states(counts, modules))
+    if not states:
+        layers = f"none of {counted(total, 'linear layer')} converted"
+        return "; ".join([layers, *modules.storage])
     (first, what), *others = states
     also = "".join(f", {count} {state}" for count, state in others)
     return "; ".join(
@@ -147,15 +150,18 @@ def _states(
 
 def _scaling(report: Report) -> str:
     """Say how operands are scaled: as configured, else inferred from kernels."""
-    modules = [rank.modules for rank in report.ranks if rank.modules is not None]
-    configured = sorted(
-        {scaling for of_rank in modules for scaling in of_rank.scalings}
-    )
     if not report.recipe.time_us:
         return ""
+    configured = configured_scalings(report)
     if configured:
-        return f"scaling: {', '.join(configured)}"
+        return f"scaling: {'; '.join(configured)}"
     return f"{', '.join(report.recipe.time_us)} (inferred from kernels)"
+
+
+def configured_scalings(report: Report) -> tuple[str, ...]:
+    """Return how the modules' recipes scale, as they were recorded."""
+    modules = [rank.modules for rank in report.ranks if rank.modules is not None]
+    return tuple(sorted({scaling for one in modules for scaling in one.scalings}))
 
 
 def _kernels(report: Report) -> str:
@@ -168,6 +174,8 @@ def _kernels(report: Report) -> str:
     shares = low_precision_share(gemms.time_us) or 0.0
     formats = low_precision_name(gemms.kernels)
     unit = "GEMM time" if report.measure == "time" else "GEMM FLOPs"
+    if report.attention_gemm.launches:
+        unit = f"the layers' {unit}"
     return (
         f"{_counts(gemms.kernels)}: {formats} is {about(shares)} of {unit}"
         + "".join(_more(report))
@@ -223,8 +231,6 @@ def _more(report: Report) -> Iterator[str]:
 
 # ---- whether FP8 pays, and the notes
 
-# Estimates from peak rates are no better than this.
-_EVEN = 0.05
 _WINDOWS = 3
 _RECORDED = frozenset({"complete", "cut"})
 
@@ -234,7 +240,8 @@ class Payoff(NamedTuple):
 
     Attributes:
         tone: good, fair, or empty where FP8 did not run.
-        speedup: of the GPU time over BF16; None if no FP8 GEMM ran.
+        speedup: of a step, or else of the GPU time, over BF16; None if no FP8 GEMM ran, the CPU
+            decides, or it is not known.
         text: the answer in a line.
     """
 
@@ -244,51 +251,69 @@ class Payoff(NamedTuple):
 
 
 def payoff(report: Report) -> Payoff | None:
-    """Say whether FP8 pays on the rank that gains least; None if that cannot be estimated."""
+    """Say whether FP8 pays on the rank that gains least; None if nothing can be said.
+
+    Every form of a report has its answer from here. A rank that gains nothing counts before those
+    that are estimated: where ranks wait for each other, the slowest decides.
+    """
     alone = len(report.ranks) == 1
     found = [_payoff_of(rank, alone=alone) for rank in report.ranks]
-    estimates = [one for one in found if one is not None]
-    measured = [one for one in estimates if one.speedup is not None]
+    answers = [one for one in found if one is not None]
+    estimated = [one for one in answers if one.speedup is not None]
+    without = [one for one in answers if one.speedup is None and one.tone]
+    if without:
+        return without[0]
     return min(
-        measured or estimates[:1], key=lambda one: one.speedup or 0.0, default=None
+        estimated, key=lambda one: one.speedup or 0.0, default=next(iter(answers), None)
     )
 
 
 def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     figures = rank.payoff
-    if figures is None or figures.ceiling is None:
+    if figures is None:
         return None
-    kernels = figures.speedup_estimate
-    step = figures.step_speedup_estimate
-    if kernels is None:
-        if low_precision_count(rank.gemm.kernels):
-            return None  # FP8 ran, and what it gained is not known
-        most = (
-            f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
-        )
-        return Payoff("", None, most)
-    speedup = kernels if step is None else step
+    if not low_precision_count(rank.gemm.kernels):
+        return _possible(figures)
+    limit = _limit(figures)
+    speedup = figures.step_speedup_estimate or figures.speedup_estimate
+    if limit and speedup is None:
+        return Payoff(FAIR, None, f"no gain: {limit}")
+    if figures.no_estimate:
+        return Payoff("", None, f"no estimate: {figures.no_estimate}")
+    if speedup is None:
+        return None
+    what = "GPU kernels" if figures.step_speedup_estimate is None else "a step"
+    estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
+    text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate})"
+    if rank.tax:
+        text += f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
+    if limit:
+        text += f"; {limit}"
+    return Payoff(GOOD if speedup > 1 + EVEN else FAIR, speedup, text)
+
+
+def _limit(figures: parts.PayoffReport) -> str:
+    """Say why faster kernels shorten no step; nothing if they do, or it is not known."""
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         busy = figures.gpu_busy_in_step_us / 1000
         whole = figures.step_us / 1000
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
-        why = f"the CPU limits the step (GPU busy {busy:{form}} of {whole:{form}} ms)"
-        return Payoff(FAIR, speedup, f"no gain: {why}")
-    if step is None and figures.idle_share >= HALF:  # as the finding says it
-        why = f"the GPU is idle for {figures.idle_share:.0%} of the window"
-        return Payoff(FAIR, speedup, f"no gain: {why}")
-    what = "GPU kernels" if step is None else "a step"
-    if rank.tax:
-        cost = f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
-    else:
-        cost = ""
-    estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
-    text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate}){cost}"
-    return Payoff(GOOD if speedup > 1 + _EVEN else FAIR, speedup, text)
+        return f"the CPU limits the step (GPU busy {busy:{form}} of {whole:{form}} ms)"
+    if figures.waits is None and figures.idle_share >= HALF:  # as the finding says it
+        return f"the GPU is idle for {figures.idle_share:.0%} of the window"
+    return ""
+
+
+def _possible(figures: parts.PayoffReport) -> Payoff | None:
+    """Say what FP8 could bring to a run without it."""
+    if figures.ceiling is None:
+        return None
+    most = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
+    return Payoff("", None, most)
 
 
 def _word(speedup: float) -> str:
-    if abs(speedup - 1) <= _EVEN:
+    if abs(speedup - 1) <= EVEN:
         return "about even"
     return "probably faster" if speedup > 1 else "probably slower"
 

@@ -45,6 +45,7 @@ def fill(
     whole = [True] * len(columns.steps)
     if not health.complete:
         whole = whole_steps(columns, op_rows, kernels.step, is_cut=health.truncated)
+    health.kernels_in_graphs = _launched_together(launch_rows)
     if launches:
         _note_launches(columns, launch_rows)
     health.kernels, health.bad_durations = len(kernels), _clear_bad_durations(columns)
@@ -88,6 +89,13 @@ def _repeated(columns: Columns) -> int:
             where = (kernels.name[row], kernels.device[row], kernels.stream[row])
             seen[same + where] += 1
     return sum(count - 1 for count in seen.values())
+
+
+def _launched_together(launch_rows: array[int]) -> int:
+    """Return how many kernels were launched by a call that launched several: by a graph."""
+    shared = Counter(launch_rows)
+    shared.pop(-1, None)
+    return sum(count for count in shared.values() if count > 1)
 
 
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:

@@ -99,7 +99,8 @@ class Health(Struct):
 
     `skipped_events` could not be decoded. `bad_durations` are kernels whose duration is negative
     or longer than the CPU side of the whole trace: they stay in the table with duration 0.
-    `kernels_before_window` were launched before it and do not count.
+    `kernels_before_window` were launched before it and do not count. `kernels_in_graphs` were
+    launched by a CUDA graph, many at once.
     `extra_documents` follow the trace in the same file and are not read. `records_lost` is what
     the profiler itself logged: activity records that it had to drop. `rows_are_sums` is whether an
     event is a row of a table, which may hold most of the time. `no_events` is whether
@@ -113,6 +114,7 @@ class Health(Struct):
     kernels_without_launch: int = 0
     kernels_without_op: int = 0
     kernels_before_window: int = 0
+    kernels_in_graphs: int = 0
     bad_durations: int = 0
     extra_documents: int = 0
     records_lost: bool = False

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify import thresholds
 from fp8verify.files import parse_toml
@@ -21,22 +21,45 @@ from fp8verify.report.model.parts import Finding
 from fp8verify.terms import Severity, Verdict
 
 
+class Piece(NamedTuple):
+    """A piece of advice, and the facts of a run that it needs; "not " before one denies it."""
+
+    text: str
+    needs: tuple[str, ...] = ()
+
+    def fits(self, holds: frozenset[str]) -> bool:
+        """Whether the facts that hold of a run allow it."""
+        return all(
+            (need.removeprefix("not ") in holds) is not need.startswith("not ")
+            for need in self.needs
+        )
+
+
 class Case(NamedTuple):
     """What a code says in one case.
 
     Attributes:
         severity: error, warning or info.
         message: the sentence; facts are in braces.
-        hint: what to do, with facts in braces; empty if nothing is to be done.
+        pieces: what to do, with facts in braces; empty if nothing is to be done.
         verdict: what it makes of its ranks, None if they may be ACTIVE.
         place: in the table.
     """
 
     severity: Severity
     message: str
-    hint: str
+    pieces: tuple[Piece, ...]
     verdict: Verdict | None
     place: int
+
+    @property
+    def hint(self) -> str:
+        """All that it may advise."""
+        return " ".join(piece.text for piece in self.pieces)
+
+    def hint_for(self, holds: frozenset[str]) -> str:
+        """What it advises where certain facts hold."""
+        return " ".join(piece.text for piece in self.pieces if piece.fits(holds))
 
 
 def finding(
@@ -45,6 +68,7 @@ def finding(
     *,
     ranks: Iterable[int] = (),
     layers: Iterable[str] = (),
+    holds: frozenset[str] = frozenset(),
     **facts: object,
 ) -> Finding:
     """Make a finding of facts.
@@ -54,6 +78,7 @@ def finding(
         case: a case of the code, empty for what the code says by itself.
         ranks: the ranks that it is about, none if it is about the run.
         layers: the layers that it is about, by their exact names, each once.
+        holds: facts of the run that pieces of the advice need, as `advice.Fact` names them.
         facts: what the sentences of the case name in braces, besides thresholds.
 
     Raises:
@@ -65,7 +90,7 @@ def finding(
         code=code,
         severity=found.severity,
         message=found.message.format_map(named),
-        hint=found.hint.format_map(named),
+        hint=found.hint_for(holds).format_map(named),
         verdict=found.verdict,
         ranks=tuple(ranks),
         layers=tuple(dict.fromkeys(layers)),
@@ -93,9 +118,16 @@ def findings_table() -> Mapping[str, Mapping[str, Case]]:
             makes = fields.get("verdict") if severity is not Severity.INFO else None
             verdict = Verdict(makes) if makes else None
             message = fields["message"]
-            hint = fields.get("hint", "")
-            table[code][name] = Case(severity, message, hint, verdict, place)
+            pieces = _pieces(fields.get("hint", ""))
+            table[code][name] = Case(severity, message, pieces, verdict, place)
     return table
+
+
+def _pieces(hint: str | list[dict[str, Any]]) -> tuple[Piece, ...]:
+    """Return the pieces of a hint of the table; a sentence is one that needs nothing."""
+    if isinstance(hint, str):
+        return (Piece(hint),) if hint else ()
+    return tuple(Piece(row["text"], tuple(row.get("needs", ()))) for row in hint)
 
 
 def place_of(found: Finding) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals
@@ -162,6 +163,17 @@ def ran_high(rank: RankEvidence) -> str:
     )
 
 
+def _class_that_is_no_linear(rank: RankEvidence) -> str:
+    """Return the class of most linear layers where torchao, which converts nn.Linear, passed it."""
+    classes = Counter(module.class_name for module in rank.linears)
+    name, count = classes.most_common(1)[0]
+    is_torchao = any(
+        call.startswith("torchao.") for call in rank.recorded.meta.api_calls
+    )
+    is_most = 2 * count > len(rank.linears)
+    return name if is_torchao and is_most and name != "Linear" else ""
+
+
 def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
     """Say why no FP8 ran, as far as module list, log and operators show it.
 
@@ -195,6 +207,12 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
             because = f", because {reasons.pop()}"
         else:
             because = ""
+        other = _class_that_is_no_linear(rank)
+        if other and not because:
+            return (
+                "other-class",
+                f"0 of {total} were converted: they are {other}, not torch.nn.Linear",
+            )
         return "not-converted", f"0 of {total} were converted{because}"
     none = next(
         (claim for claim in promises.claims if claim.converted == 0 and claim.total),

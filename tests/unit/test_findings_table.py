@@ -23,7 +23,7 @@ from fp8verify.verdict.findings_table import Case, finding, finding_page, findin
 from tests.hand_built import present
 
 PACKAGE = Path(fp8verify.__file__).parent
-NOT_FACTS = {"ranks", "layers"}
+NOT_FACTS = {"ranks", "layers", "holds"}
 
 
 # What makes findings; the others hand facts on to `finding`.

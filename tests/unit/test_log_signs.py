@@ -89,6 +89,7 @@ def test_it_is_grave_where_it_repeats_or_stands_last(
         "grad norm information: 3",
         "max_grad_norm: 1.0, skip_nan_grad: true",
         "eval_loss: nan",
+        "initial_loss_scale: 4294967296, min_loss_scale: 1.0",
     ],
 )
 def test_what_is_no_lost_step(line: str) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fp8verify import Report, inspect
-from fp8verify.analysis.kinds import Kinds
+from fp8verify.analysis.kinds import GemmShape, Kinds
+from fp8verify.analysis.rates import TENSORWISE, rates_of
 from fp8verify.analysis.timeline import measure, step_bounds
 from fp8verify.report.model.parts import PayoffReport
 from fp8verify.report.sentences import payoff
@@ -28,6 +29,12 @@ from tests.hand_built import (
 from tests.unit.test_fp8_overhead import AMAX, COPY, INSIDE
 
 OTHER = "triton_poi_fused_add_0"
+H200 = present(rates_of("NVIDIA H200"))
+
+
+def bf16_us(m: int, n: int, k: int) -> float:
+    """What BF16 takes at a size on the GPU of these traces."""
+    return present(H200.time_ns(GemmShape(1, m, n, k))) / 1000
 
 
 def payoff_of(report: Report) -> PayoffReport:
@@ -47,25 +54,70 @@ def test_the_ceiling_of_a_bf16_run_is_amdahls(build: TraceBuilder) -> None:
     )  # half of it GEMMs
     gain = payoff_of(build.report())
     assert gain.sixteen_bit_gemm_share == 0.5
-    assert gain.ceiling == pytest.approx(1 / (0.5 + 0.5 / 1.93), rel=1e-3)
+    sizes = [GemmShape(1, 8192, 4096, 4096), GemmShape(1, 4096, 4096, 8192)]
+    fp8, bf16 = (
+        [present(H200.time_ns(size, column)) for size in sizes]
+        for column in (TENSORWISE, "bf16")
+    )
+    # Of the three GEMMs, all of 10 µs, two have the first size.
+    left = (2 * fp8[0] / bf16[0] + fp8[1] / bf16[1]) / 3
+    assert gain.ceiling == pytest.approx(1 / (0.5 + 0.5 * left), rel=1e-3)
     assert gain.speedup_estimate is None
 
 
 def test_the_estimate_of_an_fp8_run_counts_its_casts(build: TraceBuilder) -> None:
-    fp8_gemm(build, 8192, 40)
+    fp8_gemm(build, 2048, 12)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
     build.launch(OTHER, OTHER, us=40)
+    for _ in range(3):
+        build.launch(OTHER, OTHER, us=90)
     gain = payoff_of(build.report())
-    assert gain.speedup_estimate == pytest.approx((40 + 40 * 1.97) / 100, rel=1e-3)
-    assert gain.ceiling == pytest.approx((40 + 40 * 1.97) / 80, rel=1e-3)
+    in_bf16 = 310 + bf16_us(2048, 2048, 2048)
+    assert gain.speedup_estimate == pytest.approx(in_bf16 / 342, rel=1e-3)
+    assert gain.ceiling == pytest.approx(in_bf16 / 322, rel=1e-3)
 
 
-def test_a_gemm_gains_by_its_own_size_however_often_it_runs(
+def test_a_gemm_that_takes_longer_than_in_bf16_is_a_loss(build: TraceBuilder) -> None:
+    """Ten times the time is no tenfold saving."""
+    slow = 4 * bf16_us(2048, 2048, 2048)
+    report = fp8_gemm(build, 2048, slow).launch(OTHER, OTHER, us=slow).report()
+    assert payoff_of(report).speedup_estimate == pytest.approx(5 / 8, rel=1e-3)
+    assert present(payoff(report)).text.startswith("probably slower: ")
+    (finding,) = found(report, "fp8-gemm-slow")
+    assert FP8_KERNEL.partition("(")[0][:40] in finding.message
+    assert "(38% of GPU time)" in finding.message
+
+
+def test_a_kernel_that_is_slow_only_now_and_then_is_not_accused(
     build: TraceBuilder,
 ) -> None:
-    for _ in range(4):
-        fp8_gemm(build, 2048, 10)
-    assert payoff_of(build.report()).speedup_estimate == pytest.approx(1.78)
+    usual = 0.6 * bf16_us(2048, 2048, 2048)
+    build.step(1)
+    fp8_gemm(build, 2048, usual)
+    build.step(2)
+    fp8_gemm(build, 2048, 7 * usual)
+    assert "fp8-gemm-slow" not in codes(build.report())
+
+
+def test_bf16_gemms_of_the_same_trace_tell_more_than_the_table(tmp_path: Path) -> None:
+    """Here the GPU has no table at all; a transposed product counts, other sizes do not."""
+    build = TraceBuilder(tmp_path, gpu="NVIDIA H20", capability=(9, 0))
+    fp8_gemm(build, 4096, 50)
+    dims = ((4096, 4096), (4096, 4096))
+    build.launch(BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=dims, us=80)
+    gain = payoff_of(build.report())
+    assert gain.speedup_estimate == pytest.approx((80 + 80) / 130, rel=1e-3)
+
+
+def test_without_sizes_there_is_no_estimate_and_the_line_says_why(
+    build: TraceBuilder,
+) -> None:
+    build.launch(FP8_KERNEL, "aten::_scaled_mm", types=(FP8, FP8), us=90)
+    report = build.launch(OTHER, OTHER, us=90).report()
+    assert payoff_of(report).speedup_estimate is None
+    said = present(payoff(report))
+    assert said.text == "no estimate: the sizes of GEMMs were not recorded"
+    assert said.speedup is None
 
 
 def test_a_gpu_without_fp8_units_has_nothing_to_gain(tmp_path: Path) -> None:
@@ -87,7 +139,7 @@ def test_small_gemms_are_told_by_their_shortest_side(
         (768, 0, 60, "small GEMMs", "Leave small layers"),
         (2048, 0, 60, "costly casts", "cast"),
         (1024, 60, 0, "unfused eager", "torch.compile"),
-        (1024, 70, 30, "unfused eager", "graph breaks"),
+        (1024, 70, 30, "unfused eager", "where graphs end"),
     ],
 )
 def test_casts_that_cost_more_than_fp8_saves_do_not_pay(
@@ -107,22 +159,30 @@ def test_casts_that_cost_more_than_fp8_saves_do_not_pay(
 
 
 def test_fp8_that_pays_is_no_finding(build: TraceBuilder) -> None:
-    fp8_gemm(build, 2048, 90)
+    fp8_gemm(build, 4096, 90)
     build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=20)
     assert not codes(build.report()) & {"fp8-not-paying", "gpu-idle"}
+
+
+def test_the_line_says_that_no_rates_of_the_gpu_are_known(tmp_path: Path) -> None:
+    build = TraceBuilder(tmp_path, gpu="NVIDIA H20", capability=(9, 0))
+    fp8_gemm(build, 4096, 90).launch(OTHER, OTHER, us=90)
+    said = present(payoff(build.report()))
+    assert said.text == "no estimate: no rates of BF16 GEMMs are known for NVIDIA H20"
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA B200", "NVIDIA L40S", "AMD Instinct MI300X"])
 def test_no_rates_of_the_gpu_no_number(gpu: str, tmp_path: Path) -> None:
     build = TraceBuilder(tmp_path, gpu=gpu, capability=(10, 0))
-    gain = payoff_of(fp8_gemm(build, 8192, 40).report())
+    report = fp8_gemm(build, 8192, 40).report()
+    gain = payoff_of(report)
     assert (gain.speedup_estimate, gain.ceiling) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("step_us", "waits", "word"),
     [(None, None, "probably faster"), (205, False, "probably faster"),
-     (390, False, "probably faster"), (215, False, None), (270, True, None),
+     (330, False, "probably faster"), (215, False, None), (270, True, None),
      (1000, True, "no gain")],
 )  # fmt: skip
 def test_steps_outside_the_window_tell_whether_the_gpu_waits(
@@ -134,14 +194,16 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
         if word is None:
             build.launch(BF16_KERNEL, us=100)
         else:
-            fp8_gemm(build, 8192, 100)
+            fp8_gemm(build, 4096, 100)
     ns = (step_us or 0) * 1000
     times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9, "median_ns": ns}
     report = build.capture(window=[], **{"steps_outside": times} if step_us else {})
     assert payoff_of(report).waits is waits
     gains = step_us is not None and word is not None and not waits
     gained = (
-        pytest.approx(1 + 200 * 0.97 / step_us, rel=1e-3) if step_us and gains else None
+        pytest.approx(1 + (2 * bf16_us(4096, 4096, 4096) - 200) / step_us, rel=1e-3)
+        if step_us and gains
+        else None
     )
     assert payoff_of(report).step_speedup_estimate == gained
     if word is not None:
@@ -218,7 +280,11 @@ def test_pauses_in_a_damaged_trace_are_no_idle_gpu(
 
 
 def test_many_small_gemms_are_said_while_fp8_still_pays(build: TraceBuilder) -> None:
-    fp8_gemm(fp8_gemm(build, 512, 40), 2048, 60)
+    small = 0.8 * bf16_us(768, 768, 768)
+    large = 0.8 * bf16_us(2048, 2048, 2048)
+    for _ in range(5):
+        fp8_gemm(build, 768, small)
+    fp8_gemm(build, 2048, large)
     (finding,) = found(build.report(), "small-gemms")
     assert finding.severity == "info"
-    assert "40%" in finding.message
+    assert f"{5 * small / (5 * small + large):.0%}" in finding.message

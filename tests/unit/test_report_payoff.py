@@ -72,7 +72,7 @@ def test_a_glance_has_a_line_for_the_gain_and_one_for_the_network(
     diagnosed: Report,
 ) -> None:
     text = " ".join(render(diagnosed, "text", verbose=True).split())
-    assert "speed no gain: the GPU is idle for 89% of the window" in text
+    assert "; the GPU is idle for 89% of the window" in text
     assert "1 of 1 MB all-gathered in FP8 (1.00 bytes a parameter)" in text
 
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify.analysis.gather import gather
-from fp8verify.analysis.payoff import WeightCasts, weight_casts
 from fp8verify.analysis.rank import RankEvidence, Recorded
+from fp8verify.analysis.weight_casts import WeightCasts, weight_casts
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.statements import LogReading
 from fp8verify.report.model.parts import Finding

@@ -353,7 +353,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         fp8_share_of_time: FP8 share of GEMM time; null without GEMMs.
         lowest_rank_share: FP8 share of the rank that has the least.
         precisions: precision classes of the GEMMs, the most time first.
-        scaling: kinds of scaling of the FP8 GEMMs.
+        scaling: as the modules' recipes say, else the kinds of scaling of the FP8 GEMMs.
         step_us: median step in microseconds; null where not known.
         gemm_us_per_step: microseconds of GEMMs in a step.
         tflops: 10^12 operations a second of all GEMMs; null where not known.

@@ -355,6 +355,7 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
         kernels_without_launch: kernels whose launch is not in the file.
         kernels_without_op: kernels without a known operator.
         kernels_before_window: kernels launched before the window, which do not count.
+        kernels_in_graphs: kernels that a CUDA graph launched.
         bad_durations: kernels with times that cannot be.
         notes: what else was seen.
     """
@@ -366,6 +367,7 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels_without_launch: int
     kernels_without_op: int
     kernels_before_window: int
+    kernels_in_graphs: int
     bad_durations: int
     notes: tuple[str, ...]
 
@@ -570,8 +572,8 @@ class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
         time_us: µs, the most that it can be.
         unfused_us: µs of kernels that each do one step of a cast.
         share_of_gpu_time: over the time of all kernels.
-        saved_at_most_us: estimate of what FP8 GEMMs save, by measured rates of their sizes; 0
-            if none are known for the GPU.
+        saved_at_most_us: estimate of what FP8 GEMMs save over BF16 ones of their sizes, negative
+            where they are slower; 0 if it is not known.
         share_of_saving: `time_us` over `saved_at_most_us`, null if nothing is saved.
         rows: by purpose, operator and pass.
     """
@@ -585,7 +587,7 @@ class TaxReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What FP8 can gain; estimates rest on rates that were measured for the GPU and the recipe.
+    """What FP8 can gain, estimated by what BF16 takes at the sizes of its GEMMs.
 
     Attributes:
         gpu_busy_us: µs in which a kernel ran.
@@ -596,11 +598,13 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
         small_gemm_share: share of FP8 GEMM time in GEMMs too small to gain, null without shapes.
         ceiling: the most that GPU time can be faster than in BF16, with every 16-bit GEMM in FP8
             and no casts (Amdahl's law).
-        speedup_estimate: what the GPU time of the run as it is may be over BF16.
+        speedup_estimate: what the GPU time of the run as it is may be over BF16; null where it is
+            not known, or the GPU waits for the CPU, which decides.
         step_us: median wall time of a step outside the window, null where not recorded.
         gpu_busy_in_step_us: µs that the GPU works in a step, null without steps.
         waits: whether the GPU waits in a step for more than FP8 saves, null where not known.
         step_speedup_estimate: what a step may be over BF16; null where the CPU decides it.
+        no_estimate: why nothing is known of the gain, empty if it is or no GEMM ran in FP8.
     """
 
     gpu_busy_us: float
@@ -615,6 +619,7 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
     gpu_busy_in_step_us: float | None = None
     waits: bool | None = None
     step_speedup_estimate: float | None = None
+    no_estimate: str = ""
 
 
 class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,7 +39,8 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     recorded.fp8_forward_only, recorded.steps_without_gemms, recorded.no_optimizer_step,
     recorded.operators_missing,
     scales.kept_scales_off, scales.history_unused, scales.loss_scales_off, scales.growing_amax,
-    speed.fp8_not_paying, speed.attention_unfused, speed.scalar_all_reduces, speed.weight_recast,
+    speed.fp8_not_paying, speed.fp8_gemm_slow, speed.attention_unfused,
+    speed.scalar_all_reduces, speed.weight_recast,
     tensors.measured_tensors, tensors.not_finite, tensors.outlier_layers,
 )  # fmt: skip
 RUN_RULES: Final[tuple[RunRule, ...]] = (

@@ -13,7 +13,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.analysis.recorded import recipes_of, recomputed_high
+from fp8verify.analysis.recorded import (
+    configured_scaling,
+    recipes_of,
+    recomputed_high,
+)
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.report.model.parts import Finding, PrecisionRow
@@ -275,18 +279,29 @@ def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
 
 
 def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """A scaling in the kernels that is not the one the log claims."""
-    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & {
-        "tensorwise",
-        "rowwise",
-    }
+    """A scaling in the kernels that is not the one of the modules' recipe, or the log's."""
+    known = {"tensorwise", "rowwise"}
+    configured = {configured_scaling(module).split(",")[0] for module in rank.linears}
+    configured = configured & known
+    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & known
+    # Without fast accumulation torchao scales by row after the product, which has unit scales.
+    forward = [
+        row
+        for row in rank.trace.gemms
+        if row.leg is Leg.FPROP and row.kind.op.dims and row.scaling is not None
+    ]
+    rows = forward if configured else rank.trace.gemms
     seen: Counter[str] = Counter()
-    for row in rank.trace.gemms:
+    for row in rows:
         if row.scaling is not None:
             seen[row.scaling.value] += row.time_ns
-    if len(claimed) == 1 and seen and not claimed & set(seen):
+    said = configured or claimed
+    if len(said) == 1 and seen and not said & set(seen):
         yield finding(
-            "recipe-mismatch", claimed=claimed.pop(), seen=seen.most_common(1)[0][0]
+            "recipe-mismatch",
+            "configured" if configured else "",
+            claimed=said.pop(),
+            seen=seen.most_common(1)[0][0],
         )
 
 

@@ -25,6 +25,7 @@ from fp8verify.terms import (
     low_precision_name,
 )
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
+from fp8verify.verdict.advice import facts_of
 from fp8verify.verdict.cells import Cell, Layer
 from fp8verify.verdict.expected import CONVERTED, Promises, Stated
 from fp8verify.verdict.findings_table import finding
@@ -205,7 +206,8 @@ class Parts:
             return finding("layer-not-fp8", "less" if less else "", **facts)
         if {cell.leg for cell in short.cells} == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
-        return finding("leg-not-fp8", **facts)
+        rank = self._ranks[next(iter(short.cells)).rank]
+        return finding("leg-not-fp8", **facts, holds=facts_of(rank))
 
     def _facts(self, short: Shortfall, names: Sequence[str]) -> dict[str, Any]:
         """Return what the sentences of all codes name."""

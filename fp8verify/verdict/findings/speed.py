@@ -6,58 +6,121 @@ from collections.abc import Iterator, Sequence
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import gemm_totals
-from fp8verify.analysis.payoff import added_us, weight_casts
+from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.analysis.weight_casts import weight_casts
 from fp8verify.kernels.operators import find
 from fp8verify.report.model.parts import Finding, PayoffReport, TaxReport
-from fp8verify.terms import Precision, Role
+from fp8verify.terms import Precision, Role, Scaling
+from fp8verify.verdict.advice import facts_of, gain_of_fusing, gain_of_graphs
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, findings_table
 
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
 
 
-def payoff_remedy(case: str) -> str:
-    """Return what helps against a cause of FP8 that does not pay, as the table of findings says."""
-    return findings_table()["fp8-not-paying"][case].hint
+def payoff_remedy(case: str, holds: frozenset[str] = frozenset()) -> str:
+    """Return what helps against a cause of FP8 that does not pay, as the table of findings says.
+
+    Args:
+        case: the cause.
+        holds: facts of the run.
+    """
+    advice = findings_table()["fp8-not-paying"][case].hint_for(holds)
+    return advice.replace("{gain}", "")
 
 
 def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
-    (figures, overhead), health = rank.gain, rank.trace.health
+    figures = rank.gain.payoff
     if figures is None or not rank.ran_low:
         return
-    # Otherwise pauses in the trace are lost kernels or broken clocks.
-    times_are_whole = health.complete and not health.bad_durations
-    pauses = figures.idle_share if figures.waits is None and times_are_whole else 0.0
-    pays = overhead is None or added_us(overhead.rows) <= overhead.saved_at_most_us
-    waits = ""
+    pauses = _pauses(rank, figures)
+    saved_ns = rank.gain.saving.saved_ns
+    overhead = rank.gain.tax
+    casts_us = 0.0 if overhead is None else added_us(overhead.rows)
+    pays = saved_ns is None or 1000 * casts_us <= saved_ns
     if pauses >= limits.HALF:  # what the GPU computes decides nothing
-        waits = f"idle for {pauses:.0%} of the window"
-    elif overhead is not None and figures.speedup_estimate is not None and not pays:
-        cause, case = cost_of_casts([overhead], [figures])
-        cast = overhead.time_us / 1e3
-        saved = overhead.saved_at_most_us / 1e3
-        up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
-        yield finding(
-            "fp8-not-paying",
-            case,
-            cause=cause,
-            up_to=up_to,
-            cast_ms=cast,
-            saved_ms=saved,
-        )
+        yield _waiting(rank, f"idle for {pauses:.0%} of the window")
     elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         step = figures.step_us / 1e3
         idle = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
-        waits = f"idle for {idle:.1f} ms of each {step:.1f} ms step (unprofiled)"
-    if waits:
-        yield finding("fp8-not-paying", "launch-bound", waits=waits)
+        yield _waiting(
+            rank, f"idle for {idle:.1f} ms of each {step:.1f} ms step (unprofiled)"
+        )
+    elif overhead is not None and saved_ns is not None and not pays:
+        yield _costly(rank, overhead, saved_ns)
     # Steps outside the window tell more, without the profiler's waiting.
     if limits.WAITING <= pauses < limits.HALF:
-        yield finding("gpu-idle", idle=pauses)
+        yield finding("gpu-idle", idle=pauses, holds=facts_of(rank))
     if (figures.small_gemm_share or 0.0) >= limits.MANY_SMALL and pays:
         yield finding("small-gemms", share=figures.small_gemm_share)
+
+
+def _pauses(rank: RankEvidence, figures: PayoffReport) -> float:
+    """Return the share of the window in which the GPU did nothing, 0 where steps tell more."""
+    # Otherwise pauses in the trace are lost kernels or broken clocks.
+    health = rank.trace.health
+    times_are_whole = health.complete and not health.bad_durations
+    return figures.idle_share if figures.waits is None and times_are_whole else 0.0
+
+
+def _waiting(rank: RankEvidence, waits: str) -> Finding:
+    """A GPU that waits for longer than FP8 can save."""
+    return finding(
+        "fp8-not-paying",
+        "launch-bound",
+        waits=waits,
+        gain=gain_of_graphs(rank),
+        holds=facts_of(rank),
+    )
+
+
+def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding:
+    """Casts that cost more than the GEMMs save."""
+    payoffs = [rank.gain.payoff] if rank.gain.payoff is not None else []
+    cause, case = cost_of_casts([overhead], payoffs)
+    up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
+    saved = f"save at most {saved_ns / 1e6:.1f} ms"
+    if saved_ns < 0:
+        saved = f"take {-saved_ns / 1e6:.1f} ms more than BF16 ones"
+    return finding(
+        "fp8-not-paying",
+        case,
+        cause=cause,
+        up_to=up_to,
+        cast_ms=overhead.time_us / 1e3,
+        saved=saved,
+        gain=gain_of_fusing(rank),
+        holds=facts_of(rank),
+    )
+
+
+def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+    """GEMMs in low precision that take longer than BF16 takes at their size."""
+    slow = rank.gain.saving.slow
+    lost_ns = rank.gain.saving.lost_ns
+    busy = rank.trace.timeline.busy
+    if not slow or lost_ns < limits.LOST * busy:
+        return
+    worst = slow[0]
+    shape = worst.total.shape
+    case = ""
+    if min(shape[1:]) < limits.SMALL_SIDE:
+        case = "small"
+    elif worst.total.kind.classification.scaling is Scaling.BLOCKWISE:
+        case = "blocks"
+    yield finding(
+        "fp8-gemm-slow",
+        case,
+        size=" x ".join(map(str, shape[1:])),
+        fp8=worst.total.tflops,
+        bf16=worst.bf16_tflops,
+        kernel=worst.total.kind.name.partition("(")[0][:80],
+        others=f", and {len(slow) - 1} more sizes" if len(slow) > 1 else "",
+        lost_ms=lost_ns / 1e6,
+        share=lost_ns / busy,
+    )
 
 
 def cost_of_casts(
@@ -67,7 +130,7 @@ def cost_of_casts(
     unfused = sum(overhead.unfused_us for overhead in overheads)
     if unfused >= limits.HALF * sum(overhead.time_us for overhead in overheads):
         compiled = any(row.fused for overhead in overheads for row in overhead.rows)
-        return "unfused eager casts", "graph-breaks" if compiled else ""
+        return "unfused eager casts", "graph-breaks" if compiled else "compile"
     if gemms_are_small(payoffs):
         return f"small GEMMs (a side below {limits.SMALL_SIDE})", "small"
     return "costly casts", "casts"

@@ -1,0 +1,186 @@
+"""What the GEMMs in low precision of a run would have taken in BF16, size by size.
+
+GEMMs in BF16 of the same trace tell it best: they ran on this GPU, at these clocks. Otherwise the
+measured rates of the GPU's model do. Nothing is assumed of a scaling: how much a kernel gains or
+loses is the time that it took against this.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from math import prod
+from typing import Final, NamedTuple
+
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.kinds import GemmShape, Kind
+from fp8verify.analysis.rates import RateTable
+from fp8verify.terms import Precision
+from fp8verify.thresholds import (
+    LEAST_MEASURED,
+    LEAST_TURNED,
+    NEGLIGIBLE,
+    SLOW_GEMM,
+)
+
+SIXTEEN_BIT: Final = (Precision.BF16, Precision.FP16)
+_NO_SIZES: Final = "the sizes of GEMMs were not recorded"
+_NO_RATES: Final = "no rates of BF16 GEMMs are known for {}"
+
+
+class SizeTotal(NamedTuple):
+    """All GEMMs of one size and kind of precision.
+
+    Attributes:
+        shape: the size.
+        kind: that of the kernel that takes most time.
+        calls: how many.
+        time_ns: of all of them.
+        best_ns: of one, where they ran fastest.
+    """
+
+    shape: GemmShape
+    kind: Kind
+    calls: int
+    time_ns: int
+    best_ns: float
+
+    @property
+    def tflops(self) -> float:
+        """Their rate."""
+        return (
+            self.shape.flops * self.calls / self.time_ns / 1000 if self.time_ns else 0.0
+        )
+
+
+class Slow(NamedTuple):
+    """GEMMs in low precision that took longer than BF16 takes at their size."""
+
+    total: SizeTotal
+    bf16_tflops: float
+    lost_ns: float
+
+
+class Saving(NamedTuple):
+    """What low precision saved.
+
+    Attributes:
+        saved_ns: what BF16 would have taken less what was taken, negative where low precision is
+            slower; None if it is not known.
+        unknown: why not, or empty.
+        slow: the sizes at which it is slower, what costs most first.
+    """
+
+    saved_ns: float | None
+    unknown: str
+    slow: tuple[Slow, ...] = ()
+
+    @property
+    def lost_ns(self) -> float:
+        """What the slow ones cost."""
+        return sum(one.lost_ns for one in self.slow)
+
+
+def by_size(rows: Iterable[GemmRow]) -> list[SizeTotal]:
+    """Add up GEMMs by size; the time of split-K reductions counts as their GEMM's."""
+    of_sizes: dict[GemmShape, list[GemmRow]] = defaultdict(list)
+    for row in rows:
+        shape = shape_of(row)
+        if shape is not None:
+            of_sizes[shape].append(row)
+    totals = []
+    for shape, alike in of_sizes.items():
+        products = [row for row in alike if row.kind.multiplies and row.calls]
+        if not products:
+            continue
+        calls = sum(row.calls for row in products)
+        time_ns = sum(row.time_ns for row in alike)
+        reduced_ns = time_ns - sum(row.time_ns for row in products)
+        fastest_ns = min(row.time_ns / row.calls for row in products)
+        totals.append(
+            SizeTotal(
+                shape=shape,
+                kind=max(products, key=lambda row: row.time_ns).kind,
+                calls=calls,
+                time_ns=time_ns,
+                best_ns=fastest_ns + reduced_ns / calls,
+            )
+        )
+    return totals
+
+
+def shape_of(row: GemmRow) -> GemmShape | None:
+    """Return the size of a GEMM; of a kernel that is its own operator, by its tensors.
+
+    Such a kernel gets A (…, k), B (n, k) or (k, n), and the output (…, n) that it writes.
+    """
+    if row.shape is not None or len(row.kind.op.dims) < 3:
+        return row.shape
+    a, b, *others = row.kind.op.dims
+    if len(a) < 2 or len(b) != 2 or a[-1] not in b:
+        return None
+    k = a[-1]
+    n = b[0] if b[1] == k else b[1]
+    if (*a[:-1], n) not in {tuple(dims) for dims in others}:
+        return None
+    return GemmShape(1, prod(a[:-1]), n, k)
+
+
+class Bf16Times:
+    """What BF16 takes by size on the GPU of a trace."""
+
+    def __init__(self, rows: Iterable[GemmRow], table: RateTable | None) -> None:
+        """Take the GEMMs of a trace, and the measured rates of its GPU if there are any."""
+        high = [row for row in rows if row.precision in SIXTEEN_BIT and not row.untimed]
+        self.table = table
+        self._same: dict[tuple[int, ...], SizeTotal] = {}
+        self._turned: dict[tuple[int, ...], SizeTotal] = {}
+        for total in by_size(high):
+            if total.time_ns:
+                self._same[_up_to_transposition(total.shape)] = total
+                self._turned[_in_any_order(total.shape)] = total
+
+    def time_ns(self, shape: GemmShape) -> float | None:
+        """Return what one product takes; None if nothing tells."""
+        same = self._same.get(_up_to_transposition(shape))
+        if same is not None:
+            return same.time_ns / same.calls
+        turned = self._turned.get(_in_any_order(shape))
+        if turned is not None and min(shape[1:]) >= LEAST_TURNED:
+            return turned.time_ns / turned.calls
+        return None if self.table is None else self.table.time_ns(shape)
+
+    def saving(self, low: Iterable[GemmRow], gpu: str | None) -> Saving:
+        """Return what GEMMs in low precision saved."""
+        rows = list(low)
+        every = sum(row.time_ns for row in rows)
+        without = sum(row.time_ns for row in rows if shape_of(row) is None)
+        if without > NEGLIGIBLE * every:
+            return Saving(None, _NO_SIZES)
+        saved = 0.0
+        unknown = 0
+        slow = []
+        for total in by_size(rows):
+            each = self.time_ns(total.shape)
+            if each is None:
+                unknown += total.time_ns
+                continue
+            in_bf16 = each * total.calls
+            saved += in_bf16 - total.time_ns
+            # Another process on the GPU, or its clocks, make a kernel slow here and there.
+            is_measured = min(total.shape[1:]) >= LEAST_MEASURED
+            if is_measured and total.best_ns > SLOW_GEMM * each:
+                rate = total.shape.flops / each / 1000
+                slow.append(Slow(total, rate, total.time_ns - in_bf16))
+        slow.sort(key=lambda one: -one.lost_ns)
+        if unknown > NEGLIGIBLE * every:
+            return Saving(None, _NO_RATES.format(gpu or "this GPU"), tuple(slow))
+        return Saving(saved, "", tuple(slow))
+
+
+def _up_to_transposition(shape: GemmShape) -> tuple[int, ...]:
+    return (shape.batch, *sorted((shape.m, shape.n)), shape.k)
+
+
+def _in_any_order(shape: GemmShape) -> tuple[int, ...]:
+    return (shape.batch, *sorted(shape[1:]))

@@ -1,0 +1,146 @@
+"""How fast GPUs multiply matrices of each size, as measured: the tables of `rates.json`.
+
+`fp8verify doctor --measure --save-rates FILE` measures such a table anew, and FP8VERIFY_RATES=FILE
+makes it count before those that ship.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from fp8verify.analysis.gpus import part_of
+from fp8verify.analysis.kinds import GemmShape
+from fp8verify.errors import InputError
+
+VARIABLE: Final = "FP8VERIFY_RATES"
+_SHIPPED: Final = Path(__file__).with_name("rates.json")
+_FILE_BYTES: Final = 1 << 24
+# The columns of a row of a table.
+BF16: Final = "bf16"
+TENSORWISE: Final = "tensorwise"
+ROWWISE: Final = "rowwise"
+COLUMNS: Final = (BF16, TENSORWISE, ROWWISE)
+_Row = tuple[float | None, ...]
+
+
+class RateTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates of products (m, k) x (k, n) on one model of GPU.
+
+    Attributes:
+        gpu: its name.
+        like: further models with the same matrix units, memory and clocks.
+        date: when it was measured.
+        versions: of torch, CUDA and the driver.
+        sides: m, n and k take each of these values.
+        rows: by "MxN" with m <= n, a row for each k: TFLOP/s in each of `COLUMNS`, null where the
+            product did not run.
+    """
+
+    gpu: str
+    date: str
+    versions: dict[str, str]
+    sides: tuple[int, ...]
+    rows: dict[str, tuple[_Row, ...]]
+    like: tuple[str, ...] = ()
+
+    def tflops(self, shape: GemmShape, column: str = BF16) -> float | None:
+        """Return the rate at a size, between measured ones by their logarithms.
+
+        A batch counts as one product of more rows. What is smaller than the smallest size takes as
+        long as that one, as kernels compute whole tiles; what is larger runs at its rate.
+        """
+        m, n = sorted((shape.batch * shape.m, shape.n))
+        sides = [
+            min(max(side, self.sides[0]), self.sides[-1]) for side in (m, n, shape.k)
+        ]
+        rate = 0.0
+        for place_m, weight_m in _between(self.sides, sides[0]):
+            for place_n, weight_n in _between(self.sides, sides[1]):
+                for place_k, weight_k in _between(self.sides, sides[2]):
+                    measured = self._measured(place_m, place_n, place_k, column)
+                    if not measured:
+                        return None
+                    rate += weight_m * weight_n * weight_k * math.log(measured)
+        least = math.prod(max(side, self.sides[0]) for side in (m, n, shape.k))
+        return math.exp(rate) * (m * n * shape.k) / least
+
+    def time_ns(self, shape: GemmShape, column: str = BF16) -> float | None:
+        """Return what one product of a size takes."""
+        rate = self.tflops(shape, column)
+        return shape.flops / rate / 1000 if rate else None
+
+    def _measured(self, m: int, n: int, k: int, column: str) -> float | None:
+        low, high = sorted((self.sides[m], self.sides[n]))
+        return self.rows[f"{low}x{high}"][k][COLUMNS.index(column)]
+
+
+def _between(sides: Sequence[int], side: int) -> list[tuple[int, float]]:
+    """Return the places of the measured values around one, and their weights."""
+    place = bisect_right(sides, side) - 1
+    if sides[place] == side:
+        return [(place, 1.0)]
+    part = math.log(side / sides[place]) / math.log(sides[place + 1] / sides[place])
+    return [(place, 1 - part), (place + 1, part)]
+
+
+def rates_of(gpu: str | None) -> RateTable | None:
+    """Return the rates of the GPU that a trace names; None if none were measured.
+
+    Raises:
+        InputError: the table that the user named cannot be read.
+    """
+    named = os.environ.get(VARIABLE)
+    tables = [*(_tables(Path(named)) if named else ()), *_tables(_SHIPPED)]
+    part = part_of(gpu)
+    for table in tables:
+        if part in {part_of(name) for name in (table.gpu, *table.like)}:
+            return table
+    return None
+
+
+@cache
+def _tables(path: Path) -> tuple[RateTable, ...]:
+    """Read a file of tables.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_FILE_BYTES)
+        tables = msgspec.json.decode(content, type=tuple[RateTable, ...])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+    for table in tables:
+        if not _is_whole(table):
+            raise _unreadable(path, ValueError("a size is missing"))
+    return tables
+
+
+def _is_whole(table: RateTable) -> bool:
+    """Whether a table has a row for each size, in the order of its sides."""
+    sides = table.sides
+    if not sides or list(sides) != sorted({side for side in sides if side > 0}):
+        return False
+    for m in sides:
+        for n in sides:
+            rows = table.rows.get(f"{min(m, n)}x{max(m, n)}", ())
+            if len(rows) != len(sides) or any(len(row) != len(COLUMNS) for row in rows):
+                return False
+    return True
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    why = getattr(error, "strerror", None) or error
+    return InputError(
+        f"{path} is no table of rates: {why}",
+        f"Measure one with `fp8verify doctor --measure --save-rates FILE`, or unset {VARIABLE}.",
+    )

@@ -1,0 +1,145 @@
+"""What advice may be given to a run: facts of the run, which pieces of the table's hints need.
+
+A hint of `findings.toml` is a sentence, or a list of pieces with the facts that each needs; "not "
+before a fact means that it must not hold. `finding()` keeps the pieces whose facts hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from fp8verify.analysis.bf16_times import shape_of
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.terms import Leg, Precision
+from fp8verify.thresholds import FUSED_CASTS, HALF, LOST
+
+# What TorchInductor calls the kernels that it generates.
+_GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
+
+
+class Fact(str, Enum):
+    """What holds of a run; each is read from its kernels or its record, none is guessed."""
+
+    GRAPHS = "graphs"  # CUDA graphs launch its kernels
+    COMPILED = "compiled"  # TorchInductor generated some of its kernels
+    UNFUSED = "unfused"  # most of the time of its casts is in kernels of one step each
+    RECOMPUTES = "recomputes"  # it computes forward passes again
+    TORCHAO = "torchao"  # torchao's layers train in it
+    ENGINE = "transformer-engine"  # Transformer Engine's do
+    FROZEN = "frozen"  # its FP8 weights have no gradient
+    WGRAD_ALONE = "wgrad-alone"  # wgrad is the only leg without FP8
+    ATTENTION = "attention"  # its attention multiplies in GEMMs of its own
+    WIDE = "wide"  # most of the time of its other GEMMs is in 32 bits
+    SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
+
+
+def facts_of(rank: RankEvidence) -> frozenset[str]:
+    """Return what holds of a rank."""
+    kinds = [total.kind for total in rank.trace.others]
+    kinds += [row.kind for row in rank.trace.gemms]
+    sources = {module.source or "" for module in rank.modules}
+    calls = rank.recorded.meta.api_calls
+    tax = rank.gain.tax
+    found = {
+        Fact.GRAPHS: rank.trace.health.kernels_in_graphs > 0,
+        Fact.COMPILED: any(_GENERATED.match(kind.name) for kind in kinds),
+        Fact.UNFUSED: tax is not None and tax.unfused_us >= HALF * tax.time_us,
+        Fact.RECOMPUTES: recomputes(rank),
+        Fact.TORCHAO: _any_from("torchao", sources) or _any_from("torchao", calls),
+        Fact.ENGINE: _any_from("transformer_engine", sources),
+        Fact.FROZEN: _has_frozen_base(rank),
+        Fact.WGRAD_ALONE: _legs_without_low(rank) == {Leg.WGRAD},
+        Fact.ATTENTION: bool(rank.trace.attention),
+        Fact.WIDE: _is_wide(rank),
+        Fact.SLOW_GEMMS: rank.gain.saving.lost_ns
+        >= LOST * rank.trace.timeline.busy
+        > 0,
+    }
+    return frozenset(fact.value for fact, holds in found.items() if holds)
+
+
+def recomputes(rank: RankEvidence) -> bool:
+    """Whether a forward pass is computed again, by its GEMMs or casts."""
+    tax = rank.gain.tax
+    legs = {row.leg for row in rank.trace.gemms}
+    legs.update(row.leg for row in (() if tax is None else tax.rows))
+    return Leg.RECOMPUTE in legs
+
+
+def _any_from(package: str, names: Iterable[str]) -> bool:
+    return any(name.partition(".")[0] == package for name in names)
+
+
+def _has_frozen_base(rank: RankEvidence) -> bool:
+    """Whether no layer that runs forward in FP8 has a wgrad of its size, though others have."""
+    forward: set[tuple[int, int]] = set()
+    trained: set[tuple[int, int]] = set()
+    legs: set[Leg] = set()
+    for row in rank.trace.gemms:
+        legs.add(row.leg)
+        shape = shape_of(row)
+        if shape is not None and row.leg is Leg.FPROP and row.precision.is_low:
+            forward.update(shape.layer_sizes(row.leg))
+        if shape is not None and row.leg is Leg.WGRAD:
+            trained.update(shape.layer_sizes(row.leg))
+    is_certain = Leg.DGRAD in legs and not legs & {Leg.BACKWARD, Leg.UNKNOWN}
+    return bool(forward) and is_certain and not forward & trained
+
+
+def _is_wide(rank: RankEvidence) -> bool:
+    """Whether most of the time of GEMMs in high precision is in FP32 or TF32."""
+    time_us = rank.linear.time_us
+    wide = time_us.get(Precision.FP32.value, 0.0) + time_us.get(
+        Precision.TF32.value, 0.0
+    )
+    narrow = time_us.get(Precision.BF16.value, 0.0) + time_us.get(
+        Precision.FP16.value, 0.0
+    )
+    return wide > narrow
+
+
+def _legs_without_low(rank: RankEvidence) -> set[Leg]:
+    low = {row.leg for row in rank.trace.trained if row.precision.is_low}
+    high = {row.leg for row in rank.trace.trained if row.precision is Precision.BF16}
+    return (high - low) & {Leg.FPROP, Leg.DGRAD, Leg.WGRAD}
+
+
+# ---- what a remedy brings
+
+
+def gain_of_fusing(rank: RankEvidence) -> str:
+    """Say how much faster a step is with fused casts, as compiled ones are; nothing if unknown."""
+    tax = rank.gain.tax
+    figures = rank.gain.payoff
+    if tax is None or figures is None:
+        return ""
+    fewer_us = _saved_by_fusing(rank)
+    fused_us = figures.gpu_busy_us - fewer_us
+    left = (tax.time_us - fewer_us) / fused_us
+    casts = (
+        f"casts take {tax.share_of_gpu_time:.0%} of GPU time; fused about {left:.0%}"
+    )
+    return f", for up to about {figures.gpu_busy_us / fused_us:.2f}x ({casts})"
+
+
+def gain_of_graphs(rank: RankEvidence) -> str:
+    """Say how much faster a step is if its GPU never waits; nothing if step times are unknown."""
+    figures = rank.gain.payoff
+    if figures is None or not figures.step_us or not figures.gpu_busy_in_step_us:
+        return ""
+    left_us = figures.gpu_busy_in_step_us
+    works = f"the GPU works for {left_us / 1000:.1f} of {figures.step_us / 1000:.1f} ms"
+    fewer_us = _saved_by_fusing(rank) / len(rank.trace.steps)
+    if fewer_us > 0:
+        left_us -= fewer_us
+        works += f", with fused casts for about {left_us / 1000:.1f}"
+    return f", for up to about {figures.step_us / left_us:.2f}x ({works})"
+
+
+def _saved_by_fusing(rank: RankEvidence) -> float:
+    """Return the µs of the window that a compiler saves by fusing eager casts."""
+    tax = rank.gain.tax
+    return 0.0 if tax is None else (1 - FUSED_CASTS) * tax.unfused_us
