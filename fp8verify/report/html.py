@@ -88,7 +88,6 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE
     )
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
-    shown.sort(key=lambda rank: -1 if rank.rank is None else rank.rank)
     drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
     return {
         "ledger": ledger_picture(report.ledger),

@@ -85,7 +85,8 @@ class Note(NamedTuple):
         text: what it says.
         tone: good, fair, bad or empty.
         finding: what it is about, None if it is no finding.
-        rank: the order in which lines get what room there is; those of 0 always do.
+        rank: the order in which lines get what room there is; those of 0, errors and the first
+            fix among them, always do.
     """
 
     label: str
@@ -192,26 +193,29 @@ class Page(NamedTuple):
         yield from self.sources
         if self.fix:
             yield Note("fix", self.fix)
-        fixes = {""}
+        fixes = {"", self.fix}
         for place, finding in enumerate(self.reports):
-            yield Note.of(finding, 2 if place else 0)
+            is_error = finding.severity is Severity.ERROR
+            yield Note.of(finding, 0 if is_error or not place else 2)
             if finding.message and finding.hint not in fixes:
+                is_first = fixes == {""}
                 costs = finding.code == "fp8-gemm-slow"
                 rank = 3 if costs else 4
-                yield Note(
-                    "fix", finding.hint, finding=finding, rank=rank if place else 1
-                )
+                if is_first:
+                    rank = 0
+                yield Note("fix", finding.hint, finding=finding, rank=rank)
             fixes.add(finding.hint)
         if self.speed is not None:
             yield self.speed
-            if self.speed.finding is not None and self.speed.finding.hint:
-                yield Note(
-                    "fix", self.speed.finding.hint, finding=self.speed.finding, rank=3
-                )
+            paying = self.speed.finding
+            if paying is not None and paying.hint not in fixes:
+                rank = 0 if fixes == {""} else 3
+                yield Note("fix", paying.hint, finding=paying, rank=rank)
+                fixes.add(paying.hint)
         every = (one for one in self.findings if one.severity is Severity.INFO)
         for finding in every if verbose else self.infos:
             yield Note.of(finding, 5)
-            if verbose and finding.hint not in fixes:
+            if verbose and finding.message and finding.hint not in fixes:
                 yield Note("", finding.hint, finding=finding)
             fixes.add(finding.hint)
 

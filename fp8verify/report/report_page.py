@@ -97,6 +97,8 @@ def _findings(report: Report) -> Iterator[parts.Finding]:
         if finding.code == report.cause and finding.hint and not is_said:
             is_said = True
             yield replace(finding, message="")
+        elif finding.hint and report.reason.endswith(f"; {finding.message}"):
+            yield replace(finding, message="")
         else:
             yield finding
 

@@ -65,10 +65,28 @@ def quoted(claim: parts.Claim) -> str:
     return f"{claim.place}: {meaning}"
 
 
+_FORMAT = re.compile(r"(?:mx|nv)?(?:fp|float)[48]", re.IGNORECASE)
+
+
+def _cut_around(text: str, width: int) -> str:
+    """Cut a line to a width around the first format that it names; its begin stays if it can."""
+    named = _FORMAT.search(text)
+    if len(text) <= width:
+        return text
+    if named is None or named.end() < width * 2 // 3:
+        return cut_middle(text, width)
+    head = text[: text.find(":") + 1] if text.startswith("line ") else ""
+    room = width - len(head) - 3
+    begin = max(len(head), min(named.start() - room // 2, len(text) - room))
+    end = min(len(text), begin + room)
+    return f"{head} …{text[begin:end].strip()}{'…' if end < len(text) else ''}".strip()
+
+
 def deciding_claim(report: Report) -> parts.Claim | None:
     """Return the claim that counts: the first line that turns FP8 on, else off, else a call."""
     on = [claim for claim in report.claims if claim.says == "fp8"]
     lines = [claim for claim in on if claim.line and claim.text not in _MEANINGS]
+    lines.sort(key=lambda claim: claim.strength != "claim")  # a dump of settings last
     off = [claim for claim in report.claims if claim.says == "not_fp8"]
     return next(iter([*lines, *off, *on]), None)
 
@@ -76,11 +94,11 @@ def deciding_claim(report: Report) -> parts.Claim | None:
 def _log(report: Report) -> str:
     claim = deciding_claim(report)
     if claim is not None:
-        return cut_middle(quoted(claim), _QUOTED)
+        return _cut_around(quoted(claim), _QUOTED)
     if not report.logs:
         return "none was read"
-    if report.mention is not None:
-        text = cut_middle(report.mention.text, _MENTIONED)
+    if report.mention is not None and "deprecated" not in report.mention.text:
+        text = _cut_around(report.mention.text, _MENTIONED)
         return f'no line claims FP8 (line {report.mention.line} mentions it: "{text}")'
     return "no line claims FP8"
 

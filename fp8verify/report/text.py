@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from io import StringIO
 
@@ -20,6 +21,9 @@ MAX_WIDTH = 120
 # A last column of words that is cut keeps at least this much.
 _LEAST_WORDS = 12
 _GAP = 2
+_BAR_WIDTH = 10
+_FULL = "█"
+_EMPTY = "░"
 _LABEL_WIDTH = 9
 _STYLES = {GOOD: "green", FAIR: "yellow", BAD: "red"}
 _LABELS = {
@@ -84,7 +88,10 @@ class _Screen:
     def text(self) -> str:
         """Return the whole text."""
         page = self._page
-        parts = [self._head(), self._below(page.proof)]
+        proof = page.proof
+        if proof is not None and self._console.is_terminal:
+            proof = _with_bars(proof, self._width)
+        parts = [self._head(), self._below(proof)]
         tables = [line for part in page.requested for line in self._below(part)]
         rows = [*page.told(verbose=self._verbose)]
         rows += page.notes if self._verbose else page.urgent
@@ -92,14 +99,13 @@ class _Screen:
             [Note("software", page.software)] if self._verbose and page.software else []
         )
         rows += [Note("report", self._whole)] if self._whole else []
+        left: list[str] = []
         if not self._verbose:
             end = self._lines(self._exit([])) if page.exit else []
             room = page.lines - sum(map(len, parts)) - len(end) - 1 - bool(end)
+            every = rows
             rows = self._fitting(rows, room)
-        shown = {row.finding.code for row in rows if row.finding is not None}
-        left = [
-            one.code for one in (*page.reports, *page.infos) if one.code not in shown
-        ]
+            left = _counts_of(every, rows)
         listed = self._lines(_labeled(rows))
         shown_parts = page.body if self._verbose or not page.verdict else ()
         body = [line for part in shown_parts for line in self._below(part)]
@@ -178,6 +184,56 @@ class _Screen:
         return Text(printable(page.exit))
 
 
+def _counts_of(every: list[Note], shown: list[Note]) -> list[str]:
+    """Count what is hidden of the notes: "2 warnings", "1 fix"."""
+    hidden = [note.label for note in every]
+    for note in shown:
+        hidden.remove(note.label)
+    names = {"error": "errors", "warning": "warnings", "fix": "fixes", "info": "infos"}
+    counts = []
+    for label, plural in names.items():
+        count = hidden.count(label)
+        if count:
+            counts.append(f"{count} {label if count == 1 else plural}")
+    return counts
+
+
+_PART_OF_ALL = re.compile(r"(\d+)/(\d+)")
+
+
+def _with_bars(grid: Grid, width: int) -> Grid:
+    """Draw each count of a table as a bar too, "24/24 ██████████", where there is room."""
+    rows = [tuple(map(_with_bar, row)) for row in grid.rows]
+    widest = [
+        max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)
+    ]
+    if sum(widest) + _GAP * len(widest) > width:
+        return grid
+    return grid._replace(rows=rows)
+
+
+def _with_bar(cell: str) -> str:
+    counts = _PART_OF_ALL.fullmatch(cell)
+    if counts is None or not int(counts[2]):
+        return cell
+    part = int(counts[1])
+    whole = int(counts[2])
+    full = _BAR_WIDTH * part // whole
+    if part:
+        full = max(1, full)  # what is not nothing is seen
+    return f"{cell} {_FULL * full}{_EMPTY * (_BAR_WIDTH - full)}"
+
+
+def _styled(cell: str) -> Text:
+    """Return a cell, with its color if it is a precision, a verdict or a bar."""
+    if _EMPTY in cell or _FULL in cell:
+        text = Text(cell)
+        text.highlight_words([_FULL], "green")
+        text.highlight_words([_EMPTY], "yellow")
+        return text
+    return Text(cell, style=_CELL_STYLES.get(cell, ""))
+
+
 def _labeled(rows: list[Note]) -> Table:
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
@@ -249,5 +305,5 @@ def _table(grid: Grid, width: int, uncut: bool) -> Table:
             ratio=1 if last else None,
         )
     for row in rows:
-        table.add_row(*[Text(cell, style=_CELL_STYLES.get(cell, "")) for cell in row])
+        table.add_row(*map(_styled, row))
     return table

@@ -1,0 +1,69 @@
+"""Every sentence of a capture's report earns its place: none twice, none hidden that must not be."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fp8verify.report.forms import page_of, render
+from fp8verify.terms import Severity
+from tests.captures import report_of
+from tests.golden.test_reports import CAPTURES
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_no_sentence_is_said_twice(name: str) -> None:
+    page = page_of(report_of(name))
+    told = [page.sentence, *(note.text for note in page.told(verbose=True))]
+    said = [
+        sentence.strip(" .")
+        for text in told
+        for sentence in re.split(r"(?<=[.;])\s+", text)
+    ]
+    assert sorted(said) == sorted(set(said))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_no_error_and_no_first_fix_is_hidden(name: str) -> None:
+    report = report_of(name)
+    page = page_of(report)
+    text = " ".join(report.to_text().split())
+    for finding in page.findings:
+        if finding.severity is Severity.ERROR:
+            assert f"[{finding.code}]" in text
+    fixes = [note.text for note in page.told() if note.label == "fix"]
+    assert " ".join("".join(fixes[:1]).split()) in text
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_what_is_hidden_is_counted(name: str) -> None:
+    report = report_of(name)
+    shown = report.to_text().splitlines()
+    last = shown[-1]
+    for label, counted in (("warning", r"(\d+) warning"), ("fix", r"(\d+) fix")):
+        notes = sum(note.label == label for note in page_of(report).told())
+        seen = sum(line.startswith(f"{label} ") for line in shown)
+        more = re.search(rf"-v: .*?{counted}", last)
+        assert notes == seen + int(more[1] if more else 0)
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_each_percentage_names_its_whole(name: str) -> None:
+    page = page_of(report_of(name))
+    for text in (page.sentence, *(note.text for note in page.told())):
+        for share in re.finditer(r"[\d.]+%(?P<after>[^%]*)", text):
+            named = r" (of|faster|slower|less|more|expected)\b|\)|, less than half"
+            assert re.match(named, share["after"]), text
+
+
+def test_a_terminal_has_bars_and_a_pipe_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    report = report_of("fp8_te_backward_bf16")
+    text = render(report, "text", terminal=True, width=100)
+    assert "0/27 ░░░░░░░░░░" in text
+    assert "24/27 ████████░░" in text
+    assert "░" not in report.to_text(width=100)
