@@ -24,11 +24,11 @@ from fp8verify.report.ledger_picture import ledger_picture
 from fp8verify.report.model.comparison import Comparison, LossPair, RunRow
 from fp8verify.report.model.meanings import meanings
 from fp8verify.report.model.parts import TimelineReport
-from fp8verify.report.model.report import Rendered, Report
+from fp8verify.report.model.report import RankReport, Rendered, Report
 from fp8verify.report.page import BAD, TONES, Page
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, Verdict, fp8_share
-from fp8verify.text import MEASURES, cut_middle, printable
+from fp8verify.text import MEASURES, cut_middle, label_of_ranks, printable
 
 _TIMELINES = 16
 _NAME_WIDTH = 240
@@ -92,6 +92,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     return {
         "ledger": ledger_picture(report.ledger),
         "legs": leg_bars(report),
+        "rank_bars": rank_bars(report),
         "gpu_times": gpu_bars(report),
         "timelines": drawn,
         "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
@@ -211,6 +212,27 @@ def leg_bars(report: Report) -> list[Bar]:
         )
         for leg in report.legs
     ]
+
+
+def rank_bars(report: Report) -> list[Bar]:
+    """Draw the GEMMs of the ranks by precision, those not ACTIVE first; ranks alike are one bar."""
+    unit = MEASURES[report.measure].unit
+    alike: dict[tuple[bool, str, str], list[RankReport]] = defaultdict(list)
+    for rank in report.ranks:
+        share = percent(rank.layer_share)
+        is_active = rank.verdict is Verdict.ACTIVE
+        alike[is_active, rank.verdict.value, share].append(rank)
+    drawn = []
+    for (_, verdict, share), ranks in sorted(alike.items(), key=lambda item: item[0]):
+        first = ranks[0]
+        label = first.label
+        if all(rank.rank is not None for rank in ranks):
+            label = label_of_ranks([rank.rank or 0 for rank in ranks])
+        parts = _by_kind(first.gemm.time_us, label, unit)
+        drawn.append(
+            Bar(label, parts, f"{verdict}, {share} of layers' GEMM time in FP8")
+        )
+    return drawn
 
 
 def gpu_bars(report: Report) -> list[Bar]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from fp8verify.report.html import rank_bars
 from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
 from fp8verify.report.model.ledger import (
     LedgerEntry,
@@ -10,6 +13,7 @@ from fp8verify.report.model.ledger import (
     LedgerSlot,
 )
 from fp8verify.terms import LEGS
+from tests.captures import report_of
 from tests.hand_built import present
 
 BAD = (1, "wgrad", 2)
@@ -135,3 +139,12 @@ def test_layers_that_order_cannot_tell_apart_share_a_short_name() -> None:
 
 def test_no_ledger_no_picture() -> None:
     assert ledger_picture(None) is None
+
+
+def test_the_rank_at_fault_has_the_first_bar_and_ranks_alike_share_one() -> None:
+    report = report_of("ddp_one_rank_bf16")
+    good, bad = report.ranks
+    many = [*(replace(good, rank=rank) for rank in range(31)), replace(bad, rank=31)]
+    bars = rank_bars(replace(report, ranks=tuple(many)))
+    assert [bar.label for bar in bars] == ["rank 31", "ranks 0-30"]
+    assert [kind for kind, _, _ in bars[0].parts] == ["high"]
