@@ -22,7 +22,6 @@ from fp8verify.errors import InputError
 
 VARIABLE: Final = "FP8VERIFY_RATES"
 _SHIPPED: Final = Path(__file__).with_name("rates.json")
-_FILE_BYTES: Final = 1 << 24
 # The columns of a row of a table.
 BF16: Final = "bf16"
 TENSORWISE: Final = "tensorwise"
@@ -115,7 +114,7 @@ def _tables(path: Path) -> tuple[RateTable, ...]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_FILE_BYTES)
+            content = file.read(1 << 24)  # a table has some 30 kB
         tables = msgspec.json.decode(content, type=tuple[RateTable, ...])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None

@@ -32,6 +32,7 @@ class Fact(str, Enum):
     FROZEN = "frozen"  # its FP8 weights have no gradient
     WGRAD_ALONE = "wgrad-alone"  # wgrad is the only leg without FP8
     ATTENTION = "attention"  # its attention multiplies in GEMMs of its own
+    PARALLEL = "parallel"  # its GPUs talk to each other
     WIDE = "wide"  # most of the time of its other GEMMs is in 32 bits
     SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
 
@@ -53,6 +54,7 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
         Fact.FROZEN: _has_frozen_base(rank),
         Fact.WGRAD_ALONE: _legs_without_low(rank) == {Leg.WGRAD},
         Fact.ATTENTION: bool(rank.trace.attention),
+        Fact.PARALLEL: bool(rank.trace.collectives),
         Fact.WIDE: _is_wide(rank),
         Fact.SLOW_GEMMS: rank.gain.saving.lost_ns
         >= LOST * rank.trace.timeline.busy
@@ -131,12 +133,9 @@ def gain_of_graphs(rank: RankEvidence) -> str:
     if figures is None or not figures.step_us or not figures.gpu_busy_in_step_us:
         return ""
     left_us = figures.gpu_busy_in_step_us
-    works = f"the GPU works for {left_us / 1000:.1f} of {figures.step_us / 1000:.1f} ms"
     fewer_us = _saved_by_fusing(rank) / len(rank.trace.steps)
-    if fewer_us > 0:
-        left_us -= fewer_us
-        works += f", with fused casts for about {left_us / 1000:.1f}"
-    return f", for up to about {figures.step_us / left_us:.2f}x ({works})"
+    fused = " (which fuses the casts, too)" if fewer_us > HALF * left_us else ""
+    return f", for up to about {figures.step_us / (left_us - fewer_us):.2f}x{fused}"
 
 
 def _saved_by_fusing(rank: RankEvidence) -> float:

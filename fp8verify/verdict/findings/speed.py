@@ -117,7 +117,7 @@ def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         fp8=worst.total.tflops,
         bf16=worst.bf16_tflops,
         kernel=worst.total.kind.name.partition("(")[0][:80],
-        others=f", and {len(slow) - 1} more sizes" if len(slow) > 1 else "",
+        others=f", and in {len(slow) - 1} more sizes" if len(slow) > 1 else "",
         lost_ms=lost_ns / 1e6,
         share=lost_ns / busy,
     )
@@ -161,6 +161,7 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         ms=totals.total_ns / 1e6,
         of_gemm=totals.total_ns / rank.gemm.total_ns,
         of_gpu=of_gpu,
+        holds=facts_of(rank),
     )
 
 
