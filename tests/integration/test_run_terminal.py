@@ -99,6 +99,11 @@ def session(
         size = struct.pack("HHHH", 30, 100, 0, 0)
         fcntl.ioctl(0, termios.TIOCSWINSZ, size)
         variables = {**environment(), "TERM": terminfo, "PS1": "$ ", "HISTFILE": ""}
+        for size_of_ours in (
+            "LINES",
+            "COLUMNS",
+        ):  # GNU readline, once loaded, sets them
+            variables.pop(size_of_ours, None)
         os.execvpe(words[0], list(words), variables)
     try:
         yield Session(pid, terminal)
