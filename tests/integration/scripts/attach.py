@@ -17,6 +17,7 @@ parser.add_argument("--job")
 parser.add_argument("--layers", action="store_true")
 parser.add_argument("--numerics", action="store_true")
 parser.add_argument("--numerics-every", type=int)
+parser.add_argument("--numerics-eager", action="store_true")
 parser.add_argument("--debug", action="store_true")
 parser.add_argument("--blas-log", action="store_true")
 parser.add_argument("--after-seconds", type=float, help="a window of two steps")
@@ -44,8 +45,9 @@ settings = RunSettings(
     blas_log=args.blas_log,
     python=args.python,
     max_trace_mb=args.max_trace_mb,
-    numerics=args.numerics or bool(args.numerics_every),
+    numerics=args.numerics or args.numerics_eager or bool(args.numerics_every),
     numerics_every=args.numerics_every,
+    numerics_eager=args.numerics_eager,
 )
 result = run_training(args.command, settings)
 Path(args.capture, "notes.test").write_text(
