@@ -15,9 +15,6 @@ HALF: Final = 0.5
 # Share of GEMM work below which what is not known, or falls short, cannot hide a leg or a layer of
 # a model: adapters and routers take less.
 NEGLIGIBLE: Final = 0.01
-# Share of the usual GEMMs in low precision from which others that a part of a run has more may be
-# of the same layers: a loss in chunks varies by less.
-OTHER_LAYERS: Final = 0.25
 # Share of what parts lack from which one value of a coordinate explains them.
 NEARLY_ALL: Final = 0.9
 # Share of GEMM time in low precision that ACTIVE takes where nothing says what was to run in it.
@@ -177,3 +174,5 @@ SHOWN: Final = 4
 SHOWN_IN_REASON: Final = 3
 SHOWN_NUMBERS: Final = 8
 SHOWN_ROWS: Final = 12
+# Entries of the ledger: enough for 80 blocks that all run differently in eight executions.
+SHOWN_ENTRIES: Final = 20_000

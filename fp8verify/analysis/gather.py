@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from fp8verify.analysis import purpose, timeline
+from fp8verify.analysis.calls import Execution, executions_of
 from fp8verify.analysis.code_report import code_report, joined_reports
 from fp8verify.analysis.code_word import hear_code
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds, KindTotal, grouped
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
+from fp8verify.analysis.pairing import nodes_of
 from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
 from fp8verify.kernels.code_files import NO_CODE, CacheContents
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 _FACTS: Final = ("backward", "updates", "trains")
 _SUMS: Final = (
     "gemms",
+    "executions",
     "optimizer",
     "copies",
     "collectives",
@@ -60,6 +63,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
         gemms: the model's GEMMs: those of its linear layers and, without a fused attention kernel,
             those of attention, whose leg is ATTENTION.
         others: other kernels by kind.
+        executions: the calls of layers that train, in the order of the executions.
         optimizer: the GEMMs of the optimizer.
         copies: ns of memcpy and memset.
         error: why a trace of the rank could not be read.
@@ -82,6 +86,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     bounds: tuple[int, int] | None
     began_ns: int | None
     gemms: list[GemmRow]
+    executions: list[Execution]
     others: list[KindTotal]
     optimizer: list[GemmRow]
     copies: Counter[str]
@@ -163,6 +168,9 @@ def gather(
     if not all(step.whole for step in trace.steps):
         _settle_cut_steps(gemms, trace.steps)
     rows = gemm_rows(trace, kinds, gemms)
+    of_layers = [
+        gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
+    ]
     measured = timeline.measure(trace, kinds, steps)
     begin = min(trace.kernels.start_ns, default=None)
     bounds = None if begin is None else (begin, begin + measured.span)
@@ -185,6 +193,7 @@ def gather(
         timeline=measured,
         buckets=buckets,
         gemms=[row for row in rows if row.leg is not Leg.OPTIMIZER],
+        executions=executions_of(trace, of_layers, nodes_of(of_layers)),
         others=kinds.others(),
         optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
@@ -229,7 +238,15 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
             ]
             for rows in (part.gemms, part.optimizer)
         )
-        numbered.append(replace(part, gemms=gemms, optimizer=optimizer))
+        executions = [
+            one._replace(step=one.step + steps)
+            if one.step >= 0
+            else one._replace(micro_batch=one.micro_batch + micro_batches)
+            for one in part.executions
+        ]
+        numbered.append(
+            replace(part, gemms=gemms, optimizer=optimizer, executions=executions)
+        )
         steps += len(part.steps)
         micro_batches = max(
             (row.micro_batch + 1 for row in gemms), default=micro_batches

@@ -117,7 +117,8 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     legs.settle_by_shape(of_layers, nodes, forward)
     if trace.in_flops:
         legs.doubt(of_layers)
-    pairing.pair(of_layers, nodes, whole=bool(trace.steps))
+    ran_nodes = pairing.functions_of_nodes(trace, kinds)
+    pairing.pair(of_layers, nodes, ran_nodes, whole=bool(trace.steps))
     pairing.settle_outside(trace, of_layers, nodes)
     pairing.number_micro_batches(trace, kinds, of_layers)
     return gemms

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from math import ceil, inf, prod
 from typing import Final
 
@@ -38,6 +38,7 @@ from fp8verify.analysis.kinds import (
 )
 from fp8verify.analysis.legs import layout_leg
 from fp8verify.analysis.purpose import is_of_backward, is_update
+from fp8verify.kernels.operators import function_of
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
 from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
@@ -107,6 +108,19 @@ class _Waiting:
 _NO_NODE: Final = Node([], [])
 
 
+def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
+    """Return the names of the functions of the nodes that launched a kernel, by their numbers."""
+    columns = trace.kernels
+    pairs = set(zip(columns.site, kinds.ids, strict=True))
+    names: dict[int, set[str]] = defaultdict(set)
+    for site, kind in pairs:
+        node = trace.sites[site].node
+        if node >= 0:
+            functions = map(function_of, kinds.rows[kind].op.around)
+            names[node].update(filter(None, functions))
+    return names
+
+
 def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
     """Return by their numbers the nodes whose calls are known, of launches in order."""
     nodes: dict[int, Node] = {}
@@ -170,12 +184,22 @@ def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
             turn[gemm.call, gemm.kind.op] += 1
 
 
-def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> None:
+def pair(
+    gemms: Sequence[Gemm],
+    nodes: Mapping[int, Node],
+    ran: Mapping[int, Set[str]],
+    *,
+    whole: bool,
+) -> None:
     """Settle `trained` and `forward`, and by these the legs that are still open.
+
+    A node that ran trains its layer, though it launched no GEMM: fused losses compute the gradients
+    of the head in the forward pass.
 
     Args:
         gemms: launches of layers, in order.
         nodes: the nodes that launched them, by their numbers.
+        ran: the functions of all nodes that ran, by their numbers.
         whole: whether the window holds whole steps.
     """
     products = [gemm for gemm in gemms if gemm.kind.multiplies]
@@ -184,7 +208,9 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
     of_all = _Waiting()
     by_node = {number: _Waiting(node.forward) for number, node in nodes.items()}
     for gemm in products:
-        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN)
+        of_node = ran.get(gemm.makes, frozenset()) - {_GRAPH}
+        is_made = not of_node.isdisjoint(gemm.kind.op.around)
+        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN) or is_made
     for gemm in products:
         waiting = by_node.get(gemm.node, of_all)
         if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
@@ -211,8 +237,11 @@ def pair(gemms: Sequence[Gemm], nodes: Mapping[int, Node], *, whole: bool) -> No
     last = max(
         (n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0
     )
+    # Where autograd numbers calls, one without a number ran under no_grad, and never trains.
+    numbered = any(gemm.makes >= 0 for gemm in products)
     for gemm in () if whole else products[last:]:
-        gemm.trained |= gemm.leg is Leg.FPROP
+        may_train = gemm.makes >= 0 or not numbered
+        gemm.trained |= gemm.leg is Leg.FPROP and may_train
 
 
 def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
@@ -348,7 +377,8 @@ def _repetition(
     first = bisect_left(ends, starts[0])
     last = bisect_left(ends, starts[-1])
     cuts = {0, *(bisect_left(starts, end) for end in ends[first:last])}
-    marks = [(gemm.size, place in cuts) for place, gemm in enumerate(piece)]
+    # Views of one batch may differ in their tokens.
+    marks = [(gemm.size[1:], place in cuts) for place, gemm in enumerate(piece)]
     times = ((length, *divmod(len(piece), length)) for length in sorted(cuts - {0}))
     fitting = (
         length for length, n, rest in times if not rest and marks == marks[:length] * n

@@ -68,6 +68,7 @@ def assemble(
         notes=tuple(notes),
         logs=tuple(logs),
         proof=judgement.proof,
+        ledger=judgement.ledger,
     )
 
 

@@ -198,11 +198,7 @@ class Page(NamedTuple):
             is_error = finding.severity is Severity.ERROR
             yield Note.of(finding, 0 if is_error or not place else 2)
             if finding.message and finding.hint not in fixes:
-                is_first = fixes == {""}
-                costs = finding.code == "fp8-gemm-slow"
-                rank = 3 if costs else 4
-                if is_first:
-                    rank = 0
+                rank = 0 if fixes == {""} else 4
                 yield Note("fix", finding.hint, finding=finding, rank=rank)
             fixes.add(finding.hint)
         if self.speed is not None:
@@ -215,11 +211,18 @@ class Page(NamedTuple):
         every = (one for one in self.findings if one.severity is Severity.INFO)
         for finding in every if verbose else self.infos:
             yield Note.of(finding, 5)
-            if verbose and finding.message and finding.hint not in fixes:
+            if not finding.message or finding.hint in fixes:
+                continue
+            if finding.code == _COSTS:
+                rank = 0 if fixes == {""} else 3
+                yield Note("fix", finding.hint, finding=finding, rank=rank)
+            elif verbose:
                 yield Note("", finding.hint, finding=finding)
             fixes.add(finding.hint)
 
 
+# An info that costs: what to do about it is shown.
+_COSTS = "fp8-gemm-slow"
 # Infos that another line says, or that only confirm the verdict.
 _DETAIL = frozenset({
     "faster-than-bf16", "gpu-idle", "layer-not-fp8", "leg-not-fp8", "ranks-not-observed",

@@ -165,10 +165,9 @@ def other_formats(report: Report, name: str, min_share: float) -> Iterator[Findi
     if short:
         took = listed([f"{share:.1%} on {rank.label}" for rank, share in short])
         ranks = [rank.rank for rank, _ in short if rank.rank is not None]
-        case = "open" if is_open else ""
         yield finding(
             "required-format",
-            case,
+            "open" if is_open else "",
             format=name,
             share=min_share,
             took=took,

@@ -64,15 +64,29 @@ class RankSummary:
         self.cut_steps = sum(not step.whole for step in rank.steps)
         self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
 
-    def bounds(self) -> tuple[float, float]:
+    def share_of(self, policy: Policy) -> float:
+        """Return the share that a policy is about: of time if it asks for one, else of work."""
+        if policy.min_share is None and self.rank.low_share is not None:
+            return self.rank.low_share
+        return self.share
+
+    def bounds(self, policy: Policy) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
-        low = self.share * self.total
-        whole = self.total + self.opaque_us
-        hidden = self.time[Precision.UNKNOWN.value] + self.opaque_us
-        layers = whole - self.rank.unplaced_us
-        return low / (whole or 1), round(
-            (low + hidden) / layers, 6
-        ) if layers > 0 else 1.0
+        total = self.total or 1
+        opaque = self.opaque_us / total
+        unknown = self.time[Precision.UNKNOWN.value] / total
+        if policy.min_share is None and self.rank.low_share is not None:
+            unknown = self.rank.unknown_share
+        low = self.share_of(policy)
+        layers = 1 + opaque - self.rank.unplaced_us / total
+        most = round((low + unknown + opaque) / layers, 6) if layers > 0 else 1.0
+        return low / (1 + opaque), most
+
+    def less_than_half(self) -> str:
+        """Say of what less than half ran in low precision."""
+        if self.rank.low_share is None or self.share < HALF:
+            return "less than half"
+        return f"{about(self.rank.low_share)} of GEMM FLOPs, less than half"
 
     def expectation(self, policy: Policy) -> ExpectedReport | None:
         """Return what was to run in low precision, if the rank is judged by it."""
@@ -86,7 +100,7 @@ class RankSummary:
         expected = self.expectation(policy)
         if expected is not None:
             return not expected.is_met
-        return self.share < policy.share
+        return self.share_of(policy) < policy.share
 
     def doubts(self) -> list[str]:
         """Say what of the rank is not known."""
@@ -253,8 +267,7 @@ def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
     total = sum(r.low + r.high + r.unknown for r in rows)
     did = "all did" if low == total else f"{low} of {total} did"
     named = _values([row.value for row in rows])
-    number = len(rows) + (proof.left_out if low == total else 0)
-    where = counted(number, "other") if proof.coordinate == "micro-batch" else named
+    where = "the others" if proof.coordinate == "micro-batch" else named
     return f"in {where}{',' if did[0].isdigit() else ''} {did}"
 
 

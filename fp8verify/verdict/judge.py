@@ -7,22 +7,23 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.gemms import GemmRow, micros
+from fp8verify.analysis.gemms import micros
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.report.model.ledger import LedgerReport
 from fp8verify.report.model.parts import ExpectedReport, Finding, Proof, ProofRow
 from fp8verify.report.model.report import Report
-from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Precision, Severity, Verdict
+from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_ROWS
 from fp8verify.verdict import headline
-from fp8verify.verdict.cells import Cell
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
-from fp8verify.verdict.findings.parts import Parts, name_value
+from fp8verify.verdict.findings.ledger import LedgerFindings, name_value
 from fp8verify.verdict.findings.recorded import other_runs
 from fp8verify.verdict.findings_table import place_of
-from fp8verify.verdict.grid import VALUE_OF, by_value
 from fp8verify.verdict.headline import RankSummary
+from fp8verify.verdict.ledger import Cell, Ledger
+from fp8verify.verdict.ledger_report import ledger_report
 from fp8verify.verdict.policy import EXPECTED, Policy
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
@@ -30,6 +31,7 @@ from fp8verify.verdict.reasons import (
     ran_high,
     undecidable,
 )
+from fp8verify.verdict.shortfalls import VALUE_OF, by_value
 
 # Most severe first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
@@ -66,6 +68,8 @@ class Assessment(NamedTuple):
     rest: str | None
     judged: bool
     expected: ExpectedReport | None
+    low_share: float | None
+    unknown_share: float
 
 
 class Judgement(NamedTuple):
@@ -74,6 +78,7 @@ class Judgement(NamedTuple):
     ranks: list[Assessment]
     findings: tuple[Finding, ...]
     proof: Proof | None
+    ledger: LedgerReport | None
 
 
 def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
@@ -86,10 +91,10 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         if rank in others
         or (reason is not None and not rank.ran_low)
         or (trains and not rank.trace.backward)
-        else rank.trace.trained
+        else rank.trace.executions
         for rank, reason in zip(ranks, reasons, strict=True)
     ]
-    parts = Parts(ranks, promises, comparable)
+    parts = LedgerFindings(ranks, promises, comparable)
     if any(rank.ran_low for rank in ranks):
         accused = parts.accused
     else:
@@ -105,6 +110,7 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         short = _decider(found, Verdict.PARTIAL)
         undecided = Opinion(Verdict.INCONCLUSIVE, reason) if reason else None
         settled = undecided or _settled(rank, found, promises)
+        shares = parts.shares(place)
         assessment = Assessment(
             *(
                 settled
@@ -115,25 +121,30 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
             rest=_rest(found, promises) if rank.ran_low else None,
             judged=rank.ran_low or place in accused or reason is not None,
             expected=parts.expected(place),
+            low_share=shares.least,
+            unknown_share=shares.open,
         )
         assessed.append(assessment)
         decided.append(_decided(found, assessment, alone=place in parts.alone))
     return Judgement(
-        assessed, join_findings(ranks, decided, promises), prove(parts, ranks)
+        ranks=assessed,
+        findings=join_findings(ranks, decided, promises),
+        proof=prove(parts, ranks),
+        ledger=ledger_report(parts.lacking, parts.statements, ranks),
     )
 
 
-def _is_due(rank: RankEvidence, parts: Parts, place: int) -> bool:
+def _is_due(rank: RankEvidence, parts: LedgerFindings, place: int) -> bool:
     """Whether no log, module list, stage or other model excuses a rank that trains without FP8."""
     if rank.ran_low or _TRAINING.isdisjoint(row.leg for row in rank.trace.trained):
         return False
-    grid = parts.grid
-    cells = parts.grid.of_rank(place)
+    ledger = parts.ledger
+    cells = ledger.of_rank(place)
     widths = _widths(cells)
-    others = _widths(grid.cells.keys() - set(cells))
+    others = _widths(ledger.cells.keys() - set(cells))
     is_another = widths and others and widths.isdisjoint(others)
-    is_stated = cells and not any(grid.stated.get(cell, 1) for cell in cells)
-    return parts.stated.alike and not (is_another or is_stated)
+    is_stated = cells and all(map(parts.may_stay_high, cells))
+    return parts.statements.alike and not (is_another or is_stated)
 
 
 def _widths(cells: Iterable[Cell]) -> set[int]:
@@ -203,9 +214,9 @@ def _settled(
 # ---- the proof: the GEMMs of layers that train along the coordinate that decides
 
 
-def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
+def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
     """Return the table along what explains most of what is short, else along ranks, steps, legs."""
-    cells = parts.grid.cells
+    cells = parts.ledger.cells
     if not cells:
         return None
     several = (
@@ -217,10 +228,11 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
         names = (next(several, "leg"),)
     short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
     rows = []
-    for members in by_value(parts.grid.rows, names).values():
+    for members in by_value(cells, names).values():
         value = ", ".join(name_value(ranks, members[0], name) for name in names)
-        gemms = [row for cell in members for row in parts.grid.rows[cell]]
-        rows.append(_row(value, gemms, short=not short.isdisjoint(members)))
+        rows.append(
+            _row(parts.ledger, value, members, short=not short.isdisjoint(members))
+        )
     shown = sorted(rows, key=lambda row: not row.short)[:SHOWN_ROWS]
     return Proof(
         coordinate=", ".join(names),
@@ -232,17 +244,16 @@ def prove(parts: Parts, ranks: Sequence[RankEvidence]) -> Proof | None:
     )
 
 
-def _row(value: str, rows: Sequence[GemmRow], *, short: bool) -> ProofRow:
-    flops = [row.flops for row in rows if row.flops is not None]
-    low = sum(row.calls for row in rows if row.precision.is_low)
-    unknown = sum(row.calls for row in rows if row.precision is Precision.UNKNOWN)
+def _row(ledger: Ledger, value: str, cells: Sequence[Cell], *, short: bool) -> ProofRow:
+    ran = ledger.total(cells)
+    time_ns, _ = ledger.times(cells)
     return ProofRow(
         value=value,
-        low=low,
-        high=sum(row.calls for row in rows) - low - unknown,
-        unknown=unknown,
-        time_us=micros(sum(row.time_ns for row in rows)),
-        flops=float(sum(flops)) if len(flops) == len(rows) else None,
+        low=round(ran.low),
+        high=round(ran.high),
+        unknown=round(ran.unknown),
+        time_us=micros(time_ns),
+        flops=ledger.flops(cells),
         short=short,
     )
 
@@ -317,17 +328,18 @@ def judge_rank(
     expected = summary.expectation(policy)
     known = expected or rank.expected
     if expected is None:
-        least, most = summary.bounds()
-        short = summary.share < policy.share
+        least, most = summary.bounds(policy)
+        short = summary.share_of(policy) < policy.share
         doubts = summary.doubts()
         is_cut = short and summary.is_cut and rank.shortfall is None
-        if doubts and (least < policy.share <= most or is_cut):
+        is_open = rank.shortfall is None and least < policy.share <= most
+        if doubts and (is_open or is_cut):
             said = f"{headline.ran(summary)}, but {enumerated(doubts)}"
             return Opinion(Verdict.INCONCLUSIVE, said)
         if short and (rank.shortfall is None or proof is None):
             asked = policy.min_share
             if asked is None:
-                limit = "less than half"
+                limit = summary.less_than_half()
             else:
                 limit = f"below --min-share {asked:.0%}"
             return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))

@@ -73,9 +73,7 @@ def test_nothing_is_expected_where_a_class_is_not_known(tmp_path: Path) -> None:
     assert capture(tmp_path, states, {"up", "own"}).ranks[0].expected is None
 
 
-@pytest.mark.parametrize(
-    ("low", "verdict"), [("abc", "ACTIVE"), ("ab", "INCONCLUSIVE")]
-)
+@pytest.mark.parametrize(("low", "verdict"), [("abc", "ACTIVE"), ("ab", "PARTIAL")])
 def test_without_shapes_the_list_says_how_many_gemms_are_fp8(
     low: str, verdict: str, tmp_path: Path
 ) -> None:
@@ -133,7 +131,9 @@ def test_fp8_from_a_step_on_is_claimed_of_later_steps(
     assert "no log line or module claims FP8:" not in report.reason
 
 
-@pytest.mark.parametrize(("models", "share"), [("GD", 0.25), ("GG", 0.5), ("01", 0.5)])
+@pytest.mark.parametrize(
+    ("models", "share"), [("GD", 0.25), ("GG", 0.25), ("01", 0.25)]
+)
 def test_models_need_not_run_equally_often(
     models: str, share: float, tmp_path: Path
 ) -> None:

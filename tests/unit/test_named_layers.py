@@ -115,12 +115,13 @@ def test_a_converted_layer_in_high_precision_is_a_warning_with_its_name(
         tmp_path, trace(*layers, named=not in_step), *(module(name) for name, _ in layers),
         named=not in_step, naming=naming, step=trace(*layers) if in_step else None,
     )  # fmt: skip
+    assert found.verdict == "PARTIAL"
+    if in_step:
+        return  # the list states it already of the window, where each call is a micro-batch
     (code, severity, message), = told(found)  # fmt: skip
     assert (code, severity) == ("layer-not-fp8", "warning")
-    where = " (seen in step 4, which ran without torch.compile)" if in_step else ""
-    what = f"1 converted layer never ran in FP8{where}, 33.3% of GEMM FLOPs"
+    what = "1 converted layer never ran in FP8, 33.3% of GEMM FLOPs"
     assert message == f"{what}: layers.1.up"
-    assert found.verdict == "PARTIAL"
     assert "layers.1.up" in found.reason
 
 

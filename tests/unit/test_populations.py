@@ -14,8 +14,8 @@ from fp8verify import inspect
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.terms import Leg
 from fp8verify.trace import Step
-from fp8verify.verdict.cells import Cell, Layer
-from fp8verify.verdict.findings.parts import name_value
+from fp8verify.verdict.findings.ledger import name_value
+from fp8verify.verdict.ledger import Cell, Layer
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -135,7 +135,7 @@ def test_cells_of_as_many_launches_ran_the_same_layers(
     assert told == ({code} if code else set())
 
 
-@pytest.mark.parametrize(("low", "verdict"), [(8, "ACTIVE"), (6, "INCONCLUSIVE")])
+@pytest.mark.parametrize(("low", "verdict"), [(8, "ACTIVE"), (2, "INCONCLUSIVE")])
 def test_without_shapes_a_loss_in_chunks_ends_no_micro_batch(
     low: int, verdict: str, build: TraceBuilder
 ) -> None:
@@ -162,7 +162,7 @@ def test_without_shapes_a_loss_in_chunks_ends_no_micro_batch(
     ("transfer", "head", "verdict"),
     [
         ("AllReduce_Sum_bf16_RING_LL", False, "PARTIAL"),
-        ("SendRecv", False, "ACTIVE"),
+        ("SendRecv", False, "INCONCLUSIVE"),
         ("Broadcast_RING_LL", True, "INCONCLUSIVE"),
     ],
 )

@@ -6,31 +6,23 @@ import ast
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 import fp8verify
 from fp8verify import thresholds
-from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.kernels import Classification
 from fp8verify.report.model.parts import ExpectedReport
-from fp8verify.terms import NO_OP, Leg, Precision, Role
-from fp8verify.verdict.grid import Grid
 from tests.unit.test_numerics_findings import all_layers, codes, facts_of
 
 PACKAGE = Path(fp8verify.__file__).parent
 NAMES = [name for name in vars(thresholds) if name.isupper()]
-NOTHING = Mock(
-    return_value=None, alike=False, spared=[0], spared_in_all=0
-)  # is stated of a cell
 # What is measured, a limit to what is read or kept, or a unit.
 NO_THRESHOLDS = {
     "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
     "_BYTES_PER_FLOP", "_GRADIENTS", "_NAMED", "_NAMED_EXPERTS", "_NO_WEIGHT",
     "SCHEMA_VERSION", "_LARGEST", "_DIMS", "_INPUTS",
+    "_FILE_BYTES", "_MANY_FMAS",
 }  # fmt: skip
 
 
@@ -86,36 +78,6 @@ def test_a_figure_of_a_tensor_counts_from_its_threshold_on(
     field = odd.pop("field")
     assert code in codes(facts_of(all_layers(**{**odd, field: limit})))
     assert code not in codes(facts_of(all_layers(**{**odd, field: limit * 0.999})))
-
-
-def row(step: int, flops: int, precision: Precision) -> GemmRow:
-    known = Classification(
-        role=Role.GEMM, precision=precision, library="made", reason=""
-    )
-    shape = GemmShape(1, 1, 1, flops // 2)
-    return GemmRow(
-        Kind("made", NO_OP, known), step, Leg.FPROP, 1, flops, flops, shape, layer="up"
-    )
-
-
-@pytest.mark.parametrize(("low", "is_short"), [(500, False), (498, True)])
-def test_a_step_is_short_below_half_of_what_is_expected(
-    low: int, is_short: bool
-) -> None:
-    rows = [row(0, 1000, Precision.FP8), row(1, low, Precision.FP8)]
-    rows.append(row(1, 1000 - low, Precision.BF16))
-    grid = Grid([rows], NOTHING)
-    assert [cell.step for cell in grid.lacks] == [1] * is_short
-
-
-@pytest.mark.parametrize(("unknown", "lacks", "is_open"), [(500, 0, 1), (498, 1, 0)])
-def test_unknown_work_counts_as_low_to_accuse(
-    unknown: int, lacks: int, is_open: int
-) -> None:
-    rows = [row(0, 1000, Precision.FP8), row(1, unknown, Precision.UNKNOWN)]
-    rows.append(row(1, 1000 - unknown, Precision.BF16))
-    grid = Grid([rows], NOTHING)
-    assert (len(grid.lacks), len(grid.open)) == (lacks, is_open)
 
 
 @pytest.mark.parametrize(("off", "met"), [(0.0, True), (1e-9, False)])

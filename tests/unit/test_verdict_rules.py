@@ -591,8 +591,9 @@ def test_kernels_of_another_gpu_are_not_believed(tmp_path: Path) -> None:
 def test_a_share_that_was_asked_for_and_is_not_met_fails(
     build: TraceBuilder, asked: float | None, code: int
 ) -> None:
-    leg(build, "wgrad", 1, fp8=True, us=40)
-    leg(build, "wgrad", 1, fp8=False, us=60)
+    for name in ("fprop", "dgrad", "wgrad"):
+        build.gemm(name, 128, 32, 16, fp8=True, us=40)
+        build.gemm(name, 128, 48, 16, fp8=False, us=60)
     report = build.report(min_share=asked)
     assert report.verdict == ("ACTIVE" if asked in (0.3, 0.4) else "PARTIAL")
     assert (report.exit_code, report.fails) == (code, bool(code))
@@ -625,7 +626,10 @@ def test_a_layer_in_bf16_stands_in_the_sentence(
     build.linear(M, N, K, fp8=True).linear(M, N, 4096, fp8=False)
     left = module(name, N, 4096, "high_precision")
     report = build.capture(module("up", N, K), left)
-    assert "(50% of GEMM time), as configured" in report.reason
+    assert (
+        "(50% of GEMM time, 0.4% of GEMM FLOPs, less than half), as configured"
+        in report.reason
+    )
     assert report.reason.endswith(f" with {said} in BF16")
 
 

@@ -32,7 +32,7 @@ class LedgerSlot(msgspec.Struct, frozen=True, kw_only=True):
         label: what a picture names it: a layer's name, "block 3, 4096x4096", or a size.
         names: the layers that it is or may be; empty where nothing names it.
         named_by: "trace" if the trace names its layer, "order" if its place among the launches
-            does, "size" if its size alone does; null without names.
+            does; null without names.
         block: its block among those that repeat, from 0; null outside of these, or not known.
         position: its place among the calls of its block, else of the execution; null where calls
             of one size, or all, cannot be told apart.
@@ -59,10 +59,13 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         launches: GEMMs in each of them.
         low: of the launches those in FP8 or FP4.
         unknown: of the launches those of unknown precision.
-        precision: the precision class of most of the launches.
+        precision: the precision class of most launches: of those in no low precision, if any are.
         least: of the launches those that are expected in FP8 or FP4 at least; null where nothing
             is.
-        by: what expects it: phase, recipe, pin, modules, count, executions, call, or null.
+        by: what expects it: names (the module of the call is known), modules (of its size), log
+            (the blocks or layers that it leaves out), count (of converted layers in the log),
+            executions (others, in this slot), call (its other legs), others (half of what
+            executions that made other calls ran), or null.
         lacks: "surely", or "perhaps" where launches of unknown precision or unknown leg may be
             what lacks; null where nothing lacks.
     """

@@ -164,6 +164,10 @@ class RankReport(Judged, frozen=True, kw_only=True):
         compiled_code: what the machine code of Triton's kernels says of them, null without it.
         unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
             recorded no operators.
+        low_share: share of the work of the GEMMs of layers that ran in FP8 or FP4 at least: of
+            FLOPs, or of launches where not all shapes are recorded; null without any. Half of it is
+            expected where nothing says more.
+        unknown_share: the share of that work that may have run in them too.
     """
 
     rank: int | None
@@ -191,6 +195,8 @@ class RankReport(Judged, frozen=True, kw_only=True):
     unplaced_us: float = 0.0
     judged: bool = True
     expected: parts.ExpectedReport | None = None
+    low_share: float | None = None
+    unknown_share: float = 0.0
     steps_outside: parts.StepStatistics | None = None
 
     @property

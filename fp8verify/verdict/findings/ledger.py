@@ -1,16 +1,16 @@
-"""Findings on parts of a run: what the grid lacks, by the coordinate that explains the most."""
+"""Findings on what the ledger lacks, by the coordinate that explains the most."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.gemms import GemmRow, known_flops
+from fp8verify.analysis.calls import Execution, of_rows
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
@@ -26,21 +26,38 @@ from fp8verify.terms import (
 )
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.verdict.advice import facts_of
-from fp8verify.verdict.cells import Cell, Layer
-from fp8verify.verdict.expected import CONVERTED, Promises, Stated
+from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.grid import VALUE_OF, Grid, Shortfall, by_value
+from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.reasons import main_high
+from fp8verify.verdict.shortfalls import (
+    VALUE_OF,
+    Lack,
+    Shortfall,
+    Shortfalls,
+    by_value,
+)
+from fp8verify.verdict.statements import Statements
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
 _VAGUE = {Leg.UNKNOWN: "a GEMM pass", Leg.BACKWARD: "the backward pass"}
 
 
-class Parts:
-    """What the grid of a run says of its parts.
+class Shares(NamedTuple):
+    """The share of a rank's work that ran in low precision at least, and what may have too."""
+
+    least: float | None
+    open: float
+
+
+class LedgerFindings:
+    """What the ledger of a run says of its parts.
 
     Attributes:
+        ledger: what ran.
+        statements: what is stated of it.
+        lacking: what it lacks.
         shortfalls: what explains the cells that are short.
         accused: the places of the ranks that fall short.
         alone: those of ranks that lack FP8 as ranks, whatever their steps and legs.
@@ -50,7 +67,7 @@ class Parts:
         self,
         ranks: Sequence[RankEvidence],
         promises: Promises,
-        rows: Sequence[Sequence[GemmRow]],
+        executions: Sequence[Sequence[Execution]],
         seen: str = "",
     ) -> None:
         """Explain what cells lack, of ranks that lack more than little and of whole steps.
@@ -58,15 +75,16 @@ class Parts:
         Args:
             ranks: all.
             promises: what the log and the model promised.
-            rows: of each rank, the GEMMs that can be compared with those of the others.
+            executions: of each rank, those that can be compared with those of the others.
             seen: where the GEMMs ran, if that is not the window.
         """
         self._ranks = ranks
         self._promises = promises
         self._seen = seen
-        self.stated = Stated(ranks, promises)
-        self.grid = grid = Grid(list(map(_in_micro_batches, ranks, rows)), self.stated)
-        found = grid.explain(self._counting())
+        self.statements = Statements(ranks, promises)
+        self.ledger = Ledger(executions)
+        self.lacking = Shortfalls(self.ledger, self.statements)
+        found = self.lacking.explain(self.lacking.counting())
         self.shortfalls = [short for short in found if not self._is_doubt(short)]
         self._doubts = [
             cell for short in found if self._is_doubt(short) for cell in short.cells
@@ -82,35 +100,33 @@ class Parts:
         )
         self.alone = frozenset[int]().union(*map(_places, of_ranks))
 
-    def _counting(self) -> dict[Cell, float]:
-        """Return the short cells that count: of ranks that lack more than little, or whole steps.
-
-        A step or a rank without FP8 counts however many there are.
-        """
-        lacks = self.grid.lacks
-        steps = by_value(self.grid.expected, ["rank", "step"])
-        counting: set[Cell] = set()
-        for names in (["rank"], ["rank", "step"]):
-            for value, cells in by_value(lacks, names).items():
-                nearly_all = limits.NEARLY_ALL * self.grid.wanted(steps.get(value, ()))
-                least = nearly_all if "step" in names else limits.NEGLIGIBLE
-                if sum(map(lacks.__getitem__, cells)) > least:
-                    counting.update(cells)
-        return {cell: lack for cell, lack in lacks.items() if cell in counting}
-
     def _is_doubt(self, short: Shortfall) -> bool:
         """Whether parts may be of other layers: chunks of another tower, or stages of a pipeline.
 
-        Transfers that are no sends do not show that ranks are stages. Replicas run all layers
-        equally often.
+        What a list, the log or a call states is none.
         """
+        lacks = (self.lacking.lacks[cell] for cell in short.cells)
+        if all(lack.is_certain for lack in lacks):
+            return False
         if short.coordinates[0] == "rank" and all(
             self._ranks[x].ran_low for x in _places(short)
         ):
-            return self.grid.may_be_stages
+            return self._may_be_stages()
         return "micro-batch" in short.coordinates and any(
             x.layer is None for x in short.cells
         )
+
+    def _may_be_stages(self) -> bool:
+        """Whether ranks did not run all layers equally often, and nothing says why."""
+        counts: dict[tuple[Layer, Leg], Counter[int]] = defaultdict(Counter)
+        for cell, ran in self.ledger.cells.items():
+            counts[cell.layer, cell.leg][cell.rank] += round(ran.launches)
+        ranks = len({cell.rank for cell in self.ledger.cells})
+        alike = (
+            len(of_rank) == ranks and len(set(of_rank.values())) == 1
+            for of_rank in counts.values()
+        )
+        return self.statements.alike and not all(alike)
 
     def findings(self, place: int) -> Iterator[Finding]:
         """Yield what is short of a rank, then what is open."""
@@ -126,18 +142,14 @@ class Parts:
         if naming is None or rank.trace.named is not naming:
             return []
         seen = f" (seen in step {naming.step}, which ran without torch.compile)"
-        rows = [
-            row._replace(step=-1, micro_batch=0) for row in naming.rows if row.layer
-        ]
-        return [
-            found for found, _ in Parts([rank], self._promises, [rows], seen)._findings
-        ]
+        named = LedgerFindings([rank], self._promises, [[of_rows(naming.rows)]], seen)
+        return [found for found, _ in named._findings]
 
     def _by_recipe(self, place: int) -> Iterator[Finding]:
         """Yield the legs that the recipe keeps in high precision, and that ran there."""
         for leg in LEGS:
-            cells = self.grid.of_rank(place, leg)
-            share = self.grid.total(cells).share
+            cells = self.ledger.of_rank(place, leg)
+            share = self.ledger.total(cells).share
             if (
                 self._promises.leaves_high(leg)
                 and share is not None
@@ -149,36 +161,56 @@ class Parts:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""
         rank = self._ranks[place]
         promises = self._promises
-        grid = self.grid
-        cells = grid.of_rank(place)
-        known = [cell for cell in cells if cell in grid.stated]
+        statements = self.statements
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
-        if (
-            not modules
-            or not promises.any
-            or any(m.state == "unknown" for m in modules)
-        ):
+        known = promises.any and all(m.state != "unknown" for m in modules)
+        if not modules or not known or not self.ledger.in_flops[place]:
             return None
-        if (
-            known_flops(rank.linear) is None
-            or grid.total(known).total < 1 - limits.NEGLIGIBLE
-        ):
+        share = 0.0
+        stated = 0.0
+        measured = 0.0
+        for cell in self.ledger.of_rank(place):
+            ran = self.ledger.cells[cell]
+            measured += ran.low_work
+            of_cell = self.stated_share(cell)
+            if of_cell is not None:
+                stated += ran.work
+                share += of_cell * ran.work
+        if stated < 1 - limits.NEGLIGIBLE:
             return None
         left = [
-            m for m in modules if not any(self.stated.is_low(m, leg) for leg in LEGS)
+            m for m in modules if not any(statements.is_low(m, leg) for leg in LEGS)
         ]
         high = any(
             promises.is_high(rank, step) for step in range(len(rank.trace.steps))
         )
         return ExpectedReport(
-            share_of_flops=round(
-                sum(grid.stated[c] * grid.cells[c].total for c in known), 6
-            ),
-            measured_share_of_flops=round(grid.total(cells).low, 6),
+            share_of_flops=round(share, 6),
+            measured_share_of_flops=round(measured, 6),
             left_out=tuple(patterns(module.fqn for module in left)),
             stated=high
             or (bool(left) and all(promises.pin(module.fqn) for module in left)),
         )
+
+    def stated_share(self, cell: Cell) -> float | None:
+        """Return the share of a cell that is to run in low precision, None if nothing states it."""
+        statements = self.statements
+        ran = self.ledger.cells[cell]
+        if statements.is_high(cell.place):
+            return 0.0
+        if statements.leaves_high(cell.leg):
+            # Of launches that may be dgrad or wgrad, what ran counts.
+            return ran.low / ran.launches if cell.leg is Leg.BACKWARD else 0.0
+        modules = statements.modules_of(cell.rank, cell.layer)
+        if not modules or any(statements.is_open(m) for m in modules):
+            return None
+        may_be_high = len(statements.may_be_high(modules, cell.leg))
+        if cell.layer == EXPERTS and 0 < may_be_high < len(modules):
+            return None
+        if may_be_high in (0, len(modules)) or not ran.launches % len(modules):
+            return 1 - may_be_high / len(modules)
+        least = self.lacking.least.get(cell, 0.0)
+        return max(least, ran.low) / ran.launches
 
     # ---- what is short
 
@@ -217,7 +249,7 @@ class Parts:
         legs = {cell.leg for cell in short.cells}
         layers = {cell.layer for cell in short.cells}
         of_layers = "layer" in names
-        alike = (c for c in self.grid.cells if c.layer in layers or not of_layers)
+        alike = (c for c in self.ledger.cells if c.layer in layers or not of_layers)
         named = found.get("layer", "") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
         of, after = (
             (f" of {named}", "") if of_layers else ("", f": {named}" if named else "")
@@ -231,7 +263,7 @@ class Parts:
             "parts": " in ".join(found[name] for name in reversed(names)),
             "others": counted(sum(rank.ran_low for rank in self._ranks), "other rank"),
             "micro_batches": len({cell[:3] for cell in short.cells}),
-            "total": len({cell[:3] for cell in self.grid.cells}),
+            "total": len({cell[:3] for cell in self.ledger.cells}),
             "ran": f"{self._ran((c for c in alike if c.leg in legs), of)}{self._seen}{after}",
             "count": counted(fqns or list(short.values), "converted layer"),
             "names": named,
@@ -239,10 +271,10 @@ class Parts:
             "formats": low_precision_name(
                 self._ranks[short.cells[0].rank].linear.kernels
             ),
-            "share": f"{self._seen}{of_flops(self.grid.total(short.cells).total / len(places))}",
+            "share": f"{self._seen}{of_flops(self.ledger.total(short.cells).work / len(places))}",
             "most": short.ran.share or 0.0,
             "usual": short.usual,
-            "precision": main_high(self._rows(short.cells)),
+            "precision": self.ledger.main_high(short.cells),
         }
 
     def _named(self, short: Shortfall, name: str) -> str:
@@ -263,51 +295,55 @@ class Parts:
     def _names_of(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the converted modules that layers of a shortfall are."""
         layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
+        named = [name for cell in short.cells for name in self._lack(cell).names]
         names = [layer for _, layer in layers if isinstance(layer, str)]
         if "layer" not in short.coordinates and len(names) < len(layers):
             return ()
-        modules = (
-            module for layer in layers for module in self.stated.modules_of(*layer)
-        )
+        if named and not names:
+            return tuple(dict.fromkeys(named))
+        modules = (m for layer in layers for m in self.statements.modules_of(*layer))
         converted = [m.fqn for m in modules if m.state in CONVERTED or m.fqn in names]
         return tuple(dict.fromkeys(converted or names))
 
-    def _rows(self, cells: Iterable[Cell]) -> list[GemmRow]:
-        return [row for cell in cells for row in self.grid.rows.get(cell, ())]
+    def _lack(self, cell: Cell) -> Lack:
+        return self.lacking.lacks[cell]
 
     def _ran(self, cells: Iterable[Cell], of: str = "") -> str:
         """Say how many GEMMs of some legs ran in high precision, of both where they are mixed."""
+        ledger = self.ledger
         cells = list(cells)
-        measure = self._ranks[0].measure
         gradients = [
-            c._replace(leg=x)
-            for c in cells
-            if c.leg in GRADIENT_LEGS
-            for x in BACKWARD_LEGS
+            cell._replace(leg=leg)
+            for cell in cells
+            for leg in BACKWARD_LEGS
+            if cell.leg in GRADIENT_LEGS
         ]
-        vague = any(c.leg is Leg.BACKWARD and c in self.grid.rows for c in gradients)
-        rows = self._rows(dict.fromkeys([*cells, *gradients]) if vague else cells)
-        high = [row for row in rows if not row.precision.is_low]
-        legs = {row.leg for row in rows}
-        main = main_high(high)
-        high_ns = sum(row.time_ns for row in high)
+        gradients = [cell for cell in gradients if cell in ledger.cells]
+        if any(cell.leg is Leg.BACKWARD for cell in gradients):
+            cells = list(dict.fromkeys([*cells, *gradients]))
+        ran = ledger.total(cells)
+        measure = self._ranks[0].measure
+        legs = {cell.leg for cell in cells}
         name = listed([leg.value for leg in Leg if leg in legs], len(Leg))
-        name = "recomputed forward" if legs == {Leg.RECOMPUTE} else name
-        name = "gradient" if vague and legs <= {*BACKWARD_LEGS} else name
-        if len(high) == len(rows):
+        if legs == {Leg.RECOMPUTE}:
+            name = "recomputed forward"
+        elif Leg.BACKWARD in legs and len(legs) > 1 and legs <= {*BACKWARD_LEGS}:
+            name = "gradient"
+        main = ledger.main_high(cells)
+        time_ns, high_ns = ledger.times(cells)
+        if not ran.low and not ran.unknown:
             return f"every {name} GEMM{of} ran in {main} ({measure.amount(high_ns)})"
-        count = sum(row.calls for row in high)
-        every = sum(row.calls for row in rows)
-        took = measure.amount(high_ns, sum(row.time_ns for row in rows))
-        return f"{count} of {every} {name} GEMMs{of} ran in {main} ({took})"
+        took = measure.amount(high_ns, time_ns)
+        high = round(ran.launches - ran.low)
+        return (
+            f"{high} of {round(ran.launches)} {name} GEMMs{of} ran in {main} ({took})"
+        )
 
     # ---- what is open
 
     def _open(self, place: int) -> Iterator[Finding]:
         """Yield the doubt about a rank, if what may be missing is more than little."""
-        grid = self.grid
         rank = self._ranks[place]
-        cells = self.grid.of_rank(place)
         outside = [row for row in rank.trace.unexplained if not row.precision.is_low]
         high = sum(row.time_ns for row in outside)
         total = rank.linear.total_ns
@@ -317,97 +353,115 @@ class Parts:
                 "leg-unknown", "outside", took=took, precision=main_high(outside)
             )
             return
-        expected = self.expected(place)
         named = self._by_names(rank)
         yield from named
-        if expected is not None and not expected.is_met and not named:
-            yield self._counted(place)
-        elif not rank.trace.backward or (
-            rank.share < limits.USUAL_SHARE and expected is None
+        expected = self.expected(place)
+        if not rank.trace.backward or (
+            expected is None and (self.shares(place).least or 0) < limits.USUAL_SHARE
         ):
             return  # the share decides, or that nothing trained
-        missing = {cell: grid.open[cell] for cell in cells if cell in grid.open}
-        missing |= {
-            cell: grid.lacks[cell] for cell in self._doubts if cell.rank == place
-        }
-        short = sum(grid.lacks.get(cell, 0) for cell in cells)
-        precision = main_high(rank.trace.trained)
         unseen = next((leg for leg in LEGS if self._is_unseen(place, leg)), None)
         if unseen is not None:
             yield finding("leg-unknown", "unseen", leg=unseen.value)
-        elif missing and sum(missing.values()) + short > limits.NEGLIGIBLE:
-            leg = max(missing, key=missing.__getitem__).leg
-            yield finding(
-                "leg-unknown", leg=_VAGUE.get(leg, leg.value), precision=precision
-            )
-        elif self._is_elsewhere(cells):
-            yield finding("leg-unknown", leg=Leg.WGRAD.value, precision=precision)
-        else:
-            share = rank.opaque_ns / (rank.linear.total_ns or 1)
-            for what, work in self._missing(place) if share > limits.NEGLIGIBLE else ():
-                if work > limits.NEGLIGIBLE and share > limits.HALF * work:
-                    yield finding(
-                        "opaque-kernels", "hidden", ms=rank.opaque_ns / 1e6, what=what
-                    )
+            return
+        doubt = self._doubt(place)
+        if doubt is not None:
+            yield doubt
+            return
+        opaque = rank.opaque_ns / (rank.linear.total_ns or 1)
+        for what, work in self._missing(place) if opaque > limits.NEGLIGIBLE else ():
+            if work > limits.NEGLIGIBLE and opaque > limits.HALF * work:
+                yield finding(
+                    "opaque-kernels", "hidden", ms=rank.opaque_ns / 1e6, what=what
+                )
 
-    def _counted(self, place: int) -> Finding:
-        """Return that fewer layers of a size ran in FP8 than the module list has converted."""
-        grid = self.grid
-        cells = [cell for cell in grid.of_rank(place, Leg.FPROP) if cell in grid.stated]
-        short = (
-            cell for cell in cells if grid.stated[cell] > (grid.cells[cell].share or 0)
-        )
-        layers = dict.fromkeys(cell.layer for cell in short)
-        wanted = round(
-            sum(grid.stated[cell] * grid.cells[cell].calls for cell in cells)
-        )
-        names = [
-            m.fqn for layer in layers for m in self.stated.modules_of(place, layer)
-        ]
-        count = f"{wanted - round(grid.total(cells).low_calls)} of {wanted}"
-        which = f"some of {abridged(patterns(names), limits.SHOWN_NUMBERS)}"
-        return finding(
-            "layer-not-fp8",
-            "counted",
-            count=count,
-            format=self._promises.name,
-            which=which,
-        )
+    def may_stay_high(self, cell: Cell) -> bool:
+        """Whether a list or the log keeps a cell in high precision."""
+        ran = self.ledger.cells[cell]
+        pinned = self.statements.pinned(cell.rank)
+        return self.stated_share(cell) == 0 or ran.launches <= pinned
+
+    def shares(self, place: int) -> Shares:
+        """Return the least share of a rank's work in low precision, and what is not known.
+
+        Without sizes launches count, or time where that is more: few of them may be most of the
+        work, but the less where what has no known precision may be most of it. One grouped GEMM is
+        of many experts, so beside these time alone does.
+        """
+        cells = self.ledger.of_rank(place)
+        ran = self.ledger.total(cells)
+        if not ran.launches:
+            return Shares(None, 0.0)
+        low = ran.low_work
+        unknown = ran.work * ran.unknown / ran.launches
+        if not self.ledger.in_flops[place]:
+            share = self._ranks[place].share
+            experts = self.ledger.total(c for c in cells if c.layer == EXPERTS)
+            if experts.high:
+                low = share
+            elif ran.unknown:
+                low = min(low, share)
+            else:
+                low = max(low, share)
+            unknown = max(unknown, self._ranks[place].linear.unknown_share_of_time)
+        return Shares(round(low, 6), round(unknown, 6))
+
+    def _doubt(self, place: int) -> Finding | None:
+        """Return what perhaps lacks: of unknown precision, or of other layers."""
+        cells = self.ledger.of_rank(place)
+        lacking = self.lacking
+        precision = main_high(self._ranks[place].trace.trained)
+        doubted = [cell for cell in self._doubts if cell.rank == place]
+        perhaps = [c for c in cells if c in lacking.may_lack and c not in doubted]
+        work = sum(lacking.work(c, lacking.may_lack) for c in [*perhaps, *doubted])
+        if work > limits.NEGLIGIBLE and perhaps:
+            ran = self.ledger.total(perhaps)
+            legs = {cell.leg for cell in perhaps}
+            return finding(
+                "leg-unknown",
+                leg=listed([leg.value for leg in Leg if leg in legs], len(Leg)),
+                format=self._promises.name,
+                count=round(ran.unknown or ran.launches - ran.low),
+                total=round(ran.launches),
+                what="are of unknown precision"
+                if ran.unknown
+                else f"ran in {precision}",
+            )
+        if doubted:
+            return finding("leg-unknown", "others", ran=self._ran(doubted))
+        if self._is_elsewhere(cells):
+            return finding("leg-unknown", "elsewhere", precision=precision)
+        return None
 
     def _is_unseen(self, place: int, leg: Leg) -> bool:
         """Whether a leg that training runs has no GEMM, and nothing says why."""
         rank = self._ranks[place]
-        cells = self.grid.of_rank(place)
+        ledger = self.ledger
         vague = VAGUE_LEGS if leg is not Leg.FPROP else (Leg.UNKNOWN,)
-        if self.grid.of_rank(place, leg, *vague) or self._promises.leaves_high(leg):
+        if ledger.of_rank(place, leg, *vague) or self._promises.leaves_high(leg):
             return False
-        if (
-            leg is Leg.WGRAD
-            and rank.linears
-            and all(module.frozen for module in rank.linears)
-        ):
+        frozen = rank.linears and all(module.frozen for module in rank.linears)
+        if leg is Leg.WGRAD and frozen:
             return False
-        calls = sum(row.calls for row in rank.trace.trained if row.leg is Leg.FPROP)
-        return leg is not Leg.DGRAD or calls > len({cell[:3] for cell in cells})
+        forward = ledger.of_rank(place, Leg.FPROP)
+        calls = ledger.total(forward).launches
+        return leg is not Leg.DGRAD or calls > len({cell[:3] for cell in forward})
 
     def _missing(self, place: int) -> Iterator[tuple[str, float]]:
         """Yield what of a rank lacks GEMMs, and how much work, as a fraction of the rank's."""
         rank = self._ranks[place]
-        cells = self.grid.of_rank(place)
+        cells = self.ledger.of_rank(place)
         of_steps = by_value(cells, ["step"])
-        calls = [
-            self.grid.total(of_steps[n,]).calls for n in range(len(rank.trace.steps))
-        ]
+        steps = rank.trace.steps
+        total = self.ledger.total
+        calls = [total(of_steps[n,]).launches for n in range(len(steps))]
         usual = median(calls or [0])
-        steps = [
-            x
-            for x, count in zip(rank.trace.steps, calls, strict=True)
-            if count < usual / 2
-        ]
-        if steps:
-            numbers = listed([str(step.number) for step in steps], limits.SHOWN_NUMBERS)
-            gone = sum(usual - count for count in calls if count < usual / 2)
-            yield f"steps {numbers} lack GEMMs", gone / (sum(calls) or 1)
+        few = [count for count in calls if count < usual / 2]
+        if few:
+            pairs = zip(steps, calls, strict=True)
+            numbers = [str(step.number) for step, count in pairs if count < usual / 2]
+            what = f"steps {listed(numbers, limits.SHOWN_NUMBERS)} lack GEMMs"
+            yield what, sum(usual - count for count in few) / (sum(calls) or 1)
         kinds = [total.kind for total in rank.unrecognized]
         # What nobody knows inside a layer's own node is rather its gradient.
         inside = any(
@@ -415,7 +469,7 @@ class Parts:
         )
         missing = self._missing_gradients(cells, 0 if inside else limits.FIRST_LAYERS)
         yield "backward GEMMs were not recognized", missing
-        gemms, flops = _not_seen(rank.layers, len(rank.trace.steps))
+        gemms, flops = _not_seen(rank.layers, len(steps))
         what = f"{gemms} forward GEMMs of converted layers were not recognized"
         yield what, flops / (rank.layers.flops or flops or 1)
 
@@ -424,10 +478,9 @@ class Parts:
         forward = {cell.layer for cell in cells if cell.leg is Leg.FPROP}
         loose = (c for c in cells if c.leg in VAGUE_LEGS and c.layer not in forward)
         missing = self._missing_gradients(cells)
-        return (
-            missing > limits.NEGLIGIBLE
-            and self.grid.total(loose).high > limits.HALF * missing
-        )
+        ran = self.ledger.total(loose)
+        high = ran.work * ran.high / (ran.launches or 1)
+        return missing > limits.NEGLIGIBLE and high > limits.HALF * missing
 
     def _missing_gradients(
         self, cells: Sequence[Cell], first_layers: int = limits.FIRST_LAYERS
@@ -440,28 +493,14 @@ class Parts:
         missing = 0.0
         for of_layer in by_value(cells, ["layer"]).values():
             by_leg = by_value(of_layer, ["leg"])
-            ran = self.grid.total(of_layer)
-            calls = {
-                leg: self.grid.total(by_leg[leg,]).calls
-                for leg in (*LEGS, Leg.BACKWARD)
-            }
+            ran = self.ledger.total(of_layer)
+            legs = (*LEGS, Leg.BACKWARD)
+            calls = {leg: self.ledger.total(by_leg[leg,]).launches for leg in legs}
             whole = max(calls[leg] for leg in LEGS)
             dgrad = max(0, whole - calls[Leg.DGRAD] - parts * first_layers)
             gone = dgrad + whole - calls[Leg.WGRAD] - calls[Leg.BACKWARD]
-            missing += max(0, gone) * ran.total / ran.calls if ran.low else 0.0
+            missing += max(0, gone) * ran.work / ran.launches if ran.low else 0.0
         return missing
-
-
-def _in_micro_batches(rank: RankEvidence, rows: Sequence[GemmRow]) -> Sequence[GemmRow]:
-    """Return the rows without micro-batches, if there are more of these than each module ran."""
-    modules = sum(len(sizes_of(module)) for module in rank.modules)
-    steps = Counter[int]()
-    for row in rows:
-        steps[row.step] += row.calls if row.leg is Leg.FPROP else 0
-    parts = len({(row.step, row.micro_batch) for row in rows})
-    if not modules or parts <= sum(-(-calls // modules) for calls in steps.values()):
-        return rows
-    return [row._replace(micro_batch=0) for row in rows]
 
 
 def _places(short: Shortfall) -> frozenset[int]:

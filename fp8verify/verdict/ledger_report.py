@@ -1,0 +1,177 @@
+"""The ledger as the report has it: executions, slots, and runs of equal entries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from itertools import pairwise
+from math import gcd
+from typing import NamedTuple
+
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.report.model.ledger import (
+    LedgerEntry,
+    LedgerExecution,
+    LedgerReport,
+    LedgerSlot,
+)
+from fp8verify.terms import Leg
+from fp8verify.thresholds import SHOWN_ENTRIES
+from fp8verify.verdict.ledger import Cell, Entry, Ledger, Place, Program, Slot
+from fp8verify.verdict.shortfalls import Shortfalls
+from fp8verify.verdict.statements import Statements
+
+
+class _Row(NamedTuple):
+    """What an entry of the report says, but for where: equal ones are joined."""
+
+    slot: Slot
+    leg: Leg
+    launches: int
+    low: int
+    unknown: int
+    precision: str
+    least: int | None
+    by: str | None
+    lacks: str | None
+
+
+def ledger_report(
+    lacking: Shortfalls, statements: Statements, ranks: Sequence[RankEvidence]
+) -> LedgerReport | None:
+    """Return the ledger of a run, None where no GEMM of a layer ran."""
+    ledger = lacking.ledger
+    places = sorted(ledger.program_of)
+    if not places:
+        return None
+    number_of = {place: number for number, place in enumerate(places)}
+    rows: dict[_Row, list[int]] = defaultdict(list)
+    for program in ledger.programs:
+        for alike in _alike(program, lacking):
+            numbers = [number_of[place] for place in alike]
+            for entry in program.entries:
+                rows[_row(entry, alike[0], lacking)].extend(numbers)
+    slots = {slot: n for n, slot in enumerate(dict.fromkeys(r.slot for r in rows))}
+    shown = list(rows.items())[:SHOWN_ENTRIES]
+    names = _names_in_order(ledger, statements)
+    return LedgerReport(
+        executions=tuple(_execution(place, ranks) for place in places),
+        slots=tuple(_slots(list(slots), names)),
+        entries=tuple(_entry(row, slots[row.slot], numbers) for row, numbers in shown),
+        left_out=len(rows) - len(shown),
+    )
+
+
+def _alike(program: Program, lacking: Shortfalls) -> list[list[Place]]:
+    """Return the executions of a program, those that lack the same together."""
+    found: dict[object, list[Place]] = defaultdict(list)
+    for place in program.places:
+        cells = [Cell(*place, *key) for key in program.by_layer]
+        lacks = tuple(_lacks(cell, lacking) for cell in cells)
+        found[lacks].append(place)
+    return list(found.values())
+
+
+def _lacks(cell: Cell, lacking: Shortfalls) -> str | None:
+    if cell in lacking.lacks:
+        return "surely"
+    return "perhaps" if cell in lacking.may_lack else None
+
+
+def _row(entry: Entry, place: Place, lacking: Shortfalls) -> _Row:
+    cell = Cell(*place, entry.slot.layer, entry.leg)
+    ran = entry.ran
+    lacks = None if entry.is_low else _lacks(cell, lacking)
+    by = lacking.by.get(cell)
+    expected = cell in lacking.expected and by is not None
+    least = ran.launches if lacks else ran.low
+    return _Row(
+        slot=entry.slot,
+        leg=entry.leg,
+        launches=ran.launches,
+        low=ran.low,
+        unknown=ran.unknown,
+        precision=ran.precision.value,
+        least=least if expected or lacks else None,
+        by=by.name.lower() if by is not None else None,
+        lacks=lacks,
+    )
+
+
+def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
+    return LedgerEntry(
+        slot=slot,
+        leg=row.leg,
+        executions=tuple(_ranges(sorted(numbers))),
+        launches=row.launches,
+        low=row.low,
+        unknown=row.unknown,
+        precision=row.precision,
+        least=row.least,
+        by=row.by,
+        lacks=row.lacks,
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Join neighbors among numbers in order."""
+    ends = [a for a, b in pairwise(numbers) if b - a > 1] + [numbers[-1]]
+    starts = [numbers[0]] + [b for a, b in pairwise(numbers) if b - a > 1]
+    return list(zip(starts, ends, strict=True))
+
+
+def _execution(place: Place, ranks: Sequence[RankEvidence]) -> LedgerExecution:
+    trace = ranks[place.rank].trace
+    return LedgerExecution(
+        rank=trace.rank,
+        step=trace.steps[place.step].number if place.step >= 0 else None,
+        micro_batch=place.micro_batch + 1,
+    )
+
+
+# ---- what a slot is called
+
+
+def _names_in_order(
+    ledger: Ledger, statements: Statements
+) -> dict[Slot, tuple[str, ...]]:
+    """Return the modules of slots, where the order of the calls is that of the module list."""
+    names: dict[Slot, tuple[str, ...]] = {}
+    for program in ledger.programs:
+        for calls, modules in statements.in_order(program, program.places[0].rank):
+            for call in calls:
+                slot = program.by_call[call][0].slot
+                names[slot] = tuple(module.fqn for module in modules)
+    return names
+
+
+def _slots(
+    slots: Sequence[Slot], names: Mapping[Slot, tuple[str, ...]]
+) -> Iterable[LedgerSlot]:
+    counts = {s.of for s in slots if s.sort is Leg.FPROP and s.of > 1}
+    blocks = reduce(gcd, counts, 0)
+    for slot in slots:
+        yield _slot(slot, blocks, names.get(slot, ()))
+
+
+def _slot(slot: Slot, blocks: int, ordered: tuple[str, ...]) -> LedgerSlot:
+    layer = slot.layer
+    named = (layer,) if isinstance(layer, str) else ordered
+    size = layer if isinstance(layer, tuple) and layer != EXPERTS else None
+    each = slot.of // blocks if blocks > 1 and slot.of % blocks == 0 else 0
+    block = slot.number // each if each else None
+    kind = "experts" if layer == EXPERTS else "call"
+    what = "x".join(map(str, size)) if size else kind
+    how = "trace" if isinstance(layer, str) else "order"
+    where = f"block {block}, {what}" if block is not None else what
+    return LedgerSlot(
+        label=" or ".join(named) if named else where,
+        names=named,
+        named_by=how if named else None,
+        block=block,
+        position=slot.number % each if each else slot.number,
+        n=size[0] if size else None,
+        k=size[1] if size else None,
+    )

@@ -1,0 +1,199 @@
+"""What the entries of a ledger lack, by each of the witnesses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fp8verify.analysis.calls import Call, Execution, Ran, Tie
+from fp8verify.terms import Leg, Precision
+from fp8verify.verdict.ledger import Ledger
+from fp8verify.verdict.shortfalls import Shortfalls
+from fp8verify.verdict.witnesses import Witness
+
+F, D, W, R, B = Leg.FPROP, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE, Leg.BACKWARD
+UP, DOWN = (64, 16), (16, 64)
+LOW, HIGH, UNKNOWN = Precision.FP8, Precision.BF16, Precision.UNKNOWN
+
+
+def nothing(**said: Any) -> Any:
+    """Return statements of a run of which nothing is stated, but for what a test says."""
+    high_steps = said.get("high_steps", ())
+    high_legs = said.get("high_legs", ())
+    modules = said.get("modules", {})
+    return SimpleNamespace(
+        alike=said.get("alike", True),
+        blocks=None,
+        context=lambda _: 0,
+        is_high=lambda place: place.step in high_steps,
+        leaves_high=high_legs.__contains__,
+        modules_of=lambda _, layer: modules.get(layer, []),
+        may_be_high=lambda listed, _: [m for m in listed if m.fqn == "high"],
+        tells_apart=lambda *_: False,
+        may_be_others=lambda *_: False,
+        in_order=lambda *_: [],
+        counts=said.get("counts", []),
+        pinned=lambda _: 0,
+        heads_left_out=lambda _: said.get("heads"),
+    )
+
+
+class Module:
+    def __init__(self, fqn: str) -> None:
+        self.fqn = fqn
+
+
+def call(
+    legs: dict[Leg, Precision], size: tuple[int, int] | None = UP, tie: Tie = Tie.NUMBER
+) -> Call:
+    """Return a call with a launch of each leg, of as much work."""
+    ran = []
+    for leg, precision in legs.items():
+        low = int(precision.is_low)
+        unknown = int(precision is UNKNOWN)
+        ran.append((leg, Ran(1, low, unknown, 8.0, precision)))
+    return Call(None, size, tuple(ran), tie)
+
+
+def whole(
+    precision: Precision, size: tuple[int, int] | None = UP, **legs: Precision
+) -> Call:
+    """Return a call whose legs ran in one precision, but for some."""
+    ran = {leg: legs.get(leg.value, precision) for leg in (F, D, W)}
+    return call(ran, size)
+
+
+def lacking(*ranks: list[list[Call]], statements: Any = None) -> Shortfalls:
+    """Return what steps lack; each has one micro-batch."""
+    executions = [
+        [Execution(step, 0, tuple(calls), ()) for step, calls in enumerate(steps)]
+        for steps in ranks
+    ]
+    return Shortfalls(Ledger(executions), statements or nothing())
+
+
+def where(found: Shortfalls) -> set[tuple[int, int, Leg]]:
+    return {(cell.rank, cell.step, cell.leg) for cell in found.lacks}
+
+
+@pytest.mark.parametrize("leg", [F, D, W])
+def test_the_legs_of_a_call_agree(leg: Leg) -> None:
+    calls = [whole(LOW), whole(LOW, **{leg.value: HIGH}), whole(HIGH)]
+    found = lacking([calls])
+    assert where(found) == {(0, 0, leg)}
+    assert [set(lack.by) for lack in found.lacks.values()] == [{Witness.CALL}]
+
+
+def test_a_leg_that_the_recipe_keeps_high_lacks_nothing() -> None:
+    calls = [whole(LOW, wgrad=HIGH)]
+    assert not lacking([calls], statements=nothing(high_legs={W})).lacks
+
+
+def test_a_layer_that_is_high_in_all_legs_lacks_nothing_where_nothing_states_it() -> (
+    None
+):
+    assert not lacking([[whole(LOW), whole(HIGH), whole(LOW)]]).lacks
+
+
+def test_the_same_slot_of_another_execution_is_expected() -> None:
+    sound = [whole(LOW), whole(LOW), whole(HIGH, DOWN)]
+    missed = [whole(LOW), whole(HIGH), whole(HIGH, DOWN)]
+    assert where(lacking([sound, missed, sound])) == {(0, 1, leg) for leg in (F, D, W)}
+    assert where(lacking([sound], [missed])) == {(1, 0, leg) for leg in (F, D, W)}
+
+
+def test_stages_of_a_pipeline_are_only_doubted() -> None:
+    stages = [[whole(LOW, None)]], [[whole(HIGH, None)]]
+    found = lacking(*stages, statements=nothing(alike=False))
+    assert {cell.rank for cell in found.lacks} == set()
+    assert {cell.rank for cell in found.may_lack} == {1}
+
+
+def test_a_step_that_the_log_keeps_high_is_no_peer_and_lacks_nothing() -> None:
+    steps = [[whole(HIGH)], [whole(LOW)]]
+    assert where(lacking(steps))
+    assert not lacking(steps, statements=nothing(high_steps={0})).lacks
+
+
+def test_calls_are_compared_where_as_many_ran() -> None:
+    """An image's projector has the size of a layer, and runs where a batch has images."""
+    with_image = [whole(HIGH), whole(LOW), whole(LOW)]
+    without = [whole(LOW), whole(LOW)]
+    assert not lacking([with_image, without, with_image, without]).lacks
+
+
+def test_of_executions_that_made_other_calls_half_is_expected() -> None:
+    usual = [whole(LOW), whole(LOW), whole(LOW)]
+    assert not lacking([usual, [whole(LOW), whole(HIGH)]]).lacks
+    assert where(lacking([usual, [whole(HIGH), whole(HIGH)]])) == {
+        (0, 1, leg) for leg in (F, D, W)
+    }
+
+
+@pytest.mark.parametrize(
+    ("high", "modules", "lacks"),
+    [(1, ["low", "low", "low"], 1), (1, ["low", "low", "high"], 0),
+     (2, ["low", "low", "high"], 1), (3, ["high", "high", "high"], 0)],
+)  # fmt: skip
+def test_a_list_is_counted_exactly(high: int, modules: list[str], lacks: int) -> None:
+    listed = {UP: [Module(name) for name in modules]}
+    calls = [whole(HIGH)] * high + [whole(LOW)] * (3 - high)
+    found = lacking([calls], statements=nothing(modules=listed))
+    assert {lack.launches for lack in found.lacks.values()} == ({lacks} - {0})
+    assert all(lack.is_stated for lack in found.lacks.values())
+
+
+def test_layers_that_did_not_run_lack_nothing() -> None:
+    """Under LayerDrop, one of two calls may be of the module that stays high."""
+    listed = {UP: [Module(name) for name in ("low", "low", "low", "high")]}
+    calls = [whole(HIGH), whole(LOW)]
+    assert not lacking([calls], statements=nothing(modules=listed)).lacks
+
+
+@pytest.mark.parametrize(("converted", "lacks"), [(2, 0), (3, 1)])
+def test_a_count_in_the_log_is_exact(converted: int, lacks: int) -> None:
+    calls = [whole(LOW), whole(LOW), whole(HIGH), whole(HIGH, DOWN)]
+    found = lacking([calls], statements=nothing(counts=[(converted, 4)]))
+    assert [lack.launches for lack in found.lacks.values()] == [1.0] * 3 * lacks
+
+
+def test_a_log_that_leaves_out_the_head_alone_states_the_rest() -> None:
+    head = whole(HIGH, (99, 16))
+    sound = [whole(LOW), whole(LOW), head]
+    missed = [whole(LOW), whole(HIGH), head]
+    assert not lacking([sound], statements=nothing(heads=1)).lacks
+    assert where(lacking([missed], statements=nothing(heads=1)))
+    assert not lacking([missed]).lacks
+
+
+def test_launches_of_unknown_precision_are_a_doubt() -> None:
+    found = lacking([[whole(LOW)], [whole(UNKNOWN)]])
+    assert not found.lacks
+    assert {cell.step for cell in found.may_lack} == {1}
+
+
+def test_without_numbers_no_more_gradients_are_high_than_forward_products() -> None:
+    tied = [
+        call({F: LOW, D: LOW, W: HIGH}, tie=Tie.SIZE),
+        call({F: HIGH}, tie=Tie.SIZE),
+    ]
+    assert not lacking([tied]).lacks
+    tied.append(call({F: LOW, D: LOW, W: HIGH}, tie=Tie.SIZE))
+    assert where(lacking([tied])) == {(0, 0, W)}
+
+
+def test_a_recomputed_pass_agrees_with_the_first_one() -> None:
+    first = [call({F: LOW}), call({F: LOW})]
+    again = [call({R: HIGH}), call({R: LOW})]
+    assert where(lacking([[*first, *again]])) == {(0, 0, R)}
+
+
+def test_work_and_not_launches_says_how_much_is_lacking() -> None:
+    small = Call(None, DOWN, ((F, Ran(1, 0, 0, 1.0, HIGH)),), Tie.NUMBER)
+    large = Call(None, UP, ((F, Ran(1, 1, 0, 999.0, LOW)),), Tie.NUMBER)
+    sound = small._replace(legs=((F, Ran(1, 1, 0, 1.0, LOW)),))
+    found = lacking([[large, small], [large, sound]])
+    assert where(found) == {(0, 0, F)}
+    assert found.counting() == {}  # next to nothing, and nothing states it
