@@ -25,6 +25,8 @@ def open_regular(path: Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
+    if not hasattr(path, "__fspath__"):
+        return path.open("rb")  # of object storage, which has no FIFOs
     # Non-blocking: a FIFO that nobody writes to would otherwise wait here.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

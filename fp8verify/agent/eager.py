@@ -29,6 +29,8 @@ CONTROL_FLOW = (
 ASKS = frozenset(
     {"is_compiling", "is_dynamo_compiling", "is_exporting", "is_torchdynamo_compiling"}
 )
+# Libraries that ask in order to be compiled, and whose layers compute the same if they are not.
+SAME_EITHER_WAY = frozenset({"torch", "torchao"})
 
 
 class RefusedError(Exception):
@@ -70,7 +72,12 @@ def _modules_of_the_model() -> set[str]:
     """Return the names of the Python modules of all classes of the model, and of the script."""
     kinds = {cls for module in known_modules() for cls in type(module).__mro__}
     names = {str(cls.__module__) for cls in kinds}
-    return {name for name in names if name.partition(".")[0] != "torch"} | {"__main__"}
+    of_others = {name for name in names if not _is_same_either_way(name)}
+    return of_others | {"__main__"}
+
+
+def _is_same_either_way(module: str | None) -> bool:
+    return str(module).partition(".")[0] in SAME_EITHER_WAY
 
 
 def _asks(module: str) -> bool:
@@ -81,7 +88,10 @@ def _asks(module: str) -> bool:
     for value in tuple(found):
         if is_a(value, type):
             found += vars(value).values()
-    codes = [value.__code__ for value in found if type(value) is FunctionType]
+    functions = [value for value in found if type(value) is FunctionType]
+    codes = [
+        one.__code__ for one in functions if not _is_same_either_way(one.__module__)
+    ]
     return any(not ASKS.isdisjoint(code.co_names) for code in _with_inner(codes))
 
 

@@ -150,7 +150,7 @@ attach_options = added(
         "--trace-dir DIR",
         type=click.Path(file_okay=False, path_type=Path),
         text="Folder for the capture; the nodes of one job may share it.  "
-        "[default of run: fp8verify-capture-<script>-<time>-<pid> here]",
+        "[default of run: fp8verify-capture-SCRIPT-TIME-PID here]",
     ),
     valued(
         "--job NAME",
@@ -159,8 +159,8 @@ attach_options = added(
     ),
     flag(
         "--layers",
-        text="Name the layer of every GEMM. A compiled model then runs one step eagerly after the "
-        "windows, with the rounding and memory of eager mode.",
+        text="Name the layer of every GEMM of an eager model. Of compiled code the trace names "
+        "no layers; there the report names them by size, as the list of modules has them.",
     ),
     flag(
         "--blas-log",

@@ -6,6 +6,7 @@ import inspect as python_inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from html import escape
 from operator import itemgetter
 from pathlib import Path
 from textwrap import fill
@@ -153,7 +154,10 @@ def _option_items(command: str, listed: str) -> Iterator[str]:
         option, meaning = found.groups() if found else (entry, "")
         if "--help" in option:
             continue
-        words = " ".join(meaning.split())
+        # A help text breaks its lines after a hyphen, too.
+        words = escape(
+            " ".join(re.sub(r"(?<=\w-)\n\s+", "", meaning).split()), quote=False
+        )
         long = re.findall(r"--?([\w-]+)", option)[-1]
         yield f'- <a id="{command}-{long}"></a>`{option.strip()}`: {words}'
 

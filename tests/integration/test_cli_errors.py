@@ -31,7 +31,7 @@ EMPTY = b'{"traceEvents":[]}'
         ("a.json.gz", PACKED[:20_000], 3, ["cut off before its first GPU kernel"]),
         ("a.json.gz", PACKED[:60], 2, ["before its first event: the gzip data ends early."]),
         ("a.json.gz", PACKED[:200], 2, ["is damaged before its first event", "copy or"]),
-        ("a.json.gz", b"no gzip" * 99, 2, ["a.json.gz is not JSON."]),
+        ("a.json.gz", b"no gzip" * 99, 2, ["a.json.gz is no trace: it begins with “no gzip"]),
         ("a.json.bz2", bz2.compress(b"{}"), 2, ["in a form that is not read", "(bunzip2)"]),
         ("b.json.gz", gzip.compress(b"")[:10] + os.urandom(2000), 2, ["is damaged"]),
         ("a.json", b'{"traceEvents":[%s]}' % UNREADABLE, 3,

@@ -150,7 +150,11 @@ def test_every_picture_is_shown() -> None:
     assert [name for name in pictures if f"pictures/{name}" not in shown] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+# Pages of findings show what to type in somebody else's run; other tests hold their options.
+OF_OUR_RUNS = [page for page in PAGES if not page.startswith("docs/findings/")]
+
+
+@pytest.mark.parametrize("page", OF_OUR_RUNS)
 def test_every_command_is_executed_by_a_test_or_says_where_it_ran(page: str) -> None:
     """The fixture `shown`, which a named test takes, fails the test that leaves a command out."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")

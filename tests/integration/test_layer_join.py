@@ -117,8 +117,11 @@ def test_layers_in_a_frozen_layer_keep_their_own(traces: Path) -> None:
     }
 
 
-def test_a_layer_that_raised_does_not_take_what_follows(traces: Path) -> None:
-    products = {((16, 48), "bad"): 1, ((16, 32), "good"): 3, ((32, 80), None): 3}
+def test_what_runs_while_the_error_of_a_layer_is_handled_is_named_by_it(
+    traces: Path,
+) -> None:
+    """The error holds the layer's call, whose end closes its range."""
+    products = {((16, 48), "bad"): 1, ((16, 32), "good"): 3, ((32, 80), "bad"): 3}
     assert joined(traces / "rescued.json") == {
         of: STEPS * n for of, n in products.items()
     }
