@@ -89,8 +89,11 @@ def _asks(module: str) -> bool:
         if is_a(value, type):
             found += vars(value).values()
     functions = [value for value in found if type(value) is FunctionType]
+    # What wraps a function takes over its `__module__`, but not its globals.
     codes = [
-        one.__code__ for one in functions if not _is_same_either_way(one.__module__)
+        one.__code__
+        for one in functions
+        if not _is_same_either_way(one.__globals__.get("__name__"))
     ]
     return any(not ASKS.isdisjoint(code.co_names) for code in _with_inner(codes))
 
