@@ -20,7 +20,7 @@ from statistics import fmean
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.comparison.measure import GEMM, IDLE, Measured
 from fp8verify.comparison.speed import measure_speed
-from fp8verify.report.model.comparison import Outcome
+from fp8verify.model.comparison import Outcome
 
 STEPS = (1, 3, 10, 50)
 VARIATIONS = (0.01, 0.03, 0.10)

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from fp8verify.report.model.comparison import Comparison, RunTable
-from fp8verify.report.model.report import Judged, Report
+from fp8verify.model.comparison import Comparison, RunTable
+from fp8verify.model.report import Judged, Report
 
 # The documents that have a schema, by the name of its file.
 DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {

@@ -24,7 +24,7 @@ from fp8verify.analysis.pairing import nodes_of
 from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
 from fp8verify.kernels.code_files import NO_CODE, CacheContents
-from fp8verify.report.model.parts import (
+from fp8verify.model.parts import (
     CompiledCodeReport,
     LibraryLogReport,
     TimelineReport,

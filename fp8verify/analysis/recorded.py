@@ -16,8 +16,8 @@ from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, pac
 from fp8verify.analysis.rank import NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture import schema
-from fp8verify.report.model import parts
-from fp8verify.report.model.report import Environment
+from fp8verify.model import parts
+from fp8verify.model.report import Environment
 from fp8verify.text import counted, enumerated
 
 
@@ -334,7 +334,7 @@ def _trend(rank: RankEvidence) -> tuple[parts.TrendPoint, ...]:
 def scalars_of(
     line: schema.MeasuredRecord, loss: float | None = None
 ) -> dict[str, float]:
-    """Return the scalars of a measured step, by the names of `fp8verify.report.model.parts`."""
+    """Return the scalars of a measured step, by the names of `fp8verify.model.parts`."""
     scalars: dict[str, float | None] = {}
     for name, of in parts.OF_TENSORS.items():
         values = [of.of(row) for row in line.rows if row.tensor in of.tensors]

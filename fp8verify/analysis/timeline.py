@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import micros, rounded
 from fp8verify.analysis.kinds import Kind, Kinds, grouped
-from fp8verify.report.model import parts
+from fp8verify.model import parts
 from fp8verify.terms import Collective, Precision, Role
 from fp8verify.trace import Kernels, Trace
 

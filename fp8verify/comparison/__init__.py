@@ -15,8 +15,7 @@ from fp8verify.comparison.losses import loss_findings, pair_losses
 from fp8verify.comparison.measure import Measured
 from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import LossSeries, loss_expression, read_losses
-from fp8verify.pipeline.inspection import inspect, logs_of
-from fp8verify.report.model.comparison import (
+from fp8verify.model.comparison import (
     Comparison,
     LossPair,
     MemoryPair,
@@ -26,8 +25,9 @@ from fp8verify.report.model.comparison import (
     Side,
     StepTimes,
 )
-from fp8verify.report.model.parts import Finding
-from fp8verify.report.model.report import Report
+from fp8verify.model.parts import Finding
+from fp8verify.model.report import Report
+from fp8verify.pipeline.inspection import inspect, logs_of
 from fp8verify.report.sentences import configured_scalings, payoff, steps_shown
 from fp8verify.terms import Severity
 from fp8verify.text import counted

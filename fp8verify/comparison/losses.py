@@ -14,8 +14,8 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 
 from fp8verify.logs.losses import LossSeries
-from fp8verify.report.model.comparison import LossPair
-from fp8verify.report.model.parts import Finding
+from fp8verify.model.comparison import LossPair
+from fp8verify.model.parts import Finding
 from fp8verify.verdict.findings_table import finding
 
 CURVE_POINTS = 400

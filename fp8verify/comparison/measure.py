@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fp8verify.analysis.kinds import GemmShape
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.report.model.comparison import (
+from fp8verify.model.comparison import (
     BudgetRow,
     GemmPair,
     LayerPair,
@@ -20,8 +20,8 @@ from fp8verify.report.model.comparison import (
     MemoryPair,
     RankPair,
 )
-from fp8verify.report.model.parts import KernelRow, MemoryReport, StepStatistics
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.model.parts import KernelRow, MemoryReport, StepStatistics
+from fp8verify.model.report import RankReport, Report
 from fp8verify.report.tables import layer_us, precisions
 from fp8verify.terms import CERTAIN_LEGS, Leg
 from fp8verify.text import join_windows

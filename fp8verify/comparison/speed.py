@@ -19,8 +19,8 @@ from fp8verify.comparison.measure import (
     Measured,
     pair_gemms,
 )
-from fp8verify.report.model.comparison import Outcome
-from fp8verify.report.model.parts import Finding, PayoffReport, StepStatistics
+from fp8verify.model.comparison import Outcome
+from fp8verify.model.parts import Finding, PayoffReport, StepStatistics
 from fp8verify.terms import Leg
 from fp8verify.thresholds import LONG_SERIES
 from fp8verify.verdict.advice import Fact

@@ -16,8 +16,8 @@ from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import KindTotal, grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import communication_report
-from fp8verify.report.model import parts
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.model import parts
+from fp8verify.model.report import RankReport, Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.expected import Promises

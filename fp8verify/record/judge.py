@@ -19,15 +19,15 @@ from statistics import median
 from typing import Any
 
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.record.folder import keep_report
-from fp8verify.record.live import WindowMetrics
-from fp8verify.report.model.parts import (
+from fp8verify.model.parts import (
     GRAD_NORM,
     GRAD_NORM_CLIP_RATIO,
     OF_TENSORS,
     TrendPoint,
 )
-from fp8verify.report.model.report import Report
+from fp8verify.model.report import Report
+from fp8verify.record.folder import keep_report
+from fp8verify.record.live import WindowMetrics
 from fp8verify.terms import Leg, Verdict, low_precision_share
 from fp8verify.verdict.policy import Policy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fp8verify.report import model
+from fp8verify import model
 
 # What a report, a comparison and a table of runs can be written as.
 REPORT_FORMS = ("text", "json", "html", "markdown", "github", "junit", "csv")

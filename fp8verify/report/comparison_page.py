@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fp8verify.report.model.comparison import (
+from fp8verify.model.comparison import (
     Comparison,
     GemmPair,
     LayerPair,

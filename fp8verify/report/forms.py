@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fp8verify.report.model.comparison import Comparison, RunTable
-from fp8verify.report.model.report import Frames, Rendered, Report
+from fp8verify.model.comparison import Comparison, RunTable
+from fp8verify.model.report import Frames, Rendered, Report
 from fp8verify.report.page import Page
 from fp8verify.text import printable
 

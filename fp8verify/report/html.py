@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from fp8verify.model.comparison import Comparison, LossPair, RunRow
+from fp8verify.model.meanings import meanings
+from fp8verify.model.parts import TimelineReport
+from fp8verify.model.report import RankReport, Rendered, Report
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
 from fp8verify.report.ledger_picture import ledger_picture
-from fp8verify.report.model.comparison import Comparison, LossPair, RunRow
-from fp8verify.report.model.meanings import meanings
-from fp8verify.report.model.parts import TimelineReport
-from fp8verify.report.model.report import RankReport, Rendered, Report
 from fp8verify.report.page import BAD, TONES, Page
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, Verdict, fp8_share

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from fp8verify.report.model.ledger import (
+from fp8verify.model.ledger import (
     LedgerEntry,
     LedgerExecution,
     LedgerReport,

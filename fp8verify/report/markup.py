@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree as Xml
 
-from fp8verify.report.model.report import Report
+from fp8verify.model.report import Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.report.tables import percent
 from fp8verify.terms import Severity, Verdict

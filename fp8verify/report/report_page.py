@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.report import tables
-from fp8verify.report.model import parts
-from fp8verify.report.model.report import (
+from fp8verify.model import parts
+from fp8verify.model.report import (
     BreakdownReport,
     RankBreakdown,
     RankReport,
     Report,
 )
+from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent

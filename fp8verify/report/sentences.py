@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from fp8verify.report.model import parts
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.model import parts
+from fp8verify.model.report import RankReport, Report
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import about, figure, millis
 from fp8verify.terms import (

@@ -9,8 +9,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.report.model import parts
-from fp8verify.report.model.report import RankReport, Report
+from fp8verify.model import parts
+from fp8verify.model.report import RankReport, Report
 from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
 from fp8verify.text import indexed, label_of_ranks, pattern, patterns, shorten

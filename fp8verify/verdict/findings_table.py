@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from fp8verify import thresholds
 from fp8verify.files import parse_toml
-from fp8verify.report.model.meanings import meanings
-from fp8verify.report.model.parts import Finding
+from fp8verify.model.meanings import meanings
+from fp8verify.model.parts import Finding
 from fp8verify.terms import Severity, Verdict
 
 

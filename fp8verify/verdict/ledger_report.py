@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.report.model.ledger import (
+from fp8verify.model.ledger import (
     LedgerEntry,
     LedgerExecution,
     LedgerReport,

@@ -16,7 +16,7 @@ import fp8verify
 from fp8verify.cli.group import cli
 from fp8verify.comparison import apply_gate, parse_gap
 from fp8verify.errors import UsageError
-from fp8verify.report.model.comparison import LossPair
+from fp8verify.model.comparison import LossPair
 from tests.captures import CAPTURES, ROOT, report_of, schema_errors
 
 BASELINE, CANDIDATE = ROOT / "bf16_width4096", ROOT / "fp8_width4096"

@@ -9,9 +9,9 @@ import re
 import pytest
 
 from fp8verify import Report
+from fp8verify.model.report import RankReport
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import page_of, render
-from fp8verify.report.model.report import RankReport
 from fp8verify.report.page import Grid
 from fp8verify.terms import Precision, Severity, Verdict
 from tests.captures import CAPTURES, report_of

@@ -11,7 +11,7 @@ import pytest
 
 from fp8verify import Report, Verdict, inspect
 from fp8verify.kernels import decode
-from fp8verify.report.model.report import RankReport
+from fp8verify.model.report import RankReport
 from fp8verify.terms import Precision
 from fp8verify.trace import read_trace
 from tests.captures import ROOT, report_of

@@ -13,7 +13,7 @@ from tests.captures import CAPTURES, ROOT, report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.report.model.parts import KernelRow
+from fp8verify.model.parts import KernelRow
 from fp8verify.report.rows import Frames
 
 
@@ -54,8 +54,8 @@ def test_every_column_is_documented() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "fp8verify", "fp8verify.preflight.checks", "fp8verify.report.model.comparison",
-        "fp8verify.report.model.report", "fp8verify.report.rows",
+        "fp8verify", "fp8verify.preflight.checks", "fp8verify.model.comparison",
+        "fp8verify.model.report", "fp8verify.report.rows",
     ],
 )  # fmt: skip
 def test_the_examples_in_docstrings_are_true(

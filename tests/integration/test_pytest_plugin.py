@@ -278,7 +278,7 @@ def test_an_unused_plugin_stays_unloaded_through_a_whole_run(
 import sys
 
 def test_it():
-    heavy = ("torch", "pandas", "msgspec", "rich", "fp8verify.report.model", "fp8verify.verdict")
+    heavy = ("torch", "pandas", "msgspec", "rich", "fp8verify.model", "fp8verify.verdict")
     assert [name for name in heavy if name in sys.modules] == []
 """
     result = _pytest(pytester, code, alone=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from fp8verify import Report
-from fp8verify.report.model.ledger import LedgerEntry, LedgerReport
+from fp8verify.model.ledger import LedgerEntry, LedgerReport
 
 LEGS = {
     "fprop": ("fprop",), "forward": ("fprop", "recompute"), "recomputed forward": ("recompute",),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fp8verify.report.html import rank_bars
-from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
-from fp8verify.report.model.ledger import (
+from fp8verify.model.ledger import (
     LedgerEntry,
     LedgerExecution,
     LedgerReport,
     LedgerSlot,
 )
+from fp8verify.report.html import rank_bars
+from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
 from fp8verify.terms import LEGS
 from tests.captures import report_of
 from tests.hand_built import present

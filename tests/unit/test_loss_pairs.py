@@ -19,8 +19,8 @@ from fp8verify.comparison.losses import (
     pair_losses,
 )
 from fp8verify.logs.losses import LossSeries
+from fp8verify.model.comparison import LossPair
 from fp8verify.report.forms import render
-from fp8verify.report.model.comparison import LossPair
 from tests.unit.test_comparison import run
 
 NAN = math.nan

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
+from fp8verify.model.parts import NamedLayersReport
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
-from fp8verify.report.model.parts import NamedLayersReport
 from fp8verify.text import shorten
 from tests.hand_built import (
     BF16,

@@ -22,7 +22,7 @@ FACADE = PACKAGE / "__init__.py"
 MAX_LOOSE_MODULES = 8
 # From the lowest one up: a file imports its own room and those before it.
 ROOMS = (
-    "frameworks", "capture", "trace", "kernels", "report/model", "logs", "analysis", "report",
+    "frameworks", "capture", "trace", "kernels", "model", "logs", "analysis", "report",
     "verdict", "pipeline", "record", "integrations", "comparison", "preflight", "annotate", "prove",
     "pytest_plugin", "cli",
 )  # fmt: skip

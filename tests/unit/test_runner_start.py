@@ -49,7 +49,7 @@ LATE_ROOMS = {
     "analysis", "annotate", "comparison", "integrations", "kernels", "logs", "pipeline",
     "preflight", "prove", "terms", "trace",
 }  # fmt: skip
-OPTIONS_OF = {"fp8verify.report", "fp8verify.report.model", "fp8verify.verdict.policy"}
+OPTIONS_OF = {"fp8verify.report", "fp8verify.model", "fp8verify.verdict.policy"}
 
 
 @pytest.fixture(autouse=True)

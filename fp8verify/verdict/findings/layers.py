@@ -20,7 +20,7 @@ from fp8verify.analysis.recorded import (
 )
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
 from fp8verify.logs.statements import HIGH_PRECISION
-from fp8verify.report.model.parts import Finding, PrecisionRow
+from fp8verify.model.parts import Finding, PrecisionRow
 from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fp8verify.report import model
-from fp8verify.report.model import parts
-from fp8verify.report.model.ledger import LedgerReport
+from fp8verify import model
+from fp8verify.model import parts
+from fp8verify.model.ledger import LedgerReport
 from fp8verify.terms import Verdict
 from fp8verify.text import label_of_rank
 
@@ -22,7 +22,7 @@ class Frames(NamedTuple):
 
     Attributes:
         kernels: a row for each kind of kernel on each rank: the columns are the attributes of
-            `fp8verify.report.model.parts.KernelRow`.
+            `fp8verify.model.parts.KernelRow`.
         gemms: those of the kernels that are GEMMs; `is_fp8` is whether a row counts into the FP8
             share.
         steps: training steps. step: the profiler's number; fp8_share_of_time: FP8 share of the

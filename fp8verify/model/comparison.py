@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fp8verify.report import model
-from fp8verify.report.model.parts import Finding
-from fp8verify.report.model.report import Rendered
+from fp8verify import model
+from fp8verify.model.parts import Finding
+from fp8verify.model.report import Rendered
 from fp8verify.terms import Verdict
 
 if TYPE_CHECKING:

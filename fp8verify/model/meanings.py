@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-_FILE = Path(__file__).parents[2] / "verdict" / "findings.md"
+_FILE = Path(__file__).parents[1] / "verdict" / "findings.md"
 _SECTION = re.compile(
     r"^## ([\w-]+)\n\n(.+?)\n\nWhy: (.+?)\n\n(Causes.+?)\n\n"
     r"Example: (.+?)\n\nEvidence: (.+?)\n(?:\n|\Z)",
