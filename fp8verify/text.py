@@ -75,6 +75,14 @@ def counted(things: Sized | int, name: str) -> str:
     return f"{count} {name}{'' if count == 1 else 's'}"
 
 
+def about(share: float) -> str:
+    """Return a share for a sentence: "57%", but "99.7%" and "0.3%", which are not all or none."""
+    whole = f"{share:.0%}"
+    if whole in ("0%", "100%") and 0 < share < 1:
+        return f"{share:.1%}"
+    return whole
+
+
 def listed(names: Sequence[str], shown: int = 4, *, between: str = ", ") -> str:
     """Join names; of more than `shown` the first, and how many more there are."""
     rest = len(names) - shown

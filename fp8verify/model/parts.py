@@ -18,6 +18,7 @@ from fp8verify.terms import (
     fp8_share,
     low_precision_share,
 )
+from fp8verify.text import label_of_ranks
 from fp8verify.thresholds import HALF, TOLERANCE
 
 _Number = TypeVar("_Number", int, float)
@@ -45,6 +46,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[str, ...] = ()
     per_rank: bool = False
     verdict: Verdict | None = None
+
+    def sentence(self, *, alone: bool) -> str:
+        """Return the message, with the ranks that it holds on unless there is only one.
+
+        Args:
+            alone: whether the run has no other rank.
+        """
+        if alone or not self.per_rank or not self.ranks:
+            return self.message
+        return f"{label_of_ranks(self.ranks)}: {self.message}"
 
 
 class PrecisionRow(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from fp8verify.model import parts
 from fp8verify.model.report import RankReport, Report
 from fp8verify.report.page import FAIR, GOOD, Note
-from fp8verify.report.tables import about, figure, millis
+from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
     Precision,
     Role,
@@ -19,6 +19,7 @@ from fp8verify.terms import (
     low_precision_share,
 )
 from fp8verify.text import (
+    about,
     counted,
     cut_middle,
     gib,

@@ -13,7 +13,7 @@ from fp8verify.model import parts
 from fp8verify.model.report import RankReport, Report
 from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
-from fp8verify.text import indexed, label_of_ranks, pattern, patterns, shorten
+from fp8verify.text import indexed, pattern, patterns, shorten
 
 DEAD = (
     0.999  # share of values that the cast makes zero: the dB of the others mean nothing
@@ -69,21 +69,9 @@ def shown_findings(report: Report) -> list[parts.Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
     return [
-        replace(finding, message=format_finding(finding, alone=alone))
+        replace(finding, message=finding.sentence(alone=alone))
         for finding in report.findings
     ]
-
-
-def format_finding(finding: parts.Finding, *, alone: bool) -> str:
-    """Return what a finding says, with the ranks that it holds on unless there is only one.
-
-    Args:
-        finding: its message speaks of its first rank, or of the run.
-        alone: whether the run has no other rank.
-    """
-    if alone or not finding.per_rank or not finding.ranks:
-        return finding.message
-    return f"{label_of_ranks(finding.ranks)}: {finding.message}"
 
 
 def figure(value: float | None, form: str) -> str:
@@ -94,14 +82,6 @@ def figure(value: float | None, form: str) -> str:
 def percent(share: float | None) -> str:
     """Return a share as "93.1%", or "-" for None."""
     return figure(share, ".1%")
-
-
-def about(share: float) -> str:
-    """Return a share for a sentence: "57%", but "99.7%" and "0.3%", which are not all or none."""
-    whole = f"{share:.0%}"
-    if whole in ("0%", "100%") and 0 < share < 1:
-        return f"{share:.1%}"
-    return whole
 
 
 def millis(time_us: float | None) -> str:

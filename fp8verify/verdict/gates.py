@@ -16,7 +16,6 @@ from fp8verify.errors import InputError
 from fp8verify.files import open_regular, writing
 from fp8verify.model.parts import Finding, KernelRow
 from fp8verify.model.report import Report
-from fp8verify.report.tables import format_finding
 from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Scaling, Verdict, fp8_share
 from fp8verify.text import listed
 from fp8verify.thresholds import USUAL_SHARE
@@ -313,7 +312,7 @@ def _message(report: Report, min_share: float) -> Iterator[str]:
     ran = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
     yield f"share: {ran}, {min_share:.1%} required"
     for shown in report.findings:
-        yield f"{shown.severity.value} [{shown.code}] {format_finding(shown, alone=alone)}"
+        yield f"{shown.severity.value} [{shown.code}] {shown.sentence(alone=alone)}"
         yield f"    {shown.hint}"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from fp8verify.model.parts import ExpectedReport, Proof, ProofRow
 from fp8verify.model.report import RankReport
-from fp8verify.report.tables import about
 from fp8verify.terms import (
     LEGS,
     VAGUE_LEGS,
@@ -18,6 +17,7 @@ from fp8verify.terms import (
 )
 from fp8verify.text import (
     MEASURES,
+    about,
     counted,
     enumerated,
     in_sentences,

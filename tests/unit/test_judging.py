@@ -13,7 +13,6 @@ from fp8verify import Policy, Report, assert_fp8_active, assert_gemm_precision, 
 from fp8verify.model.parts import ExpectedReport, Finding
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
-from fp8verify.report.tables import format_finding
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, gated, regressions
@@ -194,10 +193,10 @@ def test_findings_alike_are_one_with_the_ranks_and_layers_of_all() -> None:
         [[finding(0, "a")], [finding(1, "b", "a")], [], [finding(3)]]
     )
     assert (one.ranks, one.layers) == ((0, 1, 3), ("a", "b"))
-    assert format_finding(one, alone=False) == "ranks 0-1, 3: 1 ms (rank 0)"
+    assert one.sentence(alone=False) == "ranks 0-1, 3: 1 ms (rank 0)"
     assert merge_findings([[finding(0)]]) == [finding(0)]
     same = merge_findings([[finding(0)], [replace(finding(0), ranks=(1,))]])
-    assert [format_finding(found, alone=False) for found in same] == ["ranks 0-1: 1 ms"]
+    assert [found.sentence(alone=False) for found in same] == ["ranks 0-1: 1 ms"]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ FACADE = PACKAGE / "__init__.py"
 MAX_LOOSE_MODULES = 8
 # From the lowest one up: a file imports its own room and those before it.
 ROOMS = (
-    "frameworks", "capture", "trace", "kernels", "model", "logs", "analysis", "report",
-    "verdict", "pipeline", "record", "integrations", "comparison", "preflight", "annotate", "prove",
+    "frameworks", "capture", "trace", "kernels", "model", "logs", "analysis", "verdict",
+    "report", "pipeline", "record", "integrations", "comparison", "preflight", "annotate", "prove",
     "pytest_plugin", "cli",
 )  # fmt: skip
 SATELLITES = {"annotate", "comparison", "integrations", "preflight", "prove"}
