@@ -304,7 +304,7 @@ def _claim_of_sentence(message: Message, number: int, source: str) -> Claim | No
     """Return what a message claims in plain words."""
     if message.denied:
         return None
-    clause = plain.read(message.text)
+    clause = plain.read(message.text, message.prefix)
     if clause is None:
         return None
     sentence = rows.sentence_of(message.text, clause.end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -37,7 +37,17 @@ _WORDS = ("error", "warning", "not ", "cannot", "must be", "requires", "support"
 
 
 class Failure(NamedTuple):
-    """A row of failures.toml; `check` is the doctor's code that tells it beforehand, or ""."""
+    """A row of failures.toml.
+
+    Attributes:
+        check: the doctor's code that tells it beforehand, or "".
+        pattern: of the message.
+        near: of the message or of what is before it, where the message alone has many causes.
+        cause: of it.
+        remedy: the next step.
+        evidence: where that is from.
+        words: of a warning: lower-case words of which each such line has one.
+    """
 
     check: str
     pattern: re.Pattern[str]
@@ -45,6 +55,7 @@ class Failure(NamedTuple):
     cause: str
     remedy: str
     evidence: str
+    words: tuple[str, ...] = ()
 
 
 class Cause(NamedTuple):
@@ -61,17 +72,45 @@ class Cause(NamedTuple):
     @property
     def ends_run(self) -> bool:
         """Whether it is an error; after a warning the run goes on."""
-        return _WARNING.search(self.text) is None
+        return not self.failure.words and _WARNING.search(self.text) is None
 
 
 @cache
 def failures() -> tuple[Failure, ...]:
-    """Return the known messages."""
+    """Return the known messages, errors and warnings."""
     text = Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")
-    return tuple(
-        Failure(check, re.compile(pattern), re.compile(near), *told)
-        for check, pattern, near, *told in parse_toml(text)["failures"]
+    table = parse_toml(text)
+    errors = [_failure(row) for row in table["failures"]]
+    return (*errors, *(_failure(row, words) for words, *row in table["warnings"]))
+
+
+def _failure(row: Sequence[str], words: Iterable[str] = ()) -> Failure:
+    check, pattern, near, cause, remedy, evidence = row
+    return Failure(
+        check=check,
+        pattern=re.compile(pattern),
+        near=re.compile(near),
+        cause=cause,
+        remedy=remedy,
+        evidence=evidence,
+        words=tuple(words),
     )
+
+
+@cache
+def known_warnings() -> tuple[Failure, ...]:
+    """Return the known messages after which a run goes on, in another way than was asked for."""
+    return tuple(row for row in failures() if row.words)
+
+
+def warning_in(line: str) -> Failure | None:
+    """Return the known warning that a line is."""
+    lower = line.lower()
+    for row in known_warnings():
+        has_word = any(word in lower for word in row.words)
+        if has_word and row.pattern.search(line) and row.near.search(line):
+            return row
+    return None
 
 
 def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:

@@ -72,20 +72,29 @@ def _pattern(meaning: str) -> re.Pattern[str]:
     return re.compile(rf"(?:{'|'.join(words)})s?", re.IGNORECASE)
 
 
-def read(text: str) -> Clause | None:
+def read(text: str, prefix: str = "") -> Clause | None:
     """Return the clause by which a message claims low precision, or says that it is off.
 
     Only the first clause of a message claims: what follows another is said about that. What says
-    that low precision is off may come after others.
+    that low precision is off may come after others. A format that stands alone before the first
+    clause, as in “[fp8] 96 linear layers converted”, is what the clause is about.
+
+    Args:
+        text: the message.
+        prefix: what a logger or the program itself wrote before it.
     """
     text = text[:_MAX_TEXT]
     if _FOREIGN.search(text):
         return None
     is_first = True
+    is_labelled = _is_label(prefix)
     for start, end in _clauses(text):
         if _OF_ANOTHER.search(text, start, end):
             return None
         said = _meanings(text[start:end])
+        is_label = said == {"low"}
+        if is_first and is_labelled:
+            said = said | {"low"}
         if value := _VALUE.match(text, end):
             end = value.end()
             said = _with_value(said, value["value"])
@@ -95,9 +104,15 @@ def read(text: str) -> Clause | None:
             return Clause("not_fp8", end)
         if is_first and _claims(said) and not takes_back(_rest_of_sentence(text, end)):
             return Clause("fp8", end)
-        # “FP8: converted 48 linear layers” has a label.
-        is_first = is_first and said <= {"low"}
+        is_first = is_first and (is_label or not said - {"low"})
+        is_labelled = is_labelled or is_label
     return None
+
+
+def _is_label(prefix: str) -> bool:
+    """Whether the part next to the message is a format in brackets, and nothing else."""
+    label = re.search(r"\[([^\[\]]{1,40})\]\s*$", prefix)
+    return label is not None and _low().fullmatch(label[1].strip()) is not None
 
 
 def _rest_of_sentence(text: str, start: int) -> str:

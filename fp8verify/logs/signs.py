@@ -1,4 +1,4 @@
-"""Signs in a log that a run is not well: steps without an update, and code left uncompiled.
+"""Signs in a log that a run is not well: lost steps, uncompiled code, and known warnings.
 
 A step whose gradients are not finite moves no weight where the framework skips it, so the loss
 stays finite and only the gradient norm, or the line about the skipped step, tells.
@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from fp8verify.logs.failures import Failure, known_warnings, warning_in
 from fp8verify.logs.lines import Line, read_lines, uncolored
 
 MAX_SIGNS = 10_000
@@ -76,8 +77,17 @@ class Sign(NamedTuple):
     text: str
 
 
+class Warned(NamedTuple):
+    """A known warning of a log: the first line that has it, and how many lines have it."""
+
+    known: Failure
+    line: int
+    text: str
+    times: int
+
+
 class LogSigns(NamedTuple):
-    """What a log says of steps without an update, and of code that ran uncompiled.
+    """What a log says of lost steps, of code that ran uncompiled, and of what was not as asked.
 
     Attributes:
         broken: the steps whose gradients were not finite, or that were skipped for it; where lines
@@ -87,6 +97,7 @@ class LogSigns(NamedTuple):
         settling: whether all are of a loss scaler that looks for its first scale.
         left: what the compiler says that it left uncompiled.
         graph_breaks: where it says that a graph was broken.
+        warned: the known warnings, in the order of their first lines.
     """
 
     broken: tuple[Sign, ...] = ()
@@ -95,6 +106,7 @@ class LogSigns(NamedTuple):
     settling: bool = False
     left: tuple[Sign, ...] = ()
     graph_breaks: tuple[Sign, ...] = ()
+    warned: tuple[Warned, ...] = ()
 
     @property
     def is_grave(self) -> bool:
@@ -111,7 +123,8 @@ def read_signs(logs: Sequence[Path]) -> LogSigns:
     Raises:
         InputError: a log cannot be opened or read.
     """
-    words = (*_WORDS, *_DYNAMO_WORDS)
+    of_warnings = [word.encode() for row in known_warnings() for word in row.words]
+    words = (*_WORDS, *_DYNAMO_WORDS, *of_warnings)
     return scan_signs(chain.from_iterable(read_lines(log, words=words) for log in logs))
 
 
@@ -120,6 +133,7 @@ def scan_signs(lines: Iterable[Line]) -> LogSigns:
     steps = _Steps()
     left = []
     graph_breaks = []
+    warned: dict[Failure, Warned] = {}
     for line in lines:
         text = uncolored(line.text[:_MAX_LINE])
         if _LEFT.search(text):
@@ -127,6 +141,7 @@ def scan_signs(lines: Iterable[Line]) -> LogSigns:
         elif _GRAPH_BREAK.search(text):
             graph_breaks.append(Sign(line.number, "", text.strip()[:_SHOWN]))
         elif not _FOREIGN.match(text):
+            _count_warning(warned, line.number, text)
             steps.hear(line.number, text)
     return LogSigns(
         broken=tuple(steps.broken),
@@ -135,7 +150,25 @@ def scan_signs(lines: Iterable[Line]) -> LogSigns:
         settling=steps.are_all_early and steps.has_scaler,
         left=tuple(left[:MAX_SIGNS]),
         graph_breaks=tuple(graph_breaks[:MAX_SIGNS]),
+        warned=tuple(warned.values()),
     )
+
+
+def _count_warning(warned: dict[Failure, Warned], number: int, text: str) -> None:
+    known = warning_in(text)
+    if known is None:
+        return
+    first = warned.get(known)
+    if first is None:
+        first = Warned(known, number, _quoted(known, text.strip()), 0)
+    warned[known] = first._replace(times=first.times + 1)
+
+
+def _quoted(known: Failure, text: str) -> str:
+    """Return a line, or of a long one the part that is known."""
+    found = known.pattern.search(text)
+    start = found.start() if found and len(text) > _SHOWN else 0
+    return text[start : start + _SHOWN]
 
 
 class _Steps:

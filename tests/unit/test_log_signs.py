@@ -138,3 +138,24 @@ def test_the_compilers_own_words_are_quoted_with_their_line(
     assert "log line 2" in one.message
     assert line[-20:] in one.message
     assert report.exit_code == 0
+
+
+FALLBACK = "gemm/cublaslt_gemm.cu:1042 in function g: Warning: Fallback to cuBLAS grouped GEMM."
+
+
+def test_a_known_warning_is_counted_and_makes_no_verdict(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"step {n} loss 2.0\n{FALLBACK}\n" for n in range(1000)))
+    report = inspect(ROOT / "fp8_compiled", log=log)
+    (one,) = found(report, "known-warning")
+    assert "log line 2, 1,000 times" in one.message
+    assert "Fallback to cuBLAS grouped GEMM" in one.message
+    assert "still in the same precision" in one.message
+    assert report.verdict is inspect(ROOT / "fp8_compiled").verdict
+
+
+@pytest.mark.parametrize(
+    "line", [f"# {FALLBACK}", f'raise ValueError("{FALLBACK}")', "Fallback to eager"]
+)
+def test_what_only_quotes_a_warning_is_none(line: str) -> None:
+    assert signs(line).warned == ()

@@ -63,6 +63,28 @@ def test_what_these_words_cannot_say_claims_nothing(text: str) -> None:
     assert says(text) != "not_fp8" or text.startswith("FP8")
 
 
+@pytest.mark.parametrize(
+    ("prefix", "text", "said"),
+    [
+        ("[fp8] ", "96 linear layers converted, scaling=tensor scope=ffn", "fp8"),
+        ("[rank3] [FP8] ", "converted 96 linear layers", "fp8"),
+        ("", "FP8: converted 48 linear layers", "fp8"),
+        ("[fp8] ", "conversion failed", "not_fp8"),
+        ("[fp8] [rank3] ", "converted 96 linear layers", None),
+        ("[fp8_utils] ", "converted 96 linear layers", None),
+        ("[fp8] ", "layers: 96", None),
+        ("[fp8] ", "converted 96 attention masks", None),
+        ("", "FP8: disabled, 96 linear layers converted", None),
+        ("", "converted 96 linear layers", None),
+    ],
+)
+def test_a_format_before_a_sentence_is_what_it_is_about(
+    prefix: str, text: str, said: str | None
+) -> None:
+    clause = plain.read(text, prefix)
+    assert (clause.says if clause else None) == said
+
+
 @given(
     st.sampled_from([*CLAIMS, *DENIALS]),
     st.text("abcdefghijklmnopqrstuvwxyz", min_size=3, max_size=12),

@@ -46,6 +46,7 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
 RUN_RULES: Final[tuple[RunRule, ...]] = (
     recorded.ranks_of_other_runs, recorded.ranks_not_observed,
     scales.scales_differ, scales.loss_not_finite, speed.not_compiled,
+    speed.known_warnings,
 )  # fmt: skip
 
 

@@ -209,3 +209,18 @@ def not_compiled(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding
         where=where,
         text=found[0].text,
     )
+
+
+def known_warnings(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+    """Warnings of the log whose meaning is known, each with how often it stands there."""
+    for warned in ranks[0].recorded.signs.warned:
+        where = f"log line {warned.line}"
+        if warned.times > 1:
+            where += f", {warned.times:,} times"
+        yield finding(
+            "known-warning",
+            where=where,
+            text=warned.text,
+            cause=warned.known.cause,
+            remedy=warned.known.remedy,
+        )
