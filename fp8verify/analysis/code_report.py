@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fp8verify.analysis.code_word import TRITONS, Words
 from fp8verify.analysis.kinds import Kinds
-from fp8verify.model.parts import CompiledCodeReport
+from fp8verify.model.kernels import CompiledCodeReport
 from fp8verify.terms import Precision
 
 

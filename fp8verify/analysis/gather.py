@@ -24,11 +24,8 @@ from fp8verify.analysis.pairing import nodes_of
 from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
 from fp8verify.kernels.code_files import NO_CODE, CacheContents
-from fp8verify.model.parts import (
-    CompiledCodeReport,
-    LibraryLogReport,
-    TimelineReport,
-)
+from fp8verify.model.kernels import CompiledCodeReport, LibraryLogReport
+from fp8verify.model.steps import TimelineReport
 from fp8verify.terms import Leg
 from fp8verify.trace import Health, Step, Trace
 from fp8verify.trace.contexts import BACKWARD

@@ -12,7 +12,7 @@ from fp8verify.analysis.code_word import NO_WORDS, Words
 from fp8verify.analysis.inputs import settle_by_inputs
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
-from fp8verify.model.parts import GemmSummary
+from fp8verify.model.kernels import GemmSummary
 from fp8verify.terms import (
     Leg,
     Precision,

@@ -14,7 +14,7 @@ from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
 from fp8verify.analysis.kinds import Kinds, grouped
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.model.parts import LayerRow
+from fp8verify.model.layers import LayerRow
 from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Role
 from fp8verify.text import patterns
 from fp8verify.trace import Trace

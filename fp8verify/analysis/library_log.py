@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape, grouped
 from fp8verify.kernels import alike, decode
 from fp8verify.kernels.operators import find
-from fp8verify.model.parts import LibraryLogReport
+from fp8verify.model.kernels import LibraryLogReport
 from fp8verify.terms import KernelName, Precision, Role
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fp8verify.analysis.gemms import GemmRow, micros, rounded
 from fp8verify.analysis.kinds import KindTotal
 from fp8verify.analysis.purpose import LAYER_FUNCTIONS, purpose_of
 from fp8verify.analysis.rates import TENSORWISE, RateTable, rates_of
-from fp8verify.model.parts import PayoffReport, TaxEntry, TaxReport
+from fp8verify.model.costs import PayoffReport, TaxEntry, TaxReport
 from fp8verify.terms import Leg, OpContext
 from fp8verify.thresholds import (
     ADDED_BY_FUSED,

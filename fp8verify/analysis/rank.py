@@ -23,7 +23,7 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.logs.losses import LossSeries
 from fp8verify.logs.signs import LogSigns
-from fp8verify.model.parts import GemmSummary
+from fp8verify.model.kernels import GemmSummary
 from fp8verify.terms import Precision
 from fp8verify.text import MEASURES, Measure, label_of_rank
 from fp8verify.thresholds import GEMMS_PER_CAST

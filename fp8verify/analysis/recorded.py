@@ -16,12 +16,23 @@ from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, pac
 from fp8verify.analysis.rank import NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.capture import schema
-from fp8verify.model import parts
+from fp8verify.model.costs import MemoryReport
+from fp8verify.model.layers import ModulesReport
+from fp8verify.model.numerics import (
+    GRAD_NORM,
+    GRAD_NORM_CLIP_RATIO,
+    LOSS,
+    OF_TENSORS,
+    NumericsReport,
+    ScaleRow,
+    TrendPoint,
+)
 from fp8verify.model.report import Environment
+from fp8verify.model.steps import ClockReport, StepStatistics, WindowReport
 from fp8verify.text import counted, enumerated
 
 
-def clock_report(recorded: Recorded) -> parts.ClockReport | None:
+def clock_report(recorded: Recorded) -> ClockReport | None:
     """Return what was counted as steps on a rank, and the framework's step numbers."""
     if not recorded.observed:
         return None
@@ -29,14 +40,14 @@ def clock_report(recorded: Recorded) -> parts.ClockReport | None:
     classes = [name for name, calls in meta.optimizer_updates.items() if calls]
     leader = meta.leader or (classes[0] if len(classes) == 1 else None)
     counts = f"{leader}.step" if leader else None
-    return parts.ClockReport(
+    return ClockReport(
         source=meta.clock,
         counts="fp8verify.step" if meta.clock == "explicit" else counts,
         steps_seen=meta.steps_seen,
         steps_skipped=meta.steps_skipped,
         updates=meta.optimizer_updates,
         windows=tuple(
-            parts.WindowReport(
+            WindowReport(
                 first=window.first,
                 last=window.last,
                 state=window.state,
@@ -52,7 +63,7 @@ def clock_report(recorded: Recorded) -> parts.ClockReport | None:
     )
 
 
-def steps_outside(meta: schema.RankMeta) -> parts.StepStatistics | None:
+def steps_outside(meta: schema.RankMeta) -> StepStatistics | None:
     """Return the times of a rank's steps outside windows, None if none were timed."""
     times = meta.steps_outside
     if times is None:
@@ -60,7 +71,7 @@ def steps_outside(meta: schema.RankMeta) -> parts.StepStatistics | None:
     return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
 
 
-def modules_report(rank: RankEvidence) -> parts.ModulesReport | None:
+def modules_report(rank: RankEvidence) -> ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if they were recorded."""
     if not rank.recorded.meta.modules_listed:
         return None
@@ -70,7 +81,7 @@ def modules_report(rank: RankEvidence) -> parts.ModulesReport | None:
     ]
     by_state = sorted(grouped(linears, lambda module: module.state).items())
     unknown = ((m.source, m.class_name) for m in linears if m.state == "unknown")
-    return parts.ModulesReport(
+    return ModulesReport(
         counts={state: len(modules) for state, modules in by_state},
         names={
             state: tuple(module.fqn for module in modules)
@@ -144,14 +155,12 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     return Environment(gpu=name, compute_capability=capability, versions=joined)
 
 
-def memory_report(meta: schema.RankMeta) -> parts.MemoryReport | None:
+def memory_report(meta: schema.RankMeta) -> MemoryReport | None:
     """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
     peaks = [window.memory for window in meta.windows if window.memory is not None]
     if not peaks or not peaks[-1].allocated_peak:
         return None
-    return parts.MemoryReport(
-        **structs.asdict(peaks[-1]), why=tuple(_why(meta.modules))
-    )
+    return MemoryReport(**structs.asdict(peaks[-1]), why=tuple(_why(meta.modules)))
 
 
 def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
@@ -315,7 +324,7 @@ def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(layers))
 
 
-def _trend(rank: RankEvidence) -> tuple[parts.TrendPoint, ...]:
+def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
     """Return the scalars of each step of a rank's series, with the losses of the log."""
     known = rank.recorded.losses
     losses = {} if known.counted else known.points
@@ -324,7 +333,7 @@ def _trend(rank: RankEvidence) -> tuple[parts.TrendPoint, ...]:
     windows = reversed(rank.recorded.meta.windows)
     ahead = next((w.framework.last - w.last for w in windows if w.framework), 0)
     return tuple(
-        parts.TrendPoint(
+        TrendPoint(
             step=line.step, scalars=scalars_of(line, finite.get(line.step + ahead))
         )
         for line in rank.recorded.numerics.series
@@ -334,20 +343,20 @@ def _trend(rank: RankEvidence) -> tuple[parts.TrendPoint, ...]:
 def scalars_of(
     line: schema.MeasuredRecord, loss: float | None = None
 ) -> dict[str, float]:
-    """Return the scalars of a measured step, by the names of `fp8verify.model.parts`."""
+    """Return the scalars of a measured step, by the names of `fp8verify.model.numerics`."""
     scalars: dict[str, float | None] = {}
-    for name, of in parts.OF_TENSORS.items():
+    for name, of in OF_TENSORS.items():
         values = [of.of(row) for row in line.rows if row.tensor in of.tensors]
         known = [value for value in values if value is not None]
         scalars[name] = of.worst(known) if known else None
     if line.gradient is not None:
-        scalars[parts.GRAD_NORM] = line.gradient.norm
-        scalars[parts.GRAD_NORM_CLIP_RATIO] = line.gradient.clip_ratio
-    scalars[parts.LOSS] = loss
+        scalars[GRAD_NORM] = line.gradient.norm
+        scalars[GRAD_NORM_CLIP_RATIO] = line.gradient.clip_ratio
+    scalars[LOSS] = loss
     return {name: value for name, value in scalars.items() if value is not None}
 
 
-def numerics_report(rank: RankEvidence) -> parts.NumericsReport | None:
+def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     """Return the numerics of a rank; None if none were recorded."""
     gradients = tuple(gradients_of(rank))
     if rank.recorded.numerics is NO_NUMERICS and not gradients:
@@ -362,7 +371,7 @@ def numerics_report(rank: RankEvidence) -> parts.NumericsReport | None:
             or "; ".join(notes)
             or f"no FP8 layer was seen in step {measured.step}"
         )
-    return parts.NumericsReport(
+    return NumericsReport(
         step=measured.step if measured is not None else None,
         reason=reason,
         rows=tuple(
@@ -371,7 +380,7 @@ def numerics_report(rank: RankEvidence) -> parts.NumericsReport | None:
         ),
         recipes=recipes_of(rank),
         scales=tuple(
-            parts.ScaleRow(
+            ScaleRow(
                 layer=kept.slot.layer,
                 tensor=kept.slot.tensor,
                 gemm=kept.slot.gemm,

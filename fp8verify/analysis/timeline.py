@@ -19,7 +19,8 @@ from msgspec.structs import asdict
 from fp8verify import thresholds as limits
 from fp8verify.analysis.gemms import micros, rounded
 from fp8verify.analysis.kinds import Kind, Kinds, grouped
-from fp8verify.model import parts
+from fp8verify.model.costs import CollectiveRow, CommunicationReport, WeightGather
+from fp8verify.model.steps import StepStatistics, TimelineReport
 from fp8verify.terms import Collective, Precision, Role
 from fp8verify.trace import Kernels, Trace
 
@@ -123,7 +124,7 @@ BUCKETS = 240
 
 def bucket_times(
     trace: Trace, kinds: Kinds, steps: StepBounds, span: int
-) -> parts.TimelineReport:
+) -> TimelineReport:
     """Spread the kernels of a trace over `BUCKETS` buckets of equal length.
 
     Args:
@@ -149,7 +150,7 @@ def bucket_times(
     fp8, high, unknown, rest = (
         tuple(round(ns / 1000, 1) for ns in row[:BUCKETS]) for row in times
     )
-    return parts.TimelineReport(
+    return TimelineReport(
         bucket_us=width / 1000,
         fp8_us=fp8,
         other_precision_us=high,
@@ -172,7 +173,7 @@ def _row_of(kind: Kind) -> int:
 
 def step_statistics(
     windows: Sequence[Sequence[float]], count: int | None = None
-) -> parts.StepStatistics | None:
+) -> StepStatistics | None:
     """Return the mean of step times and its uncertainty; None without steps.
 
     Args:
@@ -189,7 +190,7 @@ def step_statistics(
     usually = ([time for time in window if time <= most] for window in windows)
     kept = list(filter(None, usually))
     times = [*chain.from_iterable(kept)]
-    return parts.StepStatistics(
+    return StepStatistics(
         count=(count or len(every)) - left_out,
         left_out=left_out,
         mean_us=fmean(times),
@@ -306,13 +307,13 @@ def _unknown(kernel: str) -> Collective:
 
 def communication_report(
     totals: Sequence[CollectiveTotal], timeline: Timeline
-) -> parts.CommunicationReport | None:
+) -> CommunicationReport | None:
     """Return the collectives of a rank, the longest first; None if there are none."""
     if not totals:
         return None
     merged = grouped(totals, lambda total: (total.name, total.dtype, total.group_size))
     rows = [
-        parts.CollectiveRow(
+        CollectiveRow(
             name=name,
             dtype=dtype or None,
             group_size=group_size or None,
@@ -325,7 +326,7 @@ def communication_report(
         for known in (dtype in ELEMENT_BYTES,)
     ]
     gathers = weight_gathers(totals)
-    return parts.CommunicationReport(
+    return CommunicationReport(
         time_us=micros(timeline.communication),
         exposed_us=micros(timeline.exposed),
         collectives=tuple(sorted(rows, key=lambda row: -row.time_us)),
@@ -335,7 +336,7 @@ def communication_report(
     )
 
 
-def weight_gathers(totals: Sequence[CollectiveTotal]) -> parts.WeightGather:
+def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     """Add up the all-gathers of more than scalars, and compare bytes with the gradients reduced.
 
     FSDP2 also sends groups of mixed types as bytes, so the element type alone proves nothing:
@@ -364,7 +365,7 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> parts.WeightGather:
     least = limits.LEAST_FP8_BYTES
     most = limits.MOST_FP8_BYTES
     fp8 = None if per_parameter is None else least <= per_parameter < most
-    return parts.WeightGather(
+    return WeightGather(
         fp8=fp8 if narrow else False,
         eight_bit_bytes=narrow,
         wider_bytes=every - narrow,

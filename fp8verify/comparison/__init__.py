@@ -25,8 +25,8 @@ from fp8verify.model.comparison import (
     Side,
     StepTimes,
 )
-from fp8verify.model.parts import Finding
 from fp8verify.model.report import Report
+from fp8verify.model.verdict import Finding
 from fp8verify.pipeline.inspection import inspect, logs_of
 from fp8verify.report.sentences import configured_scalings, payoff, steps_shown
 from fp8verify.terms import Severity

@@ -15,7 +15,7 @@ from statistics import fmean, median, stdev
 
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model.comparison import LossPair
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.verdict.findings_table import finding
 
 CURVE_POINTS = 400

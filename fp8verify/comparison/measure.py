@@ -20,8 +20,10 @@ from fp8verify.model.comparison import (
     MemoryPair,
     RankPair,
 )
-from fp8verify.model.parts import KernelRow, MemoryReport, StepStatistics
+from fp8verify.model.costs import MemoryReport
+from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import RankReport, Report
+from fp8verify.model.steps import StepStatistics
 from fp8verify.report.tables import layer_us, precisions
 from fp8verify.terms import CERTAIN_LEGS, Leg
 from fp8verify.text import join_windows

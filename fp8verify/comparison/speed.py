@@ -20,7 +20,9 @@ from fp8verify.comparison.measure import (
     pair_gemms,
 )
 from fp8verify.model.comparison import Outcome
-from fp8verify.model.parts import Finding, PayoffReport, StepStatistics
+from fp8verify.model.costs import PayoffReport
+from fp8verify.model.steps import StepStatistics
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import Leg
 from fp8verify.thresholds import LONG_SERIES
 from fp8verify.verdict.advice import Fact

@@ -33,7 +33,7 @@ from fp8verify.logs.statements import (
     PhaseClaim,
     Statement,
 )
-from fp8verify.model.parts import Claim, Mention
+from fp8verify.model.claims import Claim, Mention
 from fp8verify.text import clean
 
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8

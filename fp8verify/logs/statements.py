@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.model.parts import Claim, Mention
+from fp8verify.model.claims import Claim, Mention
 
 CONFIGURATION = "configuration"
 HIGH_PRECISION = "high_precision"

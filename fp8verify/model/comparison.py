@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fp8verify import model
-from fp8verify.model.parts import Finding
 from fp8verify.model.report import Rendered
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import Verdict
 
 if TYPE_CHECKING:

@@ -8,8 +8,33 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fp8verify import model
-from fp8verify.model import parts
+from fp8verify.model.claims import Claim, Mention
+from fp8verify.model.costs import (
+    CommunicationReport,
+    MemoryReport,
+    PayoffReport,
+    TaxReport,
+)
+from fp8verify.model.kernels import (
+    CompiledCodeReport,
+    GemmSummary,
+    HealthReport,
+    KernelRow,
+    LegRow,
+    LibraryLogReport,
+    PrecisionRow,
+    RecipeSeen,
+)
+from fp8verify.model.layers import LayersReport, ModulesReport, NamedLayersReport
 from fp8verify.model.ledger import LedgerReport
+from fp8verify.model.numerics import NumericsReport
+from fp8verify.model.steps import (
+    ClockReport,
+    StepReport,
+    StepStatistics,
+    TimelineReport,
+)
+from fp8verify.model.verdict import ExpectedReport, Finding, Proof
 from fp8verify.terms import Verdict
 from fp8verify.text import label_of_rank
 
@@ -22,7 +47,7 @@ class Frames(NamedTuple):
 
     Attributes:
         kernels: a row for each kind of kernel on each rank: the columns are the attributes of
-            `fp8verify.model.parts.KernelRow`.
+            `fp8verify.model.kernels.KernelRow`.
         gemms: those of the kernels that are GEMMs; `is_fp8` is whether a row counts into the FP8
             share.
         steps: training steps. step: the profiler's number; fp8_share_of_time: FP8 share of the
@@ -100,17 +125,17 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     reason: str
-    gemm: parts.GemmSummary
-    attention_gemm: parts.GemmSummary
-    untrained_gemm: parts.GemmSummary
-    optimizer_gemm: parts.GemmSummary
+    gemm: GemmSummary
+    attention_gemm: GemmSummary
+    untrained_gemm: GemmSummary
+    optimizer_gemm: GemmSummary
     gpu_time_us: dict[str, float]
-    legs: tuple[parts.LegRow, ...]
-    recipe: parts.RecipeSeen
+    legs: tuple[LegRow, ...]
+    recipe: RecipeSeen
     cause: str | None = None
 
     @property
-    def layer_gemm(self) -> parts.GemmSummary:
+    def layer_gemm(self) -> GemmSummary:
         """The GEMMs of linear layers that train, by which the verdict judges."""
         return self.gemm.less(self.attention_gemm, self.untrained_gemm)
 
@@ -120,7 +145,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return self.layer_gemm.low_precision_share_of_time
 
     @property
-    def other_gemms(self) -> list[tuple[str, parts.PrecisionRow]]:
+    def other_gemms(self) -> list[tuple[str, PrecisionRow]]:
         """The GEMMs that the verdict is not about, by what they are for."""
         others = {
             "attention": self.attention_gemm,
@@ -177,27 +202,27 @@ class RankReport(Judged, frozen=True, kw_only=True):
     rest: str | None
     opaque_us: float
     copy_time_us: dict[str, float]
-    steps: tuple[parts.StepReport, ...]
-    timelines: tuple[parts.TimelineReport, ...]
-    kernels: tuple[parts.KernelRow, ...]
-    communication: parts.CommunicationReport | None
-    tax: parts.TaxReport | None
-    payoff: parts.PayoffReport | None
-    layers: parts.LayersReport | None
-    named_layers: parts.NamedLayersReport | None
-    modules: parts.ModulesReport | None
-    health: parts.HealthReport
-    clock: parts.ClockReport | None = None
-    numerics: parts.NumericsReport | None = None
-    memory: parts.MemoryReport | None = None
-    library_log: parts.LibraryLogReport | None = None
-    compiled_code: parts.CompiledCodeReport | None = None
+    steps: tuple[StepReport, ...]
+    timelines: tuple[TimelineReport, ...]
+    kernels: tuple[KernelRow, ...]
+    communication: CommunicationReport | None
+    tax: TaxReport | None
+    payoff: PayoffReport | None
+    layers: LayersReport | None
+    named_layers: NamedLayersReport | None
+    modules: ModulesReport | None
+    health: HealthReport
+    clock: ClockReport | None = None
+    numerics: NumericsReport | None = None
+    memory: MemoryReport | None = None
+    library_log: LibraryLogReport | None = None
+    compiled_code: CompiledCodeReport | None = None
     unplaced_us: float = 0.0
     judged: bool = True
-    expected: parts.ExpectedReport | None = None
+    expected: ExpectedReport | None = None
     low_share: float | None = None
     unknown_share: float = 0.0
-    steps_outside: parts.StepStatistics | None = None
+    steps_outside: StepStatistics | None = None
 
     @property
     def label(self) -> str:
@@ -293,14 +318,14 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
     exit_code: int
     fails: bool
     ranks: tuple[RankReport, ...]
-    claims: tuple[parts.Claim, ...]
-    findings: tuple[parts.Finding, ...]
+    claims: tuple[Claim, ...]
+    findings: tuple[Finding, ...]
     environment: Environment
     notes: tuple[str, ...] = ()
-    mention: parts.Mention | None = None
+    mention: Mention | None = None
     training_exit_code: int | None = None
     breakdown: BreakdownReport | None = None
-    proof: parts.Proof | None = None
+    proof: Proof | None = None
     exit_reason: str = ""
     logs: tuple[str, ...] = ()
     measure: str = "time"

@@ -16,8 +16,10 @@ from fp8verify.analysis.gpus import peak_of, peak_tflops
 from fp8verify.analysis.kinds import KindTotal, grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import communication_report
-from fp8verify.model import parts
+from fp8verify.model.kernels import HealthReport, KernelRow, LegRow, RecipeSeen
+from fp8verify.model.layers import LayersReport, NamedLayerRow, NamedLayersReport
 from fp8verify.model.report import RankReport, Report
+from fp8verify.model.steps import StepReport
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.expected import Promises
@@ -100,7 +102,7 @@ def _rank_report(
         numerics=recorded.numerics_report(rank),
         memory=recorded.memory_report(rank.recorded.meta),
         steps_outside=recorded.steps_outside(rank.recorded.meta),
-        health=convert(trace.health, parts.HealthReport, from_attributes=True),
+        health=convert(trace.health, HealthReport, from_attributes=True),
         clock=recorded.clock_report(rank.recorded),
     )
 
@@ -123,11 +125,11 @@ def _sums(traces: Sequence[TraceEvidence]) -> dict[str, Any]:
     }
 
 
-def _step_reports(trace: TraceEvidence) -> tuple[parts.StepReport, ...]:
+def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
     training = {row.step for row in trace.trained}
     by_step = grouped(trace.gemms, lambda row: row.step)
     return tuple(
-        parts.StepReport(
+        StepReport(
             step=step.number,
             duration_us=micros(step.end_ns - step.start_ns),
             gpu_us=None if gpu_ns is None else micros(gpu_ns),
@@ -141,7 +143,7 @@ def _step_reports(trace: TraceEvidence) -> tuple[parts.StepReport, ...]:
     )
 
 
-def _leg_rows(rows: Iterable[GemmRow]) -> tuple[parts.LegRow, ...]:
+def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
     """Cross GEMM time and launches by leg and precision, in the order of the legs."""
     by_leg = grouped(rows, lambda row: row.leg)
     found = []
@@ -151,11 +153,11 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[parts.LegRow, ...]:
             name: count for name, count in sorted(total.kernels.items()) if count
         }
         time_us = {name: total.time_us[name] for name in kernels}
-        found.append(parts.LegRow(leg=leg, time_us=time_us, kernels=kernels))
+        found.append(LegRow(leg=leg, time_us=time_us, kernels=kernels))
     return tuple(found)
 
 
-def _recipe_seen(rows: Iterable[GemmRow]) -> parts.RecipeSeen:
+def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
     """Sum FP8 GEMM time by scaling, and say per leg whether fast accumulation was on."""
     time_ns: dict[str, int] = defaultdict(int)
     fast: dict[str, bool] = {}
@@ -167,10 +169,10 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> parts.RecipeSeen:
         if accumulates_fast is not None:
             fast[row.leg.value] = fast.get(row.leg.value, True) and accumulates_fast
     time_us = {name: micros(ns) for name, ns in sorted(time_ns.items())}
-    return parts.RecipeSeen(time_us=time_us, fast_accumulation=fast)
+    return RecipeSeen(time_us=time_us, fast_accumulation=fast)
 
 
-def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[parts.KernelRow, ...]:
+def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
     """List the kinds of kernel, the longest total time first; steps are added up."""
     every: list[GemmRow | KindTotal] = [*trace.gemms, *trace.optimizer, *trace.others]
     rows = []
@@ -186,7 +188,7 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[parts.KernelRow,
         else:
             tflops = None
         peak = peak_tflops(peaks, found.precision)
-        shown = parts.KernelRow(
+        shown = KernelRow(
             name=kind.name,
             role=found.role,
             precision=found.precision,
@@ -206,7 +208,7 @@ def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[parts.KernelRow,
     return tuple(sorted(rows, key=lambda row: (-row.time_us, row.name)))
 
 
-def _layers_report(rank: RankEvidence) -> parts.LayersReport | None:
+def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
     # No single GEMM has the size of the 3-D parameters of experts.
     layers = rank.layers
@@ -221,7 +223,7 @@ def _layers_report(rank: RankEvidence) -> parts.LayersReport | None:
         note = "no module list: layers are identified by the sizes of their GEMMs only"
     elif not layers.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
-    return parts.LayersReport(
+    return LayersReport(
         rows=tuple(layer.row for layer in layers.classes),
         not_joined=tuple(patterns(module.fqn for module in layers.apart)),
         experts=tuple(patterns(experts)),
@@ -229,7 +231,7 @@ def _layers_report(rank: RankEvidence) -> parts.LayersReport | None:
     )
 
 
-def _named_layers_report(rank: RankEvidence) -> parts.NamedLayersReport | None:
+def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
     """Return the GEMMs of each layer; None if the run did not record layer names."""
     named = rank.trace.named
     if named is None:
@@ -241,11 +243,11 @@ def _named_layers_report(rank: RankEvidence) -> parts.NamedLayersReport | None:
         casts = {}  # `run --numerics` cast in that step too
     by_layer = named.by_layer()
     none = None if by_layer else "no GEMM could be joined to a layer"
-    return parts.NamedLayersReport(
+    return NamedLayersReport(
         source=named.source,
         step=named.step,
         rows=tuple(
-            parts.NamedLayerRow(
+            NamedLayerRow(
                 layer=layer,
                 n=module.out_features if module else None,
                 k=module.in_features if module else None,

@@ -18,8 +18,8 @@ from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.checks import FAULTS, Check, DoctorReport, Status, report_of
 
 if TYPE_CHECKING:
-    from fp8verify.model.parts import Finding
     from fp8verify.model.report import Report
+    from fp8verify.model.verdict import Finding
 
 # torchao float8/config.py, Float8LinearRecipeName: those that can be measured.
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
@@ -124,7 +124,7 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
 
 def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
     """Yield what `doctor` finds in the files that a command names."""
-    from fp8verify.model.parts import Finding
+    from fp8verify.model.verdict import Finding
     from fp8verify.preflight.launch import read_launch
     from fp8verify.preflight.machine import Gpu
     from fp8verify.preflight.rules import judge

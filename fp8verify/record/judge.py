@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.model.parts import (
+from fp8verify.model.numerics import (
     GRAD_NORM,
     GRAD_NORM_CLIP_RATIO,
     OF_TENSORS,

@@ -20,8 +20,8 @@ from markupsafe import Markup, escape
 
 from fp8verify.model.comparison import Comparison, LossPair, RunRow
 from fp8verify.model.meanings import meanings
-from fp8verify.model.parts import TimelineReport
 from fp8verify.model.report import RankReport, Rendered, Report
+from fp8verify.model.steps import TimelineReport
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
 from fp8verify.report.ledger_picture import ledger_picture

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
 
 _Item = TypeVar("_Item")

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.model import parts
+from fp8verify.model.kernels import KernelRow, LegRow
+from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import (
     BreakdownReport,
     RankBreakdown,
     RankReport,
     Report,
 )
+from fp8verify.model.steps import StepReport
+from fp8verify.model.verdict import Finding, Proof, ProofRow
 from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, columns, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
@@ -87,7 +90,7 @@ def _tone(report: Report) -> str:
     return BAD if is_failed else TONES.get(report.verdict, BAD)
 
 
-def _findings(report: Report) -> Iterator[parts.Finding]:
+def _findings(report: Report) -> Iterator[Finding]:
     """Yield the findings as a page shows them: the sentence is not said a second time.
 
     The sentence is about the first finding of its cause; others of that code say something else.
@@ -103,7 +106,7 @@ def _findings(report: Report) -> Iterator[parts.Finding]:
             yield finding
 
 
-def _speed(report: Report, findings: Iterable[parts.Finding]) -> Note | None:
+def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
     """Return the line of the speed, with the finding that says the same."""
     speed = payoff(report)
     paying = next((finding for finding in findings if finding.code == _PAYS), None)
@@ -188,9 +191,7 @@ def _proof(report: Report) -> Grid | None:
         True,
         False,
     }:
-        return _proof_grid(
-            parts.Proof(coordinate="leg", rows=tuple(legs)), legs, report
-        )
+        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), legs, report)
     return None
 
 
@@ -198,10 +199,10 @@ def _proof(report: Report) -> Grid | None:
 _NO_LEGS = frozenset({Leg.ATTENTION, Leg.OPTIMIZER})
 
 
-def _leg_row(leg: parts.LegRow) -> parts.ProofRow:
+def _leg_row(leg: LegRow) -> ProofRow:
     low = low_precision_count(leg.kernels)
     unknown = leg.kernels.get("unknown", 0)
-    return parts.ProofRow(
+    return ProofRow(
         value=leg.leg.value,
         low=low,
         high=sum(leg.kernels.values()) - low - unknown,
@@ -212,9 +213,7 @@ def _leg_row(leg: parts.LegRow) -> parts.ProofRow:
     )
 
 
-def _proof_grid(
-    proof: parts.Proof, rows: Sequence[parts.ProofRow], report: Report
-) -> Grid:
+def _proof_grid(proof: Proof, rows: Sequence[ProofRow], report: Report) -> Grid:
     name = proof.coordinate
     # Of many, those that fell short come first; few stay in their order.
     if len(rows) > _PROOF_ROWS:
@@ -256,9 +255,9 @@ def _proof_grid(
     )
 
 
-def _summed(rows: Sequence[parts.ProofRow]) -> parts.ProofRow:
+def _summed(rows: Sequence[ProofRow]) -> ProofRow:
     """Return the rows for which a table has no room as one."""
-    return parts.ProofRow(
+    return ProofRow(
         value=f"{len(rows)} others",
         low=sum(row.low for row in rows),
         high=sum(row.high for row in rows),
@@ -387,7 +386,7 @@ def _gpu_time(report: Report) -> str:
 def _kernel_grid(report: Report, timed: bool) -> Grid:
     """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
     kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
-    cells: dict[str, Callable[[parts.KernelRow], str]] = {
+    cells: dict[str, Callable[[KernelRow], str]] = {
         MEASURES[report.measure].unit: lambda row: millis(row.time_us),
         "<precision": lambda row: row.precision.value,
         "<leg": lambda row: row.leg.value if row.leg else "-",
@@ -444,9 +443,7 @@ def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _tensor_grid(
-    numerics: parts.NumericsReport, title: str, verbose: bool
-) -> Grid | str:
+def _tensor_grid(numerics: NumericsReport, title: str, verbose: bool) -> Grid | str:
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not numerics.rows:
         return f"{title}: none measured, {numerics.reason or ''}"
@@ -501,7 +498,7 @@ def _all_tensors(rows: Sequence[TensorRecord]) -> str:
 
 
 def _step_grid(report: Report) -> Grid:
-    cells: dict[str, Callable[[tuple[RankReport, parts.StepReport]], str]] = {
+    cells: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
         "<rank": lambda row: row[0].label,
         "<step": lambda row: str(row[1].step),
         "ms on CPU": lambda row: millis(row[1].duration_us),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.errors import requires
 from fp8verify.model.comparison import Comparison, RunRow, RunTable
-from fp8verify.model.parts import KernelRow
+from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import Frames, RankReport, Report
 from fp8verify.text import printable
 

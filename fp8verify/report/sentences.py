@@ -7,8 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from fp8verify.model import parts
+from fp8verify.model.claims import Claim
+from fp8verify.model.costs import CommunicationReport, PayoffReport
+from fp8verify.model.layers import ModulesReport
+from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
+from fp8verify.model.steps import ClockReport
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
@@ -59,7 +63,7 @@ def sources(report: Report) -> tuple[Note, Note, Note]:
     )
 
 
-def quoted(claim: parts.Claim) -> str:
+def quoted(claim: Claim) -> str:
     """Return a claim with its place; lines that are no sentence by what they mean."""
     words = re.sub(r"\.{4,}", "…", claim.text)  # Megatron-LM fills its lines with dots
     meaning = _MEANINGS.get(claim.text, f'"{words}"')
@@ -83,7 +87,7 @@ def _cut_around(text: str, width: int) -> str:
     return f"{head} …{text[begin:end].strip()}{'…' if end < len(text) else ''}".strip()
 
 
-def deciding_claim(report: Report) -> parts.Claim | None:
+def deciding_claim(report: Report) -> Claim | None:
     """Return the claim that counts: the first line that turns FP8 on, else off, else a call."""
     on = [claim for claim in report.claims if claim.says == "fp8"]
     lines = [claim for claim in on if claim.line and claim.text not in _MEANINGS]
@@ -131,7 +135,7 @@ def _label_of(ranks: Sequence[RankReport]) -> str:
     return ranks[0].label
 
 
-def _modules(rank: RankReport, modules: parts.ModulesReport) -> str:
+def _modules(rank: RankReport, modules: ModulesReport) -> str:
     """Count the linear layers by state."""
     counts = dict(modules.counts)
     total = sum(counts.values())
@@ -150,7 +154,7 @@ def _modules(rank: RankReport, modules: parts.ModulesReport) -> str:
 
 
 def _states(
-    counts: dict[str, int], modules: parts.ModulesReport
+    counts: dict[str, int], modules: ModulesReport
 ) -> Iterator[tuple[int, str]]:
     """Yield how many are in each state that is not plain high precision, converted ones first."""
     converted = sum(counts.get(state, 0) for state in _CONVERTED)
@@ -311,7 +315,7 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     return Payoff(GOOD if speedup > 1 + EVEN else FAIR, speedup, text)
 
 
-def _limit(figures: parts.PayoffReport) -> str:
+def _limit(figures: PayoffReport) -> str:
     """Say why faster kernels shorten no step; nothing if they do, or it is not known."""
     if figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
         busy = figures.gpu_busy_in_step_us / 1000
@@ -323,7 +327,7 @@ def _limit(figures: parts.PayoffReport) -> str:
     return ""
 
 
-def _possible(figures: parts.PayoffReport) -> Payoff | None:
+def _possible(figures: PayoffReport) -> Payoff | None:
     """Say what FP8 could bring to a run without it."""
     if figures.ceiling is None:
         return None
@@ -348,7 +352,7 @@ def steps_shown(report: Report) -> str:
     )
 
 
-def _steps_line(clock: parts.ClockReport) -> str:
+def _steps_line(clock: ClockReport) -> str:
     call = f" ({clock.counts})" if clock.counts else ""
     said = [
         "fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"
@@ -422,7 +426,7 @@ def _of_rank(rank: RankReport) -> Iterator[Note]:
         yield from (Note("", line) for line in peak.why)
 
 
-def _network(moved: parts.CommunicationReport) -> str:
+def _network(moved: CommunicationReport) -> str:
     line = f"{millis(moved.time_us)} ms in collectives, {millis(moved.exposed_us)} ms exposed"
     gather = moved.weight_gather
     if gather is None:
@@ -437,7 +441,7 @@ def _network(moved: parts.CommunicationReport) -> str:
     return f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
 
 
-def _scales(numerics: parts.NumericsReport) -> str:
+def _scales(numerics: NumericsReport) -> str:
     recipe = numerics.recipes[0]
     settings = {
         "margin": recipe.margin,

@@ -9,8 +9,15 @@ from functools import partial
 from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.model import parts
+from fp8verify.model.kernels import KernelRow
+from fp8verify.model.layers import (
+    LayerRow,
+    LayersReport,
+    NamedLayerRow,
+    NamedLayersReport,
+)
 from fp8verify.model.report import RankReport, Report
+from fp8verify.model.verdict import Finding
 from fp8verify.report.page import Grid, columns
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
 from fp8verify.text import indexed, pattern, patterns, shorten
@@ -20,15 +27,15 @@ DEAD = (
 )
 
 
-def merge_kernels(report: Report) -> list[parts.KernelRow]:
+def merge_kernels(report: Report) -> list[KernelRow]:
     """Return the kernels of all ranks by time, those alike in name, operator and leg added up."""
-    alike: dict[tuple[object, ...], list[parts.KernelRow]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[KernelRow]] = defaultdict(list)
     for row in (row for rank in report.ranks for row in rank.kernels):
         alike[row.name, row.precision, row.leg, row.op].append(row)
     return sorted(map(_merged, alike.values()), key=lambda row: -row.time_us)
 
 
-def _merged(rows: Sequence[parts.KernelRow]) -> parts.KernelRow:
+def _merged(rows: Sequence[KernelRow]) -> KernelRow:
     """Add launches of perhaps other shapes: rates are weighted by time, which is exact."""
     first, *others = rows
     if not others:
@@ -60,12 +67,12 @@ def amax_of(row: TensorRecord) -> str:
     return figure(row.amax, ".3g")
 
 
-def by_severity(findings: Iterable[parts.Finding]) -> list[parts.Finding]:
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, in their order otherwise."""
     return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
 
 
-def shown_findings(report: Report) -> list[parts.Finding]:
+def shown_findings(report: Report) -> list[Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
     return [
@@ -97,7 +104,7 @@ def times(speedup: float | None) -> str:
 # ---- layers: those that are called alike and ran the same are one row
 
 
-LayerGroup = tuple[str, list[parts.NamedLayerRow]]
+LayerGroup = tuple[str, list[NamedLayerRow]]
 SHOWN_LAYERS = 12
 
 
@@ -131,8 +138,8 @@ def _of_rank(report: Report, rank: RankReport) -> list[str]:
     return [f"layers of {rank.label}"] if len(report.ranks) > 1 else []
 
 
-def _by_size(layers: parts.LayersReport, notes: list[str]) -> Grid:
-    cells: dict[str, Callable[[parts.LayerRow], str]] = {
+def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
+    cells: dict[str, Callable[[LayerRow], str]] = {
         **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
         "of FLOPs": lambda row: percent(row.share_of_flops),
         "<configured": lambda row: (
@@ -145,7 +152,7 @@ def _by_size(layers: parts.LayersReport, notes: list[str]) -> Grid:
     return Grid("Layers", *columns(layers.rows, cells), stretch=True, above=above)
 
 
-def _in_fp8(leg: str, row: parts.LayerRow) -> str:
+def _in_fp8(leg: str, row: LayerRow) -> str:
     return _of_all(row.in_fp8.get(leg, 0), row.observed.get(leg, 0))
 
 
@@ -154,7 +161,7 @@ def _of_all(low: int, ran: int) -> str:
     return f"{low}/{ran}" if ran else "-"
 
 
-def _by_name(named: parts.NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
+def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
     eager = named.source == "step"
     notes += (
         [f"from step {named.step}, which ran without torch.compile"] if eager else []
@@ -197,17 +204,17 @@ def _low_of_all(leg: Leg, group: LayerGroup) -> str:
     return _of_all(low, sum(sum(kernels.values()) for kernels in ran))
 
 
-def _size(row: parts.NamedLayerRow) -> str:
+def _size(row: NamedLayerRow) -> str:
     return f"{row.n} x {row.k}" if row.n else "-"
 
 
-def layer_groups(named: parts.NamedLayersReport) -> list[LayerGroup]:
+def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
     """Return layers that are called alike and ran the same as one, "layers.*.up (2)".
 
     Layers that are not all in FP8 come first. Where others of the name ran otherwise, their
     numbers say which: "layers.{0,3}.up".
     """
-    alike: dict[tuple[str, object], list[parts.NamedLayerRow]] = defaultdict(list)
+    alike: dict[tuple[str, object], list[NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
@@ -221,18 +228,18 @@ def layer_groups(named: parts.NamedLayersReport) -> list[LayerGroup]:
     return sorted(groups, key=lambda group: _all_low(group[1][0]))
 
 
-def _all_low(row: parts.NamedLayerRow) -> bool:
+def _all_low(row: NamedLayerRow) -> bool:
     return all(
         low_precision_count(leg.kernels) == sum(leg.kernels.values())
         for leg in row.legs
     )
 
 
-def precisions(row: parts.NamedLayerRow) -> str:
+def precisions(row: NamedLayerRow) -> str:
     """Return the precision classes of a layer's GEMMs."""
     return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
 
 
-def layer_us(row: parts.NamedLayerRow) -> float:
+def layer_us(row: NamedLayerRow) -> float:
     """Return the µs of a layer's GEMMs."""
     return sum(time_us for leg in row.legs for time_us in leg.time_us.values())

@@ -15,7 +15,7 @@ from fp8verify.logs.statements import (
     Statement,
     phase_at,
 )
-from fp8verify.model.parts import Claim, Mention
+from fp8verify.model.claims import Claim, Mention
 from fp8verify.terms import LEGS, Leg
 
 # torch prints it when an API is called, whatever comes of the call.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fp8verify import thresholds
 from fp8verify.files import parse_toml
 from fp8verify.model.meanings import meanings
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
 
 

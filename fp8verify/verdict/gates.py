@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from fp8verify.errors import InputError
 from fp8verify.files import open_regular, writing
-from fp8verify.model.parts import Finding, KernelRow
+from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import Report
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Scaling, Verdict, fp8_share
 from fp8verify.text import listed
 from fp8verify.thresholds import USUAL_SHARE

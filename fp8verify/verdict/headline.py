@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fp8verify.model.parts import ExpectedReport, Proof, ProofRow
 from fp8verify.model.report import RankReport
+from fp8verify.model.verdict import ExpectedReport, Proof, ProofRow
 from fp8verify.terms import (
     LEGS,
     VAGUE_LEGS,

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from fp8verify.analysis.gemms import micros
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.ledger import LedgerReport
-from fp8verify.model.parts import ExpectedReport, Finding, Proof, ProofRow
 from fp8verify.model.report import Report
+from fp8verify.model.verdict import ExpectedReport, Finding, Proof, ProofRow
 from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_ROWS

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.errors import InputError
-from fp8verify.model.parts import ModulesReport
+from fp8verify.model.layers import ModulesReport
 from fp8verify.pytest_plugin.session_reports import Demands, unmet
 from fp8verify.terms import Severity
 from fp8verify.verdict.gates import (

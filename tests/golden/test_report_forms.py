@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from fp8verify import Policy, Report, inspect
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.report import REPORT_FORMS, forms
 from fp8verify.report.markup import markdown
 from fp8verify.terms import Severity

@@ -13,7 +13,7 @@ from tests.captures import CAPTURES, ROOT, report_of
 
 pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.model.parts import KernelRow
+from fp8verify.model.kernels import KernelRow
 from fp8verify.report.rows import Frames
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fp8verify.logs.claims import MAX_CLAIMS, read_claims
 from fp8verify.logs.rows import rows
-from fp8verify.model.parts import Claim
+from fp8verify.model.claims import Claim
 from tests.log_text import labelled_lines, read_text
 
 LINE = "Applied Float8 training: recipe=TENSORWISE, fsdp_float8_all_gather=True"

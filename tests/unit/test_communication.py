@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.model.parts import CommunicationReport
+from fp8verify.model.costs import CommunicationReport
 from tests.hand_built import BF16_KERNEL, CLAIM, TraceBuilder, codes, found, present
 
 GATHER, SCATTER, REDUCE = "_allgather_base", "_reduce_scatter_base", "allreduce"

@@ -18,7 +18,7 @@ from fp8verify.comparison.measure import measure_runs
 from fp8verify.comparison.speed import measure_speed, reason_of
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model.comparison import Comparison, Outcome, Side
-from fp8verify.model.parts import StepStatistics
+from fp8verify.model.steps import StepStatistics
 from tests.hand_built import BF16, FP32, LEGS, TraceBuilder, present
 from tests.unit.test_fp8_overhead import AMAX, COPY, INSIDE
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Policy, Report, assert_fp8_active, assert_gemm_precision, inspect
-from fp8verify.model.parts import ExpectedReport, Finding
+from fp8verify.model.verdict import ExpectedReport, Finding
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.terms import Severity, Verdict

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Report
-from fp8verify.model.parts import LayersReport
+from fp8verify.model.layers import LayersReport
 from fp8verify.report.tables import shown_findings
 from fp8verify.text import patterns
 from tests.hand_built import (

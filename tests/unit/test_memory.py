@@ -13,7 +13,7 @@ from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, WindowRecord
 from fp8verify.comparison import memory_notes
 from fp8verify.comparison.measure import pair_memory
-from fp8verify.model.parts import MemoryReport
+from fp8verify.model.costs import MemoryReport
 from fp8verify.model.report import Report
 from fp8verify.pipeline.inspection import inspect
 from tests.hand_built import TraceBuilder, present

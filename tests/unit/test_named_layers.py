@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Report, inspect
-from fp8verify.model.parts import NamedLayersReport
+from fp8verify.model.layers import NamedLayersReport
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.text import shorten

@@ -31,7 +31,7 @@ from fp8verify.capture.schema import (
 from fp8verify.errors import InputError
 from fp8verify.logs.losses import LossSeries
 from fp8verify.logs.statements import LogReading
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.trace import Trace
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings import join_findings, rank_findings

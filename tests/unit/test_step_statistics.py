@@ -9,7 +9,7 @@ import pytest
 from benchmarks.figures import STEPS, VARIATIONS, independent, outcome, share
 from fp8verify.analysis.timeline import step_statistics
 from fp8verify.model.comparison import Outcome
-from fp8verify.model.parts import StepStatistics
+from fp8verify.model.steps import StepStatistics
 from tests.hand_built import present
 
 

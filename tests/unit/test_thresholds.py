@@ -12,7 +12,7 @@ import pytest
 import fp8verify
 from fp8verify import thresholds
 from fp8verify.analysis.timeline import step_statistics
-from fp8verify.model.parts import ExpectedReport
+from fp8verify.model.verdict import ExpectedReport
 from tests.unit.test_numerics_findings import all_layers, codes, facts_of
 
 PACKAGE = Path(fp8verify.__file__).parent

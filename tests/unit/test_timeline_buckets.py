@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.timeline import BUCKETS
-from fp8verify.model.parts import TimelineReport
+from fp8verify.model.steps import TimelineReport
 from fp8verify.report.html import TIMELINE_HEIGHT, timeline
 from fp8verify.trace import Trace
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder

@@ -13,7 +13,7 @@ from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.analysis.weight_casts import WeightCasts, weight_casts
 from fp8verify.capture.schema import ModuleRecord, RankMeta
 from fp8verify.logs.statements import LogReading
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import kernels, layers, recorded, scales, speed, tensors

@@ -11,7 +11,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.frameworks.known import frameworks
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN

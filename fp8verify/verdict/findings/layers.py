@@ -20,7 +20,8 @@ from fp8verify.analysis.recorded import (
 )
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
 from fp8verify.logs.statements import HIGH_PRECISION
-from fp8verify.model.parts import Finding, PrecisionRow
+from fp8verify.model.kernels import PrecisionRow
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, Leg, Precision, Role
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY

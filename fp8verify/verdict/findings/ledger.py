@@ -15,7 +15,7 @@ from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.model.parts import ExpectedReport, Finding
+from fp8verify.model.verdict import ExpectedReport, Finding
 from fp8verify.terms import (
     BACKWARD_LEGS,
     GRADIENT_LEGS,

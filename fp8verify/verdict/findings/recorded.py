@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import (
     LEGS,
     Leg,

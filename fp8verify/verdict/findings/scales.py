@@ -17,7 +17,7 @@ from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import Kept
 from fp8verify.logs.signs import LogSigns
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, label_of_ranks, listed
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.tensors import (

@@ -10,7 +10,8 @@ from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.weight_casts import weight_casts
 from fp8verify.kernels.operators import find
-from fp8verify.model.parts import Finding, PayoffReport, TaxReport
+from fp8verify.model.costs import PayoffReport, TaxReport
+from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role, Scaling
 from fp8verify.verdict.advice import facts_of, gain_of_fusing, gain_of_graphs
 from fp8verify.verdict.expected import Promises

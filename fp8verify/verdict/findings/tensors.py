@@ -18,7 +18,7 @@ from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import steps_of
 from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord
-from fp8verify.model.parts import Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, listed, pattern, patterns
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding
