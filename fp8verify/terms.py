@@ -53,14 +53,18 @@ def fp8_share(amounts: Mapping[_Name, float]) -> float | None:
     """Return the FP8 share of amounts by precision class, None if there is nothing."""
     total = sum(amounts.values())
     fp8 = sum(amount for name, amount in amounts.items() if Precision(name).is_fp8)
-    return fp8 / total if total else None
+    if total:
+        return fp8 / total
+    return None
 
 
 def low_precision_share(amounts: Mapping[_Name, float]) -> float | None:
     """Return the FP8 and FP4 share of amounts by precision class, None if there is nothing."""
     total = sum(amounts.values())
     low = sum(amount for name, amount in amounts.items() if Precision(name).is_low)
-    return low / total if total else None
+    if total:
+        return low / total
+    return None
 
 
 def low_precision_count(kernels: Mapping[_Name, int]) -> int:
@@ -203,7 +207,9 @@ class OpContext(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def around(self) -> tuple[str, ...]:
         """Its own name and those of all that encloses it, innermost first; nothing of none."""
-        return (self.name, *self.parents) if self.name else ()
+        if self.name:
+            return (self.name, *self.parents)
+        return ()
 
 
 # Of a kernel whose operator is not known.

@@ -104,7 +104,9 @@ def abridged(names: Sequence[str], shown: int) -> str:
 
 def of_flops(share: float | None) -> str:
     """Return ", 3.2% of GEMM FLOPs", or nothing if the share is not known or nothing."""
-    return f", {share:.1%} of GEMM FLOPs" if share else ""
+    if share:
+        return f", {share:.1%} of GEMM FLOPs"
+    return ""
 
 
 class Measure(NamedTuple):
@@ -133,7 +135,9 @@ def gib(size: float) -> str:
 
 def label_of_rank(rank: int | None, source: str = "") -> str:
     """How a rank is called: by its number, else by its file."""
-    return source if rank is None else f"rank {rank}"
+    if rank is None:
+        return source
+    return f"rank {rank}"
 
 
 def label_of_ranks(ranks: Sequence[int]) -> str:
@@ -162,7 +166,9 @@ def join_windows(windows: Iterable[Window]) -> list[Window]:
 def show_window(window: Window) -> str:
     """Return how a window is written: "10-12", or "10"."""
     first, last = window
-    return str(first) if first == last else f"{first}-{last}"
+    if first == last:
+        return str(first)
+    return f"{first}-{last}"
 
 
 def show_steps(steps: Iterable[int]) -> str:
@@ -232,4 +238,6 @@ def indexed(names: Sequence[str]) -> str:
 def pattern(name: str) -> str:
     """Return a name with a star for each of its numbers, unless that leaves nothing of it."""
     starred = _INDEX.sub("*", name)
-    return starred if any(char.isalpha() for char in starred) else name
+    if any(char.isalpha() for char in starred):
+        return starred
+    return name

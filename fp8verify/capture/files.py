@@ -330,7 +330,9 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
         ):
             file.write(text)
     frames = OUR_FRAME.findall(text)
-    where = ":".join(frames[-1]) if frames else "outside of fp8verify"
+    where = "outside of fp8verify"
+    if frames:
+        where = ":".join(frames[-1])
     return (
         f"the agent could not start: {lines[-1][:300]} ({where}); run --debug keeps the traceback",
     )

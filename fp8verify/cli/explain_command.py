@@ -133,7 +133,9 @@ def _as_text(name: str) -> str:
         return f"{name}\n{_wrapped(told.replace('`', ''), '  ')}"
     if (cause := _cause(name)) is not None:
         known = cause.failure
-        doubt = "" if cause.is_certain else "if FP8 code raised it: "
+        doubt = "if FP8 code raised it: "
+        if cause.is_certain:
+            doubt = ""
         lines = [printable(cause.text), f"  a cause:  {doubt}{known.cause}"]
         lines += [f"  next:     {known.remedy}", f"  evidence: {known.evidence}"]
         if known.check:

@@ -236,8 +236,12 @@ def _as_typed(file: SettingsFile, name: str, option: click.Option) -> Any:
         for item in items
     ):
         words = [str(item) for item in items]
-        return words if option.multiple else ",".join(words)
-    wanted = "true or false" if option.is_flag else "text or a number below 10^18"
+        if option.multiple:
+            return words
+        return ",".join(words)
+    wanted = "text or a number below 10^18"
+    if option.is_flag:
+        wanted = "true or false"
     hint = f"Write {name} = " + (
         "true." if option.is_flag else '"…", as on the command line.'
     )

@@ -297,7 +297,9 @@ class ResultOptions(NamedTuple):
 
 
 def _form_of(output: Path | None, forms: Collection[str]) -> str:
-    by_suffix = _BY_SUFFIX.get(output.suffix.lower(), "text") if output else "text"
+    by_suffix = "text"
+    if output:
+        by_suffix = _BY_SUFFIX.get(output.suffix.lower(), "text")
     if by_suffix in forms:
         return by_suffix
     suffixes = [suffix for suffix, form in _BY_SUFFIX.items() if form in forms]

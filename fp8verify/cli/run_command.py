@@ -116,7 +116,10 @@ def split_command(command: Sequence[str]) -> tuple[list[str], list[str], list[st
     """
     words = list(command)
     script = script_place(words)
-    end = words.index("--", script) if "--" in words[script:] else len(words)
+    if "--" in words[script:]:
+        end = words.index("--", script)
+    else:
+        end = len(words)
     return words[: script + 1], words[script + 1 : end], words[end + 1 :]
 
 
@@ -125,7 +128,8 @@ def take_steps(words: Sequence[str]) -> tuple[str | None, list[str]]:
     words = list(words)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
-        value = value if equals else "".join(words[at + 1 : at + 2])
+        if not equals:
+            value = "".join(words[at + 1 : at + 2])
         if name == "--steps" and re.fullmatch(_WINDOWS, value):
             return value, words[:at] + words[at + (1 if equals else 2) :]
     return None, words

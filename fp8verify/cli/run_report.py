@@ -47,7 +47,9 @@ def report_run(
 ) -> int:
     """Judge what a run recorded, deliver the report, and return the exit code of the command."""
     guess = [result.guess] if result.guess else []
-    failed = failure_notes(find_logs(result.capture)) if result.exit_code else ()
+    failed: Iterable[str] = ()
+    if result.exit_code:
+        failed = failure_notes(find_logs(result.capture))
     notes = (*failed, *guess, *result.notes)
     if watch is not None:
         notes = (*notes, *watch.notes)
@@ -93,8 +95,12 @@ def report_run(
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     if options.shown.output is None:
         emit(own_line(), None, stream)
-    whole = os.path.relpath(page) if options.is_default and page.is_file() else ""
-    kept = len(list(result.capture.parent.glob(f"{CAPTURE}*"))) if is_ours else 0
+    whole = ""
+    if options.is_default and page.is_file():
+        whole = os.path.relpath(page)
+    kept = 0
+    if is_ours:
+        kept = len(list(result.capture.parent.glob(f"{CAPTURE}*")))
     if (
         kept >= MANY_CAPTURES
         and not options.shown.quiet

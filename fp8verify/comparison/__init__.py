@@ -78,14 +78,18 @@ def compare_reports(
     paired = pair_losses(ours, theirs)
     loss, why_none = (None, paired) if isinstance(paired, str) else (paired, "")
     ratio = speed.work_ratio(before, after)
-    work = ratio if ratio is not None and speed.differs(ratio) else 1.0
+    work = 1.0
+    if ratio is not None and speed.differs(ratio):
+        work = ratio
     memory = measure.pair_memory(baseline, candidate)
     fast = speed.measure_speed(before, after, work)
     same = (
         fast.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
     )
     is_slow = fast.outcome is Outcome.SLOWER or same
-    slow = speed.why_not_faster(before, after, work) if is_slow else ()
+    slow: Iterable[Finding] = ()
+    if is_slow:
+        slow = speed.why_not_faster(before, after, work)
     return Comparison(
         schema_version=SCHEMA_VERSION,
         fp8verify_version=__version__,
@@ -225,7 +229,10 @@ def compare(
         UsageError: `loss_regex` or `max_loss_gap` is invalid.
     """
     gap = parse_gap(max_loss_gap)
-    own = None if loss_regex is None else loss_expression(loss_regex)
+    if loss_regex is None:
+        own = None
+    else:
+        own = loss_expression(loss_regex)
     before, before_loss = _load(baseline, baseline_log, own, workers)
     after, after_loss = _load(candidate, candidate_log, own, workers)
     before, after = _named_apart((baseline, candidate), (before, after))
@@ -276,7 +283,10 @@ def apply_gate(
     if min_speedup is not None and (
         found.speedup is None or found.speedup < min_speedup
     ):
-        reached = "unknown" if found.speedup is None else f"{found.speedup:.3f}x"
+        if found.speedup is None:
+            reached = "unknown"
+        else:
+            reached = f"{found.speedup:.3f}x"
         unmet.insert(
             0, finding("speedup-below-minimum", reached=reached, least=min_speedup)
         )
@@ -292,7 +302,10 @@ def _loss_apart(
         yield finding("loss-gap-unknown")
         return
     gap = loss.relative_gap if relative else loss.mean_gap
-    said = "unknown" if gap is None else format(gap, "+.2%" if relative else "+.4f")
+    if gap is None:
+        said = "unknown"
+    else:
+        said = format(gap, "+.2%" if relative else "+.4f")
     broken = loss.first_bad_step is not None and loss.first_bad_run != "both"
     if broken:
         said = (
@@ -374,8 +387,12 @@ def _row(report: Report) -> RunRow:
     gemm = report.gemm
     severities = [one.severity for one in report.findings]
     gemm_us = sum(gemm.time_us.values())
-    flops = gemm.flops if gemm.flops_coverage >= 1 and gemm_us else None
-    each_us = sum(rank.gemm.time_us.values()) / measure.steps_of(rank) if rank else None
+    flops = None
+    if gemm.flops_coverage >= 1 and gemm_us:
+        flops = gemm.flops
+    each_us = None
+    if rank:
+        each_us = sum(rank.gemm.time_us.values()) / measure.steps_of(rank)
     return RunRow(
         name=report.name,
         verdict=report.verdict,

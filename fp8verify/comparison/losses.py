@@ -40,7 +40,12 @@ def pair_losses(
 ) -> LossPair | str:
     """Compare two series at their common steps; or return why not, "" if there is none."""
     if baseline is None or candidate is None:
-        known = "baseline" if baseline else "candidate" if candidate else ""
+        if baseline:
+            known = "baseline"
+        elif candidate:
+            known = "candidate"
+        else:
+            known = ""
         return known and f"only the log of the {known} has losses"
     if apart := _why_apart(baseline, candidate):
         return f"the losses are not compared: {apart}"
@@ -82,7 +87,10 @@ def pair_losses(
 def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
     """Return why equal step numbers of two series are different steps; None if they are not."""
     if baseline.counted != candidate.counted:
-        silent = baseline.framework if baseline.counted else candidate.framework
+        if baseline.counted:
+            silent = baseline.framework
+        else:
+            silent = candidate.framework
         return f"the log of {silent} does not give the steps of its losses"
     shared = sorted(baseline.epochs.keys() & candidate.epochs.keys())
     for place in shared[:1] + shared[-1:]:
@@ -143,13 +151,17 @@ def _trend(relative: Sequence[float]) -> str:
     noise = _scatter(first) + _scatter(last)
     if theirs > _GROWTH * ours + noise:
         return "growing"
-    return "shrinking" if ours > _GROWTH * theirs + noise else "steady"
+    if ours > _GROWTH * theirs + noise:
+        return "shrinking"
+    return "steady"
 
 
 def _scatter(values: Sequence[float]) -> float:
     """Return the error of a mean from differences of neighbors: a trend does not count."""
     moves = [abs(after - before) for before, after in pairwise(values)]
-    return 3 * median(moves) / math.sqrt(len(values)) if moves else 0.0
+    if moves:
+        return 3 * median(moves) / math.sqrt(len(values))
+    return 0.0
 
 
 def _diverged(
@@ -183,7 +195,9 @@ def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
     else:
         usual = 0.0
     # Differences of printed numbers are rounded, too.
-    return 1.001 * 10.0**last / usual if usual else 0.0
+    if usual:
+        return 1.001 * 10.0**last / usual
+    return 0.0
 
 
 def _first_bad(
@@ -218,7 +232,9 @@ def _curve(
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    if math.isfinite(value):
+        return value
+    return None
 
 
 def _short(value: float) -> float:
@@ -235,7 +251,9 @@ def loss_findings(loss: LossPair) -> Iterator[Finding]:
     gap = loss.relative_gap or 0.0
     if loss.diverged_step is not None:
         since = loss.diverged_step - loss.first_step
-        early = "early" if since < EARLY_STEPS and not loss.counted else ""
+        early = ""
+        if since < EARLY_STEPS and not loss.counted:
+            early = "early"
         where = loss.place_of(loss.diverged_step)
         case = early if since else "from-start"
         yield finding("loss-diverged", case, limit=MOST_GAP, where=where)

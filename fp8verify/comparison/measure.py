@@ -118,7 +118,9 @@ def measure_runs(
 def profiled_step_us(rank: RankReport) -> float | None:
     """Return the mean step of a rank under the profiler in µs, None if no time is known."""
     times = _profiled([rank], "gpu") or _profiled([rank], "cpu") or _window([rank])
-    return round(times.mean_us, 3) if times else None
+    if times:
+        return round(times.mean_us, 3)
+    return None
 
 
 def _measure(
@@ -184,7 +186,10 @@ def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
     times: dict[int, list[float]] = {}
     for rank in ranks:
         for step in rank.steps:
-            own = step.gpu_us if clock == "gpu" else step.duration_us
+            if clock == "gpu":
+                own = step.gpu_us
+            else:
+                own = step.duration_us
             if own and step.trains:
                 times.setdefault(step.step, []).append(own)
     means = {step: fmean(own) for step, own in times.items() if len(own) == len(ranks)}
@@ -221,7 +226,9 @@ def _budget(rank: RankReport, mean_us: float) -> dict[str, float]:
 def _work(rank: RankReport) -> float | None:
     forward = [row for row in products(rank) if row.leg is Leg.FPROP]
     flops = sum(2 * math.prod(row.shape or ()) * row.kernels for row in forward)
-    return flops / steps_of(rank) if flops else None
+    if flops:
+        return flops / steps_of(rank)
+    return None
 
 
 def products(rank: RankReport) -> list[KernelRow]:
@@ -321,7 +328,13 @@ def _gemms(side: Measured) -> dict[_Key, _Gemms]:
         if calls and total:
             tokens = max(prod(row.shape or ()) // (key[1] * key[2]) for row, _ in whole)
             precision = max(time_us, key=time_us.__getitem__)
-            found[key] = _Gemms(calls, total, total / calls, tokens, precision)
+            found[key] = _Gemms(
+                calls=calls,
+                time_us=total,
+                each_us=total / calls,
+                tokens=tokens,
+                precision=precision,
+            )
     return found
 
 
@@ -442,4 +455,6 @@ def _fullest(report: Report) -> tuple[MemoryReport, RankReport] | None:
 def _ratio(
     before: float | None, after: float | None, work: float = 1.0
 ) -> float | None:
-    return round(before / after * work, 4) if before and after else None
+    if before and after:
+        return round(before / after * work, 4)
+    return None

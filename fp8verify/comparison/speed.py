@@ -79,7 +79,10 @@ def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed
     interval = _interval(before.times, after.times, work)
     outcome = Outcome.UNDECIDED
     if interval is not None and not interval[0] <= 1 <= interval[1]:
-        outcome = Outcome.FASTER if interval[0] > 1 else Outcome.SLOWER
+        if interval[0] > 1:
+            outcome = Outcome.FASTER
+        else:
+            outcome = Outcome.SLOWER
     elif (
         interval is not None
         and interval[0] >= 1 / (1 + _SAME)

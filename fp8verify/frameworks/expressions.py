@@ -44,7 +44,9 @@ def fixed_word(expression: str) -> str:
         chr(n) if name == "LITERAL" and n < 128 else "\n" for name, n, _ in parts
     )
     longest = max("".join(letters).lower().split("\n"), key=len)
-    return longest if len(longest) >= _SHORTEST else ""
+    if len(longest) >= _SHORTEST:
+        return longest
+    return ""
 
 
 def _internal(name: str, name_to_3_10: str) -> Any:

@@ -184,7 +184,9 @@ class Watch(Recording):
 
 def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
     several = isinstance(sinks, (list, tuple, set, frozenset))
-    return list(cast(Any, sinks)) if several else [cast(Any, sinks)]
+    if several:
+        return list(cast(Any, sinks))
+    return [cast(Any, sinks)]
 
 
 class Window(Recording):

@@ -261,7 +261,9 @@ def _read(path: Path, most: int) -> bytes | None:
             data = file.read(most + 1)
         except OSError:
             return None
-    return data if len(data) <= most else None
+    if len(data) <= most:
+        return data
+    return None
 
 
 def _parameters(data: bytes | None) -> _Parameters | None:
@@ -371,9 +373,11 @@ def registers_of(binary: bytes) -> int | None:
 
 
 def _registers(attributes: bytes) -> int | None:
-    counts = set()
+    counts: set[int] = set()
     at = attributes.find(_REGISTERS)
     while 0 <= at <= len(attributes) - 12:
         counts.add(struct.unpack_from("<I", attributes, at + 8)[0])
         at = attributes.find(_REGISTERS, at + 12)
-    return counts.pop() if len(counts) == 1 else None
+    if len(counts) == 1:
+        return counts.pop()
+    return None

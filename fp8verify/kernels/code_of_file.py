@@ -63,7 +63,10 @@ def code_of_file(path: Path) -> CodeOfFile:
     Raises:
         InputError: it cannot be read, is too large, or is no code of a kernel.
     """
-    text = _disassembled(path) if path.suffix in BINARIES else _text(path)
+    if path.suffix in BINARIES:
+        text = _disassembled(path)
+    else:
+        text = _text(path)
     functions = [next(filter(None, match.groups())) for match in _ENTRY.finditer(text)]
     if not functions:
         raise InputError(
@@ -110,11 +113,9 @@ def explained(path: Path) -> str:
 
 def _answer(code: MachineCode) -> str:
     if not code.products:
-        fma = (
-            f" {code.fmas} multiply-adds in FP32 run on the other units."
-            if code.fmas
-            else ""
-        )
+        fma = ""
+        if code.fmas:
+            fma = f" {code.fmas} multiply-adds in FP32 run on the other units."
         return f"no matrix instruction, so nothing runs on tensor cores.{fma}"
     classes = list(dict.fromkeys(types.precision.value for types, _ in code.products))
     if classes == ["below16"]:

@@ -139,7 +139,9 @@ class _Reader:
             named = self.component(named)
             if self.peek("I"):
                 self.remember(named)
-        return self.instance(named) if self.peek("I") else named
+        if self.peek("I"):
+            return self.instance(named)
+        return named
 
     def nested(self) -> str:
         """Read the prefixes of a nested name up to its E; each one may be referred to later."""
@@ -153,7 +155,10 @@ class _Reader:
             if self.peek("T"):
                 named = self.argument()
                 continue
-            named = self.instance(named) if self.peek("I") else self.component(named)
+            if self.peek("I"):
+                named = self.instance(named)
+            else:
+                named = self.component(named)
             if not self.peek("E"):
                 self.remember(named)
         return named
@@ -182,7 +187,9 @@ class _Reader:
             raise _UnreadableError
         while self.take("B"):
             self.source()
-        return f"{prefix}::{part}" if prefix else part
+        if prefix:
+            return f"{prefix}::{part}"
+        return part
 
     def closure(self) -> str:
         """Read the parameters and the number of a lambda."""
@@ -200,7 +207,9 @@ class _Reader:
             word = self.match(_REST)[1]
         else:
             self.at += length
-        return ANONYMOUS if word.startswith("_GLOBAL__N") else word
+        if word.startswith("_GLOBAL__N"):
+            return ANONYMOUS
+        return word
 
     def reference(self) -> str:
         """Read a reference to an earlier type, or a standard abbreviation."""
@@ -267,7 +276,9 @@ class _Reader:
         kind = self.type()
         value = self.match(_LITERAL)[0]
         self.expect("E")
-        return value if kind in _BUILTIN.values() else f"({kind}){value}"
+        if kind in _BUILTIN.values():
+            return value
+        return f"({kind}){value}"
 
     def deeper(self) -> None:
         self.depth += 1
@@ -302,7 +313,9 @@ class _Reader:
             return self.argument()
         if letter == "S" and not self.peek("St"):
             named = self.reference()
-            return self.remember(self.instance(named)) if self.peek("I") else named
+            if self.peek("I"):
+                return self.remember(self.instance(named))
+            return named
         return self.remember(self.name())
 
     def compound(self) -> str:
@@ -324,4 +337,6 @@ class _Reader:
 
 def _index(match: re.Match[str]) -> int:
     """Return the place that a reference names: `S_` is the first, `S0_` the second."""
-    return int(match[1], 36) + 1 if match[1] else 0
+    if match[1]:
+        return int(match[1], 36) + 1
+    return 0

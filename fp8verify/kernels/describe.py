@@ -123,7 +123,9 @@ class Operands(NamedTuple):
         b = element_class(self.b)
         if self.scale == "ue8m0" and {a, b} == {Precision.FP8, Precision.FP4}:
             return Precision.MXFP4
-        return _SCALED.get((a, self.scale), a) if a is b else Precision.UNKNOWN
+        if a is b:
+            return _SCALED.get((a, self.scale), a)
+        return Precision.UNKNOWN
 
     @property
     def scaling(self) -> Scaling | None:
@@ -131,7 +133,9 @@ class Operands(NamedTuple):
         if self.scale == "ue4m3":
             return Scaling.NVFP4
         if self.scale == "ue8m0" and element_class(self.a) is not Precision.MXFP6:
-            return Scaling.MXFP4 if self.a in ("e2m1", "fp4") else Scaling.MXFP8
+            if self.a in ("e2m1", "fp4"):
+                return Scaling.MXFP4
+            return Scaling.MXFP8
         return None
 
 

@@ -83,7 +83,9 @@ class MachineCode(NamedTuple):
     def precision(self) -> Precision:
         """The class of all its products; UNKNOWN where they differ, or it has none."""
         classes = {types.precision for types, _ in self.products}
-        return classes.pop() if len(classes) == 1 else Precision.UNKNOWN
+        if len(classes) == 1:
+            return classes.pop()
+        return Precision.UNKNOWN
 
     @property
     def types(self) -> Operands:
@@ -110,7 +112,9 @@ class MachineCode(NamedTuple):
 def _shown(types: Operands) -> str:
     a = types.a or "?"
     b = types.b or "?"
-    scale = f" with {types.scale} block scales" if types.scale else ""
+    scale = ""
+    if types.scale:
+        scale = f" with {types.scale} block scales"
     return f"{a} x {b}{scale}"
 
 

@@ -124,7 +124,10 @@ def _modifier(word: str) -> str | None:
     if scaling is None:
         return _MODIFIERS.get(word)
     size = scaling["size"]
-    unit = f"{size}x{size} block" if scaling["unit"] == "blk" else f"{size} elements"
+    if scaling["unit"] == "blk":
+        unit = f"{size}x{size} block"
+    else:
+        unit = f"{size} elements"
     element = scaling["format"] or "FP32"
     return f"operand {scaling['operand']} has one {element} scale for each {unit}"
 

@@ -146,13 +146,17 @@ def find(name: str) -> Operator:
 def node_of(name: str) -> str | None:
     """Return the name of an autograd node without its number, "MmBackward"; None for no node."""
     match = _NODE.match(name)
-    return match[1] if match else None
+    if match:
+        return match[1]
+    return None
 
 
 def function_of(name: str) -> str | None:
     """Return the autograd function to whose backward pass a node belongs; None for no node."""
     node = node_of(name)
-    return None if node is None else node.removesuffix("Backward")
+    if node is None:
+        return None
+    return node.removesuffix("Backward")
 
 
 _FP8: Final = frozenset({"e4m3", "e5m2"})
@@ -189,7 +193,9 @@ class Evidence(msgspec.Struct, frozen=True):
     @property
     def precision(self) -> Precision:
         """The one class that the operator allows, otherwise UNKNOWN."""
-        return next(iter(self.maybe)) if len(self.maybe) == 1 else Precision.UNKNOWN
+        if len(self.maybe) == 1:
+            return next(iter(self.maybe))
+        return Precision.UNKNOWN
 
 
 def encloses(op: OpContext) -> Role | None:
@@ -233,7 +239,13 @@ def evidence_of(op: OpContext) -> Evidence | None:
         a == b == "fp32"
     ):  # which of the two is a process-wide setting that no operator records
         maybe = {Precision.FP32, Precision.TF32}
-    return Evidence(product.role, frozenset(maybe), a, b, _scaling(op, product, a))
+    return Evidence(
+        role=product.role,
+        maybe=frozenset(maybe),
+        a=a,
+        b=b,
+        scaling=_scaling(op, product, a),
+    )
 
 
 def _type(op: OpContext, place: int | None) -> str:
@@ -264,7 +276,9 @@ def _scaling(op: OpContext, product: Product, a: str | None) -> Scaling | None:
     if all(size == 1 for size in scale):
         return Scaling.TENSORWISE
     per_row = len(scale) == 2 and scale[1] == 1 and rows[:1] == scale[:1]
-    return Scaling.ROWWISE if per_row else Scaling.BLOCKWISE
+    if per_row:
+        return Scaling.ROWWISE
+    return Scaling.BLOCKWISE
 
 
 def multiplies_fp8(op: OpContext) -> bool:

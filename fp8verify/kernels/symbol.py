@@ -36,12 +36,16 @@ class Symbol:
         match = _PATH.match(self.text)
         if match and match[1] == _CONDITION:
             return self.tree.parts
-        return tuple(match[1].split("::")) if match else ()
+        if match:
+            return tuple(match[1].split("::"))
+        return ()
 
     @cached_property
     def base(self) -> str:
         """The last part of the path: the function's own name."""
-        return self.path[-1] if self.path else ""
+        if self.path:
+            return self.path[-1]
+        return ""
 
     @cached_property
     def is_identifier(self) -> bool:
@@ -86,7 +90,9 @@ class Type(NamedTuple):
     @property
     def name(self) -> str:
         """The last part: "GemmUniversal" of `cutlass::gemm::kernel::GemmUniversal<...>`."""
-        return self.parts[-1] if self.parts else ""
+        if self.parts:
+            return self.parts[-1]
+        return ""
 
     @property
     def args(self) -> tuple[Type, ...]:

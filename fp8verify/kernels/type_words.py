@@ -89,7 +89,9 @@ def product_of(word: str) -> str | None:
     if word in _PRODUCTS:
         return word
     match = _JOINED.fullmatch(word)
-    return match["product"] if match else None
+    if match:
+        return match["product"]
+    return None
 
 
 def joined(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -122,7 +124,9 @@ def operands(words: tuple[str, ...]) -> Operands:
     alike = (
         element_class(first.a) is element_class(last.a) and first.scale == last.scale
     )
-    return types if alike else Operands()
+    if alike:
+        return types
+    return Operands()
 
 
 def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:
@@ -136,7 +140,9 @@ def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:
         if "block" in (first, second) and (first in _SPELLED or second in _SPELLED):
             return Scaling.BLOCKWISE
         if first == "per" and second in ("token", "tensor"):
-            return Scaling.ROWWISE if second == "token" else Scaling.TENSORWISE
+            if second == "token":
+                return Scaling.ROWWISE
+            return Scaling.TENSORWISE
     return None
 
 
@@ -145,7 +151,9 @@ def fast_accumulation(words: tuple[str, ...]) -> bool | None:
     text = "_".join(words)
     if "no_fast_acc" in text or "slowacc" in words:
         return False
-    return True if "imprecise_acc" in text or "fastacc" in words else None
+    if "imprecise_acc" in text or "fastacc" in words:
+        return True
+    return None
 
 
 def _singles(words: tuple[str, ...]) -> list[Operands]:
@@ -195,7 +203,9 @@ def _of_pair(match: re.Match[str], singles: list[Operands]) -> Operands:
         return _SPELLED[first]
     element = str(singles[0].a) if len(singles) == 1 else ""
     named = element.endswith(first) or (first == "8" and element in ("e4m3", "e5m2"))
-    return singles[0] if named else Operands()
+    if named:
+        return singles[0]
+    return Operands()
 
 
 def _of_compound(types: list[Operands]) -> Operands:

@@ -193,6 +193,7 @@ class _Scan:
             words_used = statement.topic
         else:
             words_used = f"{claim.framework} {_INDEX.sub('*', claim.text)}"
+        # Of ranks without a phase only matters whether the line names one.
         rank = statement.rank if statement.phase else bool(statement.rank)
         key = (words_used, statement.phase, rank)
         opposite = self._said["fp8" if claim.says == "not_fp8" else "not_fp8"]
@@ -439,7 +440,9 @@ def _gathers(values: Mapping[str, str], kind: str) -> bool | None:
     said = {values.get(f"{kind}_param_gather"), values.get(f"{kind}_param")}
     if "true" in said:
         return True
-    return False if "false" in said else None
+    if "false" in said:
+        return False
+    return None
 
 
 def _healing(values: Mapping[str, str], low: str) -> tuple[PhaseClaim, ...]:
@@ -465,4 +468,6 @@ def _first_and_last(arguments: Mapping[str, str]) -> tuple[str, ...]:
 
 def _number(text: str | None, default: int = 0) -> int:
     digits = (text or "").replace("_", "").replace(",", "")[:9]
-    return int(digits) if digits.isdecimal() else default
+    if digits.isdecimal():
+        return int(digits)
+    return default

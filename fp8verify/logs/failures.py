@@ -141,7 +141,9 @@ def nearest(message: str) -> Failure | None:
     words = _words_of(message[:MAX_LINE])
     shared = {row: len(words & _words_of(row.pattern.pattern)) for row in failures()}
     best = max(shared, key=shared.__getitem__)
-    return best if shared[best] >= _SHARED else None
+    if shared[best] >= _SHARED:
+        return best
+    return None
 
 
 def _words_of(text: str) -> set[str]:
@@ -156,7 +158,9 @@ def failure_notes(logs: Iterable[Path]) -> Iterator[str]:
                 row = cause.failure
                 if not cause.ends_run:
                     continue
-                doctor = f" (doctor: {row.check})" if row.check else ""
+                doctor = ""
+                if row.check:
+                    doctor = f" (doctor: {row.check})"
                 place = f"the run failed, {log.name} line {cause.line}"
                 yield f"{place}; a known cause: {row.cause}. {row.remedy}{doctor}"
 

@@ -73,7 +73,10 @@ def _layer_claim(
     row: _Row, found: re.Match[str], line: Line, prefix: str
 ) -> LayerClaim | None:
     said = found.groupdict()
-    named = [said["path"]] if "path" in said else _QUOTED.findall(said["names"])
+    if "path" in said:
+        named = [said["path"]]
+    else:
+        named = _QUOTED.findall(said["names"])
     names = tuple(name for name in named if name not in _NO_NAMES)
     format_ = _format(said)
     if not names or format_ is None:
@@ -99,10 +102,14 @@ def _format(said: Mapping[str, str]) -> str | None:
         if low is not None:
             return low
         # An override by another class of high precision, as a fused one, claims nothing.
-        return HIGH_PRECISION if format_of(said["old"]) else None
+        if format_of(said["old"]):
+            return HIGH_PRECISION
+        return None
     # The name of a configuration has its format: "mxfp8", "bf16_layers".
     key = said.get("key") or said.get("type")
-    return HIGH_PRECISION if key is None else format_or_high(key)
+    if key is None:
+        return HIGH_PRECISION
+    return format_or_high(key)
 
 
 def _section(before: str, line: Line, prefix: str) -> str:

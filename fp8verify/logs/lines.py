@@ -54,7 +54,9 @@ class Line(NamedTuple):
 
 def uncolored(text: str) -> str:
     """Return a line without the escape sequences that color it."""
-    return _COLOR.sub("", text) if "\x1b" in text else text
+    if "\x1b" in text:
+        return _COLOR.sub("", text)
+    return text
 
 
 def read_lines(
@@ -96,7 +98,10 @@ def read_between(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, byte
     for block in _whole_lines(_unpacked(path, [])):
         count = block.count(b"\n")
         inside = [number for number in numbers if begin <= number <= begin + count]
-        lines = block.lower().split(b"\n") if inside else [block.lower()]
+        if inside:
+            lines = block.lower().split(b"\n")
+        else:
+            lines = [block.lower()]
         for start, end in pairwise([begin - 1, *inside, begin + len(lines)]):
             text = b"\n".join(lines[start + 1 - begin : end - begin])
             yield bisect_right(numbers, start) - 1, text
@@ -139,7 +144,13 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
         at = hit.end()
         number += data.count(b"\n", counted, start)
         counted = start
-        yield Line(number, data[start:at].decode("utf-8", "replace"), data, start, at)
+        yield Line(
+            number=number,
+            text=data[start:at].decode("utf-8", "replace"),
+            block=data,
+            start=start,
+            end=at,
+        )
 
 
 def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:

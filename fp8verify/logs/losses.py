@@ -141,7 +141,9 @@ def scan_losses(
         if match is None:
             continue
         if name not in found:
-            found[name] = LossSeries(name, {}, False, {}, {})
+            found[name] = LossSeries(
+                framework=name, points={}, counted=False, epochs={}, times_us={}
+            )
             left = [one for one in patterns if name == PLAIN or one[0] in found]
         step = _step(match)
         if step is None:

@@ -158,13 +158,27 @@ def _messages(text: str, depth: int = 0) -> Iterator[Message]:
     body = text[at:]
     if depth < _MAX_NESTING and (inner := _structured(body)) is not None:
         if body.startswith("{"):  # a record or a dump, whose fields may be settings
-            yield Message("", denied, text[named:], text[:named], rank)
+            yield Message(
+                text="",
+                denied=denied,
+                setting=text[named:],
+                prefix=text[:named],
+                rank=rank,
+            )
         for line in inner.splitlines():
             for part in _parts(line):
                 yield from _messages(part, depth + 1)
     else:
-        said = body[:MAX_MESSAGE] if strong or indent_of(text) < _INDENT else ""
-        yield Message(said, denied, text[named:], text[:named], rank)
+        said = ""
+        if strong or indent_of(text) < _INDENT:
+            said = body[:MAX_MESSAGE]
+        yield Message(
+            text=said,
+            denied=denied,
+            setting=text[named:],
+            prefix=text[:named],
+            rank=rank,
+        )
 
 
 def indent_of(text: str) -> int:
@@ -237,12 +251,16 @@ def _structured(text: str) -> str | None:
     """Return the message of a record of a structured log, "" of other JSON, None of other text."""
     if not text.startswith("{"):
         said = _LOGFMT.match(text)
-        return said["text"].replace('\\"', '"') if said else None
+        if said:
+            return said["text"].replace('\\"', '"')
+        return None
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return ""
-    return _said(value) if isinstance(value, dict) else ""
+    if isinstance(value, dict):
+        return _said(value)
+    return ""
 
 
 def _said(record: dict[str, Any]) -> str:

@@ -182,7 +182,9 @@ def _meanings(clause: str) -> set[str]:
 def _without_name(recipe: re.Match[str]) -> str:
     """Return a mention of a recipe without its name, which may be any word."""
     is_name = _meaning(recipe["name"]) in ("unknown", "number")
-    return "with recipe" if is_name else recipe[0]
+    if is_name:
+        return "with recipe"
+    return recipe[0]
 
 
 def _meaning(word: str) -> str:
@@ -192,4 +194,6 @@ def _meaning(word: str) -> str:
         if _pattern(meaning).fullmatch(word):
             return meaning
     # Sizes, numbers of layers and names of GPUs: 48, 1x16, GB200.
-    return "number" if any(map(str.isdigit, word)) else "unknown"
+    if any(map(str.isdigit, word)):
+        return "number"
+    return "unknown"

@@ -127,7 +127,9 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
         is_on = _meaning(name, value)
         if is_on is None and _opens(name, value):
             child, value = _switch(text, found, message, line)
-            is_on = _meaning(_SECTION.sub("", name), value) if value else None
+            is_on = None
+            if value:
+                is_on = _meaning(_SECTION.sub("", name), value)
         if is_on is None or not (child or _stands_alone(text, found)):
             continue
         hits += 1
@@ -141,7 +143,13 @@ def requests_in(message: Message, line: Line) -> Iterator[Request | None]:
         if is_on and _DETAIL.fullmatch(name) and _off_in(values):
             yield None
             continue
-        yield Request(name, is_on, value, _excerpt(text, found, child), values)
+        yield Request(
+            key=name,
+            is_on=is_on,
+            value=value,
+            text=_excerpt(text, found, child),
+            values=values,
+        )
 
 
 def _setting(pair: re.Match[str]) -> tuple[str, str]:
@@ -224,9 +232,13 @@ def _is_elsewhere(text: str) -> bool:
 
 
 def _excerpt(text: str, found: re.Match[str], child: str) -> str:
-    start = max(0, found.start() - _QUOTED) if len(text) > 2 * _QUOTED else 0
+    start = 0
+    if len(text) > 2 * _QUOTED:
+        start = max(0, found.start() - _QUOTED)
     said = text[start : found.end() + _QUOTED].strip()
-    return f"{said} {child}".strip() if child and child not in said else said
+    if child and child not in said:
+        return f"{said} {child}".strip()
+    return said
 
 
 # ---- what is around a setting

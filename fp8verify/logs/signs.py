@@ -257,8 +257,12 @@ def _what_is_wrong(lower: str) -> str:
             return f"the gradient norm is {value:g}"
     counted = max(_counts(lower), default=0)
     if counted:
-        return "1 step was skipped" if counted == 1 else f"{counted} steps were skipped"
-    return "a step was skipped" if _SKIPPED.search(lower) else ""
+        if counted == 1:
+            return "1 step was skipped"
+        return f"{counted} steps were skipped"
+    if _SKIPPED.search(lower):
+        return "a step was skipped"
+    return ""
 
 
 def _counts(lower: str) -> Iterator[int]:

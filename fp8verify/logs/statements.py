@@ -188,7 +188,9 @@ def _before(statements: list[Statement], step: int | None) -> list[Statement]:
         if one.steps and step is not None
         if (one.steps[0] if place > 1 else 0) <= step <= one.steps[1]
     ]
-    return statements[: arrived[-1]] if arrived else statements
+    if arrived:
+        return statements[: arrived[-1]]
+    return statements
 
 
 def _resolved(statements: Iterable[Statement]) -> list[Statement]:
@@ -223,7 +225,9 @@ def _after(earlier: Statement, later: Statement) -> Statement:
         contradicted = later.stretch > earlier.stretch
     elif later.phase is not None:
         contradicted = contradicted and other.says == "fp8"
-    return _revoked(earlier) if replaced or contradicted else earlier
+    if replaced or contradicted:
+        return _revoked(earlier)
+    return earlier
 
 
 def _revoked(statement: Statement) -> Statement:

@@ -336,7 +336,9 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         """The smallest FP8 share of GEMM time among the ranks; None if any has no GEMM."""
         shares = [rank.layer_share for rank in self.ranks]
         known = [share for share in shares if share is not None]
-        return min(known) if known and len(known) == len(shares) else None
+        if known and len(known) == len(shares):
+            return min(known)
+        return None
 
     @property
     def layer_states(self) -> dict[str, str]:

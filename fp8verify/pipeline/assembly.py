@@ -242,7 +242,9 @@ def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
     if measured is not None and measured.step == named.step:
         casts = {}  # `run --numerics` cast in that step too
     by_layer = named.by_layer()
-    none = None if by_layer else "no GEMM could be joined to a layer"
+    none = None
+    if not by_layer:
+        none = "no GEMM could be joined to a layer"
     return NamedLayersReport(
         source=named.source,
         step=named.step,

@@ -184,7 +184,9 @@ def _worth(files: Iterable[TraceFile]) -> int:
         size = sum(
             packed * (1 if is_plain else _USUAL_RATIO) for is_plain, packed in sizes
         )
-        return _cores() if size > _WORTH_A_WORKER * _cores() else 1
+        if size > _WORTH_A_WORKER * _cores():
+            return _cores()
+        return 1
     return 1
 
 
@@ -297,7 +299,9 @@ def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
 def _logged(file: TraceFile, trace: Trace) -> _Logged:
     """Read what the BLAS library logged; a log that cannot be read costs only itself."""
     try:
-        return None if file.blas_log is None else read_products(file.blas_log)
+        if file.blas_log is None:
+            return None
+        return read_products(file.blas_log)
     except InputError as error:
         trace.remarks.append(
             f"the BLAS library's log cannot be read: {error.fact.rstrip('.')}"

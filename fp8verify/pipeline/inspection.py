@@ -189,7 +189,10 @@ def _with_sidecars(
 ) -> list[TraceFile]:
     """Return the traces with what the run recorded of each: names of layers, the BLAS log."""
     named = captured.named_traces(metas)
-    logs = {} if folder is None else captured.blas_logs(folder, metas)
+    if folder is None:
+        logs = {}
+    else:
+        logs = captured.blas_logs(folder, metas)
     of_file = ((file, file.path.name, file.blas_log) for file in files)
     return [
         replace(f, layers=n in named, blas_log=log or logs.get(n))
@@ -272,7 +275,9 @@ def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:
     """Return the log that the user gave, else those of a capture."""
     if log is not None:
         return [place(log)]
-    return captured.find_logs(folder) if folder is not None else []
+    if folder is not None:
+        return captured.find_logs(folder)
+    return []
 
 
 # An error further from the end of a log than this was survived.

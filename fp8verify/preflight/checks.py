@@ -49,7 +49,9 @@ class Check(msgspec.Struct, frozen=True):
     def place(self) -> str:
         """The file, and the line if it is known, as they come before the message."""
         line = f":{self.line}" if self.line else ""
-        return f"{self.file}{line}: " if self.file else ""
+        if self.file:
+            return f"{self.file}{line}: "
+        return ""
 
 
 class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -159,7 +159,9 @@ def flatten(data: Any) -> dict[str, Any]:
 def _joined(prefix: str, key: str) -> str:
     if len(key) > MAX_KEY:
         raise ValueError(f"a key has more than {MAX_KEY} characters")
-    return f"{prefix}.{key}" if prefix else key
+    if prefix:
+        return f"{prefix}.{key}"
+    return key
 
 
 def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -167,7 +169,10 @@ def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
         loader = _LOADER(text)
         node = loader.get_node() if loader.check_node() else None
         _refuse_expansion(node)
-        data = loader.construct_document(node) if node is not None else {}
+        if node is not None:
+            data = loader.construct_document(node)
+        else:
+            data = {}
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     return flatten(data), _node_lines(node)
@@ -206,7 +211,10 @@ def _children(node: Any) -> list[Any]:
     kind = getattr(node, "id", "")
     if kind == "mapping":
         return list(chain.from_iterable(node.value))
-    return node.value if kind == "sequence" else []
+    nodes: list[Any] = []
+    if kind == "sequence":
+        nodes = node.value
+    return nodes
 
 
 def _node_lines(root: Any) -> dict[str, int]:
@@ -218,7 +226,10 @@ def _node_lines(root: Any) -> dict[str, int]:
             getattr(node, "id", "") == "mapping" and len(prefix) <= MAX_KEY * MAX_DEPTH
         )
         for key, value in node.value if is_mapping else ():
-            name = f"{prefix}.{key.value}" if prefix else str(key.value)
+            if prefix:
+                name = f"{prefix}.{key.value}"
+            else:
+                name = str(key.value)
             lines[name] = key.start_mark.line + 1
             stack.append((name, value))
     return lines

@@ -103,8 +103,13 @@ def _why(ending: int | None, tail: str, timeout: float) -> tuple[str, str]:
         why = f"it built no optimizer in {timeout:g} s, and was ended"
         return why, f"Give it more time with --timeout; {files_only}"
     lines = [line for line in tail.splitlines() if line.strip()]
-    last = f": {lines[-1].strip()[:200]}" if lines and ending else ""
-    how = f"with exit code {ending}" if ending >= 0 else f"by signal {-ending}"
+    last = ""
+    if lines and ending:
+        last = f": {lines[-1].strip()[:200]}"
+    if ending >= 0:
+        how = f"with exit code {ending}"
+    else:
+        how = f"by signal {-ending}"
     if ending:
         step = "See why it fails by itself"
     else:

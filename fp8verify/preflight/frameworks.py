@@ -189,7 +189,9 @@ def _misspelled(row: Row, document: Document) -> dict[str, Any]:
             for key in islice(document.values, _COMPARED):
                 if is_path_slip(key, sign):
                     meant[sign] = document.values[key]
-    return meant if len({sign.partition(".")[0] for sign in meant}) == 1 else {}
+    if len({sign.partition(".")[0] for sign in meant}) == 1:
+        return meant
+    return {}
 
 
 def _canonical(key: str, row: Row) -> str:
@@ -258,14 +260,21 @@ def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
         if all_hold(asks["when"], given):
             recipe = _text(asks.get("recipe", ""), given, may_default=may_default)
             fmt = asks.get("format", "")
-            fmt = _FORMATS.get(recipe, fmt) if fmt == "fp8" else fmt
+            if fmt == "fp8":
+                fmt = _FORMATS.get(recipe, fmt)
             backend = _BACKENDS.get(
                 _text(asks.get("backend", ""), given, may_default=may_default)
             )
             wanted = asks.get("key") or next(iter(asks["when"]))
             key = name_of(wanted, given) or wanted
             if fmt:
-                return Ask(fmt, recipe or None, backend, key, asks.get("until", ""))
+                return Ask(
+                    format=fmt,
+                    recipe=recipe or None,
+                    backend=backend,
+                    key=key,
+                    until=asks.get("until", ""),
+                )
             return None
     return None
 
@@ -276,12 +285,16 @@ def _text(wanted: str, given: Values, *, may_default: bool) -> str:
         return wanted
     key, _, default = wanted[1:].partition("|")
     said = word(value_of(key, given))
-    return said.partition("$")[0] if said else default * may_default
+    if said:
+        return said.partition("$")[0]
+    return default * may_default
 
 
 def word(value: Any) -> str:
     """Return a value as a lower-case word; "" for other values."""
-    return value.strip().lower() if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value.strip().lower()
+    return ""
 
 
 def _tokens(
@@ -307,7 +320,9 @@ def nearest_name(name: str, names: Iterable[str]) -> str | None:
     if len(plain) < 4:
         return None
     close = get_close_matches(plain, sorted(names), n=1, cutoff=_NEAR)
-    return close[0] if close and is_slip(plain, close[0]) else None
+    if close and is_slip(plain, close[0]):
+        return close[0]
+    return None
 
 
 def is_path_slip(path: str, meant: str) -> bool:

@@ -178,7 +178,10 @@ def _assigned(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _of_the_command(words: Sequence[str], known: Iterable[str]) -> Iterator[Document]:
     """Yield the files that a command names; what cannot be read is the run's concern."""
     for word in dict.fromkeys(words):
-        name = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+        if word.startswith("-") and "=" in word:
+            name = word.partition("=")[2]
+        else:
+            name = word
         if name not in known and kind_of(name) is not None and Path(name).is_file():
             with suppress(Fp8VerifyError):
                 yield read_document(name)

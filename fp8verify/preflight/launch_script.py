@@ -88,7 +88,8 @@ class _Script:
                 "string",
                 "raw_string",
             ):
-                branch = node.start_byte + 1 if node.type in _BRANCHES else branch
+                if node.type in _BRANCHES:
+                    branch = node.start_byte + 1
                 stack += [
                     (child, depth + 1, branch) for child in reversed(node.children)
                 ]
@@ -98,7 +99,9 @@ class _Script:
         if name is not None and value is not None and value.type == "array":
             self.arrays.add(_text(name))
         elif name is not None and name.type == "variable_name":
-            text = self._resolved(_unquoted(value)) if value is not None else ""
+            text = ""
+            if value is not None:
+                text = self._resolved(_unquoted(value))
             self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
 
     def _words(self, node: Any, first_line: int, branch: int) -> None:
@@ -151,7 +154,10 @@ class _Script:
                     self.read(_text(body), first_line + body.start_point[0], shells)
 
     def _resolved(self, text: str) -> str:
-        resolved = _resolved(text, self.variables) if self._room > 0 else text
+        if self._room > 0:
+            resolved = _resolved(text, self.variables)
+        else:
+            resolved = text
         self._room -= max(0, len(resolved) - len(text))
         return resolved
 
@@ -162,7 +168,9 @@ def _text(node: Any) -> str:
 
 def _unquoted(node: Any) -> str:
     text = _text(node)
-    return text[1:-1] if node.type in ("string", "raw_string") else text
+    if node.type in ("string", "raw_string"):
+        return text[1:-1]
+    return text
 
 
 def _resolved(text: str, variables: Mapping[str, str]) -> str:
@@ -177,9 +185,13 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     value = variables.get(match["name"] or match["braced"])
     word = match["word"]
     if word is None:
-        return match[0] if value is None else value
+        if value is None:
+            return match[0]
+        return value
     if match["sign"] == "+":
-        return "" if value == "" else _resolved(word, variables)
+        if value == "":
+            return ""
+        return _resolved(word, variables)
     return value or _resolved(word, variables)
 
 

@@ -91,8 +91,20 @@ def layers_from_sizes(
     if experts:
         width = number("expert_hidden") or hidden
         active = sparse * (number("top_k") or 1)
-        yield LayerSize("expert feed-forward in", width, dim, gates * active, "expert")
-        yield LayerSize("expert feed-forward out", dim, width, active, "expert")
+        yield LayerSize(
+            name="expert feed-forward in",
+            n=width,
+            k=dim,
+            modules=gates * active,
+            kind="expert",
+        )
+        yield LayerSize(
+            name="expert feed-forward out",
+            n=dim,
+            k=width,
+            modules=active,
+            kind="expert",
+        )
     if vocabulary := number("vocabulary"):
         yield LayerSize("output head", vocabulary, dim, kind="head")
 
@@ -102,5 +114,6 @@ def _hidden(sizes: Mapping[str, Any], given: Values, dim: int) -> int:
     if "multiplier" not in sizes:
         return 4 * dim
     factor = given.get(sizes["multiplier"], 1.0)
-    factor = factor if isinstance(factor, (int, float)) and 0 < factor < 1000 else 1.0
+    if not (isinstance(factor, (int, float)) and 0 < factor < 1000):
+        factor = 1.0
     return 256 * math.ceil(int(4 * dim * (2 / 3) * factor) / 256)

@@ -96,7 +96,9 @@ def named_gpus(text: str) -> tuple[Gpu, ...]:
     elif capability := next(
         (cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None
     ):
-        maker = "AMD Instinct" if capability.startswith("gfx") else "NVIDIA"
+        maker = "NVIDIA"
+        if capability.startswith("gfx"):
+            maker = "AMD Instinct"
         found = Gpu(f"{maker} {part}", capability)
     else:
         raise UsageError(
@@ -145,7 +147,9 @@ def trains_in(gpu: Gpu, fmt: str) -> bool | None:
     name = f"{gpu.name} {gpu.capability or ''}"
     has_units = multiplies(name, gpu.capability, Precision[wanted.precision])
     is_known = has_units and wanted.capabilities and parsed(gpu.capability)
-    return holds(wanted.capabilities, gpu.capability) if is_known else has_units
+    if is_known:
+        return holds(wanted.capabilities, gpu.capability)
+    return has_units
 
 
 # Read in the run's Python, isolated: what an import would find is in folders on its path.
@@ -232,4 +236,6 @@ def built_for(versions: Mapping[str, str]) -> dict[str, str]:
         text for name, text in versions.items() if name.startswith("nvidia_cublas")
     )
     version = parsed(next(cublas, None))
-    return {"torch_cuda": f"{version.major}.{version.minor}"} if version else {}
+    if version:
+        return {"torch_cuda": f"{version.major}.{version.minor}"}
+    return {}

@@ -110,7 +110,9 @@ def measure(
             name: [sum(times) for times in rounds] for name, rounds in by_size.items()
         }
         left_out = len(layers_by_shape) - len(asked)
-        missing = f"; {left_out} sizes are left out" if left_out else ""
+        missing = ""
+        if left_out:
+            missing = f"; {left_out} sizes are left out"
         label = f"the model's linear layers{missing}"
         yield _check(label, sums, source, code="measured-model")
 
@@ -173,7 +175,11 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
     if BF16 not in rounds or not recipes:
         hint = "Measure fewer tokens with --tokens where memory is short."
         return Check(
-            code, Status.SKIPPED, f"{label}: could not be measured", hint, source
+            code=code,
+            status=Status.SKIPPED,
+            message=f"{label}: could not be measured",
+            hint=hint,
+            source=source,
         )
     told = [
         f"{name} {_ms(rounds[name])} with casts, {_gained(rounds, name)}"
@@ -189,7 +195,7 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
         answer = "does not pay alone"
         status = Status.WARN
     message = f"{label}: BF16 {_ms(rounds[BF16])} a step, {'; '.join(told)}: {answer}"
-    return Check(code, status, message, _HINT, source)
+    return Check(code=code, status=status, message=message, hint=_HINT, source=source)
 
 
 def _gain(rounds: Rounds, recipe: str) -> tuple[float, float, float]:
@@ -202,7 +208,9 @@ def _gain(rounds: Rounds, recipe: str) -> tuple[float, float, float]:
 
 def _gained(rounds: Rounds, recipe: str) -> str:
     speed_up, low, high = _gain(rounds, recipe)
-    bounds = f" ({low:.2f}-{high:.2f})" if high - low > 0.005 else ""
+    bounds = ""
+    if high - low > 0.005:
+        bounds = f" ({low:.2f}-{high:.2f})"
     return f"{speed_up:.2f}x{bounds}"
 
 
@@ -211,7 +219,9 @@ def _ms(rounds: Sequence[float]) -> str:
 
 
 def _named(shape: Shape, layers: Sequence[LayerSize]) -> str:
-    names = f" ({listed([layer.name for layer in layers], 3)})" if layers else ""
+    names = ""
+    if layers:
+        names = f" ({listed([layer.name for layer in layers], 3)})"
     count = sum(layer.modules for layer in layers)
     often = f", {count} times" if count > 1 else ""
     return f"{shape.m} tokens, {shape.k} -> {shape.n}{names}{often}"

@@ -37,7 +37,10 @@ def save_rates(program: str, file: str | Path) -> Iterator[Check]:
     answers = [json.loads(line.removeprefix(_MARK)) for line in lines]
     if code or not answers or "error" in answers[0]:
         last = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        why = answers[0]["error"] if answers and "error" in answers[0] else last[:200]
+        if answers and "error" in answers[0]:
+            why = answers[0]["error"]
+        else:
+            why = last[:200]
         yield said("measured/nothing", why=why)
         return
     table = table_of(answers)

@@ -35,7 +35,9 @@ _TRUTHS = {
 def value_of(key: str, values: Values) -> Any:
     """Return the value of a key, else `MISSING`."""
     name = name_of(key, values)
-    return MISSING if name is None else values[name]
+    if name is None:
+        return MISSING
+    return values[name]
 
 
 def name_of(key: str, values: Values) -> str | None:
@@ -89,7 +91,9 @@ def _item_holds(test: str, value: Any) -> bool:
 def parsed(text: str | None) -> Version | None:
     """Return a version, None for what is none."""
     try:
-        return Version(text) if text else None
+        if text:
+            return Version(text)
+        return None
     except InvalidVersion:
         return None
 
@@ -106,7 +110,9 @@ def truth(value: Any) -> bool | None:
     """Return whether a value means yes, as YAML, TOML and command lines write it."""
     if isinstance(value, str):
         return _TRUTHS.get(value.lower())
-    return bool(value) if isinstance(value, int) else None
+    if isinstance(value, int):
+        return bool(value)
+    return None
 
 
 def whole(value: Any) -> int | None:
@@ -115,7 +121,9 @@ def whole(value: Any) -> int | None:
         return None
     if isinstance(value, str) and value.strip().isdecimal() and len(value) < 12:
         value = int(value)
-    return value if isinstance(value, int) and value > 0 else None
+    if isinstance(value, int) and value > 0:
+        return value
+    return None
 
 
 def _data(name: str) -> str:
@@ -157,7 +165,13 @@ class Rule(NamedTuple):
         """Return the check that the row makes, with its message filled in."""
         source = f"{self.evidence}; read {table('rules')['read']}"
         return Check(
-            self.code, Status(self.status), message, self.remedy, source, file, line
+            code=self.code,
+            status=Status(self.status),
+            message=message,
+            hint=self.remedy,
+            source=source,
+            file=file,
+            line=line,
         )
 
 
@@ -188,7 +202,15 @@ def said(
     row, *texts = table("rules")["said"][key]
     message, hint, source = (text.format_map(values) for text in texts)
     code = key.partition("/")[0]
-    return Check(code, status or Status(row), message, hint, source, file, line)
+    return Check(
+        code=code,
+        status=status or Status(row),
+        message=message,
+        hint=hint,
+        source=source,
+        file=file,
+        line=line,
+    )
 
 
 @cache
@@ -227,7 +249,10 @@ _KEY = re.compile(r"<[=@]?\*?([^<>|]+)[^<>]*>")  # in a message: the first of it
 
 def plain(rule: Rule) -> str:
     """Return a rule's message with the first names of keys, and without values."""
-    whens = rule.when if isinstance(rule.when, list) else [rule.when]
+    if isinstance(rule.when, list):
+        whens = rule.when
+    else:
+        whens = [rule.when]
     keys = " or ".join(f"<{next(iter(when), '')}>" for when in whens)
     message = re.sub("(: )?<@sides>", "", rule.message.replace("<@key>", keys))
     return _KEY.sub(lambda match: match[1].replace("[-_]", "_"), message)

@@ -36,7 +36,9 @@ def main() -> None:
         return
     import torchao
 
-    gpu = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
+    gpu = "no GPU"
+    if device == "cuda":
+        gpu = torch.cuda.get_device_name()
     say({"gpu": gpu, "torch": torch.__version__, "torchao": torchao.__version__})
     for shape in request["shapes"]:
         torch._dynamo.reset()

@@ -173,7 +173,9 @@ def _output(command: Sequence[str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    if done.returncode == 0:
+        return done.stdout
+    return ""
 
 
 def measure(gpu: Gpu, command: Sequence[str], window: Window) -> list[Launch]:
@@ -192,7 +194,9 @@ def measure(gpu: Gpu, command: Sequence[str], window: Window) -> list[Launch]:
         except OSError as problem:
             said = f"{gpu.ncu} could not be started: {problem}."
             raise ProveError(said, "Check it by hand.") from None
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        text = ""
+        if log.exists():
+            text = log.read_text(encoding="utf-8", errors="replace")
     launches = read_launches(text.splitlines(), gpu.metrics)
     if not launches:
         raise _nothing(text, code, window)
@@ -305,4 +309,6 @@ def _flops(row: Mapping[str, str]) -> int | None:
         for match in _SIZE.finditer(ranges[-1]["sizes"])
     )
     shape = gemm_shape(OpContext(name=ranges[-1]["op"], dims=sizes))
-    return None if shape is None else shape.flops
+    if shape is None:
+        return None
+    return shape.flops

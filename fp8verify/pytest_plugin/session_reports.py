@@ -86,7 +86,9 @@ class SessionReports:
         __tracebackhide__ = True
         if path is None and self._trace is None:
             self.skip("no path, and no --fp8-trace was given")
-        look = self._inspect_trace if path is None else partial(inspect, path)
+        look: Callable[..., Report] = self._inspect_trace
+        if path is not None:
+            look = partial(inspect, path)
         policy = Policy(min_share=self.min_share if min_share is None else min_share)
         with _two_lines():
             return self.note(look(log=log, policy=policy))
@@ -97,7 +99,9 @@ class SessionReports:
         if item is not None:
             item.stash.setdefault(_REPORTS, []).append(report)
             share = f"{percent(report.lowest_share):>6} of GEMM time in FP8"
-            ranks = f" ({len(report.ranks)} ranks)" if len(report.ranks) > 1 else ""
+            ranks = ""
+            if len(report.ranks) > 1:
+                ranks = f" ({len(report.ranks)} ranks)"
             line = f"{report.verdict.value:12} {share}, {report.name}{ranks}"
             item.user_properties.append(("fp8verify", printable(line)))
         return report
@@ -111,7 +115,10 @@ class SessionReports:
             pytest.fail("marked fp8, but the test requested no report", pytrace=False)
         if not reports:
             self.inspect(min_share=demands.min_share)
-        share = self.min_share if demands.min_share is None else demands.min_share
+        if demands.min_share is None:
+            share = self.min_share
+        else:
+            share = demands.min_share
         with _two_lines():
             complaints = [
                 line
@@ -173,7 +180,9 @@ def demands_of(item: pytest.Item) -> Demands:
 
 
 def _names(value: str | Iterable[object]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(map(str, value))
+    if isinstance(value, str):
+        return (value,)
+    return tuple(map(str, value))
 
 
 def unmet(

@@ -89,7 +89,10 @@ def script_name(words: Sequence[str]) -> str:
     at = script_place(command)
     name = os.path.basename(command[at]) if at < len(command) else ""  # noqa: PTH119 - pathlib is slow
     is_module = at > 0 and command[at - 1] == "-m"
-    name = name.rpartition(".")[2] if is_module else name.removesuffix(".py")
+    if is_module:
+        name = name.rpartition(".")[2]
+    else:
+        name = name.removesuffix(".py")
     return re.sub(r"[^A-Za-z0-9._-]", "-", name).strip(".-")[:MOST_LETTERS]
 
 

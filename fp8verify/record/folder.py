@@ -99,7 +99,9 @@ def make_capture_folder(
         unique = (
             f"{script}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
         )
-        of_job = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:128] if name and once else ""
+        of_job = ""
+        if name and once:
+            of_job = re.sub(r"[^A-Za-z0-9._-]", "-", name)[:128]
         wanted = Path(f"{CAPTURE}{of_job or unique.lstrip('-')}")
     folder = wanted.absolute()
     existed = folder.exists()
@@ -208,8 +210,13 @@ def _join(folder: Path, job: str | None, *, once: bool) -> CaptureFolder:
     owner, started = _owner(folder)
     if job is not None and owner == job and (once or not has_ended(folder)):
         return CaptureFolder(folder, node_name(), started)
-    run = "an earlier run of the job" if owner == job else "the job"
-    holds = "not empty" if owner is None else f"the capture of {run} {owner}"
+    run = "the job"
+    if owner == job:
+        run = "an earlier run of the job"
+    if owner is None:
+        holds = "not empty"
+    else:
+        holds = f"the capture of {run} {owner}"
     raise InputError(
         f"The folder {folder} is {holds}.",
         "Name a new one with --trace-dir: a capture is never overwritten. Nodes of one job share "

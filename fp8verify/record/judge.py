@@ -137,7 +137,9 @@ def _step_time(report: Report) -> float | None:
         for rank in report.ranks
         if rank.steps
     ]
-    return max(ranks) / 1e3 if ranks else None
+    if ranks:
+        return max(ranks) / 1e3
+    return None
 
 
 def _measured(report: Report) -> list[TrendPoint]:
@@ -163,12 +165,16 @@ def _numerics(
         ]
         figures = [of.kept(row) for row in rows if row.tensor in of.tensors]
         values = [float(value) for value in figures if value is not None]
-    return worst(values) if values else None
+    if values:
+        return worst(values)
+    return None
 
 
 def _short(value: float) -> float:
     """Return a share to six decimals; what is smaller than one, as an amax, to six digits."""
-    return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
+    if abs(value) < 1:
+        return float(f"{value:.6g}")
+    return round(value, 6)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ def own_line() -> str:
     """Return what begins a line of ours on standard error: once a line end if the run's is open."""
     is_amid = _is_amid_line[0]
     _is_amid_line[0] = False
-    return "\n" if is_amid else ""
+    if is_amid:
+        return "\n"
+    return ""
 
 
 def say(text: str) -> None:

@@ -265,7 +265,10 @@ class History:
 
     def take(self, folder: Path, judged: WindowMetrics | str) -> None:
         """Take the next window: its metrics, or why there are none."""
-        metrics = _not_judged(folder, judged) if isinstance(judged, str) else judged
+        if isinstance(judged, str):
+            metrics = _not_judged(folder, judged)
+        else:
+            metrics = judged
         verdict = metrics["verdict"]
         before = self.last["verdict"] if self.last else None
         is_worse = all(
@@ -500,7 +503,9 @@ class RunWatch(Watcher):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return "was ended: it took too long"
-        return f"failed with exit code {code}" if code else None
+        if code:
+            return f"failed with exit code {code}"
+        return None
 
     def _summary(self, capture: Path, history: History) -> str:
         counts = ", ".join(

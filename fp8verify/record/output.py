@@ -188,7 +188,10 @@ def _open_file(target: int) -> int | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         appends = fcntl.fcntl(target, fcntl.F_GETFL) & os.O_APPEND
-        written = status.st_size if appends else os.lseek(target, 0, os.SEEK_CUR)
+        if appends:
+            written = status.st_size
+        else:
+            written = os.lseek(target, 0, os.SEEK_CUR)
         descriptor = os.open(f"/proc/self/fd/{target}", os.O_RDONLY)
     except OSError:  # it may not be read, or there is no /proc
         return None

@@ -9,7 +9,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -104,7 +109,10 @@ def run_training(
         )
     arguments = resolve_command(command, python.program)
     check_name(settings.trace_dir or Path())
-    job = Job(settings.job) if settings.job else job_of(arguments, os.environ)
+    if settings.job:
+        job = Job(settings.job)
+    else:
+        job = job_of(arguments, os.environ)
     capture = make_capture_folder(settings.trace_dir, job, script=script_name(command))
     log = capture.log if settings.capture_log else None
     with (
@@ -113,9 +121,9 @@ def run_training(
         runner_lock(capture.path, job.runners) as lock,
         boot_folder(capture.path, agent_config(settings, capture)) as boot,
     ):
-        following = (
-            nullcontext() if watch is None else watch.following(capture, signals.stop)
-        )
+        following: AbstractContextManager[None] = nullcontext()
+        if watch is not None:
+            following = watch.following(capture, signals.stop)
         with _ready(arguments, boot, log, signals) as run, following:
             code = run()
         exit_code = code if code >= 0 else 128 - code
@@ -257,7 +265,10 @@ def collect_result(
         return RunResult(capture=Path(inner[0]), exit_code=exit_code, notes=notes)
     known = errors or unwritten
     imported = bool(boot_lines(boot / IMPORTED))
-    guess = "" if known else _why_unobserved(exit_code, imported=imported)
+    if known:
+        guess = ""
+    else:
+        guess = _why_unobserved(exit_code, imported=imported)
     return RunResult(capture.path, exit_code, notes=known, guess=guess)
 
 
@@ -283,7 +294,9 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
     """
     from fp8verify.capture.files import boot_lines
 
-    suffix = f".{capture.secondary_node}" if capture.secondary_node else ""
+    suffix = ""
+    if capture.secondary_node:
+        suffix = f".{capture.secondary_node}"
     for line in boot_lines(boot / STREAMS)[:MAX_LOGS]:
         with suppress(ValueError, KeyError, TypeError, OSError):
             stream = json.loads(line)

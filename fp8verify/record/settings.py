@@ -159,7 +159,9 @@ def read_settings(
     )
     if steps is not None and steps.strip().startswith(GLOBAL):
         if every is not None or after_seconds is not None:
-            other = "--every" if every is not None else "--after-seconds"
+            other = "--after-seconds"
+            if every is not None:
+                other = "--every"
             raise UsageError(
                 f"--steps {GLOBAL}A-B and {other} do not go together.",
                 f"With {other}, steps are counted from the start of this run; its report and its "

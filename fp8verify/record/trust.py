@@ -66,7 +66,9 @@ def why_not_read(folder: Path) -> str | None:
     status = folder.stat()
     if status.st_mode & stat.S_IWOTH:
         return "all users may write it"
-    return None if _is_ours(status) else "it belongs to another user"
+    if _is_ours(status):
+        return None
+    return "it belongs to another user"
 
 
 def _is_ours(status: os.stat_result) -> bool:
@@ -119,7 +121,9 @@ def check_capture(folder: Path) -> tuple[str, ...]:
         (one for one in (folder, folder.parent) if _is_shared(one.stat())), None
     )
     why = "may be written by other users: they could exchange the files of a run"
-    return () if shared is None else (f"{shared} {why}",)
+    if shared is None:
+        return ()
+    return (f"{shared} {why}",)
 
 
 def _is_shared(status: os.stat_result) -> bool:
@@ -265,7 +269,9 @@ def _values(path: Path, data: bytes) -> dict[str, Any] | None:
         ) from None
     if path.name == PROJECT_FILE:
         tools = table.get("tool")
-        table = tools.get(TABLE) if isinstance(tools, dict) else None
+        table = None
+        if isinstance(tools, dict):
+            table = tools.get(TABLE)
     if not isinstance(table, dict):
         return None
     return {key.replace("_", "-"): value for key, value in table.items()}

@@ -108,7 +108,9 @@ _Times = tuple[str, float, float]
 def _with_sum(rows: list[_Times]) -> list[_Times]:
     """Return rows and the one that adds them up; none if there are none."""
     total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
-    return [*rows, total] if rows else []
+    if rows:
+        return [*rows, total]
+    return []
 
 
 def _further_grids(comparison: Comparison) -> Iterator[Grid]:
@@ -178,11 +180,15 @@ def _further_grids(comparison: Comparison) -> Iterator[Grid]:
 
 
 def _micros(time_us: float | None, precision: str) -> str:
-    return precision if time_us is None else f"{time_us:.1f} {precision}"
+    if time_us is None:
+        return precision
+    return f"{time_us:.1f} {precision}"
 
 
 def _tokens(before: int, after: int) -> str:
-    return str(before) if before == after else f"{before} → {after}"
+    if before == after:
+        return str(before)
+    return f"{before} → {after}"
 
 
 def loss_line(loss: LossPair | None) -> str:
@@ -220,7 +226,9 @@ def loss_trend(loss: LossPair | None) -> str:
     """Say how the gap develops."""
     if loss is None or loss.relative_gap is None or loss.trend == "unknown":
         return ""
-    doubt = ", which may be chance" if loss.gap_is_noise and loss.relative_gap else ""
+    doubt = ""
+    if loss.gap_is_noise and loss.relative_gap:
+        doubt = ", which may be chance"
     if loss.diverged_step:
         doubt = f", diverged from {loss.place_of(loss.diverged_step)}"
     if abs(loss.relative_gap) < 10:
@@ -256,7 +264,9 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     worst = next(
         (run.name for run in table.runs if run.exit_code == table.exit_code), ""
     )
-    why = f": the largest of the runs ({worst})" if table.exit_code else ""
+    why = ""
+    if table.exit_code:
+        why = f": the largest of the runs ({worst})"
     return Page(
         verdict="",
         tone=GOOD if active == len(table.runs) else FAIR,
@@ -271,7 +281,9 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
 
 def verdict_of(run: RunRow) -> str:
     """Return a run's verdict, with its errors where it is ACTIVE and fails for them."""
-    errors = run.errors if run.verdict is Verdict.ACTIVE and run.exit_code else 0
+    errors = 0
+    if run.verdict is Verdict.ACTIVE and run.exit_code:
+        errors = run.errors
     if errors:
         return f"ACTIVE, {counted(errors, 'error')}"
     return run.verdict.value

@@ -153,7 +153,9 @@ def _environment() -> Environment:
 def _tone_of_run(run: RunRow) -> str:
     """Return the tone of a verdict; a run that is ACTIVE and fails is bad."""
     failed = run.verdict is Verdict.ACTIVE and run.exit_code
-    return BAD if failed else TONES.get(run.verdict, BAD)
+    if failed:
+        return BAD
+    return TONES.get(run.verdict, BAD)
 
 
 def _short(text: str) -> str:
@@ -198,7 +200,9 @@ def kind_of(precision: str) -> str:
         return "fp8"
     if known is Precision.UNKNOWN:
         return "unknown"
-    return "low" if known.is_low or known is Precision.INT8 else "high"
+    if known.is_low or known is Precision.INT8:
+        return "low"
+    return "high"
 
 
 def leg_bars(report: Report) -> list[Bar]:
@@ -397,6 +401,9 @@ def _curve(points: Points, unit: str, *, is_log: bool = False) -> Curve | None:
             # A point alone between two gaps is a line of no length, which is drawn as a dot.
             paths[run] += f"{pen}{x:.1f} {y:.1f}{'h0' if pen == 'M' else ''}"
             pen = "L"
-    middle = math.sqrt(least * most) if is_log else (least + most) / 2
+    if is_log:
+        middle = math.sqrt(least * most)
+    else:
+        middle = (least + most) / 2
     ticks = (f"{most:.4g}", f"{middle:.4g}", f"{least:.4g}")
     return Curve(paths, (f"{unit} {first}", f"{unit} {last}"), ticks, is_log)

@@ -297,7 +297,9 @@ def _column_title(ledger: LedgerReport, column: _Column) -> str:
 
 def _numbers(what: str, numbers: Sequence[int]) -> str:
     windows = join_windows((number, number) for number in sorted(set(numbers)))
-    plural = ("s" if what == "step" else "es") if len(set(numbers)) > 1 else ""
+    plural = ""
+    if len(set(numbers)) > 1:
+        plural = "s" if what == "step" else "es"
     return f"{what}{plural} {', '.join(map(show_window, windows))}"
 
 
@@ -327,7 +329,9 @@ def _column_labels(ledger: LedgerReport, columns: Sequence[_Column]) -> Iterator
 def _short_label(execution: LedgerExecution, *, has_ranks: bool) -> str:
     if has_ranks and execution.rank is not None:
         return f"r{execution.rank}"
-    return "" if execution.step is None else str(execution.step)
+    if execution.step is None:
+        return ""
+    return str(execution.step)
 
 
 def _row_label(slots: Sequence[LedgerSlot]) -> str:
@@ -404,7 +408,10 @@ def _cell(entries: Sequence[LedgerEntry], place: str) -> Cell:
     low = sum(one.low for one in entries)
     unknown = sum(one.unknown for one in entries)
     marks = {one.lacks for one in entries if one.lacks}
-    mark = "surely" if "surely" in marks else "".join(sorted(marks))
+    if "surely" in marks:
+        mark = "surely"
+    else:
+        mark = "".join(sorted(marks))
     precision = max(entries, key=lambda one: one.launches).precision
     least = sum(one.least or 0 for one in entries)
     kind = _kind(precision, launches, low, unknown)
@@ -421,18 +428,26 @@ def _cell(entries: Sequence[LedgerEntry], place: str) -> Cell:
 def _kind(precision: str, launches: int, low: int, unknown: int) -> str:
     if low == launches:
         is_fp8 = Precision(precision).is_fp8
-        return "fp8" if is_fp8 else "low"
+        if is_fp8:
+            return "fp8"
+        return "low"
     if low:
         return "mixed"
-    return "unknown" if unknown else "high"
+    if unknown:
+        return "unknown"
+    return "high"
 
 
 def _expectation(least: int, mark: str) -> str:
     if mark == "surely":
-        return f"; {least} expected in low precision" if least else "; FP8 is missing"
+        if least:
+            return f"; {least} expected in low precision"
+        return "; FP8 is missing"
     if mark:
         return f"; perhaps fewer than the {least} expected in low precision"
-    return "" if least else "; nothing says that it should run in FP8"
+    if least:
+        return ""
+    return "; nothing says that it should run in FP8"
 
 
 _WORDS = {
@@ -453,5 +468,7 @@ def _in_words(cells: Sequence[Cell]) -> str:
         counts[cell.kind] += 1
     if len(counts) == 1:
         (kind,) = counts
-        return f"all {len(cells)} {_WORDS[kind]}" if len(cells) > 1 else _WORDS[kind]
+        if len(cells) > 1:
+            return f"all {len(cells)} {_WORDS[kind]}"
+        return _WORDS[kind]
     return ", ".join(f"{count} {_WORDS[kind]}" for kind, count in counts.items())

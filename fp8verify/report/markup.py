@@ -89,7 +89,12 @@ def write_github(page: Page) -> str:
 
     The first one says what failed: the verdict, or the gate that an ACTIVE run does not pass.
     """
-    level = "error" if page.fails else "notice" if page.tone == GOOD else "warning"
+    if page.fails:
+        level = "error"
+    elif page.tone == GOOD:
+        level = "notice"
+    else:
+        level = "warning"
     cause = next((one for one in page.reports if one.code == page.cause), None)
     lines = [f"{page.sentence} ({page.name})."]
     lines += [page.fix] if cause is None else [cause.message, cause.hint]
@@ -188,7 +193,9 @@ def _case(
 ) -> Xml.Element:
     case = Xml.Element("testcase", name=printable(name), time="0")
     if failed:
-        kind = "error" if verdict is Verdict.INCONCLUSIVE else "failure"
+        kind = "failure"
+        if verdict is Verdict.INCONCLUSIVE:
+            kind = "error"
         message = printable(head)
         Xml.SubElement(case, kind, type=verdict.value, message=message).text = _lines(
             text

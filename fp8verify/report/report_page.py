@@ -87,7 +87,9 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
 
 def _tone(report: Report) -> str:
     is_failed = report.fails and _errors(report)
-    return BAD if is_failed else TONES.get(report.verdict, BAD)
+    if is_failed:
+        return BAD
+    return TONES.get(report.verdict, BAD)
 
 
 def _findings(report: Report) -> Iterator[Finding]:
@@ -162,7 +164,9 @@ def _fix(report: Report) -> str:
         layers = (one.hint for one in report.findings if one.code == "layer-not-fp8")
         return next(layers, _FIX[report.verdict])
     said = any(one.hint and one.code != "fp8-forward-only" for one in grave)
-    return "" if said else _FIX[report.verdict]
+    if said:
+        return ""
+    return _FIX[report.verdict]
 
 
 def _further(report: Report) -> Iterator[str]:
@@ -222,7 +226,9 @@ def _proof_grid(proof: Proof, rows: Sequence[ProofRow], report: Report) -> Grid:
     high = [
         kind for kind, n in report.gemm.kernels.items() if n and kind not in _NOT_HIGH
     ]
-    of_all = f"all in {high[0].upper()}" if len(high) == 1 else "none in FP8"
+    of_all = "none in FP8"
+    if len(high) == 1:
+        of_all = f"all in {high[0].upper()}"
     formats = low_precision_name(report.gemm.kernels)
     rest = rows[_PROOF_ROWS:]
     if rest:
@@ -316,7 +322,9 @@ def _body(report: Report) -> Iterator[Grid | str]:
 
 
 def _of_rank(report: Report, rank: RankReport) -> str:
-    return f" of {rank.label}" if len(report.ranks) > 1 else ""
+    if len(report.ranks) > 1:
+        return f" of {rank.label}"
+    return ""
 
 
 def _gemm_grid(report: Report, timed: bool) -> Grid:
@@ -440,14 +448,18 @@ def _breakdown_grid(breakdown: BreakdownReport) -> Grid:
 
 
 def _share(part: float | None, whole: float) -> float | None:
-    return None if part is None or not whole else part / whole
+    if part is None or not whole:
+        return None
+    return part / whole
 
 
 def _tensor_grid(numerics: NumericsReport, title: str, verbose: bool) -> Grid | str:
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not numerics.rows:
         return f"{title}: none measured, {numerics.reason or ''}"
-    rows = numerics.rows if verbose else worst(numerics.rows)[:_TENSORS]
+    rows: Sequence[TensorRecord] = numerics.rows
+    if not verbose:
+        rows = worst(rows)[:_TENSORS]
     cells: dict[str, Callable[[TensorRecord], str]] = {
         "SQNR dB": lambda row: "dead" if _is_dead(row) else figure(row.sqnr_db, ".1f"),
         "flushed": lambda row: figure(row.flushed, ".2%"),

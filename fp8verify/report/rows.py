@@ -182,7 +182,9 @@ def write_csv(result: Report | Comparison | RunTable) -> str:
 def _cell(text: str) -> str:
     """Return text that a spreadsheet takes for text, not for a formula."""
     safe = printable(text)
-    return f"'{safe}" if safe.startswith(_FORMULA) else safe
+    if safe.startswith(_FORMULA):
+        return f"'{safe}"
+    return safe
 
 
 def columns_and_rows(
@@ -209,7 +211,10 @@ def _words(value: object) -> object:
         return value
     if all(isinstance(item, str) for item in value):
         return " ".join(value)
-    shapes = value if all(isinstance(item, tuple) for item in value) else (value,)
+    if all(isinstance(item, tuple) for item in value):
+        shapes = value
+    else:
+        shapes = (value,)
     return " ".join("x".join(map(str, shape)) for shape in shapes)
 
 
@@ -261,4 +266,6 @@ def _pair(
 
 
 def _ratio(before: float, after: float) -> float | None:
-    return round(before / after, 4) if before > 0 and after > 0 else None
+    if before > 0 and after > 0:
+        return round(before / after, 4)
+    return None

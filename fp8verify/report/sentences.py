@@ -80,7 +80,9 @@ def _cut_around(text: str, width: int) -> str:
         return text
     if named is None or named.end() < width * 2 // 3:
         return cut_middle(text, width)
-    head = text[: text.find(":") + 1] if text.startswith("line ") else ""
+    head = ""
+    if text.startswith("line "):
+        head = text[: text.find(":") + 1]
     room = width - len(head) - 3
     begin = max(len(head), min(named.start() - room // 2, len(text) - room))
     end = min(len(text), begin + room)
@@ -196,7 +198,9 @@ def _kernels(report: Report) -> str:
         return "none in the trace"
     shares = low_precision_share(gemms.time_us) or 0.0
     formats = low_precision_name(gemms.kernels)
-    unit = "GEMM time" if report.measure == "time" else "GEMM FLOPs"
+    unit = "GEMM FLOPs"
+    if report.measure == "time":
+        unit = "GEMM time"
     if report.attention_gemm.launches:
         unit = f"the layers' {unit}"
     return (
@@ -305,8 +309,13 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
         return Payoff("", None, f"no estimate: {figures.no_estimate}")
     if speedup is None:
         return None
-    what = "GPU kernels" if figures.step_speedup_estimate is None else "a step"
-    estimate = "estimate" if alone else f"estimate, worst: {rank.label}"
+    what = "a step"
+    if figures.step_speedup_estimate is None:
+        what = "GPU kernels"
+    if alone:
+        estimate = "estimate"
+    else:
+        estimate = f"estimate, worst: {rank.label}"
     text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate})"
     if rank.tax:
         text += f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
@@ -338,7 +347,9 @@ def _possible(figures: PayoffReport) -> Payoff | None:
 def _word(speedup: float) -> str:
     if abs(speedup - 1) <= EVEN:
         return "about even"
-    return "probably faster" if speedup > 1 else "probably slower"
+    if speedup > 1:
+        return "probably faster"
+    return "probably slower"
 
 
 def steps_shown(report: Report) -> str:
@@ -414,7 +425,9 @@ def _of_rank(rank: RankReport) -> Iterator[Note]:
             f"{figure(norm.norm, '.4g')} in step {norm.step}"
             for norm in numbers.gradients
         ]
-        part = " (of this rank's part)" if numbers.gradients[0].sharded else ""
+        part = ""
+        if numbers.gradients[0].sharded:
+            part = " (of this rank's part)"
         yield Note("gradient", f"norm {', '.join(norms[:6])}{part}")
     if (peak := rank.memory) is not None:
         held = gib(peak.reserved_peak)
@@ -456,5 +469,7 @@ def _scales(numerics: NumericsReport) -> str:
         for row in numerics.scales
         if row.headroom_octaves is not None
     ]
-    headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves" if free else ""
+    headroom = ""
+    if free:
+        headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves"
     return f"{recipe.name}{how and f' ({how})'}{headroom}"

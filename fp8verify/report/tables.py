@@ -63,7 +63,9 @@ def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
 def amax_of(row: TensorRecord) -> str:
     """Return the largest magnitude of a tensor, or that it is not finite."""
     if row.nan or row.inf:
-        return "NaN" if row.nan else "inf"
+        if row.nan:
+            return "NaN"
+        return "inf"
     return figure(row.amax, ".3g")
 
 
@@ -83,7 +85,9 @@ def shown_findings(report: Report) -> list[Finding]:
 
 def figure(value: float | None, form: str) -> str:
     """Return a figure in a format of Python's, or "-" if it is not known."""
-    return "-" if value is None else format(value, form)
+    if value is None:
+        return "-"
+    return format(value, form)
 
 
 def percent(share: float | None) -> str:
@@ -93,12 +97,16 @@ def percent(share: float | None) -> str:
 
 def millis(time_us: float | None) -> str:
     """Return microseconds as milliseconds with two decimals, or "-" for None."""
-    return "-" if time_us is None else f"{time_us / 1000:.2f}"
+    if time_us is None:
+        return "-"
+    return f"{time_us / 1000:.2f}"
 
 
 def times(speedup: float | None) -> str:
     """Return a speed-up as "1.38x", or "-" for None."""
-    return "-" if speedup is None else f"{speedup:.2f}x"
+    if speedup is None:
+        return "-"
+    return f"{speedup:.2f}x"
 
 
 # ---- layers: those that are called alike and ran the same are one row
@@ -135,7 +143,9 @@ def layer_table(report: Report, *, verbose: bool) -> Grid | None:
 
 
 def _of_rank(report: Report, rank: RankReport) -> list[str]:
-    return [f"layers of {rank.label}"] if len(report.ranks) > 1 else []
+    if len(report.ranks) > 1:
+        return [f"layers of {rank.label}"]
+    return []
 
 
 def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
@@ -158,7 +168,9 @@ def _in_fp8(leg: str, row: LayerRow) -> str:
 
 def _of_all(low: int, ran: int) -> str:
     """Return counts as "3/4", or "-" for none at all."""
-    return f"{low}/{ran}" if ran else "-"
+    if ran:
+        return f"{low}/{ran}"
+    return "-"
 
 
 def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
@@ -205,7 +217,9 @@ def _low_of_all(leg: Leg, group: LayerGroup) -> str:
 
 
 def _size(row: NamedLayerRow) -> str:
-    return f"{row.n} x {row.k}" if row.n else "-"
+    if row.n:
+        return f"{row.n} x {row.k}"
+    return "-"
 
 
 def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:

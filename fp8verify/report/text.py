@@ -107,7 +107,10 @@ class _Screen:
             rows = self._fitting(rows, room)
             left = _counts_of(every, rows)
         listed = self._lines(_labeled(rows))
-        shown_parts = page.body if self._verbose or not page.verdict else ()
+        if self._verbose or not page.verdict:
+            shown_parts = page.body
+        else:
+            shown_parts = ()
         body = [line for part in shown_parts for line in self._below(part)]
         end = self._lines(self._exit(left)) if page.exit else []
         parts += [
@@ -131,7 +134,10 @@ class _Screen:
             return []
         verdict = (page.verdict, f"bold {_STYLES[page.tone]}")
         run = printable(" · ".join(page.run))
-        said = [Text(f"{printable(page.sentence)}.")] if page.sentence else []
+        if page.sentence:
+            said = [Text(f"{printable(page.sentence)}.")]
+        else:
+            said = []
         return self._lines(Text.assemble(verdict, "  ", (run, "dim")), *said)
 
     def _below(self, part: Grid | str | None) -> list[str]:

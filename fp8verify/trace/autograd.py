@@ -197,7 +197,9 @@ class NamedOps:
         """Return where to look from: the launch's place, if it is inside of the operator."""
         if launch is None:
             return row
-        return launch if row < 0 or row in self._outwards(launch) else row
+        if row < 0 or row in self._outwards(launch):
+            return launch
+        return row
 
     def _annotation(self, row: int) -> int:
         """Return the innermost annotation that an operator ran under, or its forward pass did.
@@ -207,7 +209,10 @@ class NamedOps:
         while row >= 0:
             if row in self._annotations:
                 return row
-            row = self._maker(row) if self._autograd.is_node(row) else self._parent[row]
+            if self._autograd.is_node(row):
+                row = self._maker(row)
+            else:
+                row = self._parent[row]
         return -1
 
     def _closed_annotations(self, steps: set[int]) -> Iterator[int]:
@@ -254,7 +259,9 @@ class NamedOps:
             )
             if ops.thread[maker] == thread and ops.start[maker] < ops.start[row]
         ]
-        return before[-1] if before and self._agree(before) else -1
+        if before and self._agree(before):
+            return before[-1]
+        return -1
 
     def _agree(self, makers: list[int]) -> bool:
         """Whether no other layer than what encloses the last operator could have made the node."""

@@ -273,7 +273,9 @@ def _columns(rows: list[tuple[Product, int]]) -> Columns:
 
 def _steps(order: array[int], ops: OpColumns) -> list[Step]:
     period = _period(order)
-    firsts = range(0, len(order) - period + 1, period) if period else ()
+    if not period:
+        return []
+    firsts = range(0, len(order) - period + 1, period)
     return [
         Step(number, ops.start[first], ops.end[first + period - 1] - 1)
         for number, first in enumerate(firsts, 1)
@@ -301,7 +303,9 @@ def _period(order: array[int]) -> int:
             length = longest[length - 1]
         longest[place] = length + (order[place] == order[length])
     period = len(order) - longest[-1]
-    return period if period > 1 and 2 * period <= len(order) else 0
+    if period > 1 and 2 * period <= len(order):
+        return period
+    return 0
 
 
 # ---- the parts of a line
@@ -325,7 +329,9 @@ def _part(line: str, key: str) -> str | None:
     """Return a key and the brackets behind it, None if these are not there or do not end."""
     start = line.find(f"{key}[")  # four times as fast as an expression for all parts
     end = line.find("]", start)
-    return None if start < 0 or end < 0 else line[start:end]
+    if start < 0 or end < 0:
+        return None
+    return line[start:end]
 
 
 def _described(line: str, library: str) -> Product | None:
@@ -409,7 +415,9 @@ def _bench_product(text: str) -> Product | None:
 
 
 def _possible(product: Product) -> Product | None:
-    return product if product.flops <= _MOST_FLOPS else None
+    if product.flops <= _MOST_FLOPS:
+        return product
+    return None
 
 
 def _element_of(text: str) -> str | None:

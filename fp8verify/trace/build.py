@@ -220,7 +220,9 @@ def _process(columns: Columns) -> int | None:
         calls[owners[thread]] += count_of_thread
     # Of equally many the least, as the order of the threads says nothing.
     process = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
-    return process if isinstance(process, int) else None
+    if isinstance(process, int):
+        return process
+    return None
 
 
 def _clear_bad_durations(columns: Columns) -> int:

@@ -82,19 +82,26 @@ class Inputs:
     def forward_thread(self) -> bytes | None:
         """The number of the forward pass's thread; None unless autograd ran the operator."""
         number = self._parts[-1].strip(b'" ')
-        return None if number in (b"", b"0", b"-1") else number
+        if number in (b"", b"0", b"-1"):
+            return None
+        return number
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> tuple[Any, ...]:
+    if not raw:
+        return ()
     try:
-        return decoder.decode(raw) if raw else ()
+        values: tuple[Any, ...] = decoder.decode(raw)
     except (ValueError, RecursionError):
         return ()
+    return values
 
 
 def _shape(item: Any) -> Shape:
     is_flat = isinstance(item, list) and all(map(_is_size, item))
-    return tuple(item) if is_flat else ()
+    if is_flat:
+        return tuple(item)
+    return ()
 
 
 def _is_size(size: object) -> bool:
@@ -110,7 +117,9 @@ def launch_config(raw: bytes) -> LaunchConfig:
 
 
 def _number(raw: bytes) -> int | None:
-    return int(raw) if raw.isdigit() and len(raw) < _DIGITS else None
+    if raw.isdigit() and len(raw) < _DIGITS:
+        return int(raw)
+    return None
 
 
 def _is_count(value: object) -> bool:

@@ -49,7 +49,9 @@ class TraceFile(Struct, frozen=True):
 def _rank_of_name(name: str) -> int | None:
     """Return the rank that a file name holds (`rank0`, `rank-0`, `rank_0`), if any."""
     match = _RANK.search(name)
-    return int(match[1]) if match else None
+    if match:
+        return int(match[1])
+    return None
 
 
 def two_of_one_rank(rank: int, first: str, second: str) -> InputError:
@@ -90,7 +92,10 @@ def find_traces(
         InputError: nothing there, or no trace among it.
     """
     where = [path for text in paths for path in expand(text)]
-    label = str(where[0]) if len(where) == 1 else f"What {paths[0]} matches"
+    if len(where) == 1:
+        label = str(where[0])
+    else:
+        label = f"What {paths[0]} matches"
     with reading(str(where[0])):
         if len(where) == 1 and where[0].is_file():
             # What is wrong with it is reported when it is read.
@@ -111,7 +116,9 @@ def find_traces(
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in traces):
         names = ", ".join(list(dict.fromkeys(path.name for path in probes))[:3])
-        what = f"has files, but no trace: {names}" if names else "has no trace"
+        what = "has no trace"
+        if names:
+            what = f"has files, but no trace: {names}"
         raise NoTraceError(
             f"{label} {what}.",
             f"Traces end in {', '.join(suffixes())}; give the folder that the profiler wrote to.",
@@ -146,7 +153,10 @@ def _trace_file(
         name = clean(path.name)
     if declared is not None:
         return TraceFile(path, declared, name, declared=True)
-    rank = _rank_of_name(path.name) if glance.rank is None else glance.rank
+    if glance.rank is None:
+        rank = _rank_of_name(path.name)
+    else:
+        rank = glance.rank
     return TraceFile(path, rank or 0, name, guessed=rank is None)
 
 
@@ -203,7 +213,9 @@ def _probe(path: Path) -> Glance:
 def _candidates_in(path: Path) -> list[Path]:
     """Return the files of a path; of a folder without a trace its direct subfolders' as well."""
     if path.is_file():
-        return [] if _OURS.search(path.name) else [path]
+        if _OURS.search(path.name):
+            return []
+        return [path]
     if is_pipe(path):
         raise InputError(
             f"{path} is a pipe, which can be read only once. Pass it alone.",

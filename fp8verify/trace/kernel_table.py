@@ -283,7 +283,9 @@ class Table(Struct):
     @property
     def launches(self) -> dict[str, _Sum]:
         """The rows to be read: those of kernels and copies, else of operators by themselves."""
-        return self.kernels if self.has_kernels else self.own_times
+        if self.has_kernels:
+            return self.kernels
+        return self.own_times
 
     @property
     def own_times(self) -> dict[str, _Sum]:
@@ -486,7 +488,12 @@ class _Listed:
 
     def __init__(self) -> None:
         self.table = Table(
-            _GUESSED, lambda _: (), -1, {}, _IN_CELLS, read_as="name, time in each line"
+            tool=_GUESSED,
+            cells=lambda _: (),
+            width=-1,
+            places={},
+            unit=_IN_CELLS,
+            read_as="name, time in each line",
         )
         self._left = _MOST_LISTED
 
@@ -495,7 +502,9 @@ class _Listed:
         if "s" not in line or not self._left:
             return
         time = _LISTED_TIME.search(line[:4096])
-        name = _LISTED_NAME.search(line[:4096]) if time is not None else None
+        name = None
+        if time is not None:
+            name = _LISTED_NAME.search(line[:4096])
         if time is None or name is None:
             return
         self._left -= 1
@@ -570,7 +579,9 @@ class _Headings:
             ]
             table = _by_spans(previous, self._spans)
         elif _HINT.search(line, 0, 4096):
-            table = _by_spans(line, self._spans) if self._spans else None
+            table = None
+            if self._spans:
+                table = _by_spans(line, self._spans)
             table = table or _by_delimiter(line)
         if table is not None:
             self._spans = []
@@ -592,7 +603,9 @@ def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
         if any(line[gap].strip() for gap in gaps):
             # A value that is wider than its column, or moved: it must not lose a digit.
             apart = _GAP.split(line.strip())
-            return apart if len(apart) == len(spans) else []
+            if len(apart) == len(spans):
+                return apart
+            return []
         return found
 
     return _table(names, cells)
@@ -634,9 +647,15 @@ def _table(
     if "name" not in places:
         return None
     if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
-        return Table("", lambda _: (), -1, places, "n")
+        return Table(tool="", cells=lambda _: (), width=-1, places=places, unit="n")
     if {"metric", "unit", "value"} <= places.keys():
-        return Table("ncu", cells, len(known), {**places, "time": places["value"]}, "n")
+        return Table(
+            tool="ncu",
+            cells=cells,
+            width=len(known),
+            places={**places, "time": places["value"]},
+            unit="n",
+        )
     places.pop("metric", None)
     # "Total Time (us)" alone is anybody's.
     is_nsys = not _OF_NSYS.isdisjoint(known)
@@ -645,19 +664,22 @@ def _table(
             continue
         for place, text in enumerate(known):
             if (match := pattern.fullmatch(text)) and place != places["name"]:
-                unit = usual if not match.re.groups or match[1] is None else match[1]
+                if not match.re.groups or match[1] is None:
+                    unit = usual
+                else:
+                    unit = match[1]
                 counters = tuple(
                     (n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])
                 )
                 places = {**places, "time": place}
                 is_self = tool == "key_averages()" and bool(_SELF.match(text))
                 return Table(
-                    tool,
-                    cells,
-                    len(known),
-                    places,
-                    unit,
-                    counters,
+                    tool=tool,
+                    cells=cells,
+                    width=len(known),
+                    places=places,
+                    unit=unit,
+                    counters=counters,
                     is_self_time=is_self,
                 )
     return _guessed(known, places, cells)
@@ -678,11 +700,11 @@ def _guessed(
             if "calls" in places:
                 parts.append(known[places["calls"]])
             return Table(
-                _GUESSED,
-                cells,
-                len(known),
-                {**places, "time": place},
-                match[1] if pattern is not _ANY_TIME[-1] else _IN_CELLS,
+                tool=_GUESSED,
+                cells=cells,
+                width=len(known),
+                places={**places, "time": place},
+                unit=match[1] if pattern is not _ANY_TIME[-1] else _IN_CELLS,
                 is_self_time=bool(_SELF.match(text)),
                 read_as=", ".join(parts),
             )
@@ -727,7 +749,9 @@ def _whole(text: str) -> int | None:
 
 def _number(text: str) -> float | None:
     amount = _AMOUNT.match(text.strip())
-    return float(amount[1].replace(",", "")) if amount else None
+    if amount:
+        return float(amount[1].replace(",", ""))
+    return None
 
 
 def _is_time_of_ncu(metric: str) -> bool:
@@ -749,7 +773,9 @@ def _json_tables(source: Source) -> Iterator[Table]:
             found, place = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             return
-        rows = _rocprof_rows(found) if isinstance(found, dict) else found
+        rows: Any = found
+        if isinstance(found, dict):
+            rows = _rocprof_rows(found)
         if (
             isinstance(rows, list)
             and rows
@@ -770,7 +796,8 @@ def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         for run in results["rocprofiler-sdk-tool"]:
             symbols = run["kernel_symbols"]
-            symbols = symbols.values() if isinstance(symbols, dict) else symbols
+            if isinstance(symbols, dict):
+                symbols = symbols.values()
             names = {
                 s["kernel_id"]: s.get("formatted_kernel_name", "") for s in symbols
             }

@@ -132,7 +132,9 @@ def _system_number(process: int) -> int:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) else -1
+    if isinstance(value, int):
+        return value
+    return -1
 
 
 @contextmanager

@@ -156,8 +156,13 @@ def reading(what: str | Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)[:200] or type(error).__name__
         denied = isinstance(error, PermissionError)
-        address = "Check the address." if _URL.match(str(what)) else "Check the path."
-        hint = "Give this user the right to read it." if denied else address
+        address = "Check the path."
+        if _URL.match(str(what)):
+            address = "Check the address."
+        if denied:
+            hint = "Give this user the right to read it."
+        else:
+            hint = address
         raise InputError(f"{what} cannot be read: {reason}.", hint) from None
     except Exception as error:
         # Storage clients have exceptions of their own: no credentials, no route, no such bucket.

@@ -185,7 +185,10 @@ class Source:
                         "This is not how traces are packed: unpack it yourself if you trust it.",
                     )
             piece = inflater.decompress(data, PIECE_SIZE)
-            data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            if inflater.eof:
+                data = inflater.unused_data
+            else:
+                data = inflater.unconsumed_tail
             if piece:
                 yield self._counted(piece)
         while not inflater.eof and (piece := inflater.decompress(b"", PIECE_SIZE)):

@@ -19,6 +19,7 @@ quantization word. Source: aiter/hsa/*/ (kernel names in the registries), aiter/
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -55,16 +56,11 @@ def tensile(symbol: Symbol) -> KernelName | None:
     if words and len(units) > 1 and _TENSILE_CONVERTED.fullmatch(words[0]):
         units = list(words[0])
         code = f"{code}_{words[0]}"
-    if (
-        len(units) == 1
-        and words
-        and _TENSILE_CODE.fullmatch(words[0])
-        and words[0] != "BH"
-    ):
-        following = _TENSILE_UNIT.findall(words[0])
-        if len(following) == 2:  # `B_BS`: the type of A and B, then D and compute
-            units = units + following
-            code = f"{code}_{words[0]}"
+    following = _tensile_units(words[0]) if words else []
+    # `B_BS`: the type of A and B, then D and compute
+    if len(units) == 1 and len(following) == 2:
+        units = units + following
+        code = f"{code}_{words[0]}"
     if len(units) < 3:  # only the type of everything; a second unit is UseBeta
         units = [units[0]] * 3
     *inputs, out, compute = units
@@ -75,16 +71,28 @@ def tensile(symbol: Symbol) -> KernelName | None:
         a = b = "tf32"
     mx = any(map(_TENSILE_MX.fullmatch, words))
     types = Operands(a, b, _CHARACTERS.get(out), "ue8m0" if mx else None)
-    scaling = None
-    if a in ("e4m3", "e5m2"):
-        row = "SABV" in words
-        tensor = "SAB" in words
-        scaling = Scaling.ROWWISE if row else Scaling.TENSORWISE if tensor else None
-    precision = _COMPLEX.get(inputs[0])
-    evidence = f"Tensile type code {code}"
     return describe.gemm(
-        "hipBLASLt", evidence, types, scaling=scaling, precision=precision
+        "hipBLASLt",
+        f"Tensile type code {code}",
+        types,
+        scaling=_tensile_scaling(words) if a in ("e4m3", "e5m2") else None,
+        precision=_COMPLEX.get(inputs[0]),
     )
+
+
+def _tensile_scaling(words: Sequence[str]) -> Scaling | None:
+    if "SABV" in words:
+        return Scaling.ROWWISE
+    if "SAB" in words:
+        return Scaling.TENSORWISE
+    return None
+
+
+def _tensile_units(word: str) -> list[str]:
+    """Return the types of a second code; none of a word that is no code of types."""
+    if word == "BH" or not _TENSILE_CODE.fullmatch(word):
+        return []
+    return _TENSILE_UNIT.findall(word)
 
 
 _CK: Final = "Composable Kernel"
@@ -121,7 +129,10 @@ def composable_kernel(symbol: Symbol) -> KernelName | None:
 
 def _ck_role(symbol: Symbol) -> Role:
     entry = symbol.base == "kentry"
-    names = [argument.name for argument in symbol.tree.args] if entry else [symbol.base]
+    if entry:
+        names = [argument.name for argument in symbol.tree.args]
+    else:
+        names = [symbol.base]
     words = {word for name in names for word in split(name)}
     if {"bwd", "weight"} <= words:
         return Role.CONV
@@ -208,7 +219,10 @@ def _aiter_gemm(base: str, match: re.Match[str]) -> KernelName:
 def _aiter_moe(match: re.Match[str]) -> KernelName:
     out = match["out"]
     quantized = match["in"]
-    unit = "blockscale" if "_blockscale_" in match["rest"] else match["unit"] or ""
+    if "_blockscale_" in match["rest"]:
+        unit = "blockscale"
+    else:
+        unit = match["unit"] or ""
     plain = match["unit"] in (None, "noquant")
     element = _ELEMENTS.get(quantized.lower() if quantized else out if plain else "")
     return describe.gemm(

@@ -72,7 +72,9 @@ def _library(symbol: Symbol) -> str | None:
     first, *rest = symbol.path or ("",)
     if first in _NAMESPACES and rest:
         helps = _FLASHINFER_HELPERS & set(symbol.path) or "gemm" in split(symbol.base)
-        return None if helps else _NAMESPACES[first]
+        if helps:
+            return None
+        return _NAMESPACES[first]
     if (first == "cudnn" and _CUDNN_PARTS.fullmatch(symbol.base)) or _CUDNN.fullmatch(
         first
     ):
@@ -85,7 +87,9 @@ def _library(symbol: Symbol) -> str | None:
                 return "FlashAttention"
             if "fmha" in node.parts or "fmha" in split(node.name):
                 return "CUTLASS"
-    return "SGLang" if _SGLANG.fullmatch(symbol.base) else None
+    if _SGLANG.fullmatch(symbol.base):
+        return "SGLang"
+    return None
 
 
 def _described(symbol: Symbol, library: str, reason: str) -> KernelName:

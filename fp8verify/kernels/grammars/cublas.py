@@ -54,10 +54,18 @@ def nvjet(symbol: Symbol) -> KernelName | None:
         )
     precision = None
     if types.a == types.b == "fp32":  # the only FP32 code in the library carries _tf32
-        precision = Precision.TF32 if match["tf32"] else Precision.UNKNOWN
+        if match["tf32"]:
+            precision = Precision.TF32
+        else:
+            precision = Precision.UNKNOWN
         types = both("tf32" if match["tf32"] else "fp32", types.out)
     # FP8 products may be added up in reduced precision, a Hopper-only choice.
-    fast = False if "algo2" in modifiers else True if match["arch"] == "90" else None
+    if "algo2" in modifiers:
+        fast = False
+    elif match["arch"] == "90":
+        fast = True
+    else:
+        fast = None
     return describe.gemm(
         _LIBRARY,
         f"nvjet type code {match['types']}{match['tf32'] or ''}",
@@ -139,7 +147,10 @@ _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
 
 def decode(symbol: Symbol) -> KernelName | None:
     """Decode classic GEMMs, gemv and dot kernels, and split-K reductions."""
-    base = symbol.tree.name if symbol.path[:1] == ("std",) else symbol.base
+    if symbol.path[:1] == ("std",):
+        base = symbol.tree.name
+    else:
+        base = symbol.base
     if (
         base == "splitKreduce_kernel"
     ):  # its types are those of partial sums and of the output
@@ -195,7 +206,12 @@ def _vector(symbol: Symbol, base: str) -> KernelName | None:
     )
     tensor = next(tensors, None)
     # The first of dot_kernel's arguments is the accumulator.
-    inputs = tensor.args[:1] if tensor else () if base == "dot_kernel" else tree.args
+    if tensor:
+        inputs = tensor.args[:1]
+    elif base == "dot_kernel":
+        inputs = ()
+    else:
+        inputs = tree.args
     names = (CPP.get(candidate.name) for candidate in inputs)
     element = next(
         (name for name in names if name in _FLOATS), BLAS[base[0]] if large else None
@@ -225,7 +241,10 @@ def xmma(symbol: Symbol) -> KernelName | None:
     words = match[2].split("_")
     fields = [i for i, word in enumerate(words) if _XMMA_FIELD.fullmatch(word)]
     head = words[: fields[0]] if fields else words
-    role = Role.CONV if _XMMA_CONVOLUTION & set(head) else Role.GEMM
+    if _XMMA_CONVOLUTION & set(head):
+        role = Role.CONV
+    else:
+        role = Role.GEMM
     if "cudnn" in words:
         library = "cuDNN"
     elif "trt" in words:

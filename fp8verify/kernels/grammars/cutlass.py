@@ -44,8 +44,13 @@ def procedural(symbol: Symbol) -> KernelName | None:
     """Decode a procedural name, bare or as the first template argument of a CUTLASS kernel."""
     if not symbol.path or not symbol.path[0].startswith("cutlass"):
         return None
-    text = symbol.path[0] if len(symbol.path) == 1 else _first(symbol.tree).name
-    library = "cuDNN" if any("cudnn" in part for part in symbol.path) else "cuBLAS"
+    if len(symbol.path) == 1:
+        text = symbol.path[0]
+    else:
+        text = _first(symbol.tree).name
+    library = "cuBLAS"
+    if any("cudnn" in part for part in symbol.path):
+        library = "cuDNN"
     match = _V3.fullmatch(text) or _V2.fullmatch(text)
     if not match:
         return None
@@ -56,7 +61,10 @@ def procedural(symbol: Symbol) -> KernelName | None:
         return None
     types, complete = _type_words(words[at + 1 :])
     if text.startswith("cutlass3x"):
-        role = Role.GROUPED_GEMM if "grouped" in words else Role.GEMM
+        if "grouped" in words:
+            role = Role.GROUPED_GEMM
+        else:
+            role = Role.GEMM
         if "_bstensorop_" in text and len(types) != 5:
             return _cut_scaled(library, operation, types, role)
         return _typed(library, operation, match["unit"], types, role)
@@ -67,7 +75,9 @@ def procedural(symbol: Symbol) -> KernelName | None:
 
 
 def _first(tree: Type) -> Type:
-    return tree.args[0] if tree.args else EMPTY
+    if tree.args:
+        return tree.args[0]
+    return EMPTY
 
 
 def _type_words(words: list[str]) -> tuple[list[str], bool]:
@@ -93,7 +103,10 @@ def _typed(
     types = Operands(a, b, out, scale and scale["scale"])
     precision = None
     if unit == "tensorop" and a == b == "fp32":
-        precision = Precision.FP32 if operation["emulates"] else Precision.UNKNOWN
+        if operation["emulates"]:
+            precision = Precision.FP32
+        else:
+            precision = Precision.UNKNOWN
         if operation["via"] == "tf32":
             precision = Precision.TF32
             types = both("tf32", out)
@@ -134,7 +147,10 @@ def _tagged(
     before: list[str],
 ) -> KernelName:
     """Describe a 2.x name, whose operand tag is left out where the accumulator implies it."""
-    role = Role.CONV if operation["op"] in _CONVOLUTION else Role.GEMM
+    if operation["op"] in _CONVOLUTION:
+        role = Role.CONV
+    else:
+        role = Role.GEMM
     if role is Role.GEMM and operation["op"] != "gemm":
         reason = f"BLAS-3 {operation['op']}, a matrix product but not a GEMM"
         return describe.other(library, Role.OTHER, reason)
@@ -157,7 +173,9 @@ def _implied(operation: re.Match[str], unit: str) -> str | None:
         return "fp32"
     if unit != "simt" and letter in ("s", "c", "i"):
         # The accumulator's letter. m16n8k8 on 32-bit operands exists for TF32 only (PTX ISA).
-        return "tf32" if mma == "1688" and letter != "i" else None
+        if mma == "1688" and letter != "i":
+            return "tf32"
+        return None
     return BLAS.get(letter)
 
 
@@ -257,7 +275,10 @@ def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
         types = ["e4m3", *types]
     a, out = (*types, None, None)[:2]
     scaling = Scaling.BLOCKWISE if blockwise else None
-    role = Role.GROUPED_GEMM if "group" in words or "moe" in words else Role.GEMM
+    if "group" in words or "moe" in words:
+        role = Role.GROUPED_GEMM
+    else:
+        role = Role.GEMM
     evidence = f"vLLM wrapper cutlass_{'_'.join(words)}"
     return describe.gemm("vLLM", evidence, both(a, out), role=role, scaling=scaling)
 
@@ -288,7 +309,9 @@ def _role(nodes: list[Type]) -> Role:
     if names & {"ConvUniversal", "CollectiveConv", "ImplicitGemmConvolution"}:
         return Role.CONV
     grouped = bool(names & (_GROUPED | {"GemmGrouped", "MoeFCGemm"}))
-    return Role.GROUPED_GEMM if grouped else Role.GEMM
+    if grouped:
+        return Role.GROUPED_GEMM
+    return Role.GEMM
 
 
 def _multiplied(nodes: list[Type]) -> tuple[str | None, str | None] | None:
@@ -334,7 +357,9 @@ def _scaling(policy: str, nodes: list[Type], a: str | None) -> Scaling | None:
     row = any(
         name.startswith(("Sm90ColBroadcast", "VisitorColBroadcast")) for name in names
     )
-    return Scaling.ROWWISE if row else None
+    if row:
+        return Scaling.ROWWISE
+    return None
 
 
 def _fast_accumulation(policy: str, a: str | None) -> bool | None:

@@ -187,7 +187,10 @@ def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     letters = (
         match["letter"] for word in words if (match := _LETTERED.fullmatch(word))
     )
-    element = None if types.a else _LETTERS.get(next(letters, None) or "")
+    if types.a:
+        element = None
+    else:
+        element = _LETTERS.get(next(letters, None) or "")
     if element or symbol.is_identifier:
         return both(element)
     return _parameters(symbol)
@@ -239,20 +242,27 @@ def _parameters(symbol: Symbol) -> Operands:
     if not symbol.parameters:  # only the template's types: one, and it has 16 bits
         listed = [CPP.get(argument.name) for argument in symbol.tree.args]
         typed = [element for element in listed if element is not None]
-        return both(typed[0]) if typed in (["bf16"], ["fp16"]) else Operands()
+        if typed in (["bf16"], ["fp16"]):
+            return both(typed[0])
+        return Operands()
     if (
         len(read) == 1
     ):  # a demangler's cut may have left one: the template's types count too
         others = {
             CPP[argument.name] for argument in symbol.tree.args if argument.name in CPP
         }
-        read = [*read, *others] if elements == others in ({"bf16"}, {"fp16"}) else []
+        if elements == others in ({"bf16"}, {"fp16"}):
+            read = [*read, *others]
+        else:
+            read = []
     if len(read) < 2 or len(elements) != 1:
         return Operands()
     single = both(elements.pop())
     # FP8 may be widened before it is multiplied.
     known = single.precision is not Precision.UNKNOWN
-    return single if known and not single.precision.is_low else Operands()
+    if known and not single.precision.is_low:
+        return single
+    return Operands()
 
 
 def _pointed(symbol: Symbol) -> list[str]:

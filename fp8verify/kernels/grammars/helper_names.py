@@ -64,11 +64,16 @@ def decode(symbol: Symbol) -> KernelName | None:
     role = first_of(_ROLES, words)
     if role in (None, Role.TRANSPOSE):
         along = role is not None and any(map(is_low, words)) and words & _ALONG
-        role = Role.CAST_QUANTIZE if along or _casts(ordered) else role
+        if along or _casts(ordered):
+            role = Role.CAST_QUANTIZE
     if role is not None:
-        library = symbol.path[0] if len(symbol.path) > 1 else "unknown"
+        library = "unknown"
+        if len(symbol.path) > 1:
+            library = symbol.path[0]
         return _describe(symbol, library, _refined(symbol, role, words))
-    return sets_up(symbol) if words & SETS_UP else None
+    if words & SETS_UP:
+        return sets_up(symbol)
+    return None
 
 
 def sets_up(symbol: Symbol) -> KernelName:

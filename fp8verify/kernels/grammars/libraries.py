@@ -60,7 +60,9 @@ def untyped(symbol: Symbol) -> KernelName | None:
         return describe.other(library, Role.GROUPED_GEMM if grouped else role, reason)
     words = split(symbol.base)
     pairs = {f"{first} {second}" for first, second in pairwise(words)}
-    name = _COMMUNICATION.get(symbol.path[0]) if symbol.path else None
+    name = None
+    if symbol.path:
+        name = _COMMUNICATION.get(symbol.path[0])
     if symbol.path[:2] == ("dpsk", "ep"):
         name = "DeepEP"
     elif _COLLECTIVES & pairs.union(words) and _MULTIPLIES.isdisjoint(words):
@@ -135,37 +137,52 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
         if not _DEEPGEMM_EINSUM.fullmatch(match["kind"]):
             return None  # the words of the name say that it is a GEMM, and no more
         return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", both("bf16"))
-    arguments = symbol.tree.args
-    first = next(
-        (i for i, argument in enumerate(arguments) if argument.name in CPP), None
-    )
-    if first is None:
-        listed = []
-    else:
-        listed = [CPP.get(a.name) for a in arguments[first : first + 3]]
-    # Activations by weights, each with UE8M0 scales for 32 elements (sm100_fp8_fp4_mega_moe.cuh).
-    mixed = match["types"] == "fp8_fp4" and match["kind"].startswith("mega_moe")
-    if mixed:
-        types = Operands(
-            "e4m3", "e2m1", listed[2] if len(listed) > 2 else None, "ue8m0"
-        )
-    elif match["types"] == "mxfp4_mxfp4":
-        types = both("e2m1", scale="ue8m0")
-    elif "_" in match["types"]:  # of two formats: its consecutive dtype arguments
-        types = Operands(*listed) if listed else both(Precision.BELOW16.value)
-    else:
-        element = "e4m3" if match["types"] == "fp8" else SHORT[match["types"]]
-        types = both(element, listed[0] if listed else None)
+    types = _deepgemm_types(symbol, match)
+    mixed = _multiplies_mixed(match)
+    role = Role.GEMM
     grouped = {"grouped", "moe"} & set(symbol.base.split("_")) or any(
-        _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts)) for argument in arguments
+        _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts))
+        for argument in symbol.tree.args
     )
+    if grouped:
+        role = Role.GROUPED_GEMM
+    scaling = None
+    if "fp8" in match["types"] and not mixed:
+        scaling = Scaling.BLOCKWISE
     return describe.gemm(
         _DEEPGEMM,
         f"function name {symbol.base}",
         types,
-        role=Role.GROUPED_GEMM if grouped else Role.GEMM,
-        scaling=Scaling.BLOCKWISE if "fp8" in match["types"] and not mixed else None,
+        role=role,
+        scaling=scaling,
     )
+
+
+def _multiplies_mixed(match: re.Match[str]) -> bool:
+    """Whether a kernel multiplies FP8 activations by FP4 weights (sm100_fp8_fp4_mega_moe.cuh)."""
+    return match["types"] == "fp8_fp4" and match["kind"].startswith("mega_moe")
+
+
+def _deepgemm_types(symbol: Symbol, match: re.Match[str]) -> Operands:
+    """Return the types of a DeepGEMM kernel by its name and its consecutive dtype arguments."""
+    arguments = symbol.tree.args
+    listed: list[str | None] = []
+    for place, argument in enumerate(arguments):
+        if argument.name in CPP:
+            listed = [CPP.get(dtype.name) for dtype in arguments[place : place + 3]]
+            break
+    types = match["types"]
+    if _multiplies_mixed(match):  # each with UE8M0 scales for 32 elements
+        out = listed[2] if len(listed) > 2 else None
+        return Operands("e4m3", "e2m1", out, "ue8m0")
+    if types == "mxfp4_mxfp4":
+        return both("e2m1", scale="ue8m0")
+    if "_" in types:  # of two formats
+        if listed:
+            return Operands(*listed)
+        return both(Precision.BELOW16.value)
+    element = "e4m3" if types == "fp8" else SHORT[types]
+    return both(element, listed[0] if listed else None)
 
 
 # TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.

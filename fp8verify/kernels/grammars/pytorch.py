@@ -50,7 +50,9 @@ def native(symbol: Symbol) -> KernelName | None:
         return _fp8_copy(symbol)
     words = frozenset(split(symbol.base))
     role = first_of(_ROLES, words) or Role.OTHER
-    element = _element(symbol.text, role) if role is not Role.OTHER else None
+    element = None
+    if role is not Role.OTHER:
+        element = _element(symbol.text, role)
     reason = f"PyTorch {symbol.base}"
     return describe.other(
         _LIBRARY, role, reason, element=element, precision=element_class(element)
@@ -61,7 +63,9 @@ def _fp8_copy(symbol: Symbol) -> KernelName:
     """Describe a cast to or from FP8, or a copy of FP8 data to another layout."""
     copies = _FP8_SOURCE.search(symbol.text)
     role = Role.ELEMENTWISE if copies else Role.CAST_QUANTIZE
-    reason = "copies FP8 data" if copies else "casts to or from FP8 in eager mode"
+    reason = "casts to or from FP8 in eager mode"
+    if copies:
+        reason = "copies FP8 data"
     element = CPP.get(copies[1]) if copies else None
     return describe.other(
         _LIBRARY, role, reason, element=element, precision=Precision.FP8
@@ -73,12 +77,17 @@ def _element(text: str, role: Role) -> str | None:
 
     An elementwise lambda takes elements, a reduction's takes partial sums.
     """
-    names = set(_LAMBDA.findall(text)) if role is Role.ELEMENTWISE else set()
+    if role is Role.ELEMENTWISE:
+        names = set(_LAMBDA.findall(text))
+    else:
+        names = set()
     if not names:
         names = set(_TEMPLATE.findall(text.replace(ANONYMOUS, "").partition("(")[0]))
     if len(names) > 1:
         names.discard("float")
-    return CPP.get(names.pop()) if len(names) == 1 else None
+    if len(names) == 1:
+        return CPP.get(names.pop())
+    return None
 
 
 _INDUCTOR: Final = re.compile(
@@ -144,13 +153,18 @@ def _inductor(kind: str, ops: str) -> KernelName:
         "_scaled_mm_" in f"{ops}_"
     ):  # unlike _scaled_dot_product_..., whose words it shares
         words |= {"scaled_mm"}
-    role = _template(words) if kind in ("tem", "mm", "bmm") else _fused(kind, words)
+    if kind in ("tem", "mm", "bmm"):
+        role = _template(words)
+    else:
+        role = _fused(kind, words)
     reason = f"TorchInductor kernel, {_KINDS.get(kind, kind)}"
     if role.is_gemm:
         reason += "; its operand types are not in its name"
     # Inductor has a template of torch._scaled_mm for FP8 alone, FP4 goes to cuBLAS
     # (torch/_inductor/kernel/mm.py, `tuned_scaled_mm`, torch 2.11).
-    hint = Hint.SCALED_MM if kind == "tem" and _only_scaled_mm(ops) else None
+    hint = None
+    if kind == "tem" and _only_scaled_mm(ops):
+        hint = Hint.SCALED_MM
     return describe.other("Inductor", role, reason, hint=hint)
 
 
@@ -167,7 +181,9 @@ def _template(words: frozenset[str]) -> Role:
         return Role.CONV
     if "grouped" in words:
         return Role.GROUPED_GEMM
-    return Role.GEMM if words & _MATMULS else Role.OTHER
+    if words & _MATMULS:
+        return Role.GEMM
+    return Role.OTHER
 
 
 def _fused(kind: str, words: frozenset[str]) -> Role:
@@ -182,4 +198,6 @@ def _fused(kind: str, words: frozenset[str]) -> Role:
         if "abs" in words and words & _AMAX:
             return Role.AMAX_REDUCE
         return Role.REDUCTION
-    return Role.ELEMENTWISE if kind in ("poi", "for") else Role.OTHER
+    if kind in ("poi", "for"):
+        return Role.ELEMENTWISE
+    return Role.OTHER

@@ -81,7 +81,9 @@ def _mentions(document: Document) -> Iterator[Mention]:
         if _FP8_KEY.search(key) or (said and not _LABELS.search(key)):
             of_generation = _GENERATION.search(key) is not None
             yield Mention(document.lines.get(key), f"{key}: {value}", of_generation)
-    code = document.text.splitlines() if document.kind == "python" else ()
+    code: list[str] = []
+    if document.kind == "python":
+        code = document.text.splitlines()
     for number, line in enumerate(code, start=1):
         if _FP8.search(line) or _IN_CODE.search(line):
             yield Mention(number, line.strip(), _GENERATION.search(line) is not None)
@@ -119,9 +121,14 @@ def _of_a_config(config: Config) -> Check:
     unknown = [
         one for one in found if not one.of_generation and not _is_known(one, config)
     ]
-    more = f"; FP8 for generation only ({_told(generation)})" if generation else ""
+    more = ""
+    if generation:
+        more = f"; FP8 for generation only ({_told(generation)})"
     if "unread" in row:
-        what = f"{_spoken(found)}; {row['unread']}" if found else row["unread"]
+        if found:
+            what = f"{_spoken(found)}; {row['unread']}"
+        else:
+            what = row["unread"]
     elif unknown:
         found = unknown
         what = _spoken(unknown, ", not as a known request")
@@ -205,7 +212,9 @@ def _formats(
 
 
 def _first(found: Sequence[Mention]) -> int | None:
-    return found[0].line if found else None
+    if found:
+        return found[0].line
+    return None
 
 
 def _described(ask: Ask) -> str:

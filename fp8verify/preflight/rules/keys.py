@@ -34,7 +34,9 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
         ]
         for place, (key, names) in enumerate(strange):
             section, _, name = key.rpartition(".")
-            near = nearest_name(name, names) if place < _COMPARED else None
+            near = None
+            if place < _COMPARED:
+                near = nearest_name(name, names)
             # Else these are the keys on FP8 alone, among many others.
             is_whole = row["has_schema"] or section in row.get("closed", ())
             if near is not None and (is_file or _speaks(near, row)):
@@ -48,13 +50,13 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             hint = "Check their spelling; they may belong to another version."
             line = config.document.lines.get(unknown[0])
             yield Check(
-                "config-key-unknown",
-                status,
-                message,
-                hint,
-                row["source"],
-                config.path,
-                line,
+                code="config-key-unknown",
+                status=status,
+                message=message,
+                hint=hint,
+                source=row["source"],
+                file=config.path,
+                line=line,
             )
 
 
@@ -103,13 +105,23 @@ def _misspelled(config: Config, key: str, near: str) -> Check:
     status = Status.FAIL if error else Status.WARN
     source = config.row["source"]
     line = config.document.lines.get(key)
-    return Check("config-key-unknown", status, message, hint, source, config.path, line)
+    return Check(
+        code="config-key-unknown",
+        status=status,
+        message=message,
+        hint=hint,
+        source=source,
+        file=config.path,
+        line=line,
+    )
 
 
 def _as_read(config: Config) -> str:
     """Return a framework with its version of which the keys and values are known."""
     version = re.search(r" ([0-9a-f]{7,}|\d+(?:\.\d+)+)\b", config.row["source"])
-    return f"{config.framework} {version[1]}" if version else config.framework
+    if version:
+        return f"{config.framework} {version[1]}"
+    return config.framework
 
 
 def unknown_values(facts: Facts) -> Iterator[Check]:
@@ -118,7 +130,10 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
         row = config.row
         document = config.document
         exact = row.get("exact", False) or document.is_launch
-        of_arguments = row.get("values_of_arguments", {}) if document.is_launch else {}
+        if document.is_launch:
+            of_arguments = row.get("values_of_arguments", {})
+        else:
+            of_arguments = {}
         for name, known in {**row.get("values", {}), **of_arguments}.items():
             key = config.origins.get(name, name)
             value = document.values.get(key)
@@ -139,7 +154,13 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
             source = str(row["evidence"])
             line = document.lines.get(key)
             yield Check(
-                "config-value-unknown", status, message, hint, source, config.path, line
+                code="config-value-unknown",
+                status=status,
+                message=message,
+                hint=hint,
+                source=source,
+                file=config.path,
+                line=line,
             )
 
 
@@ -164,7 +185,9 @@ def _nearest(value: str, known: Sequence[str]) -> str | None:
         if name in lower
     ]
     meant += get_close_matches(value.lower(), list(lower), n=1)
-    return lower[meant[0]] if meant else None
+    if meant:
+        return lower[meant[0]]
+    return None
 
 
 _ALIASES = {

@@ -15,7 +15,10 @@ def gpus(facts: Facts) -> Iterator[Check]:
     """Whether the GPUs multiply what is asked for; FP8 if nothing is."""
     found = facts.gpus
     if not found:
-        status = Status.FAIL if facts.require_gpu else Status.SKIPPED
+        if facts.require_gpu:
+            status = Status.FAIL
+        else:
+            status = Status.SKIPPED
         yield said("no-gpu", status=status, why=facts.why_no_gpu)
         return
     for name in dict.fromkeys(ask.format for ask, _ in facts.asks) or ("fp8",):
@@ -73,7 +76,9 @@ def torch_of_the_run(facts: Facts) -> Iterator[Check]:
 
 def _fault(facts: Facts) -> Status:
     """Return how grave it is that a Python lacks something: it may not be the one that trains."""
-    return Status.FAIL if facts.python.named else Status.WARN
+    if facts.python.named:
+        return Status.FAIL
+    return Status.WARN
 
 
 def libraries(facts: Facts) -> Iterator[Check]:

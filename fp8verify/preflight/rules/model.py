@@ -44,7 +44,10 @@ def small_sizes(facts: Facts) -> Iterator[Check]:
         if small:
             share = flops(small) / flops(layers)
             told = named(small)
-            status = Status.WARN if share > _MOSTLY else Status.NOTE
+            if share > _MOSTLY:
+                status = Status.WARN
+            else:
+                status = Status.NOTE
             yield said(
                 "dims-too-small-to-pay", path, line, status, share=share, layers=told
             )

@@ -174,4 +174,6 @@ def spelled(key: str, config: Config) -> str:
     dashed = config.framework in ("Megatron-LM", "ms-swift") and not name.startswith(
         "--"
     )
-    return f"--{name}" if dashed else name
+    if dashed:
+        return f"--{name}"
+    return name

@@ -71,13 +71,19 @@ def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
         return None
     major = _count(value.get("computeMajor"))
     minor = _count(value.get("computeMinor"))
-    capability = None if major is None or minor is None else f"{major}.{minor}"
+    if major is None or minor is None:
+        capability = None
+    else:
+        capability = f"{major}.{minor}"
     return _count(value.get("id")) or 0, (clean(value["name"][:200]), capability)
 
 
 def _count(value: Any, limit: int = 1 << 31) -> int | None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
-    return value if ok else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if not 0 <= value < limit:
+        return None
+    return value
 
 
 # Lines that Kineto logs (CuptiActivityApi.cpp, CuptiActivityProfiler.cpp), what they mean,
@@ -234,7 +240,10 @@ def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
 
 
 def _process(thread: Any) -> Hashable:
-    return thread[0] if isinstance(thread, tuple) else None
+    process: Hashable = None
+    if isinstance(thread, tuple):
+        process = thread[0]
+    return process
 
 
 def _in_order(process: Hashable) -> tuple[int, str]:

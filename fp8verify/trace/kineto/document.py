@@ -89,7 +89,9 @@ _scan = json.JSONDecoder(strict=False).raw_decode
 def skip_space(data: bytes, pos: int, end: int = sys.maxsize) -> int:
     """Return where the space and commas from `pos` on end."""
     match = _SPACE.match(data, pos, end)
-    return match.end() if match else pos
+    if match:
+        return match.end()
+    return pos
 
 
 def scan(text: str, start: int) -> tuple[Any, int] | None:
@@ -256,7 +258,9 @@ class Document:
         if self._separator and (cut := data.rfind(self._separator, start) + 1):
             return cut
         self._separator = self._learn()
-        return data.rfind(self._separator, start) + 1 if self._separator else 0
+        if self._separator:
+            return data.rfind(self._separator, start) + 1
+        return 0
 
     def _learn(self) -> bytes:
         """Return the bytes between the next two events, from `}` to the colon of a key."""
@@ -266,7 +270,9 @@ class Document:
         if scanned and (match := _SEPARATOR.match(data, start + scanned[1] - 1)):
             return match[0]
         match = _LIKELY_SEPARATOR.search(data, start)
-        return match[0] if match else b""
+        if match:
+            return match[0]
+        return b""
 
     def _read_region(self, sink: EventSink, start: int, end: int) -> int:
         """Read whole events, halving a block until damage is alone; return where reading ended."""
@@ -284,7 +290,9 @@ class Document:
             middle = data.rfind(self._separator, start, (start + end) // 2)
         if middle >= 0:
             stop = self._read_region(sink, start, middle + 1)
-            return stop if self._events_end else self._read_region(sink, stop, end)
+            if self._events_end:
+                return stop
+            return self._read_region(sink, stop, end)
         stop = self._read_singly(sink, start, end)
         if stop < end and not self._events_end:
             sink.skip()
@@ -301,7 +309,9 @@ class Document:
             if char == _CLOSE:
                 self._events_end = True
                 return pos + 1
-            stop = scan(text, pos - start) if char == _OPEN else None
+            stop = None
+            if char == _OPEN:
+                stop = scan(text, pos - start)
             if stop is not None:
                 sink.event(data[pos : start + stop[1]], stop[0])
                 pos = start + stop[1]
