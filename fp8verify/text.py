@@ -12,28 +12,31 @@ from collections.abc import Iterable, Sequence, Sized
 from typing import Any, NamedTuple
 
 # Commands that GitHub and Azure take from the log of a job, and obey.
-_COMMAND = re.compile(
-    r"::(?=(?:error|warning|notice|debug|group|endgroup|echo|add-mask|stop-commands|set-env|add-path"
-    r"|set-output|save-state|add-matcher|remove-matcher|internal-\S{0,40})(?:\s|::))|##(?=vso|\[)",
-    re.IGNORECASE,
+_GITHUB_COMMANDS = (
+    r"error|warning|notice|debug|group|endgroup|echo|add-mask|stop-commands|set-env|add-path"
+    r"|set-output|save-state|add-matcher|remove-matcher|internal-\S{0,40}"
 )
+_GITHUB = rf"::(?=(?:{_GITHUB_COMMANDS})(?:\s|::))"
+_AZURE = r"##(?=vso|\[)"
+_COMMAND = re.compile(f"{_GITHUB}|{_AZURE}", re.IGNORECASE)
+_UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 def printable(text: str) -> str:
     """Replace control characters, line ends and lone surrogates, which steer terminals and XML."""
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text
-    )
+    return "".join(char if char.isprintable() else _UNPRINTABLE for char in text)
 
 
 def cut_middle(text: str, width: int) -> str:
     """Cut the middle out of text longer than `width`; both ends of a kernel name say most."""
     if len(text) <= width:
         return text
-    head = (width - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+    kept = width - 1
+    head = kept * 2 // 3
+    tail = kept - head
+    return f"{text[:head]}…{text[len(text) - tail :]}"
 
 
 def clean(text: str) -> str:
@@ -42,7 +45,11 @@ def clean(text: str) -> str:
     Control characters, line breaks, marks of direction and lone surrogates become U+FFFD, and the
     commands of CI systems are taken apart. Each string is cleaned once, if it is read.
     """
-    return _COMMAND.sub(lambda found: " ".join(found[0]), printable(text))
+    return _COMMAND.sub(_spaced_out, printable(text))
+
+
+def _spaced_out(command: re.Match[str]) -> str:
+    return " ".join(command[0])
 
 
 def clean_json(data: bytes) -> bytes:
@@ -65,14 +72,16 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_cleaned, value))
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(one) for key, one in value.items()}
+        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
     return value
 
 
 def counted(things: Sized | int, name: str) -> str:
     """Return "1 layer" or "2 layers", of things or of their number."""
     count = things if isinstance(things, int) else len(things)
-    return f"{count} {name}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"1 {name}"
+    return f"{count} {name}s"
 
 
 def about(share: float) -> str:
@@ -85,21 +94,31 @@ def about(share: float) -> str:
 
 def listed(names: Sequence[str], shown: int = 4, *, between: str = ", ") -> str:
     """Join names; of more than `shown` the first, and how many more there are."""
+    joined = between.join(names[:shown])
     rest = len(names) - shown
-    return between.join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")
+    if rest > 0:
+        return f"{joined} and {rest} more"
+    return joined
 
 
 def enumerated(names: Sequence[str], shown: int = 4) -> str:
     """Join names as a sentence does: "a, b and c"; of more than `shown`, "a, b and 5 more"."""
     rest = len(names) - shown
-    last = [f"{rest} more"] if rest > 0 else list(names[-1:])
-    first = list(names[: shown if rest > 0 else -1])
-    return " and ".join(filter(None, [", ".join(first), *last]))
+    if rest > 0:
+        first = ", ".join(names[:shown])
+        last = f"{rest} more"
+    else:
+        first = ", ".join(names[:-1])
+        last = "".join(names[-1:])
+    return " and ".join(filter(None, [first, last]))
 
 
 def abridged(names: Sequence[str], shown: int) -> str:
-    """Join names; of more than `shown` the first, where how many more there are tells nothing."""
-    return ", ".join(names[:shown]) + (" …" if len(names) > shown else "")
+    """Join names; of more than `shown` only the first, and "…" where their number says nothing."""
+    joined = ", ".join(names[:shown])
+    if len(names) > shown:
+        return f"{joined} …"
+    return joined
 
 
 def of_flops(share: float | None) -> str:
@@ -120,8 +139,10 @@ class Measure(NamedTuple):
 
     def amount(self, time_ns: float, of_ns: float | None = None) -> str:
         """Return an amount of work as "1.2 ms", or a part as "1.2 of 3.4 ms"."""
-        whole = "" if of_ns is None else f" of {of_ns / 1e6:.1f}"
-        return f"{time_ns / 1e6:.1f}{whole} {self.unit}"
+        amount = f"{time_ns / 1e6:.1f}"
+        if of_ns is not None:
+            amount = f"{amount} of {of_ns / 1e6:.1f}"
+        return f"{amount} {self.unit}"
 
 
 MEASURES = {"time": Measure("time", "ms"), "flops": Measure("FLOPs", "TFLOP")}
@@ -130,7 +151,9 @@ MEASURES = {"time": Measure("time", "ms"), "flops": Measure("FLOPs", "TFLOP")}
 def gib(size: float) -> str:
     """Return a number of bytes as "0.75 GiB" or "12.3 GiB"."""
     gibibytes = size / 2**30
-    return f"{gibibytes:.{1 if gibibytes >= 1 else 2}f} GiB"
+    if gibibytes >= 1:
+        return f"{gibibytes:.1f} GiB"
+    return f"{gibibytes:.2f} GiB"
 
 
 def label_of_rank(rank: int | None, source: str = "") -> str:
@@ -142,11 +165,12 @@ def label_of_rank(rank: int | None, source: str = "") -> str:
 
 def label_of_ranks(ranks: Sequence[int]) -> str:
     """Return "rank 3" or "ranks 0-3, 6"."""
-    names = [
-        show_window(run)
-        for run in join_windows((rank, rank) for rank in sorted(set(ranks)))
-    ]
-    return f"rank{'' if len(set(ranks)) <= 1 else 's'} {listed(names)}"
+    numbers = sorted(set(ranks))
+    windows = join_windows((rank, rank) for rank in numbers)
+    shown = listed([show_window(window) for window in windows])
+    if len(numbers) <= 1:
+        return f"rank {shown}"
+    return f"ranks {shown}"
 
 
 Window = tuple[int, int]  # first and last step, 1-based, inclusive
@@ -176,11 +200,16 @@ def show_steps(steps: Iterable[int]) -> str:
     windows = join_windows((step, step) for step in sorted(set(steps)))
     if not windows:
         return ""
-    one = windows[0][0] == windows[-1][1]
-    return f"step{'' if one else 's'} " + listed([*map(show_window, windows)], 4)
+    shown = listed([show_window(window) for window in windows], 4)
+    first_step = windows[0][0]
+    last_step = windows[-1][1]
+    if first_step == last_step:
+        return f"step {shown}"
+    return f"steps {shown}"
 
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+_PARTS = re.compile(f"({_INDEX.pattern})")  # splitting keeps the numbers
 
 
 def patterns(names: Iterable[str]) -> list[str]:
@@ -188,22 +217,26 @@ def patterns(names: Iterable[str]) -> list[str]:
     alike: dict[str, list[str]] = defaultdict(list)
     for name in names:
         alike[pattern(name)].append(name)
-    return [
-        group[0] if len(group) == 1 else f"{shape} ({len(group)})"
-        for shape, group in alike.items()
-    ]
+    shortened = []
+    for shape, group in alike.items():
+        if len(group) == 1:
+            shortened.append(group[0])
+        else:
+            shortened.append(f"{shape} ({len(group)})")
+    return shortened
 
 
 def in_sentences(names: Iterable[str]) -> list[str]:
     """Return names as a sentence has them: a bare number is "layer 0", a root alone a layer."""
-    return [
-        "a linear layer that stands alone"
-        if name == "(root)"
-        else f"layer {name}"
-        if name[:1].isdigit()
-        else name
-        for name in names
-    ]
+    return [_in_sentence(name) for name in names]
+
+
+def _in_sentence(name: str) -> str:
+    if name == "(root)":
+        return "a linear layer that stands alone"
+    if name[:1].isdigit():
+        return f"layer {name}"
+    return name
 
 
 def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
@@ -211,28 +244,29 @@ def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
     wanted = list(names)
     all_alike = Counter(map(pattern, among))
     alike = Counter(map(pattern, wanted))
-    whole = {
-        name for name in wanted if alike[pattern(name)] >= all_alike[pattern(name)]
-    }
-    return [
-        *patterns(name for name in wanted if name in whole),
-        *(n for n in wanted if n not in whole),
-    ]
+    by_pattern = []
+    by_name = []
+    for name in wanted:
+        shape = pattern(name)
+        if alike[shape] >= all_alike[shape]:
+            by_pattern.append(name)
+        else:
+            by_name.append(name)
+    return [*patterns(by_pattern), *by_name]
 
 
 def indexed(names: Sequence[str]) -> str:
     """Name layers alike but for one number by its values: "layers.{0,3-5}.up"; else as patterns."""
-    parts = list(
-        zip(*(re.split(r"(?<![^.])(\d+)(?![^.])", name) for name in names), strict=True)
-    )
-    varying = [place for place, values in enumerate(parts) if len(set(values)) > 1]
+    split = [_PARTS.split(name) for name in names]
+    columns = list(zip(*split, strict=True))
+    varying = [values for values in columns if len(set(values)) > 1]
     if len(varying) != 1:
         return ", ".join(patterns(names))
-    windows = join_windows(
-        (number, number) for number in sorted(map(int, parts[varying[0]]))
-    )
-    shown = f"{{{','.join(map(show_window, windows))}}}"
-    return "".join(shown if place in varying else p[0] for place, p in enumerate(parts))
+    numbers = sorted(map(int, varying[0]))
+    windows = join_windows((number, number) for number in numbers)
+    shown = ",".join(map(show_window, windows))
+    parts = [f"{{{shown}}}" if values in varying else values[0] for values in columns]
+    return "".join(parts)
 
 
 def pattern(name: str) -> str:

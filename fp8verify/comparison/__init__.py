@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,8 +60,8 @@ def compare_reports(
         candidate: the report on the run in question.
         losses: the losses in each run's log, if any.
     """
-    names, (ours, theirs) = (baseline.name, candidate.name), losses
-    logged = (ours.times_us if ours else {}, theirs.times_us if theirs else {})
+    baseline_losses, candidate_losses = losses
+    logged = (_logged_times(baseline_losses), _logged_times(candidate_losses))
     measured = measure.measure_runs(baseline, candidate, logged)
     if not isinstance(measured, str):
         measured = _obstacle(*measured) or measured
@@ -72,30 +72,37 @@ def compare_reports(
             outcome=Outcome.NOT_COMPARABLE,
             reason=measured,
             exit_code=NOT_COMPARABLE,
-            names=names,
+            names=(baseline.name, candidate.name),
         )
     before, after = measured
-    paired = pair_losses(ours, theirs)
-    loss, why_none = (None, paired) if isinstance(paired, str) else (paired, "")
     ratio = speed.work_ratio(before, after)
     work = 1.0
     if ratio is not None and speed.differs(ratio):
         work = ratio
     memory = measure.pair_memory(baseline, candidate)
-    fast = speed.measure_speed(before, after, work)
-    same = (
-        fast.outcome is Outcome.SAME and after.fp8_share > before.fp8_share + _MORE_FP8
-    )
-    is_slow = fast.outcome is Outcome.SLOWER or same
-    slow: Iterable[Finding] = ()
-    if is_slow:
-        slow = speed.why_not_faster(before, after, work)
+    measured_speed = speed.measure_speed(before, after, work)
+    findings: list[Finding] = []
+    if _is_too_slow(measured_speed, before, after):
+        findings += speed.why_not_faster(before, after, work)
+    notes = list(_run_notes(baseline, candidate, before, after))
+    loss = None
+    paired = pair_losses(baseline_losses, candidate_losses)
+    if isinstance(paired, str):
+        if paired:
+            notes.append(paired)
+    else:
+        loss = paired
+        if work == 1.0:
+            findings += loss_findings(loss)
+        else:
+            notes.append(_OTHER_WORK.format(work))
+    notes += memory_notes(memory)
     return Comparison(
         schema_version=SCHEMA_VERSION,
         fp8verify_version=__version__,
-        reason=speed.reason_of(fast, work, before, after),
+        reason=speed.reason_of(measured_speed, work, before, after),
         exit_code=0,
-        names=names,
+        names=(baseline.name, candidate.name),
         baseline=_side(baseline, before),
         candidate=_side(candidate, after),
         budget=measure.budget_rows(before, after),
@@ -105,16 +112,25 @@ def compare_reports(
         ranks=measure.pair_ranks(before, after),
         loss=loss,
         memory=memory,
-        findings=(*slow, *(loss_findings(loss) if loss and work == 1.0 else ())),
-        notes=(
-            *_run_notes(baseline, candidate, before, after),
-            *filter(None, [why_none]),
-            *([_OTHER_WORK.format(work)] if loss and work != 1.0 else ()),
-            *memory_notes(memory),
-        ),
+        findings=tuple(findings),
+        notes=tuple(notes),
         work_ratio=None if ratio is None else round(ratio, 4),
-        **fast._asdict(),
+        **measured_speed._asdict(),
     )
+
+
+def _logged_times(losses: LossSeries | None) -> Mapping[int, float]:
+    if losses is None:
+        return {}
+    return losses.times_us
+
+
+def _is_too_slow(found: speed.Speed, before: Measured, after: Measured) -> bool:
+    """Whether the candidate is slower, or as fast though more of it runs in FP8."""
+    if found.outcome is Outcome.SLOWER:
+        return True
+    more_fp8 = after.fp8_share > before.fp8_share + _MORE_FP8
+    return found.outcome is Outcome.SAME and more_fp8
 
 
 def _obstacle(before: Measured, after: Measured) -> str | None:
@@ -137,22 +153,25 @@ def _obstacle(before: Measured, after: Measured) -> str | None:
 
 def _side(report: Report, side: Measured) -> Side:
     rank = side.ranks[0]
-    times = asdict(side.times)
-    figures = {name: value for name, value in times.items() if name.endswith("_us")}
+    figures = {}
+    for name, value in asdict(side.times).items():
+        if name.endswith("_us"):
+            figures[name] = value and round(value, 3)
+    step = StepTimes(
+        measured=side.measured,
+        steps=side.times.count,
+        left_out=side.times.left_out,
+        **figures,
+    )
     return Side(
         name=report.name,
         source=rank.source,
         rank=rank.rank,
-        ranks=tuple(one.rank for one in side.ranks if one.rank is not None),
+        ranks=tuple(rank.rank for rank in side.ranks if rank.rank is not None),
         verdict=report.verdict,
         gpu=report.environment.gpu,
         fp8_share_of_time=side.fp8_share,
-        step=StepTimes(
-            measured=side.measured,
-            steps=side.times.count,
-            left_out=side.times.left_out,
-            **{name: value and round(value, 3) for name, value in figures.items()},
-        ),
+        step=step,
         flops_per_step=side.work,
     )
 
@@ -164,12 +183,12 @@ def _run_notes(
     baseline: Report, candidate: Report, before: Measured, after: Measured
 ) -> Iterator[str]:
     """Yield how the runs, and the steps and GEMMs that are compared, differ."""
-    gpus = (baseline.environment.gpu, candidate.environment.gpu)
-    if gpus[0] != gpus[1]:
-        yield f"different GPUs: {gpus[0]} and {gpus[1]}"
-    ranks = (len(baseline.ranks), len(candidate.ranks))
-    if ranks[0] != ranks[1]:
-        yield f"{ranks[0]} and {ranks[1]} ranks"
+    baseline_gpu = baseline.environment.gpu
+    candidate_gpu = candidate.environment.gpu
+    if baseline_gpu != candidate_gpu:
+        yield f"different GPUs: {baseline_gpu} and {candidate_gpu}"
+    if len(baseline.ranks) != len(candidate.ranks):
+        yield f"{len(baseline.ranks)} and {len(candidate.ranks)} ranks"
     for name, times in (("baseline", before.times), ("candidate", after.times)):
         if times.left_out:
             steps = counted(times.left_out, "step")
@@ -190,9 +209,10 @@ def _run_notes(
 
 def memory_notes(memory: MemoryPair | None) -> list[str]:
     """Say why the fullest rank needs more memory."""
-    if not memory or memory.candidate_allocated <= memory.baseline_allocated * (
-        1 + _SAME_MEMORY
-    ):
+    if memory is None:
+        return []
+    usual = memory.baseline_allocated * (1 + _SAME_MEMORY)
+    if memory.candidate_allocated <= usual:
         return []
     return [f"memory: {line}" for line in memory.why]
 
@@ -276,23 +296,22 @@ def apply_gate(
     """
     if found.outcome is Outcome.NOT_COMPARABLE:
         return found
+    unmet: list[Finding] = []
+    if min_speedup is not None:
+        unmet += _too_slow(found.speedup, min_speedup)
     if max_loss_gap is not None:
-        unmet = [*_loss_apart(found.loss, *max_loss_gap)]
-    else:
-        unmet = []
-    if min_speedup is not None and (
-        found.speedup is None or found.speedup < min_speedup
-    ):
-        if found.speedup is None:
-            reached = "unknown"
-        else:
-            reached = f"{found.speedup:.3f}x"
-        unmet.insert(
-            0, finding("speedup-below-minimum", reached=reached, least=min_speedup)
-        )
+        unmet += _loss_apart(found.loss, *max_loss_gap)
     if unmet:
         return replace(found, exit_code=_FAILED, findings=(*unmet, *found.findings))
     return found
+
+
+def _too_slow(speedup: float | None, least: float) -> Iterator[Finding]:
+    if speedup is None:
+        yield finding("speedup-below-minimum", reached="unknown", least=least)
+    elif speedup < least:
+        reached = f"{speedup:.3f}x"
+        yield finding("speedup-below-minimum", reached=reached, least=least)
 
 
 def _loss_apart(
@@ -301,22 +320,21 @@ def _loss_apart(
     if loss is None:
         yield finding("loss-gap-unknown")
         return
-    gap = loss.relative_gap if relative else loss.mean_gap
-    if gap is None:
-        said = "unknown"
+    if relative:
+        gap = loss.relative_gap
+        style = "+.2%"
+        limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %"
     else:
-        said = format(gap, "+.2%" if relative else "+.4f")
+        gap = loss.mean_gap
+        style = "+.4f"
+        limit = f"{most:g}"
+    shown = "unknown" if gap is None else format(gap, style)
     broken = loss.first_bad_step is not None and loss.first_bad_run != "both"
     if broken:
-        said = (
-            f"{said}, and infinite or NaN in one run from step {loss.first_bad_step} on"
-        )
+        since = f"from step {loss.first_bad_step} on"
+        shown = f"{shown}, and infinite or NaN in one run {since}"
     if broken or gap is None or gap > most:
-        if relative:
-            limit = f"{most:.3%}".rstrip("%0").rstrip(".") + " %"
-        else:
-            limit = f"{most:g}"
-        yield finding("loss-gap-too-large", gap=said, most=limit)
+        yield finding("loss-gap-too-large", gap=shown, most=limit)
 
 
 def _load(
@@ -343,12 +361,13 @@ def _load(
 def _named_apart(given: Sequence[Run], reports: Sequence[Report]) -> list[Report]:
     """Return reports of different names: runs of one name are called by their paths."""
     names = [report.name for report in reports]
-    return [
-        report
-        if names.count(report.name) == 1 or isinstance(run, Report)
-        else replace(report, name=str(run))
-        for run, report in zip(given, reports, strict=True)
-    ]
+    renamed = []
+    for run, report in zip(given, reports, strict=True):
+        if isinstance(run, Report) or names.count(report.name) == 1:
+            renamed.append(report)
+        else:
+            renamed.append(replace(report, name=str(run)))
+    return renamed
 
 
 # ---- many runs, one row each
@@ -366,33 +385,44 @@ def table(*runs: Run | Iterable[Run], workers: int | None = 1) -> RunTable:
     """
     given: list[Run] = []
     for run in runs:
-        given += [run] if isinstance(run, str | Path | Report) else run
-    reports = [
-        run if isinstance(run, Report) else inspect(run, workers=workers)
-        for run in given
-    ]
-    rows = tuple(map(_row, _named_apart(given, reports)))
+        if isinstance(run, str | Path | Report):
+            given.append(run)
+        else:
+            given += run
+    reports = []
+    for run in given:
+        if isinstance(run, Report):
+            reports.append(run)
+        else:
+            reports.append(inspect(run, workers=workers))
+    rows = [_row(report) for report in _named_apart(given, reports)]
     return RunTable(
         schema_version=TABLE_SCHEMA_VERSION,
         fp8verify_version=__version__,
         exit_code=max((row.exit_code for row in rows), default=0),
-        runs=rows,
+        runs=tuple(rows),
     )
 
 
 def _row(report: Report) -> RunRow:
     """Return what a table of runs shows of a report; times are of its first rank with GEMMs."""
+    step_us = None
+    gemm_us_per_step = None
+    casts_share = None
     rank = next(filter(measure.is_known, report.ranks), None)
-    found = payoff(report)
+    if rank is not None:
+        step_us = measure.profiled_step_us(rank)
+        rank_gemm_us = sum(rank.gemm.time_us.values())
+        gemm_us_per_step = round(rank_gemm_us / measure.steps_of(rank), 3)
+        if rank.tax is not None:
+            casts_share = rank.tax.share_of_gpu_time
     gemm = report.gemm
-    severities = [one.severity for one in report.findings]
     gemm_us = sum(gemm.time_us.values())
-    flops = None
-    if gemm.flops_coverage >= 1 and gemm_us:
-        flops = gemm.flops
-    each_us = None
-    if rank:
-        each_us = sum(rank.gemm.time_us.values()) / measure.steps_of(rank)
+    tflops = None
+    if gemm.flops and gemm.flops_coverage >= 1 and gemm_us:
+        tflops = round(sum(gemm.flops.values()) / gemm_us / 1e6, 1)
+    estimate = payoff(report)
+    severities = [finding.severity for finding in report.findings]
     return RunRow(
         name=report.name,
         verdict=report.verdict,
@@ -405,13 +435,11 @@ def _row(report: Report) -> RunRow:
         lowest_rank_share=report.lowest_share,
         precisions=tuple(row.precision for row in report.layer_gemm.rows),
         scaling=configured_scalings(report) or tuple(report.recipe.time_us),
-        step_us=measure.profiled_step_us(rank) if rank else None,
-        gemm_us_per_step=each_us and round(each_us, 3),
-        tflops=round(sum(flops.values()) / gemm_us / 1e6, 1) if flops else None,
-        casts_share_of_gpu_time=rank.tax.share_of_gpu_time
-        if rank and rank.tax
-        else None,
-        speedup_estimate=found and found.speedup,
+        step_us=step_us,
+        gemm_us_per_step=gemm_us_per_step,
+        tflops=tflops,
+        casts_share_of_gpu_time=casts_share,
+        speedup_estimate=estimate and estimate.speedup,
         errors=severities.count(Severity.ERROR),
         warnings=severities.count(Severity.WARNING),
         software=dict(report.environment.versions),

@@ -40,13 +40,7 @@ def pair_losses(
 ) -> LossPair | str:
     """Compare two series at their common steps; or return why not, "" if there is none."""
     if baseline is None or candidate is None:
-        if baseline:
-            known = "baseline"
-        elif candidate:
-            known = "candidate"
-        else:
-            known = ""
-        return known and f"only the log of the {known} has losses"
+        return _why_alone(baseline, candidate)
     if apart := _why_apart(baseline, candidate):
         return f"the losses are not compared: {apart}"
     before = baseline.points
@@ -57,12 +51,21 @@ def pair_losses(
     steps = [step for step in common if _usable(before[step]) and _usable(after[step])]
     gaps = [after[step] - before[step] for step in steps]
     relative = _relative(gaps, [before[step] for step in steps])
-    half = relative[len(relative) // 2 :]
+    last_half = relative[len(relative) // 2 :]
     digit = _digit(before, after, steps)
     diverged = _diverged(steps, relative, digit)
-    pairs = zip(gaps, steps, strict=True)
-    largest, at = max(pairs, key=lambda pair: abs(pair[0]), default=(None, None))
-    bad, bad_run = _first_bad(before, after, common)
+    mean_gap = None
+    largest_gap = None
+    largest_gap_step = None
+    relative_gap = None
+    if gaps:
+        mean_gap = _short(fmean(gaps))
+        largest = max(gaps, key=abs)
+        largest_gap = _short(largest)
+        largest_gap_step = steps[gaps.index(largest)]
+        relative_gap = round(median(last_half), 6)
+    bad_step, bad_run = _first_bad(before, after, common)
+    shown = {largest_gap_step, bad_step, diverged}
     return LossPair(
         frameworks=(baseline.framework, candidate.framework),
         steps=len(steps),
@@ -70,18 +73,27 @@ def pair_losses(
         last_step=common[-1],
         last_baseline=_finite(before[common[-1]]),
         last_candidate=_finite(after[common[-1]]),
-        mean_gap=_short(fmean(gaps)) if gaps else None,
-        largest_gap=None if largest is None else _short(largest),
-        largest_gap_step=at,
-        first_bad_step=bad,
+        mean_gap=mean_gap,
+        largest_gap=largest_gap,
+        largest_gap_step=largest_gap_step,
+        first_bad_step=bad_step,
         first_bad_run=bad_run,
         counted=baseline.counted,
-        relative_gap=round(median(half), 6) if half else None,
+        relative_gap=relative_gap,
         trend=_trend(relative),
-        gap_is_noise=diverged is None and _is_noise(half, digit),
+        gap_is_noise=diverged is None and _is_noise(last_half, digit),
         diverged_step=diverged,
-        curve=_curve(before, after, common, {at, bad, diverged}),
+        curve=_curve(before, after, common, shown),
     )
+
+
+def _why_alone(baseline: LossSeries | None, candidate: LossSeries | None) -> str:
+    """Return which one of two logs has losses, "" if none has."""
+    if baseline:
+        return "only the log of the baseline has losses"
+    if candidate:
+        return "only the log of the candidate has losses"
+    return ""
 
 
 def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
@@ -93,12 +105,14 @@ def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
             silent = candidate.framework
         return f"the log of {silent} does not give the steps of its losses"
     shared = sorted(baseline.epochs.keys() & candidate.epochs.keys())
-    for place in shared[:1] + shared[-1:]:
-        epochs = baseline.epochs[place], candidate.epochs[place]
-        if abs(epochs[0] - epochs[1]) > _SAME_EPOCH * max(1.0, *map(abs, epochs)):
+    for number in shared[:1] + shared[-1:]:
+        before = baseline.epochs[number]
+        after = candidate.epochs[number]
+        allowed = _SAME_EPOCH * max(1.0, abs(before), abs(after))
+        if abs(before - after) > allowed:
             return (
-                f"the lines have no steps, and loss {place} is of epoch {epochs[0]:g} in the "
-                f"baseline and of {epochs[1]:g} in the candidate (logging_steps, or a resumed run)"
+                f"the lines have no steps, and loss {number} is of epoch {before:g} in the "
+                f"baseline and of {after:g} in the candidate (logging_steps, or a resumed run)"
             )
     return None
 
@@ -106,11 +120,12 @@ def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
 def _relative(gaps: Sequence[float], before: Sequence[float]) -> list[float]:
     """Return gaps over the baseline's loss around each step: a single loss may be near 0."""
     size = len(before) // _BLOCKS or 1
-    found: list[float] = []
-    for place in range(0, len(gaps), size):
-        around = median(map(abs, before[place : place + size])) or math.inf
-        found += [gap / around for gap in gaps[place : place + size]]
-    return [min(_MOST, max(-_MOST, gap)) for gap in found]
+    relative: list[float] = []
+    for start in range(0, len(gaps), size):
+        block = slice(start, start + size)
+        around = median(map(abs, before[block])) or math.inf
+        relative += [gap / around for gap in gaps[block]]
+    return [min(_MOST, max(-_MOST, gap)) for gap in relative]
 
 
 def _usable(loss: float) -> bool:
@@ -129,14 +144,19 @@ def _error(blocks: Sequence[float]) -> float:
     """Return the random error of the mean of blocks; a steady trend does not count."""
     if len(blocks) < 3:
         return math.inf
-    moves = stdev(after - before for before, after in pairwise(blocks)) / math.sqrt(2)
-    return _STUDENT[len(blocks) - 3] * moves / math.sqrt(len(blocks))
+    moves = [after - before for before, after in pairwise(blocks)]
+    deviation = stdev(moves) / math.sqrt(2)
+    student = _STUDENT[len(blocks) - 3]
+    return student * deviation / math.sqrt(len(blocks))
 
 
 def _is_noise(relative: Sequence[float], printed: float) -> bool:
     """Whether a gap may be chance, or less than the digits that were printed."""
-    blocks = _blocks([math.copysign(math.log1p(abs(gap)), gap) for gap in relative])
-    return not blocks or abs(fmean(blocks)) <= max(_error(blocks), printed)
+    logarithms = [math.copysign(math.log1p(abs(gap)), gap) for gap in relative]
+    blocks = _blocks(logarithms)
+    if not blocks:
+        return True
+    return abs(fmean(blocks)) <= max(_error(blocks), printed)
 
 
 def _trend(relative: Sequence[float]) -> str:
@@ -146,12 +166,12 @@ def _trend(relative: Sequence[float]) -> str:
         return "unknown"
     first = relative[:third]
     last = relative[-third:]
-    ours = abs(median(first))
-    theirs = abs(median(last))
+    gap_at_first = abs(median(first))
+    gap_at_last = abs(median(last))
     noise = _scatter(first) + _scatter(last)
-    if theirs > _GROWTH * ours + noise:
+    if gap_at_last > _GROWTH * gap_at_first + noise:
         return "growing"
-    if ours > _GROWTH * theirs + noise:
+    if gap_at_first > _GROWTH * gap_at_last + noise:
         return "shrinking"
     return "steady"
 
@@ -168,50 +188,64 @@ def _diverged(
     steps: Sequence[int], relative: Sequence[float], digit: float
 ) -> int | None:
     """Return the first step from which on the gap is above 5%, if that is significant."""
-    rolling = [
-        median(relative[max(0, place - _ROLLING // 2) : place + _ROLLING // 2 + 1])
-        for place in range(len(relative))
-    ]
-    at = next((n for n in range(len(rolling), 0, -1) if rolling[n - 1] <= MOST_GAP), 0)
-    last = relative[at:]
-    earlier = relative[:at]
+    since = _above_since(relative)
+    earlier = relative[:since]
+    last = relative[since:]
     if len(last) < _LEAST_STEPS or _is_noise(last, digit):
         return None
     size = min(len(last), len(earlier)) or 1
-    before = (abs(median(earlier[n : n + size])) for n in range(0, len(earlier), size))
-    if median(last) > _GROWTH * max(before, default=0.0):
-        return steps[at]
+    largest_before = 0.0
+    for start in range(0, len(earlier), size):
+        gap = abs(median(earlier[start : start + size]))
+        largest_before = max(largest_before, gap)
+    if median(last) > _GROWTH * largest_before:
+        return steps[since]
     return None
+
+
+def _above_since(relative: Sequence[float]) -> int:
+    """Return the index of the first step from which on the rolling median stays above 5%."""
+    reach = _ROLLING // 2
+    for index in reversed(range(len(relative))):
+        around = relative[max(0, index - reach) : index + reach + 1]
+        if median(around) <= MOST_GAP:
+            return index + 1
+    return 0
 
 
 def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
     """Return the last digit that losses were printed with, as a share of the later ones."""
     losses = [series[step] for step in steps for series in (before, after)]
     some = losses[:: 1 + len(losses) // 512]
-    places = (Decimal(repr(loss)).as_tuple().exponent for loss in some)
-    last = min((place for place in places if isinstance(place, int)), default=0)
+    exponents = [Decimal(repr(loss)).as_tuple().exponent for loss in some]
+    numbers = [exponent for exponent in exponents if isinstance(exponent, int)]
+    last_digit = 10.0 ** min(numbers, default=0)
+    usual = 0.0
     if steps:
         usual = median(abs(before[step]) for step in steps[len(steps) // 2 :])
-    else:
-        usual = 0.0
+    if not usual:
+        return 0.0
     # Differences of printed numbers are rounded, too.
-    if usual:
-        return 1.001 * 10.0**last / usual
-    return 0.0
+    return 1.001 * last_digit / usual
 
 
 def _first_bad(
     before: Points, after: Points, steps: Sequence[int]
 ) -> tuple[int | None, str | None]:
     """Return the first step whose loss is not finite in one run only, else in both, and the run."""
-    runs = {
-        (True, False): "candidate",
-        (False, True): "baseline",
-        (False, False): "both",
-    }
-    usable = ((step, (_usable(before[step]), _usable(after[step]))) for step in steps)
-    bad = [(step, runs[which]) for step, which in usable if which in runs]
-    return min(bad, key=lambda found: found[1] == "both", default=(None, None))
+    first_of_both = None
+    for step in steps:
+        before_is_usable = _usable(before[step])
+        after_is_usable = _usable(after[step])
+        if before_is_usable and not after_is_usable:
+            return step, "candidate"
+        if after_is_usable and not before_is_usable:
+            return step, "baseline"
+        if first_of_both is None and not before_is_usable:
+            first_of_both = step
+    if first_of_both is None:
+        return None, None
+    return first_of_both, "both"
 
 
 def _curve(
@@ -222,13 +256,12 @@ def _curve(
     With the neighbors of the latter: a spike must not look as if it lasted.
     """
     every = -(-len(steps) // CURVE_POINTS) or 1
-    return tuple(
-        (step, _finite(before[step]), _finite(after[step]))
-        for place, step in enumerate(steps)
-        if place % every == 0
-        or step == steps[-1]
-        or shown & set(steps[place - 1 : place + 2])
-    )
+    curve = []
+    for index, step in enumerate(steps):
+        is_regular = index % every == 0 or step == steps[-1]
+        if is_regular or shown & set(steps[index - 1 : index + 2]):
+            curve.append((step, _finite(before[step]), _finite(after[step])))
+    return tuple(curve)
 
 
 def _finite(value: float) -> float | None:
@@ -245,23 +278,38 @@ def _short(value: float) -> float:
 def loss_findings(loss: LossPair) -> Iterator[Finding]:
     """Yield what the gap of two losses calls for."""
     if loss.first_bad_run == "candidate":
-        yield finding(
-            "nan-or-inf", "compared", where=loss.place_of(loss.first_bad_step)
-        )
+        where = loss.place_of(loss.first_bad_step)
+        yield finding("nan-or-inf", "compared", where=where)
     gap = loss.relative_gap or 0.0
     if loss.diverged_step is not None:
-        since = loss.diverged_step - loss.first_step
-        early = ""
-        if since < EARLY_STEPS and not loss.counted:
-            early = "early"
-        where = loss.place_of(loss.diverged_step)
-        case = early if since else "from-start"
-        yield finding("loss-diverged", case, limit=MOST_GAP, where=where)
+        yield _divergence(loss, loss.diverged_step)
     elif gap > EXPECTED_GAP and not loss.gap_is_noise:
-        yield finding(
-            "loss-gap",
-            "large" if gap > MOST_GAP else "",
-            above=f"{gap:.1%} above" if gap < 10 else f"{gap + 1:.3g} times",
-            steps="logged values" if loss.counted else "steps",
-            trend="trend unknown" if loss.trend == "unknown" else loss.trend,
-        )
+        yield _large_gap(loss, gap)
+
+
+def _divergence(loss: LossPair, diverged_step: int) -> Finding:
+    since = diverged_step - loss.first_step
+    if not since:
+        case = "from-start"
+    elif since < EARLY_STEPS and not loss.counted:
+        case = "early"
+    else:
+        case = ""
+    where = loss.place_of(diverged_step)
+    return finding("loss-diverged", case, limit=MOST_GAP, where=where)
+
+
+def _large_gap(loss: LossPair, gap: float) -> Finding:
+    above = f"{gap:.1%} above"
+    if gap >= 10:
+        above = f"{gap + 1:.3g} times"
+    trend = loss.trend
+    if trend == "unknown":
+        trend = "trend unknown"
+    return finding(
+        "loss-gap",
+        "large" if gap > MOST_GAP else "",
+        above=above,
+        steps="logged values" if loss.counted else "steps",
+        trend=trend,
+    )

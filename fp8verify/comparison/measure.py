@@ -86,33 +86,43 @@ def measure_runs(
         candidate: the report on the run in question.
         logged: step times in µs by step number, as either training logged them.
     """
-    ours, theirs = (
-        {rank.rank: rank for rank in report.ranks if is_known(rank)}
-        for report in (baseline, candidate)
-    )
-    common = [number for number in ours if number in theirs]
-    before = [ours[number] for number in common] or list(ours.values())[:1]
-    after = [theirs[number] for number in common] or list(theirs.values())[:1]
-    if not (before and after):
-        return f"no GEMM ran in the {'candidate' if before else 'baseline'}"
-    sources = [
-        {
-            "outside": _outside(ranks),
-            "log": _logged(ranks, own),
-            "gpu": _profiled(ranks, "gpu"),
-            "cpu": _profiled(ranks, "cpu"),
-            "window": _window(ranks),
-        }
-        for ranks, own in zip((before, after), logged, strict=True)
-    ]
+    baseline_ranks = {rank.rank: rank for rank in baseline.ranks if is_known(rank)}
+    candidate_ranks = {rank.rank: rank for rank in candidate.ranks if is_known(rank)}
+    if not baseline_ranks:
+        return "no GEMM ran in the baseline"
+    if not candidate_ranks:
+        return "no GEMM ran in the candidate"
+    common = [number for number in baseline_ranks if number in candidate_ranks]
+    if common:
+        before = [baseline_ranks[number] for number in common]
+        after = [candidate_ranks[number] for number in common]
+    else:
+        before = list(baseline_ranks.values())[:1]
+        after = list(candidate_ranks.values())[:1]
+    old_sources = _step_times(before, logged[0])
+    new_sources = _step_times(after, logged[1])
     # Where few steps were recorded: the best that both have.
     wanted = [(name, _LEAST) for name in ("outside", "log", "gpu", "cpu")]
     wanted += [(name, 1) for name in ("gpu", "cpu", "window")]
     for name, least in wanted:
-        old, new = (side[name] for side in sources)
+        old = old_sources[name]
+        new = new_sources[name]
         if old and new and min(old.count, new.count) >= least:
             return _measure(before, name, old), _measure(after, name, new)
     return "no rank to compare"
+
+
+def _step_times(
+    ranks: Sequence[RankReport], logged: Mapping[int, float]
+) -> dict[str, StepStatistics | None]:
+    """Return the step times of one run by their source, see `Measured.measured`."""
+    return {
+        "outside": _outside(ranks),
+        "log": _logged(ranks, logged),
+        "gpu": _profiled(ranks, "gpu"),
+        "cpu": _profiled(ranks, "cpu"),
+        "window": _window(ranks),
+    }
 
 
 def profiled_step_us(rank: RankReport) -> float | None:
@@ -128,18 +138,26 @@ def _measure(
 ) -> Measured:
     """Measure ranks of one run by these step times."""
     budgets = [_budget(rank, times.mean_us) for rank in ranks]
-    work = [_work(rank) for rank in ranks]
-    known = [flops for flops in work if flops]
+    budget = {name: fmean(of_rank[name] for of_rank in budgets) for name in budgets[0]}
+    work = None
+    work_of_ranks = [_work(rank) for rank in ranks]
+    known_work = [flops for flops in work_of_ranks if flops]
+    if len(known_work) == len(work_of_ranks):
+        work = fmean(known_work)
+    step_flops = None
     steps = [step for rank in ranks for step in rank.steps if step.trains]
-    flops = [sum(step.gemm.flops.values()) for step in steps if step.gemm.flops]
+    known_flops = [sum(step.gemm.flops.values()) for step in steps if step.gemm.flops]
+    if known_flops and len(known_flops) == len(steps):
+        step_flops = median(known_flops)
+    gemms = [sum(rank.gemm.kernels.values()) / steps_of(rank) for rank in ranks]
     return Measured(
         ranks=tuple(ranks),
         times=times,
         measured=source,
-        work=fmean(known) if len(known) == len(work) else None,
-        step_flops=median(flops) if flops and len(flops) == len(steps) else None,
-        gemms=fmean(sum(rank.gemm.kernels.values()) / steps_of(rank) for rank in ranks),
-        budget={name: fmean(one[name] for one in budgets) for name in budgets[0]},
+        work=work,
+        step_flops=step_flops,
+        gemms=fmean(gemms),
+        budget=budget,
     )
 
 
@@ -164,13 +182,13 @@ def _outside(ranks: Sequence[RankReport]) -> StepStatistics | None:
 def _logged(
     ranks: Sequence[RankReport], logged: Mapping[int, float]
 ) -> StepStatistics | None:
-    near = {
-        step.step + by for step in ranks[0].steps for by in range(-_NEAR, _NEAR + 1)
-    }
-    known = [
-        (step, time) for step, time in sorted(logged.items()) if 0 < time < math.inf
-    ]
-    times = [time for step, time in known if step not in near]
+    near: set[int] = set()
+    for step in ranks[0].steps:
+        near.update(range(step.step - _NEAR, step.step + _NEAR + 1))
+    times = []
+    for number, time in sorted(logged.items()):
+        if 0 < time < math.inf and number not in near:
+            times.append(time)
     # What only grows is the time since the start.
     if all(later > time for time, later in pairwise(times)):
         return None
@@ -187,18 +205,22 @@ def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
     for rank in ranks:
         for step in rank.steps:
             if clock == "gpu":
-                own = step.gpu_us
+                time = step.gpu_us
             else:
-                own = step.duration_us
-            if own and step.trains:
-                times.setdefault(step.step, []).append(own)
-    means = {step: fmean(own) for step, own in times.items() if len(own) == len(ranks)}
-    windows = join_windows((step, step) for step in sorted(means))
-    whole = [
-        [means[step] for step in range(first, last + 1)] for first, last in windows
-    ]
-    later = [window[1:] for window in whole if window[1:]]
-    return step_statistics(later if sum(map(len, later)) >= _LEAST else whole)
+                time = step.duration_us
+            if time and step.trains:
+                times.setdefault(step.step, []).append(time)
+    means = {}
+    for number, of_ranks in times.items():
+        if len(of_ranks) == len(ranks):
+            means[number] = fmean(of_ranks)
+    windows = []
+    for first, last in join_windows((step, step) for step in sorted(means)):
+        windows.append([means[step] for step in range(first, last + 1)])
+    without_first = [window[1:] for window in windows if window[1:]]
+    if sum(map(len, without_first)) >= _LEAST:
+        return step_statistics(without_first)
+    return step_statistics(windows)
 
 
 def _window(ranks: Sequence[RankReport]) -> StepStatistics | None:
@@ -207,20 +229,33 @@ def _window(ranks: Sequence[RankReport]) -> StepStatistics | None:
     if payoff is None or payoff.idle_share >= 1:
         return None
     whole = payoff.gpu_busy_us / (1 - payoff.idle_share) / steps_of(ranks[0])
-    return step_statistics([[whole]] if whole else [])
+    if whole:
+        return step_statistics([[whole]])
+    return step_statistics([])
 
 
 def _budget(rank: RankReport, mean_us: float) -> dict[str, float]:
+    busy = 0.0
+    casts = 0.0
+    network = 0.0
+    if rank.payoff:
+        busy = rank.payoff.gpu_busy_us
+    if rank.tax:
+        casts = rank.tax.time_us
+    if rank.communication:
+        network = rank.communication.exposed_us
     steps = steps_of(rank)
-    busy = rank.payoff.gpu_busy_us / steps if rank.payoff else 0.0
+    busy_a_step = busy / steps
     parts = {
         GEMM: sum(rank.gemm.time_us.values()) / steps,
-        CASTS: rank.tax.time_us / steps if rank.tax else 0.0,
+        CASTS: casts / steps,
         ATTENTION: rank.gpu_time_us["attention"] / steps,
-        NETWORK: rank.communication.exposed_us / steps if rank.communication else 0.0,
+        NETWORK: network / steps,
     }
     # Overlapping kernels make the parts add up to more than the whole: the rest is less by that.
-    return {**parts, REST: busy - sum(parts.values()), IDLE: max(0.0, mean_us - busy)}
+    rest = busy_a_step - sum(parts.values())
+    idle = max(0.0, mean_us - busy_a_step)
+    return {**parts, REST: rest, IDLE: idle}
 
 
 def _work(rank: RankReport) -> float | None:
@@ -254,9 +289,8 @@ def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...
 
 # ---- pairs: GEMMs by layer size and leg, layers by name, ranks, memory
 
-_Key = tuple[
-    Leg, int, int
-]  # of the GEMMs of a leg of the layers with so many outputs and inputs
+# Of the GEMMs of a leg of the layers with so many outputs and inputs.
+_Key = tuple[Leg, int, int]
 
 
 class _Gemms(NamedTuple):
@@ -287,24 +321,26 @@ def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
     old = _gemms(baseline)
     new = _gemms(candidate)
     common = sorted(old.keys() & new.keys(), key=lambda key: (-old[key].time_us, key))
-    return tuple(
-        GemmPair(
-            leg=leg.value,
-            n=n,
-            k=k,
-            baseline_tokens=before.tokens,
-            candidate_tokens=after.tokens,
-            baseline_precision=before.precision,
-            candidate_precision=after.precision,
-            baseline_us=round(before.each_us, 3),
-            candidate_us=round(after.each_us, 3),
-            baseline_calls=round(before.calls, 3),
-            candidate_calls=round(after.calls, 3),
-            speedup=round(
-                before.each_us / before.tokens / (after.each_us / after.tokens), 4
-            ),
-        )
-        for (leg, n, k), before, after in ((key, old[key], new[key]) for key in common)
+    return tuple(_pair_gemm(key, old[key], new[key]) for key in common)
+
+
+def _pair_gemm(key: _Key, before: _Gemms, after: _Gemms) -> GemmPair:
+    leg, n, k = key
+    before_a_token = before.each_us / before.tokens
+    after_a_token = after.each_us / after.tokens
+    return GemmPair(
+        leg=leg.value,
+        n=n,
+        k=k,
+        baseline_tokens=before.tokens,
+        candidate_tokens=after.tokens,
+        baseline_precision=before.precision,
+        candidate_precision=after.precision,
+        baseline_us=round(before.each_us, 3),
+        candidate_us=round(after.each_us, 3),
+        baseline_calls=round(before.calls, 3),
+        candidate_calls=round(after.calls, 3),
+        speedup=round(before_a_token / after_a_token, 4),
     )
 
 
@@ -314,38 +350,46 @@ def _gemms(side: Measured) -> dict[_Key, _Gemms]:
         known = _sizes(rank)
         share = steps_of(rank) * len(side.ranks)
         for row in rank.kernels:
-            if key := _layer(row, known):
+            key = _layer(row, known)
+            if key is not None:
                 rows[key].append((row, share))
-    found = {}
-    for key, of_key in rows.items():
-        time_us: dict[str, float] = defaultdict(float)
-        for row, _ in of_key:
-            time_us[row.precision.value] += row.time_us
-        # A split-K reduction is part of a GEMM that is counted already.
-        whole = [(row, share) for row, share in of_key if row.tflops]
-        calls = sum(row.kernels / share for row, share in whole)
-        total = sum(row.time_us / share for row, share in of_key)
-        if calls and total:
-            tokens = max(prod(row.shape or ()) // (key[1] * key[2]) for row, _ in whole)
-            precision = max(time_us, key=time_us.__getitem__)
-            found[key] = _Gemms(
-                calls=calls,
-                time_us=total,
-                each_us=total / calls,
-                tokens=tokens,
-                precision=precision,
-            )
-    return found
+    gemms = {}
+    for key, rows_of_key in rows.items():
+        of_key = _gemms_of(key, rows_of_key)
+        if of_key is not None:
+            gemms[key] = of_key
+    return gemms
+
+
+def _gemms_of(key: _Key, rows: Sequence[tuple[KernelRow, float]]) -> _Gemms | None:
+    """Add up rows of one key, each with the number of steps and ranks that it is of."""
+    time_us: dict[str, float] = defaultdict(float)
+    for row, _ in rows:
+        time_us[row.precision.value] += row.time_us
+    # A split-K reduction is part of a GEMM that is counted already.
+    whole = [(row, share) for row, share in rows if row.tflops]
+    calls = sum(row.kernels / share for row, share in whole)
+    total = sum(row.time_us / share for row, share in rows)
+    if not (calls and total):
+        return None
+    _, n, k = key
+    return _Gemms(
+        calls=calls,
+        time_us=total,
+        each_us=total / calls,
+        tokens=max(prod(row.shape or ()) // (n * k) for row, _ in whole),
+        precision=max(time_us, key=time_us.__getitem__),
+    )
 
 
 def _layer(row: KernelRow, known: set[tuple[int, int]]) -> _Key | None:
     """Return leg, outputs and inputs of the layer that a GEMM belongs to."""
     if not row.role.is_gemm or row.leg not in CERTAIN_LEGS or row.shape is None:
         return None
-    ours = (
-        size for size in GemmShape(*row.shape).layer_sizes(row.leg) if size in known
-    )
-    return next(((row.leg, *size) for size in ours), None)
+    for outputs, inputs in GemmShape(*row.shape).layer_sizes(row.leg):
+        if (outputs, inputs) in known:
+            return row.leg, outputs, inputs
+    return None
 
 
 def pair_legs(
@@ -369,10 +413,9 @@ def pair_legs(
 def _leg_times(side: Measured) -> defaultdict[Leg, float]:
     times: defaultdict[Leg, float] = defaultdict(float)
     for rank in side.ranks:
+        share = steps_of(rank) * len(side.ranks)
         for leg in rank.legs:
-            times[leg.leg] += sum(leg.time_us.values()) / (
-                steps_of(rank) * len(side.ranks)
-            )
+            times[leg.leg] += sum(leg.time_us.values()) / share
     return times
 
 
@@ -380,40 +423,49 @@ def pair_layers(baseline: Measured, candidate: Measured) -> tuple[LayerPair, ...
     """Pair the layers that both runs name, on the first compared rank; the longest first."""
     before = _layers(baseline)
     after = _layers(candidate)
-    pairs = [
-        LayerPair(
+    pairs = []
+    for name in before.keys() & after:
+        baseline_precision, baseline_us = before[name]
+        candidate_precision, candidate_us = after[name]
+        pair = LayerPair(
             layer=name,
-            baseline_precision=before[name][0],
-            candidate_precision=after[name][0],
-            baseline_us=before[name][1],
-            candidate_us=after[name][1],
-            speedup=_ratio(before[name][1], after[name][1]),
+            baseline_precision=baseline_precision,
+            candidate_precision=candidate_precision,
+            baseline_us=baseline_us,
+            candidate_us=candidate_us,
+            speedup=_ratio(baseline_us, candidate_us),
         )
-        for name in before.keys() & after
-    ]
-    return tuple(
-        sorted(pairs, key=lambda pair: (-(pair.candidate_us or 0.0), pair.layer))
-    )
+        pairs.append(pair)
+    pairs.sort(key=lambda pair: (-(pair.candidate_us or 0.0), pair.layer))
+    return tuple(pairs)
 
 
 def _layers(side: Measured) -> dict[str, tuple[str, float | None]]:
     """Return precisions and µs a step; an eager step of compiled code has not the run's times."""
     rank = side.ranks[0]
-    named = side.ranks[0].named_layers
+    named = rank.named_layers
     if named is None:
         return {}
-    steps = steps_of(rank) if named.source == "window" else None
-    return {
-        row.layer: (precisions(row), round(layer_us(row) / steps, 3) if steps else None)
-        for row in named.rows
-    }
+    layers: dict[str, tuple[str, float | None]] = {}
+    for row in named.rows:
+        time_us = None
+        if named.source == "window":
+            time_us = round(layer_us(row) / steps_of(rank), 3)
+        layers[row.layer] = (precisions(row), time_us)
+    return layers
 
 
 def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:
     """Pair the ranks that both runs have; nothing for a single rank."""
-    pairs = zip(baseline.ranks, candidate.ranks, strict=False)
-    return tuple(
-        RankPair(
+    if len(baseline.ranks) <= 1:
+        return ()
+    pairs = []
+    for old, new in zip(baseline.ranks, candidate.ranks, strict=False):
+        before = profiled_step_us(old)
+        after = profiled_step_us(new)
+        if old.rank is None or not (before and after):
+            continue
+        pair = RankPair(
             rank=old.rank,
             baseline_us=before,
             candidate_us=after,
@@ -421,12 +473,8 @@ def pair_ranks(baseline: Measured, candidate: Measured) -> tuple[RankPair, ...]:
             baseline_fp8_share=old.layer_share,
             candidate_fp8_share=new.layer_share,
         )
-        for old, new in pairs
-        if len(baseline.ranks) > 1
-        and old.rank is not None
-        and (before := profiled_step_us(old))
-        and (after := profiled_step_us(new))
-    )
+        pairs.append(pair)
+    return tuple(pairs)
 
 
 def pair_memory(baseline: Report, candidate: Report) -> MemoryPair | None:

@@ -19,7 +19,7 @@ from fp8verify.comparison.measure import (
     Measured,
     pair_gemms,
 )
-from fp8verify.model.comparison import Outcome
+from fp8verify.model.comparison import GemmPair, Outcome
 from fp8verify.model.costs import PayoffReport
 from fp8verify.model.steps import StepStatistics
 from fp8verify.model.verdict import Finding
@@ -75,35 +75,44 @@ class Speed(NamedTuple):
 
 def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed:
     """Measure the speed-up of the candidate, whose step does `work` times the baseline's work."""
-    steps = before.times.mean_us / after.times.mean_us
+    step_speedup = before.times.mean_us / after.times.mean_us
+    speedup = step_speedup * work
     interval = _interval(before.times, after.times, work)
-    outcome = Outcome.UNDECIDED
-    if interval is not None and not interval[0] <= 1 <= interval[1]:
-        if interval[0] > 1:
-            outcome = Outcome.FASTER
-        else:
-            outcome = Outcome.SLOWER
-    elif (
-        interval is not None
-        and interval[0] >= 1 / (1 + _SAME)
-        and interval[1] <= 1 + _SAME
-    ):
-        outcome = Outcome.SAME
-    undecided = outcome is Outcome.UNDECIDED
-    gemms = before.budget[GEMM], after.budget[GEMM]
+    outcome = _outcome(interval)
+    steps_needed = None
+    if outcome is Outcome.UNDECIDED:
+        steps_needed = _needed(before.times, after.times, speedup)
+    busy_speedup = None
+    if after.busy > 0:
+        busy_speedup = round(before.busy / after.busy * work, 4)
+    gemm_speedup = None
+    if after.budget[GEMM] > 0:
+        gemm_speedup = round(before.budget[GEMM] / after.budget[GEMM] * work, 4)
+    if interval is not None:
+        interval = (round(interval[0], 4), round(interval[1], 4))
     return Speed(
         outcome=outcome,
-        speedup=round(steps * work, 4),
-        interval=interval and (round(interval[0], 4), round(interval[1], 4)),
-        steps_needed=_needed(before.times, after.times, steps * work)
-        if undecided
-        else None,
-        step_speedup=round(steps, 4),
-        busy_speedup=round(before.busy / after.busy * work, 4)
-        if after.busy > 0
-        else None,
-        gemm_speedup=round(gemms[0] / gemms[1] * work, 4) if gemms[1] > 0 else None,
+        speedup=round(speedup, 4),
+        interval=interval,
+        steps_needed=steps_needed,
+        step_speedup=round(step_speedup, 4),
+        busy_speedup=busy_speedup,
+        gemm_speedup=gemm_speedup,
     )
+
+
+def _outcome(interval: tuple[float, float] | None) -> Outcome:
+    """Return what the interval of a speed-up decides."""
+    if interval is None:
+        return Outcome.UNDECIDED
+    least, most = interval
+    if least > 1:
+        return Outcome.FASTER
+    if most < 1:
+        return Outcome.SLOWER
+    if least >= 1 / (1 + _SAME) and most <= 1 + _SAME:
+        return Outcome.SAME
+    return Outcome.UNDECIDED
 
 
 def work_ratio(before: Measured, after: Measured) -> float | None:
@@ -132,19 +141,19 @@ def _interval(
     """Return the bounds of the ratio of two means, by Welch's t of their logarithms."""
     if min(before.count, after.count) < LEAST_STEPS:
         return None
-    parts = [
-        (
-            ((side.deviation_us or 0.0) / side.mean_us) ** 2
-            / side.effective
-            * (_DRIFT if side.count < LONG_SERIES else 1.0),
-            side.effective - 1,
-        )
-        for side in (before, after)
-    ]
-    sampled = sum(variance for variance, _ in parts)
+    sampled = 0.0
+    squares = 0.0
+    for side in (before, after):
+        relative = (side.deviation_us or 0.0) / side.mean_us
+        variance = relative**2 / side.effective
+        if side.count < LONG_SERIES:
+            variance *= _DRIFT
+        sampled += variance
+        squares += variance**2 / max(1.0, side.effective - 1)
     whole = sampled + 2 * _BETWEEN_RECORDINGS**2
-    squares = sum(variance**2 / max(1.0, freedom) for variance, freedom in parts)
-    freedom = whole**2 / squares if squares else math.inf
+    freedom = math.inf
+    if squares:
+        freedom = whole**2 / squares
     student = 1.96 + 2.52 / freedom
     if freedom <= len(_STUDENT):
         student = _STUDENT[max(1, int(freedom)) - 1]
@@ -155,38 +164,46 @@ def _interval(
 
 def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
     """Return how many steps of each run would make the observed difference significant."""
-    known = [
-        (side.deviation_us or 0.0)
-        / side.mean_us
-        * math.sqrt(side.count / side.effective)
-        for side in (before, after)
-        if side.count >= _ENOUGH
-    ]
-    variation = max(known, default=0.0) or _USUAL_VARIATION
+    variation = 0.0
+    for side in (before, after):
+        if side.count >= _ENOUGH:
+            relative = (side.deviation_us or 0.0) / side.mean_us
+            correlated = math.sqrt(side.count / side.effective)
+            variation = max(variation, relative * correlated)
+    if not variation:
+        variation = _USUAL_VARIATION
     wanted = max(abs(math.log(ratio)), _SAME)
     sampled = (wanted / _FOUND) ** 2 - 2 * _BETWEEN_RECORDINGS**2
+    needed = math.ceil(2 * variation**2 / sampled)
     least = max(_ENOUGH, min(before.count, after.count) + 1)
-    return min(_MOST_STEPS, max(least, math.ceil(2 * variation**2 / sampled)))
+    return min(_MOST_STEPS, max(least, needed))
 
 
 def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> str:
     """Say in a sentence how fast the candidate is, and how sure that is."""
-    how = _HOW_MEASURED.get(after.measured, "profiled")
-    interval = speed.interval and "95% interval {:.2f}x-{:.2f}x".format(*speed.interval)
+    remarks = []
+    if speed.interval:
+        least, most = speed.interval
+        remarks.append(f"95% interval {least:.2f}x-{most:.2f}x")
+    speedup = f"{speed.speedup:.2f}x"
+    same_work = work == 1.0
+    if not same_work:
+        remarks.append(f"{work:.2f}x the GEMM FLOPs")
+        speedup = f"at equal work {speedup}"
+    remarks.append(_HOW_MEASURED.get(after.measured, "profiled"))
     times = (
         f"{after.times.mean_us / 1000:.2f} ms per step, "
         f"baseline {before.times.mean_us / 1000:.2f} ms"
     )
-    flops = f"{work:.2f}x the GEMM FLOPs" if work != 1.0 else ""
-    remarks = "; ".join(filter(None, [interval, flops, how]))
-    said = (
-        f"{times}: {'at equal work ' if flops else ''}{speed.speedup:.2f}x ({remarks})"
-    )
+    sentence = f"{times}: {speedup} ({'; '.join(remarks)})"
     if speed.steps_needed is not None:
-        return f"{said}, undecided: {'both are possible' if interval else 'a run has one step'}"
+        doubt = "both are possible" if speed.interval else "a run has one step"
+        return f"{sentence}, undecided: {doubt}"
     if speed.outcome is Outcome.SAME:
-        return f"{said}, less than {_SAME:.0%} apart"
-    return f"{said}{'' if flops else _where_gain_goes(before, after)}"
+        return f"{sentence}, less than {_SAME:.0%} apart"
+    if same_work:
+        return f"{sentence}{_where_gain_goes(before, after)}"
+    return sentence
 
 
 def _where_gain_goes(before: Measured, after: Measured) -> str:
@@ -223,31 +240,34 @@ _NO_CAUSE = "Record more steps of both runs, and compare what each kind of work 
 
 def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[Finding]:
     """Name the causes in the order of what they cost, GEMMs first; times are at equal work."""
-    growth = {
-        name: time / work - before.budget[name] for name, time in after.budget.items()
-    }
+    growth = {}
+    for name, time in after.budget.items():
+        growth[name] = time / work - before.budget[name]
     least = _NOTICEABLE * after.times.mean_us / work
-    lost = ranks_that_lost_fp8(before, after)
-    causes = [
-        _finding("less FP8 than in the baseline", _RANK_REMEDY, said) for said in lost
-    ]
+    causes = []
+    for lost in ranks_that_lost_fp8(before, after):
+        causes.append(_finding("less FP8 than in the baseline", _RANK_REMEDY, lost))
     causes += _gemms(before, after, growth[GEMM], work, least)
     gain = f"GEMMs take {_ms(growth[GEMM], '+')} a step"
-    for cost, shown, cause, remedy in sorted(
-        _others(after, growth), key=lambda o: -o[0]
-    ):
+    others = sorted(_others(after, growth), key=lambda other: -other[0])
+    for cost, shown, cause, remedy in others:
         if cost >= least:
-            causes.append(_finding(cause, remedy, f"{_ms(shown, '+')} a step; {gain}"))
-    yield from causes or [
-        _finding("no single kind of work takes much longer", _NO_CAUSE, gain)
-    ]
+            figure = f"{_ms(shown, '+')} a step; {gain}"
+            causes.append(_finding(cause, remedy, figure))
+    if not causes:
+        cause = "no single kind of work takes much longer"
+        causes.append(_finding(cause, _NO_CAUSE, gain))
+    yield from causes
 
 
 def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
     """Say which ranks run less of their GEMM time in FP8 than in the baseline."""
+    if len(before.ranks) <= 1:
+        return
     for old, new in zip(before.ranks, after.ranks, strict=False):
-        had, has = (rank.layer_share or 0.0 for rank in (old, new))
-        if len(before.ranks) > 1 and has < had - _FELL:
+        had = old.layer_share or 0.0
+        has = new.layer_share or 0.0
+        if has < had - _FELL:
             yield (
                 f"rank {new.rank} runs {has:.0%} of its GEMM time in FP8, {had:.0%} in the baseline"
             )
@@ -257,67 +277,72 @@ def _gemms(
     before: Measured, after: Measured, longer: float, work: float, least: float
 ) -> Iterator[Finding]:
     """Name GEMMs that became slower, or FP8 GEMMs that are hardly faster."""
+    remedy = _GEMM_REMEDY
     if gemms_are_small(_payoffs(after)):
         remedy = payoff_remedy("small")
-    else:
-        remedy = _GEMM_REMEDY
     more_fp8 = after.fp8_share > before.fp8_share + _FELL
     if longer >= least:
         slow = [pair for pair in pair_gemms(before, after) if pair.speedup < _SLOWER]
-        # By how many µs a step they became slower.
-        slow.sort(
-            key=lambda pair: (
-                pair.candidate_us * pair.candidate_calls * (pair.speedup - 1)
-            )
-        )
-        which = ", ".join(f"{p.n} x {p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3])
-        figure = (
-            f"they take {_ms(longer)} a step longer{f' ({which})' if which else ''}"
-        )
+        slow.sort(key=_saved_us)
+        figure = f"they take {_ms(longer)} a step longer"
+        if slow:
+            slowest = [f"{p.n} x {p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3]]
+            figure = f"{figure} ({', '.join(slowest)})"
         yield _finding("slower GEMMs", remedy, figure)
     elif more_fp8 and before.budget[GEMM] < _HARDLY * after.budget[GEMM] / work:
-        yield _finding(
-            "GEMMs no faster", remedy, f"in FP8 they gain {_ms(-longer)} a step"
-        )
+        figure = f"in FP8 they gain {_ms(-longer)} a step"
+        yield _finding("GEMMs no faster", remedy, figure)
+
+
+def _saved_us(pair: GemmPair) -> float:
+    """Return by how many µs a step GEMMs became faster, below 0 for slower ones."""
+    return pair.candidate_us * pair.candidate_calls * (pair.speedup - 1)
 
 
 def _others(
     after: Measured, growth: dict[str, float]
 ) -> Iterator[tuple[float, float, str, str]]:
     """Yield cost, its figure in the table, cause and remedy of each kind of work but GEMMs."""
-    gathers = [
-        rank.communication.weight_gather for rank in after.ranks if rank.communication
-    ]
-    in_fp8 = any(gather is not None and gather.fp8 for gather in gathers)
     facts = _facts(after)
-    network = f"{_SCALES_REMEDY}{'' if in_fp8 else _GATHER_REMEDY}{_WAIT_REMEDY}"
-    yield growth[NETWORK], growth[NETWORK], NETWORK, network
-    yield (
-        growth[IDLE],
-        growth[IDLE],
-        "launch-bound",
-        payoff_remedy("launch-bound", facts),
-    )
-    yield growth[ATTENTION], growth[ATTENTION], ATTENTION, _REST_REMEDY
+    network = growth[NETWORK]
+    idle = growth[IDLE]
+    attention = growth[ATTENTION]
+    casts = growth[CASTS]
+    rest = growth[REST]
+    remedy = _SCALES_REMEDY
+    if not _gathers_fp8(after):
+        remedy += _GATHER_REMEDY
+    yield network, network, NETWORK, remedy + _WAIT_REMEDY
+    yield idle, idle, "launch-bound", payoff_remedy("launch-bound", facts)
+    yield attention, attention, ATTENTION, _REST_REMEDY
     if after.budget[CASTS]:
         # Fused casts do other kernels' work too, so both count.
-        cause, case = cost_of_casts(
-            [r.tax for r in after.ranks if r.tax], _payoffs(after)
-        )
-        remedy = payoff_remedy(case, facts)
-        yield growth[CASTS] + growth[REST], growth[CASTS], cause, remedy
+        taxes = [rank.tax for rank in after.ranks if rank.tax]
+        cause, case = cost_of_casts(taxes, _payoffs(after))
+        yield casts + rest, casts, cause, payoff_remedy(case, facts)
     else:
-        yield growth[REST], growth[REST], REST, _REST_REMEDY
+        yield rest, rest, REST, _REST_REMEDY
+
+
+def _gathers_fp8(side: Measured) -> bool:
+    """Whether a rank of a run gathers its weights in FP8."""
+    for rank in side.ranks:
+        if rank.communication is None or rank.communication.weight_gather is None:
+            continue
+        if rank.communication.weight_gather.fp8:
+            return True
+    return False
 
 
 def _facts(side: Measured) -> frozenset[str]:
     """Return the facts of a run that advice on its speed needs, as its report has them."""
     facts = set()
     for rank in side.ranks:
-        casts = rank.tax.rows if rank.tax else ()
         if rank.health.kernels_in_graphs:
             facts.add(Fact.GRAPHS.value)
-        legs = {row.leg for row in rank.legs} | {row.leg for row in casts}
+        legs = {row.leg for row in rank.legs}
+        if rank.tax:
+            legs |= {row.leg for row in rank.tax.rows}
         if Leg.RECOMPUTE in legs:
             facts.add(Fact.RECOMPUTES.value)
     return frozenset(facts)

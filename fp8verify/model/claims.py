@@ -41,7 +41,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """Its place: the line of the log, or the call."""
-        return f"line {self.line}" if self.line else self.source
+        if self.line:
+            return f"line {self.line}"
+        return self.source
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
