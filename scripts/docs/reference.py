@@ -47,9 +47,10 @@ def verdicts() -> str:
 
 
 def limits() -> str:
-    """Make the table of thresholds: what their comments say of them."""
+    """Make the table of thresholds that decide a verdict: what their comments say of them."""
     text = Path(thresholds.__file__).read_text(encoding="utf-8")
-    rows = re.findall(r"^((?:#(?! ----).*\n)+)((?:[A-Z].*\n)+)", text, re.MULTILINE)
+    deciding = text.partition("# ---- collectives\n")[0]
+    rows = re.findall(r"^((?:#(?! ----).*\n)+)((?:[A-Z].*\n)+)", deciding, re.MULTILINE)
     lines = []
     for comment, definitions in rows:
         names = re.findall(r"^([A-Z_0-9]+)", definitions, re.MULTILINE)
@@ -134,21 +135,35 @@ requests FP8, findings can have [doctor's codes](../doctor/index.md) too.
 
 
 def commands() -> str:
-    """Give the help of every command: its text, then an item with an anchor for each option."""
+    """Give the help of every command: its text, then an item with an anchor for each option.
+
+    An option that means the same in a command before it is described there alone.
+    """
     parts = []
+    said: dict[str, str] = {}
     for name in COMMANDS:
         shown, _ = printed(f"fp8verify {name} --help")
-        text, *sections = re.split(r"(?m)^(Options|[A-Z]\w+):\n(?=  -)", shown)
+        text, *sections = re.split(r"(?m)^(Options|[A-Z][\w ]+):\n(?=  -)", shown)
         parts.append(f"## fp8verify {name}\n\n```text\n{text.strip()}\n```")
         for title, listed in zip(sections[::2], sections[1::2], strict=True):
             if title != "Options":
                 parts.append(f"**{title}**")
-            parts.append("\n".join(_option_items(name, listed)))
+            parts.append("\n".join(_option_items(name, listed, said)))
     return "\n\n".join(parts)
 
 
-def _option_items(command: str, listed: str) -> Iterator[str]:
-    """Yield an item for each option of a section of a help text, without `--help`."""
+# Words of a meaning that take less room than the link to it.
+_SHORT = 8
+
+
+def _option_items(command: str, listed: str, said: dict[str, str]) -> Iterator[str]:
+    """Yield an item for each option of a section of a help text, without `--help`.
+
+    Args:
+        command: the command that has them.
+        listed: the section.
+        said: where an option with its meaning was described; more are added.
+    """
     for entry in re.split(r"(?m)^  (?=-)", listed)[1:]:
         found = re.match(r"(\S.*?)(?:\s{2,}|\n|$)(.*)", entry, re.DOTALL)
         option, meaning = found.groups() if found else (entry, "")
@@ -158,7 +173,10 @@ def _option_items(command: str, listed: str) -> Iterator[str]:
         words = escape(
             " ".join(re.sub(r"(?<=\w-)\n\s+", "", meaning).split()), quote=False
         )
-        long = re.findall(r"--?([\w-]+)", option)[-1]
+        long = re.findall(r"(?<![\w-])--?([\w-]+)", option)[-1]
+        known = said.setdefault(f"{option} {words}", f"{command}-{long}")
+        if known != f"{command}-{long}" and len(words.split()) > _SHORT:
+            words = f"as in [{known.partition('-')[0]}](#{known})"
         yield f'- <a id="{command}-{long}"></a>`{option.strip()}`: {words}'
 
 
@@ -260,19 +278,24 @@ def json_report() -> str:
 # Objects that few programs read; their keys are described in the schema.
 _IN_SCHEMA_ALONE = {
     "BreakdownReport",
+    "CompiledCodeReport",
     "ClockReport",
     "CollectiveRow",
     "CommunicationReport",
     "GradientRecord",
     "HealthReport",
+    "LayerRow",
+    "LayersReport",
     "LibraryLogReport",
     "MemoryReport",
+    "ModulesReport",
     "NumericsReport",
     "RankBreakdown",
     "RecipeRecord",
     "ScaleRow",
     "StepStatistics",
     "TaxEntry",
+    "TaxReport",
     "TensorRecord",
     "TimelineReport",
     "TrendPoint",
@@ -385,19 +408,9 @@ def ran() -> str:
                     block.commands[0].partition(" #")[0].rstrip().replace("|", "\\|")
                 )
                 lines.append(
-                    f"| [{place}](../{place}) | `{command}` | {found[1]} | {found[2]} |"
+                    f"| [{place}](../../{place}) | `{command}` | {found[1]} | {found[2]} |"
                 )
     return "\n".join(lines)
-
-
-def patches() -> str:
-    """Every intrusion of the agent into the training's process."""
-    lines = (
-        (ROOT / "fp8verify" / "agent" / "patches.md")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    )
-    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -410,7 +423,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "corpus": corpus,
     "json report": json_report,
     "python": python,
-    "patches": patches,
     "ran": ran,
     "trace speed": trace_speed,
     **{name: lambda text=text: text for name, text in support.tables()},

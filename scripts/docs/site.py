@@ -23,6 +23,7 @@ MOUNTED = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "traces/README.md": "captures.md",
+    "fp8verify/agent/patches.md": "intrusions.md",
     "benchmarks/README.md": "benchmarks.md",
     "benchmarks/results/trace_speed.md": "speed.md",
     "benchmarks/results/attach.md": "attached.md",
