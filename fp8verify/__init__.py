@@ -24,13 +24,13 @@ if TYPE_CHECKING:  # X as X: what type checkers take for public
     from fp8verify.errors import Fp8VerifyError as Fp8VerifyError
     from fp8verify.integrations.own_loop import Watch, Window
     from fp8verify.kernels import decode
-    from fp8verify.model.comparison import Comparison as Comparison
-    from fp8verify.model.comparison import RunTable as RunTable
     from fp8verify.model.report import Frames as Frames
-    from fp8verify.model.report import Report as Report
     from fp8verify.pipeline.inspection import inspect as inspect
     from fp8verify.preflight import DoctorReport as DoctorReport
     from fp8verify.preflight import doctor as doctor
+    from fp8verify.report.results import Comparison as Comparison
+    from fp8verify.report.results import Report as Report
+    from fp8verify.report.results import RunTable as RunTable
     from fp8verify.terms import KernelName as KernelName
     from fp8verify.terms import Verdict as Verdict
     from fp8verify.verdict.gates import assert_fp8_active as assert_fp8_active
@@ -49,8 +49,8 @@ _NAMES_OF = {
     "integrations.own_loop": "watch window",
     "kernels": "explain",
     "preflight": "DoctorReport doctor",
-    "model.comparison": "Comparison RunTable",
-    "model.report": "Frames Report",
+    "model.report": "Frames",
+    "report.results": "Comparison Report RunTable",
     "terms": "KernelName Verdict",
     "verdict.gates": "assert_fp8_active assert_gemm_precision assert_no_regression",
     "verdict.policy": "Policy",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fp8verify import Policy, inspect
-from fp8verify.model.report import Report
 from fp8verify.model.verdict import Finding
+from fp8verify.report.results import Report
 from fp8verify.trace import Trace, read_trace
 
 # What torchtitan logs of torchao.

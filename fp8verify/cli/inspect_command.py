@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fp8verify.kernels.code_files import CodeSource
-    from fp8verify.model.report import Report
+    from fp8verify.report.results import Report
     from fp8verify.trace.tables import Missing
 
 

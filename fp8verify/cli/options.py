@@ -19,7 +19,7 @@ from fp8verify.text import clean
 from fp8verify.verdict.policy import EXPECTED, FORMATS, Policy, parse_share
 
 if TYPE_CHECKING:
-    from fp8verify.model.report import Rendered, Report
+    from fp8verify.report.results import Rendered, Report
     from fp8verify.verdict.gates import Baseline
 
 C = TypeVar("C", bound=Callable[..., Any])

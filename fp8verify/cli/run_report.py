@@ -17,7 +17,6 @@ from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
 from fp8verify.cli.options import emit
 from fp8verify.logs.failures import failure_notes, last_error
-from fp8verify.model.report import Report
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
@@ -25,6 +24,7 @@ from fp8verify.record.compiled_code import code_of_run
 from fp8verify.record.folder import CAPTURE, keep_report
 from fp8verify.record.lines import own_line, say
 from fp8verify.report.forms import render
+from fp8verify.report.results import Report
 from fp8verify.verdict.findings_table import finding
 
 if TYPE_CHECKING:

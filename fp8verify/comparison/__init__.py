@@ -16,18 +16,16 @@ from fp8verify.comparison.measure import Measured
 from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import LossSeries, loss_expression, read_losses
 from fp8verify.model.comparison import (
-    Comparison,
     LossPair,
     MemoryPair,
     Outcome,
     RunRow,
-    RunTable,
     Side,
     StepTimes,
 )
-from fp8verify.model.report import Report
 from fp8verify.model.verdict import Finding
 from fp8verify.pipeline.inspection import inspect, logs_of
+from fp8verify.report.results import Comparison, Report, RunTable
 from fp8verify.report.sentences import configured_scalings, payoff, steps_shown
 from fp8verify.terms import Severity
 from fp8verify.text import counted

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fp8verify.model.report import BreakdownReport, RankBreakdown, Report
+from fp8verify.model.report import BreakdownReport, RankBreakdown
+from fp8verify.report.results import Report
 from fp8verify.trace import TraceFile, find_traces
 from fp8verify.trace.places import is_remote
 

@@ -31,7 +31,7 @@ from fp8verify.verdict.policy import Policy
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fp8verify.model.report import Report
+    from fp8verify.report.results import Report
 
 
 STEP = "fp8/step"
@@ -253,7 +253,7 @@ class Window(Recording):
             )
         import msgspec
 
-        from fp8verify.model.report import Report
+        from fp8verify.report.results import Report
 
         return msgspec.json.decode((self.folder / REPORT).read_bytes(), type=Report)
 

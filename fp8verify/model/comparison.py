@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from fp8verify import model
-from fp8verify.model.report import Rendered
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Verdict
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Outcome(str, Enum):
@@ -260,7 +254,7 @@ class LossPair(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'logged value' if self.counted else 'step'} {step}"
 
 
-class Comparison(Rendered, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two runs compared; `speedup` is at equal work, `step_speedup` of the steps.
 
     `busy_speedup` is at equal work and without the time in which the GPU waits, which profiling
@@ -292,12 +286,6 @@ class Comparison(Rendered, frozen=True, kw_only=True):
         loss: losses of both logs at equal steps; null if there are none.
         findings: causes, and demands that are not met.
         notes: further remarks.
-
-    Example:
-        >>> import fp8verify
-        >>> found = fp8verify.compare("traces/bf16_width4096", "traces/fp8_width4096")
-        >>> found.outcome.value, found.speedup
-        ('FASTER', 1.3443)
     """
 
     schema_version: int
@@ -324,15 +312,6 @@ class Comparison(Rendered, frozen=True, kw_only=True):
     loss: LossPair | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the rows that `--format csv` prints: a pair each, times in µs a step.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        frame: pd.DataFrame = model.writers().to_pandas(self)
-        return frame
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -385,7 +364,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     software: dict[str, str]
 
 
-class RunTable(Rendered, frozen=True, kw_only=True):
+class RunTable(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in the order in which they were given; the exit code is the worst of theirs.
 
     Attributes:
@@ -393,27 +372,9 @@ class RunTable(Rendered, frozen=True, kw_only=True):
         fp8verify_version: version of fp8verify that made the document.
         exit_code: largest exit code of the runs.
         runs: runs in the order in which they were given.
-
-    Example:
-        >>> import fp8verify
-        >>> found = fp8verify.table("traces/bf16_compiled", "traces/fp8_compiled")
-        >>> [(run.name, run.verdict.value) for run in found.runs]
-        [('bf16_compiled', 'INACTIVE'), ('fp8_compiled', 'ACTIVE')]
     """
 
     schema_version: int
     fp8verify_version: str
     exit_code: int
     runs: tuple[RunRow, ...]
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the rows that `--format csv` prints.
-
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        frame: pd.DataFrame = model.writers().to_pandas(self)
-        return frame
-
-    def __repr__(self) -> str:
-        return self.to_text().rstrip()

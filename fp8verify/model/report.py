@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from fp8verify import model
 from fp8verify.model.claims import Claim, Mention
 from fp8verify.model.costs import (
     CommunicationReport,
@@ -73,37 +72,6 @@ class Frames(NamedTuple):
     named_layers: pd.DataFrame
     numerics: pd.DataFrame
     ranks: pd.DataFrame
-
-
-class Rendered(msgspec.Struct, frozen=True, kw_only=True):
-    """A result with its forms as methods; each writer is imported when its form is asked for."""
-
-    def _render(
-        self, form: str, *, verbose: bool = False, width: int | None = None
-    ) -> str:
-        return model.writers().render(self, form, verbose=verbose, width=width)
-
-    def to_json(self) -> str:
-        """Return the JSON document that `--format json` prints."""
-        return self._render("json")
-
-    def to_html(self) -> str:
-        """Return the page that `--format html` writes."""
-        return self._render("html")
-
-    def to_markdown(self) -> str:
-        """Return the Markdown that `--format markdown` prints."""
-        return self._render("markdown")
-
-    def to_text(self, *, verbose: bool = False, width: int = 80) -> str:
-        """Return the text that the command line prints, without colors."""
-        return self._render("text", verbose=verbose, width=width)
-
-    def _repr_html_(self) -> str:
-        return self._render("notebook")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}: {model.writers().brief(self)}".rstrip()
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,8 +247,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     versions: dict[str, str] = {}
 
 
-class Report(Rendered, Judged, frozen=True, kw_only=True):
-    """The finished report: the one contract of every output, which can render itself.
+class Report(Judged, frozen=True, kw_only=True):
+    """The finished report: the one contract of every output.
 
     Attributes:
         schema_version: of this document; it changes when a property changes its meaning.
@@ -302,14 +270,6 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
         proof: the table that decides, null where no GEMM of a layer ran.
         measure: "time", or "flops" for a log of a BLAS library: then each µs is a GFLOP.
         ledger: what ran in each call of a layer, null where no GEMM of a layer ran.
-
-    Example:
-        >>> import fp8verify
-        >>> report = fp8verify.inspect("traces/fp8_one_step_bf16")
-        >>> report.verdict.value, report.exit_code, report.cause
-        ('PARTIAL', 1, 'step-without-fp8')
-        >>> print(report.findings[0].message)
-        no FP8 GEMM ran in step 6
     """
 
     schema_version: int
@@ -355,11 +315,6 @@ class Report(Rendered, Judged, frozen=True, kw_only=True):
             for name, states in states_of.items()
         }
 
-    def to_pandas(self) -> Frames:
-        """Return kernels, GEMMs, steps, layers and ranks as DataFrames: `fp8verify.report.rows`.
 
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        frames: Frames = model.writers().to_pandas(self)
-        return frames
+AnyReport = TypeVar("AnyReport", bound=Report)
+"""What takes a report and returns one of the same class."""

@@ -18,8 +18,9 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import communication_report
 from fp8verify.model.kernels import HealthReport, KernelRow, LegRow, RecipeSeen
 from fp8verify.model.layers import LayersReport, NamedLayerRow, NamedLayersReport
-from fp8verify.model.report import RankReport, Report
+from fp8verify.model.report import RankReport
 from fp8verify.model.steps import StepReport
+from fp8verify.report.results import Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.expected import Promises

@@ -27,9 +27,9 @@ from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
 from fp8verify.logs.signs import read_signs
 from fp8verify.logs.statements import LogReading
-from fp8verify.model.report import Report
 from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import gather_ranks, naming_steps, read_pipe
+from fp8verify.report.results import Report
 from fp8verify.trace import (
     NoTraceError,
     Trace,

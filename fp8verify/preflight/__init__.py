@@ -18,8 +18,8 @@ from fp8verify.errors import Fp8VerifyError
 from fp8verify.preflight.checks import FAULTS, Check, DoctorReport, Status, report_of
 
 if TYPE_CHECKING:
-    from fp8verify.model.report import Report
     from fp8verify.model.verdict import Finding
+    from fp8verify.report.results import Report
 
 # torchao float8/config.py, Float8LinearRecipeName: those that can be measured.
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")

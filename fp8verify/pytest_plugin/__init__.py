@@ -23,8 +23,8 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fp8verify.model.report import Report
     from fp8verify.pytest_plugin.session_reports import SessionReports
+    from fp8verify.report.results import Report
 
 MARK = "fp8"
 _MARK_HELP = (

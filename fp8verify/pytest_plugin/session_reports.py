@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from fp8verify.errors import Fp8VerifyError
-from fp8verify.model.report import Report
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight.dry_start import wait_and_end
+from fp8verify.report.results import Report
 from fp8verify.report.tables import percent
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import listed, printable

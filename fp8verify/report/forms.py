@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from fp8verify.model.comparison import Comparison, RunTable
-from fp8verify.model.report import Frames, Rendered, Report
+from fp8verify.model.report import Report
 from fp8verify.report.page import Page
 from fp8verify.text import printable
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-def page_of(result: Rendered, *, verbose: bool = False) -> Page:
+def page_of(result: msgspec.Struct, *, verbose: bool = False) -> Page:
     """Lay out a result as a page, which the writers of most formats take.
 
     Raises:
@@ -35,7 +30,7 @@ def page_of(result: Rendered, *, verbose: bool = False) -> Page:
 
 
 def render(
-    result: Rendered,
+    result: msgspec.Struct,
     form: str,
     *,
     terminal: bool = False,
@@ -86,20 +81,7 @@ def to_json(result: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
-def to_pandas(result: Report | Comparison | RunTable) -> Frames | pd.DataFrame:
-    """Return the DataFrames of a report, or the one of another result.
-
-    Raises:
-        UsageError: pandas is not installed.
-    """
-    from fp8verify.report import rows
-
-    if isinstance(result, Report):
-        return rows.to_frames(result)
-    return rows.to_frame(*rows.columns_and_rows(result))
-
-
-def brief(result: Rendered, whole: str = "") -> str:
+def brief(result: msgspec.Struct, whole: str = "") -> str:
     """Return at most four lines: verdict and run, the sentence, what fails or the speed, the exit.
 
     Args:

@@ -15,12 +15,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fp8verify.model.comparison import Comparison, LossPair, RunRow
 from fp8verify.model.meanings import meanings
-from fp8verify.model.report import RankReport, Rendered, Report
+from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import TimelineReport
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
@@ -59,7 +60,7 @@ _STEEP = 2.0
 _MAX_MARKS = 24
 
 
-def write_html(result: Rendered, page: Page) -> str:
+def write_html(result: msgspec.Struct, page: Page) -> str:
     """Write a report, a comparison or a table of runs as a page."""
     if isinstance(result, Report):
         name = "page"

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fp8verify.errors import InputError
 from fp8verify.files import open_regular, writing
 from fp8verify.model.kernels import KernelRow
-from fp8verify.model.report import Report
+from fp8verify.model.report import AnyReport, Report
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Scaling, Verdict, fp8_share
 from fp8verify.text import listed
@@ -125,7 +125,9 @@ def write_baseline(report: Report, path: Path) -> None:
         path.write_bytes(text)
 
 
-def gated(report: Report, findings: Iterable[Finding], *, gate: bool = True) -> Report:
+def gated(
+    report: AnyReport, findings: Iterable[Finding], *, gate: bool = True
+) -> AnyReport:
     """Put the findings of a gate first in a report; if there are any, exit with 1.
 
     Args:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.gemms import micros
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.ledger import LedgerReport
-from fp8verify.model.report import Report
+from fp8verify.model.report import AnyReport
 from fp8verify.model.verdict import ExpectedReport, Finding, Proof, ProofRow
 from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
 from fp8verify.text import enumerated, listed
@@ -261,7 +261,7 @@ def _row(ledger: Ledger, value: str, cells: Sequence[Cell], *, short: bool) -> P
 # ---- the verdict under a policy
 
 
-def judge(report: Report, policy: Policy) -> Report:
+def judge(report: AnyReport, policy: Policy) -> AnyReport:
     """Return a report with the verdicts and the exit code that a policy makes of it.
 
     What a baseline added to the findings stays, and still fails the run.
@@ -279,8 +279,8 @@ def judge(report: Report, policy: Policy) -> Report:
 
 
 def with_exit_code(
-    report: Report, summaries: Iterable[RankSummary], policy: Policy
-) -> Report:
+    report: AnyReport, summaries: Iterable[RankSummary], policy: Policy
+) -> AnyReport:
     """Return a report with the exit code of its verdict and findings under a policy."""
     verdict = report.verdict
     grave = (x for x in report.findings if x.severity is Severity.ERROR)

@@ -190,24 +190,9 @@ def python() -> str:
 def _public(name: str) -> str:
     value = getattr(fp8verify, name)
     documented = python_inspect.cleandoc(value.__doc__ or "")
-    if name in _IN_JSON:
-        documented = _without_attributes(documented)
-    else:
-        documented = _with_types(value, documented)
+    documented = _with_types(value, documented)
     parts = [f"## {name}", f"```python\n{_signature(name, value)}\n```"]
     return "\n\n".join([*parts, f"```text\n{documented}\n```"])
-
-
-# Their attributes are the keys of a JSON document.
-_IN_JSON = {"Report", "Comparison"}
-
-
-def _without_attributes(documented: str) -> str:
-    """Return a docstring whose attributes are said to be those of the JSON document."""
-    attributes = re.compile(r"^Attributes:\n(?:    .*\n|\n)*", re.MULTILINE)
-    return attributes.sub(
-        "Its attributes are the keys of its JSON document.\n\n", documented
-    )
 
 
 def _with_types(value: object, documented: str) -> str:

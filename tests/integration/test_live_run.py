@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from fp8verify.model.report import Report
 from fp8verify.record import live
 from fp8verify.record.folder import CaptureFolder
 from fp8verify.record.live import RunWatch, Sink, WindowMetrics, open_sink
 from fp8verify.record.settings import read_settings
+from fp8verify.report.results import Report
 from fp8verify.verdict.policy import Policy
 from tests.attached import ROOT
 from tests.command_line import fp8verify

@@ -18,8 +18,8 @@ import fp8verify.report.forms
 from fp8verify.capture.files import read_numerics
 from fp8verify.capture.schema import MeasuredRecord, NumericsRecord
 from fp8verify.model.numerics import NumericsReport
-from fp8verify.model.report import Report
 from fp8verify.model.verdict import Finding
+from fp8verify.report.results import Report
 from tests.attached import SCRIPTS, Attached, attach, execute, python
 from tests.command_line import fp8verify as fp8verify_command
 from tests.hand_built import present

@@ -14,8 +14,8 @@ from fp8verify.capture.schema import MemoryRecord, ModuleRecord, RankMeta, Windo
 from fp8verify.comparison import memory_notes
 from fp8verify.comparison.measure import pair_memory
 from fp8verify.model.costs import MemoryReport
-from fp8verify.model.report import Report
 from fp8verify.pipeline.inspection import inspect
+from fp8verify.report.results import Report
 from tests.hand_built import TraceBuilder, present
 
 GIB = 1 << 30
