@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
+from fp8verify.verdict.findings_table import viewed
 
 _Item = TypeVar("_Item")
 GOOD = "good"
@@ -183,7 +184,7 @@ class Page(NamedTuple):
     def infos(self) -> tuple[Finding, ...]:
         """The findings that need no action and that no other line says."""
         infos = (one for one in self.findings if one.severity is Severity.INFO)
-        return tuple(one for one in infos if one.code not in _DETAIL)
+        return tuple(one for one in infos if not viewed(one, "detail"))
 
     def told(self, *, verbose: bool = False) -> Iterator[Note]:
         """Yield sources, findings with what to do about them, speed and infos, in this order.
@@ -213,20 +214,12 @@ class Page(NamedTuple):
             yield Note.of(finding, 5)
             if not finding.message or finding.hint in fixes:
                 continue
-            if finding.code == _COSTS:
+            if viewed(finding, "costs"):
                 rank = 0 if fixes == {""} else 3
                 yield Note("fix", finding.hint, finding=finding, rank=rank)
             elif verbose:
                 yield Note("", finding.hint, finding=finding)
             fixes.add(finding.hint)
-
-
-# An info that costs: what to do about it is shown.
-_COSTS = "fp8-gemm-slow"
-# Infos that another line says, or that only confirm the verdict.
-_DETAIL = frozenset({
-    "faster-than-bf16", "gpu-idle", "layer-not-fp8", "leg-not-fp8", "ranks-not-observed",
-})  # fmt: skip
 
 
 def sentence(text: str) -> str:

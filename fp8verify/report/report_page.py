@@ -29,6 +29,7 @@ from fp8verify.terms import (
     low_precision_name,
 )
 from fp8verify.text import MEASURES, counted
+from fp8verify.verdict.findings_table import viewed
 
 # What to do where no error and no warning says it.
 _FIX = {
@@ -44,8 +45,6 @@ _ACCEPT = (
     "If this is intended, accept it with --min-share expected; else change what keeps these GEMMs "
     "in high precision."
 )
-# Its fact is the line of the speed.
-_PAYS = "fp8-not-paying"
 _LINES = {Verdict.ACTIVE: 16}
 _PROOF_ROWS = 8
 _RANKS = 8
@@ -111,7 +110,7 @@ def _findings(report: Report) -> Iterator[Finding]:
 def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
     """Return the line of the speed, with the finding that says the same."""
     speed = payoff(report)
-    paying = next((finding for finding in findings if finding.code == _PAYS), None)
+    paying = next((finding for finding in findings if viewed(finding, "speed")), None)
     return speed and Note("speed", speed.text, speed.tone, paying)
 
 
@@ -133,9 +132,7 @@ def _run(report: Report) -> Iterator[str]:
         yield report.environment.gpu
     if shown := steps_shown(report):
         yield shown
-    left_out = [
-        one.message for one in report.findings if one.code == "ranks-not-observed"
-    ]
+    left_out = [one.message for one in report.findings if viewed(one, "ranks")]
     if left_out or len(report.ranks) > 1:
         yield (left_out or [f"{len(report.ranks)} ranks"])[0]
 
@@ -161,9 +158,9 @@ def _fix(report: Report) -> str:
     if (
         report.verdict is Verdict.INACTIVE
     ):  # its layers may be outside of their autocast
-        layers = (one.hint for one in report.findings if one.code == "layer-not-fp8")
+        layers = (one.hint for one in report.findings if viewed(one, "fix"))
         return next(layers, _FIX[report.verdict])
-    said = any(one.hint and one.code != "fp8-forward-only" for one in grave)
+    said = any(one.hint and not viewed(one, "aside") for one in grave)
     if said:
         return ""
     return _FIX[report.verdict]

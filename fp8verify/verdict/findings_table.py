@@ -97,11 +97,31 @@ def finding(
     )
 
 
+def viewed(found: Finding, view: str) -> bool:
+    """Whether pages treat a finding in a way that `findings.toml` names, such as "detail"."""
+    return view in _views().get(found.code, ())
+
+
+@cache
+def _views() -> Mapping[str, tuple[str, ...]]:
+    views: dict[str, tuple[str, ...]] = {}
+    for codes in _toml().values():
+        for code, row in codes.items():
+            if "views" in row:
+                views[code] = tuple(row["views"])
+    return views
+
+
+@cache
+def _toml() -> Mapping[str, Mapping[str, Any]]:
+    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
+    return parse_toml(text)
+
+
 @cache
 def findings_table() -> Mapping[str, Mapping[str, Case]]:
     """Return what each code says, by case; the empty case is what it says by itself."""
-    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    tables = parse_toml(text).items()
+    tables = _toml().items()
     rows = [
         (Severity(kind), code, row)
         for kind, codes in tables

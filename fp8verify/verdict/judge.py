@@ -20,7 +20,7 @@ from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.ledger import LedgerFindings, name_value
 from fp8verify.verdict.findings.recorded import other_runs
-from fp8verify.verdict.findings_table import place_of
+from fp8verify.verdict.findings_table import place_of, viewed
 from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.ledger import Cell, Ledger
 from fp8verify.verdict.ledger_report import ledger_report
@@ -163,7 +163,7 @@ def _decided(
 
     That a claim is not met says nothing new of a rank that lacks FP8 alone.
     """
-    findings = [x for x in findings if not (alone and x.code == "claimed-not-active")]
+    findings = [x for x in findings if not (alone and viewed(x, "restated"))]
     if rank.judged and not (rank.settled and rank.verdict is Verdict.INCONCLUSIVE):
         return findings
     doubted = (Verdict.PARTIAL, Severity.ERROR) if rank.judged else None
@@ -183,7 +183,7 @@ def _decider(findings: Sequence[Finding], verdict: Verdict) -> Finding | None:
 
 def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     """Say why the share is not all: legs or layers that were left out by design."""
-    left = (x for x in findings if x.code in ("leg-not-fp8", "layer-not-fp8"))
+    left = (x for x in findings if viewed(x, "rest"))
     by_design = (x.message for x in left if x.severity is Severity.INFO)
     return logged_cause(promises) or next(by_design, None)
 

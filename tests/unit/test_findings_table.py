@@ -218,3 +218,13 @@ def test_no_advice_is_what_the_doctor_warns_of() -> None:
         for pattern, about in warned_of.items()
         if code != about and re.search(pattern, hint)
     ] == []
+
+
+def test_each_view_of_the_table_is_one_that_the_code_asks_for() -> None:
+    """A misspelled view would be none."""
+    package = Path(fp8verify.__file__).parent
+    code = "".join(path.read_text() for path in package.rglob("*.py"))
+    asked = set(re.findall(r'viewed\(\w+, "(\w+)"\)', code))
+    text = (package / "verdict/findings.toml").read_text()
+    listed = re.findall(r"^views = \[(.*)\]", text, re.MULTILINE)
+    assert {view for views in listed for view in re.findall(r"\w+", views)} == asked

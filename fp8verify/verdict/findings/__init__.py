@@ -20,7 +20,7 @@ from fp8verify.model.verdict import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import kernels, layers, recorded, scales, speed, tensors
-from fp8verify.verdict.findings_table import place_of
+from fp8verify.verdict.findings_table import place_of, viewed
 
 RankRule: TypeAlias = Callable[[RankEvidence, Promises], Iterator[Finding]]
 RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Promises], Iterator[Finding]]
@@ -86,7 +86,7 @@ def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
         seen: Counter[object] = Counter()
         for finding in findings:
             # Ranks of one program have one cause, though their figures may be near a threshold.
-            cause = "" if finding.code == "fp8-not-paying" else finding.hint
+            cause = "" if viewed(finding, "joined") else finding.hint
             kind = (finding.code, finding.severity, cause)
             alike[kind, seen[kind]].append(finding)
             seen[kind] += 1
