@@ -6,6 +6,8 @@ hook does. Each file is a run of its own; what is said of the machine that commi
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,9 +23,10 @@ from fp8verify.cli.options import (
     output_option,
     valued,
 )
-from fp8verify.errors import Fp8VerifyError
+from fp8verify.errors import Fp8VerifyError, UsageError
 from fp8verify.preflight import RECIPES, doctor
 from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, to_text
+from fp8verify.preflight.documents import kind_of
 
 
 @click.command("doctor", context_settings={"allow_interspersed_args": False})
@@ -86,6 +89,7 @@ from fp8verify.preflight.checks import FAULTS, FORMS, Check, Status, report_of, 
 )
 @form_option(FORMS, "github prints workflow commands with file and line.", "text")
 @output_option("Write the report to a file instead of standard output.")
+@flag("-v", "--verbose", text="Name the source of each rule that a fault rests on.")
 @click.argument("command_line", nargs=-1, metavar="[-- COMMAND…]")
 def doctor_command(
     configs: tuple[str, ...],
@@ -96,6 +100,7 @@ def doctor_command(
     strict: bool,
     form: str,
     output: Path | None,
+    verbose: bool,
     **given: Any,
 ) -> None:
     """Check hardware, versions and configuration before a run.
@@ -111,6 +116,7 @@ def doctor_command(
 
     Exit codes: 0 no check fails, 1 a check fails (with --strict also warnings), 2 usage.
     """
+    _refuse_configuration(command_line)
     report = doctor(
         *configs,
         command=command_line,
@@ -119,12 +125,31 @@ def doctor_command(
         shapes=shapes,
         **given,
     )
-    emit(FORMS[form](report), output)
+    if verbose and form == "text":
+        text = to_text(report, verbose=True)
+    else:
+        text = FORMS[form](report)
+    emit(text, output)
     named = [check.file for check in report.not_checked if check.file is not None]
     unread = any(not file.endswith(".py") for file in named)
     sys.exit(
         report.exit_code or int(strict and (report.status is Status.WARN or unread))
     )
+
+
+def _refuse_configuration(command: Sequence[str]) -> None:
+    """Refuse a configuration in the place of a command.
+
+    Raises:
+        UsageError: it is one.
+    """
+    file = command[0] if len(command) == 1 else ""
+    is_program = kind_of(file) in (None, "python") or os.access(file, os.X_OK)
+    if Path(file).is_file() and not is_program:
+        raise UsageError(
+            f"{file} is no command that trains.",
+            f"To check it: fp8verify doctor --config {shlex.quote(file)}",
+        )
 
 
 def check_each(files: Sequence[str]) -> int:

@@ -102,7 +102,7 @@ def doctor(
         from fp8verify.preflight import rates
 
         checks += rates.save_rates(facts.python.program, save_rates)
-    return report_of(checks)
+    return report_of(checks, elsewhere=bool(gpus))
 
 
 def explain_missing(report: Report, command: Sequence[str]) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 
 import msgspec
@@ -114,14 +114,27 @@ _OF_MACHINE = {
     "torch-not-installed",
     "versions",
 }
+# What is said of this machine alone, which another GPU that was named is not in.
+_OF_THIS_MACHINE = frozenset(
+    {"torch-without-cuda", "torch-not-installed", "te-not-installed", "versions"}
+    | {"torchao-not-installed", "msamp-not-installed"}
+)
 _UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found"})
 
 
-def report_of(checks: Iterable[Check]) -> DoctorReport:
-    """Join checks to a report, each fact once, most severe first."""
-    ordered = sorted(
-        dict.fromkeys(checks), key=lambda check: _GRAVITY.index(check.status)
-    )
+def report_of(checks: Iterable[Check], *, elsewhere: bool = False) -> DoctorReport:
+    """Join checks to a report, each fact once, most severe first.
+
+    Args:
+        checks: what the rules found.
+        elsewhere: whether the run is for another machine, so what is said of this one comes last.
+    """
+
+    def order(check: Check) -> tuple[bool, int]:
+        is_beside = elsewhere and check.code in _OF_THIS_MACHINE
+        return is_beside, _GRAVITY.index(check.status)
+
+    ordered = sorted(dict.fromkeys(checks), key=order)
     status, conclusion = _concluded(ordered)
     return DoctorReport(status=status, conclusion=conclusion, checks=tuple(ordered))
 
@@ -139,7 +152,8 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
             f"{counts[state]} {word}" for state, word in words.items() if counts[state]
         ]
         head = counted(faults, "FAULT").upper()
-        return checks[0].status, f"{head}: {', '.join(parts)}"
+        gravest = min((check.status for check in checks), key=_GRAVITY.index)
+        return gravest, f"{head}: {', '.join(parts)}"
     named = [check for check in checks if check.code not in _OF_MACHINE] or checks
     if all(check.status is Status.SKIPPED for check in named):
         return Status.SKIPPED, "NOTHING CHECKED"
@@ -154,26 +168,39 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
 _LEVELS = {Status.FAIL: "error", Status.WARN: "warning"}
 
 
-def to_text(report: DoctorReport) -> str:
-    """Render each check with its place, its hint and its source."""
+def to_text(report: DoctorReport, *, verbose: bool = False) -> str:
+    """Render each check with its place and its remedy.
+
+    Args:
+        report: the checks.
+        verbose: whether to name the source of each fault, too.
+    """
     columns = min(120, shutil.get_terminal_size((120, 24)).columns)
     width = max((len(check.code) for check in report.checks), default=0)
     pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        parts = [f"{check.place}{check.message}"]
-        if check.status in _LEVELS:
-            parts += [check.hint, f"[{check.source}]" if check.source else ""]
-        rows = [
-            row
-            for part in parts
-            if part
-            for row in _wrapped(part, columns - len(pad) - 2)
-        ]
+        first, *others = _wrapped(
+            f"{check.place}{check.message}", columns - len(pad) - 2
+        )
         state = check.status.value.replace("fail", "FAIL")
-        lines.append(f"{state:7}  {check.code:{width}}  {rows[0]}")
-        lines += [f"{pad}  {row}" for row in rows[1:]]
+        lines.append(f"{state:7}  {check.code:{width}}  {first}")
+        lines += [f"{pad}  {row}" for row in others]
+        for label, text in _below(check, verbose=verbose):
+            rows = _wrapped(text, columns - len(pad) - 2)
+            lines.append(f"{label:{len(pad)}}  {rows[0]}")
+            lines += [f"{pad}  {row}" for row in rows[1:]]
     return "".join(f"{line}\n" for line in (*lines, report.conclusion))
+
+
+def _below(check: Check, *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield what stands below the fact of a fault, with its label."""
+    if check.status not in _LEVELS:
+        return
+    if check.hint:
+        yield "fix", check.hint
+    if verbose and check.source:
+        yield "source", check.source
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -100,9 +100,8 @@ def read_launch(
     values = arguments(command)
     line = Document("the command", "arguments", values, text=" ".join(command))
     documents = [read_document(path) for path in configs]
-    documents += _of_the_command(
-        [*command, *_default_file(command, variables)], configs
-    )
+    words = [*_without_data(command), *_default_file(command, variables)]
+    documents += _of_the_command(words, configs)
     for script in [one for one in documents if one.kind == "shell"]:
         files = [file for _, file in _config_files(script)]
         documents += _of_the_command(files, [one.path for one in documents])
@@ -173,6 +172,17 @@ def _assigned(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield match[1], match[2]
         elif Path(word).name != "env":
             return
+
+
+def _without_data(command: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command without those that an option names as data, not settings."""
+    is_data = False
+    for word in command:
+        name, has_value, _ = word.partition("=")
+        names_data = word.startswith("--") and _OF_DATA.search(name) is not None
+        if not (is_data or names_data):
+            yield word
+        is_data = names_data and not has_value
 
 
 def _of_the_command(words: Sequence[str], known: Iterable[str]) -> Iterator[Document]:

@@ -171,3 +171,12 @@ def test_a_run_that_failed_with_a_known_message_is_told_its_cause(
     notes = json.loads((tmp_path / "report.json").read_text())["notes"]
     assert notes[0].startswith("the run failed, log.txt line ")
     assert "Set tp = 1" in notes[0]
+
+
+def test_a_configuration_in_the_place_of_a_command_is_told_its_option(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, "fp8.yaml", "mixed_precision: fp8\n")
+    fact, hint = refused(run_fp8verify("doctor", path))
+    assert fact.endswith("fp8.yaml is no command that trains.")
+    assert hint.endswith(f"fp8verify doctor --config {path}")

@@ -15,6 +15,7 @@ from fp8verify.preflight import launch_script
 from fp8verify.preflight.documents import MAX_BYTES, MAX_VALUES, read_document
 from fp8verify.preflight.launch import read_launch
 from fp8verify.preflight.rules import judge
+from tests import doctor_files as files
 from tests.doctor_files import facts_of, write
 
 MERGES = "a0: &a0 {x: 1, y: 2, z: 3}\n" + "".join(
@@ -146,3 +147,50 @@ def test_many_keys_and_calls_end_in_few_checks(
 ) -> None:
     facts = facts_of(write(tmp_path, name, text))
     assert len(list(judge(facts))) < 40
+
+
+MUSUBI = (
+    "accelerate launch --mixed_precision bf16 train_network.py --dataset_config {} "
+    "--fp8_base --fp8_scaled --network_module networks.lora"
+)
+
+
+def test_an_option_that_names_a_data_set_is_no_configuration(tmp_path: Path) -> None:
+    data = write(
+        tmp_path, "data.toml", "[general]\nfp8 = true\nmixed_precision = 'no'\n"
+    )
+    script = write(tmp_path, "train.sh", MUSUBI.format(data))
+    command = MUSUBI.format(data).split()
+    for facts in (
+        facts_of(script),
+        facts_of(command=command),
+        facts_of(command=[*command[:-1], f"--dataset_config={data}"]),
+    ):
+        checks = [c for c in judge(facts) if c.code not in ("fp8-units", "versions")]
+        assert [c.code for c in checks if c.status.value != "skipped"] == [
+            "stored-not-multiplied"
+        ]
+        assert not any(c.file == data for c in checks)
+
+
+def test_a_recipe_that_the_machine_chooses_is_to_be_checked_there(
+    tmp_path: Path,
+) -> None:
+    own = write(tmp_path, "own.yaml", "model: x\nfp8_recipe: auto\nfp8: true\n")
+    (found,) = [c for c in judge(facts_of(own)) if c.code == "fp8-mentioned"]
+    assert (
+        "fp8_recipe: auto is decided where the model runs: check what ran"
+        in found.message
+    )
+
+
+def test_memory_that_fp8_weights_do_not_save_is_told_where_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    text = files.MEGATRON_SH.replace("--bf16", "--bf16 --optimizer-cpu-offload")
+    codes = [c.code for c in judge(facts_of(write(tmp_path, "a.sh", text)))]
+    assert "weights-save-no-memory" in codes
+    codes = [
+        c.code for c in judge(facts_of(write(tmp_path, "b.sh", files.MEGATRON_SH)))
+    ]
+    assert "weights-save-no-memory" not in codes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.preflight.checks import Check, Status, report_of
+from fp8verify.preflight.checks import Check, Status, report_of, to_text
 from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.machine import (
     Gpu,
@@ -312,3 +312,32 @@ def test_layers_of_transformer_engine_are_not_judged_before_their_autocast(
     found = {check.code: check.status for check in judge(facts)}
     assert found["model-in-autocast"] is Status.SKIPPED
     assert "model-layers" not in found
+
+
+def test_what_is_said_of_this_machine_comes_last_if_the_run_is_for_another() -> None:
+    here = Check(
+        code="torch-without-cuda", status=Status.WARN, message="built for CPUs"
+    )
+    of_file = Check(code="compile-off", status=Status.WARN, message="x", file="a.yaml")
+    passed = Check(code="fp8-units", status=Status.OK, message="can multiply FP8")
+    codes = [
+        one.code for one in report_of([here, passed, of_file], elsewhere=True).checks
+    ]
+    assert codes == ["compile-off", "fp8-units", "torch-without-cuda"]
+    assert report_of([here, passed], elsewhere=True).status is Status.WARN
+
+
+def test_the_remedy_is_labelled_and_the_source_is_told_with_verbose() -> None:
+    fault = Check("compile-off", Status.WARN, "not compiled", "Compile it.", "ao#685")
+    report = report_of([fault])
+    assert "\nfix " in to_text(report)
+    assert "ao#685" not in to_text(report)
+    assert "\nsource " in to_text(report, verbose=True)
+
+
+def test_no_remedy_of_other_gpus_is_told_for_a_format_that_hopper_lacks(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, "accelerate.yaml", MXFP8)
+    (found,) = [c for c in judge(facts_of(path)) if c.code == "no-fp8-units"]
+    assert ">= 9.0 or 8.9" not in found.hint

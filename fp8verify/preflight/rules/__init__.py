@@ -14,7 +14,20 @@ RULES: tuple[Callable[[Facts], Iterator[Check]], ...] = (
 )  # fmt: skip
 
 
+# Of what a check says another one may tell more: one row a cause.
+_TOLD_BY = {
+    "fp8-not-asked": "stored-not-multiplied",
+    "fp8-mentioned": "stored-not-multiplied",
+}
+
+
 def judge(facts: Facts) -> Iterator[Check]:
-    """Yield what every rule finds."""
-    for rule in RULES:
-        yield from rule(facts)
+    """Yield what every rule finds, but for what another check tells of the same setting."""
+    checks = [check for rule in RULES for check in rule(facts)]
+    told = {(check.code, check.file) for check in checks}
+    told_at = {(check.code, check.file, check.line) for check in checks}
+    for check in checks:
+        better = _TOLD_BY.get(check.code, "")
+        is_of_file = check.line is None and (better, check.file) in told
+        if not is_of_file and (better, check.file, check.line) not in told_at:
+            yield check

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document
-from fp8verify.preflight.frameworks import Ask, Config, launched_by
+from fp8verify.preflight.frameworks import Ask, Config, launched_by, word
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import formats, trains_in
 from fp8verify.preflight.tables import name_of, said, truth
@@ -28,6 +28,10 @@ _IN_CODE = re.compile(
 )
 _GENERATION = re.compile(
     r"rollout(?!_ref)|generat|vllm|sglang|infer|serving|sampler|kv_cache", re.IGNORECASE
+)
+# Of a key on FP8 whose value is left to the machine.
+_RECIPE_KEY = re.compile(
+    r"recipe|format|precision|dtype|scaling|quant|(?:^|[._-])fp[48]$", re.IGNORECASE
 )
 _SHOWN = 3
 _WIDTH = 60
@@ -111,6 +115,7 @@ def _of_a_config(config: Config) -> Check:
         else:
             where = " in a branch of the script"
         where += f" in versions until {ask.until}" * bool(ask.until)
+        where += _decided_later(document)
         what = _described(ask)
         line = config.line_of(ask.key)
         return said(
@@ -131,7 +136,7 @@ def _of_a_config(config: Config) -> Check:
             what = row["unread"]
     elif unknown:
         found = unknown
-        what = _spoken(unknown, ", not as a known request")
+        what = _spoken(unknown, ", not as a known request") + _decided_later(document)
     elif other := document.elsewhere or row.get("asked_by", ""):
         found = []
         what = f"no line requests FP8 for training{more}; {other} may request it"
@@ -141,6 +146,19 @@ def _of_a_config(config: Config) -> Check:
     return said(
         "fp8-mentioned", config.path, _first(found), what=f"{framework}: {what}"
     )
+
+
+def _decided_later(document: Document) -> str:
+    """Return what is said of settings on FP8 whose value is chosen where the model runs."""
+    found = [
+        key
+        for key, value in document.values.items()
+        if word(value) == "auto" and _FP8_KEY.search(key) and _RECIPE_KEY.search(key)
+    ]
+    if not found:
+        return ""
+    keys = listed(found, _SHOWN)
+    return f"; {keys}: auto is decided where the model runs: check what ran"
 
 
 def _is_known(mention: Mention, config: Config) -> bool:
@@ -185,6 +203,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
             f"FP8 for generation only ({_told(found)}), which says nothing of training"
         )
         what += "; its framework is not recognized"
+    what += _decided_later(document)
     return said("fp8-mentioned", path, line, what=what)
 
 

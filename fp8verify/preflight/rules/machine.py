@@ -28,12 +28,11 @@ def gpus(facts: Facts) -> Iterator[Check]:
             gpu for gpu, answer in zip(found, answers, strict=True) if answer is False
         ]
         if without:
-            yield said(
-                "no-fp8-units",
-                without=_count(without),
-                count=len(found),
-                **fmt._asdict(),
-            )
+            told = {**fmt._asdict(), "without": _count(without), "count": len(found)}
+            if name == "fp8":
+                yield said("no-fp8-units", **told)
+            else:
+                yield said("no-fp8-units/format", **told)
         elif None in answers:
             yield said("fp8-units/unknown", gpus=_count(found))
         else:
