@@ -90,9 +90,7 @@ KNOWN: dict[str, Known] = {
     "bf16_filter_rejects_all": Known(
         "CONTRADICTED", 1, (BF16_MM,), ("claimed-not-active",), _legs(GPT, fp8="bf16")
     ),
-    "fp8_emulated": Known(
-        "EMULATED", 1, (Rule("aten::mm", "fp32"),), ("emulated", "claimed-not-active")
-    ),
+    "fp8_emulated": Known("EMULATED", 1, (Rule("aten::mm", "fp32"),), ("emulated",)),
     "fp8_layers_compiled": Known(
         "ACTIVE",
         0,

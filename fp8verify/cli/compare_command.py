@@ -80,7 +80,7 @@ def table_command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> N
     fp8verify table nightly-*/ -o week.html
     fp8verify table sweep/*/ --format csv > sweep.csv
 
-    The exit code is the largest one of the runs; 0 means that FP8 ran in all of them.
+    The exit code is that of the run that has the largest one; 0 means that FP8 ran in all of them.
     """
     from fp8verify.comparison import table
 

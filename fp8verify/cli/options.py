@@ -282,7 +282,7 @@ class ResultOptions(NamedTuple):
             stream: used without a file; standard output if None.
             page: the file that has the whole result already, which text then names.
         """
-        from fp8verify.report.forms import brief, render
+        from fp8verify.report.forms import brief, outcome, render
 
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if self.form == "github" and summary:
@@ -292,6 +292,9 @@ class ResultOptions(NamedTuple):
             how = {"terminal": terminal, "verbose": self.verbose}
             text = render(found, self.form, width=width, whole=page, **how)
             emit(text, self.output, stream)
+        if self.output is not None and not self.quiet:
+            # Not to standard output, which may be the file.
+            emit(f"{self.output}: {outcome(found)}\n", None, sys.stderr)
         if self.quiet and (self.output is not None or self.form == "text"):
             emit(brief(found, str(self.output or whole)), None, stream)
 

@@ -90,14 +90,13 @@ def report_run(
         with suppress(OSError):
             page.touch(mode=0o600)  # as private as the log
             page.write_text(render(report, "html"), encoding="utf-8")
-    again = shlex.join(["fp8verify", "inspect", os.path.relpath(source)])
+    again = shlex.join(["fp8verify", "inspect", _shown_path(source)])
     # Never the script's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
-    if options.shown.output is None:
-        emit(own_line(), None, stream)
+    emit(own_line(), None, stream)
     whole = ""
     if options.is_default and page.is_file():
-        whole = os.path.relpath(page)
+        whole = _shown_path(page)
     kept = 0
     if is_ours:
         kept = len(list(result.capture.parent.glob(f"{CAPTURE}*")))
@@ -106,12 +105,18 @@ def report_run(
         and not options.shown.quiet
         and options.shown.output is None
     ):
-        place = os.path.relpath(result.capture.parent / CAPTURE)
+        place = _shown_path(result.capture.parent / CAPTURE)
         say(
             f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*"
         )
     options.write(report, whole or again, stream, whole)
     return report.training_exit_code or report.exit_code
+
+
+def _shown_path(path: Path) -> str:
+    """Return a path as the current folder sees it; one outside of that as it is."""
+    relative = os.path.relpath(path)
+    return os.path.abspath(path) if relative.startswith(os.pardir) else relative  # noqa: PTH100
 
 
 def is_for_other_ranks(result: RunResult, ranks: RankSelection) -> bool:

@@ -438,6 +438,7 @@ def _row(report: Report) -> RunRow:
         tflops=tflops,
         casts_share_of_gpu_time=casts_share,
         speedup_estimate=estimate and estimate.speedup,
+        speed="" if estimate is None else estimate.text,
         errors=severities.count(Severity.ERROR),
         warnings=severities.count(Severity.WARNING),
         software=dict(report.environment.versions),

@@ -338,6 +338,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         tflops: 10^12 operations a second of all GEMMs; null where not known.
         casts_share_of_gpu_time: casts and scales as a share of GPU time.
         speedup_estimate: speed-up of GPU time over BF16 (estimate); null where not known.
+        speed: whether FP8 pays, as the report says it; empty where that is not known.
         errors: findings of severity error.
         warnings: findings of severity warning.
         software: versions by name.
@@ -359,6 +360,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     tflops: float | None
     casts_share_of_gpu_time: float | None
     speedup_estimate: float | None
+    speed: str = ""
     errors: int
     warnings: int
     software: dict[str, str]

@@ -292,13 +292,17 @@ class Report(Judged, frozen=True, kw_only=True):
     ledger: LedgerReport | None = None
 
     @property
+    def lowest_rank(self) -> RankReport | None:
+        """The rank with the smallest FP8 share of GEMM time; None if any has no GEMM."""
+        if not all(rank.layer_share is not None for rank in self.ranks):
+            return None
+        return min(self.ranks, key=lambda rank: rank.layer_share or 0.0, default=None)
+
+    @property
     def lowest_share(self) -> float | None:
         """The smallest FP8 share of GEMM time among the ranks; None if any has no GEMM."""
-        shares = [rank.layer_share for rank in self.ranks]
-        known = [share for share in shares if share is not None]
-        if known and len(known) == len(shares):
-            return min(known)
-        return None
+        rank = self.lowest_rank
+        return None if rank is None else rank.layer_share
 
     @property
     def layer_states(self) -> dict[str, str]:

@@ -99,9 +99,10 @@ class SessionReports:
         if item is not None:
             item.stash.setdefault(_REPORTS, []).append(report)
             share = f"{percent(report.lowest_share):>6} of GEMM time in FP8"
+            lowest = report.lowest_rank
             ranks = ""
-            if len(report.ranks) > 1:
-                ranks = f" ({len(report.ranks)} ranks)"
+            if len(report.ranks) > 1 and lowest is not None:
+                ranks = f" ({lowest.label}, the lowest of {len(report.ranks)})"
             line = f"{report.verdict.value:12} {share}, {report.name}{ranks}"
             item.user_properties.append(("fp8verify", printable(line)))
         return report

@@ -23,8 +23,8 @@ from fp8verify.text import counted, gib, listed
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
 _LEGEND = (
-    "FP8: share of GEMM time of linear layers; casts: share of GPU time; speed-up: GPU time "
-    "against BF16 (estimate); times are of one step"
+    "FP8: share of layers' GEMM time; casts: of GPU time; speed-up: over BF16 (estimate; "
+    "none: no gain, -v says why); times: of one profiled step"
 )
 BUDGET = "Where the time of a step goes"
 
@@ -252,38 +252,56 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
         "step ms": lambda run: millis(run.step_us),
         "GEMM ms": lambda run: millis(run.gemm_us_per_step),
         "casts": lambda run: percent(run.casts_share_of_gpu_time),
-        "speed-up": lambda run: times(run.speedup_estimate),
+        "speed-up": _gain,
     }
     if all(run.ranks == 1 for run in table.runs):
         del cells["lowest"]
-    reasons = [f"{run.name}: {run.reason}." for run in table.runs if verbose]
+    reasons = [_why(run) for run in table.runs if verbose]
     grid = Grid("Runs", *columns(table.runs, cells), below=(*reasons, _LEGEND))
     active = sum(
         run.verdict is Verdict.ACTIVE and not run.exit_code for run in table.runs
     )
-    worst = next(
-        (run.name for run in table.runs if run.exit_code == table.exit_code), ""
-    )
-    why = ""
-    if table.exit_code:
-        why = f": the largest of the runs ({worst})"
     return Page(
         verdict="",
         tone=GOOD if active == len(table.runs) else FAIR,
         run=(counted(table.runs, "run"),),
         sentence=f"{active} of {counted(table.runs, 'run')} ACTIVE",
         fails=bool(table.exit_code),
-        exit=f"exit {table.exit_code}{why}",
+        exit=f"exit {table.exit_code}{_failed(table)}",
         body=(grid,),
         software=f"fp8verify {table.fp8verify_version}",
     )
 
 
+def _gain(run: RunRow) -> str:
+    """Return the speed-up over BF16, or that the report says there is none."""
+    if run.speedup_estimate is None and run.speed.startswith("no gain"):
+        return "none"
+    return times(run.speedup_estimate)
+
+
+def _why(run: RunRow) -> str:
+    speed = f" Speed: {run.speed}." if run.speed else ""
+    return f"{run.name}: {run.reason}.{speed}"
+
+
+def _failed(table: RunTable) -> str:
+    """Say which run makes the exit code of a table what it is, and how many others fail."""
+    if not table.exit_code:
+        return ""
+    failed = [run for run in table.runs if run.exit_code]
+    worst = max(failed, key=lambda run: run.exit_code)
+    others = len(failed) - 1
+    more = f"; {counted(others, 'other run')} failed too" if others else ""
+    return f": {worst.name} is {verdict_of(worst).replace(',', ' with')}{more}"
+
+
+# With FP8 GEMMs these verdicts pass, unless a finding is an error.
+_MAY_PASS = (Verdict.ACTIVE, Verdict.PARTIAL)
+
+
 def verdict_of(run: RunRow) -> str:
-    """Return a run's verdict, with its errors where it is ACTIVE and fails for them."""
-    errors = 0
-    if run.verdict is Verdict.ACTIVE and run.exit_code:
-        errors = run.errors
-    if errors:
-        return f"ACTIVE, {counted(errors, 'error')}"
+    """Return a run's verdict, with its errors where it fails for them and not for the verdict."""
+    if run.errors and run.exit_code and run.verdict in _MAY_PASS:
+        return f"{run.verdict.value}, {counted(run.errors, 'error')}"
     return run.verdict.value

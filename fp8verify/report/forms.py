@@ -92,5 +92,12 @@ def brief(result: msgspec.Struct, whole: str = "") -> str:
     lines = [f"{page.verdict}  {' · '.join(page.run)}", f"{page.sentence}."]
     error = next((note for note in page.told() if note.label == "error"), page.speed)
     lines += [f"{error.label:8} {error.coded()}"] if error is not None else []
-    lines.append(f"{page.exit}{f'   {whole}' if whole else ''}")
+    lines.append(f"{page.exit}{f' · {whole}' if whole else ''}")
     return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def outcome(result: msgspec.Struct) -> str:
+    """Return the verdict and the exit code, for whom a result goes into a file."""
+    page = page_of(result)
+    code = page.exit.partition(":")[0]
+    return printable(f"{page.verdict or page.sentence}, {code}")

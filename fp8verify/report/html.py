@@ -152,9 +152,8 @@ def _environment() -> Environment:
 
 
 def _tone_of_run(run: RunRow) -> str:
-    """Return the tone of a verdict; a run that is ACTIVE and fails is bad."""
-    failed = run.verdict is Verdict.ACTIVE and run.exit_code
-    if failed:
+    """Return the tone of a verdict; a run that fails for an error is bad."""
+    if run.errors and run.exit_code:
         return BAD
     return TONES.get(run.verdict, BAD)
 

@@ -510,8 +510,8 @@ def _step_grid(report: Report) -> Grid:
     cells: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
         "<rank": lambda row: row[0].label,
         "<step": lambda row: str(row[1].step),
-        "ms on CPU": lambda row: millis(row[1].duration_us),
-        "ms on GPU": lambda row: millis(row[1].gpu_us),
+        "CPU ms (profiled)": lambda row: millis(row[1].duration_us),
+        "GPU ms": lambda row: millis(row[1].gpu_us),
         "FP8 of all GEMMs": lambda row: percent(row[1].gemm.fp8_share_of_time),
         "GEMM ms": lambda row: millis(sum(row[1].gemm.time_us.values())),
     }

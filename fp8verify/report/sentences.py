@@ -49,7 +49,8 @@ _MEANINGS = {
 _STATES = {
     "fp8_emulated": "emulate FP8",
     "fp4_emulated": "emulate FP4",
-    "fp8_module_off": "are Transformer Engine's, outside its FP8 autocast",
+    "fp8_module_off": "are Transformer Engine's, whose FP8 autocast was off",
+    "high_precision": "not converted",
 }
 _CONVERTED = ("fp8", "fp4")
 
@@ -144,10 +145,13 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
     if not total:
         experts = rank.layers is not None and rank.layers.experts
         return f"no linear layers{' (expert weights only)' if experts else ''}"
-    states = list(_states(counts, modules))
+    states = list(_states(counts, modules, rank.gemm.kernels))
     if not states:
         layers = f"none of {counted(total, 'linear layer')} converted"
         return "; ".join([layers, *modules.storage])
+    left = counts.get("high_precision", 0)
+    if left and len(states) > 1:  # so that the counts add up to the total
+        states.append((left, _STATES["high_precision"]))
     (first, what), *others = states
     also = "".join(f", {count} {state}" for count, state in others)
     return "; ".join(
@@ -156,9 +160,12 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
 
 
 def _states(
-    counts: dict[str, int], modules: ModulesReport
+    counts: dict[str, int], modules: ModulesReport, ran: dict[str, int]
 ) -> Iterator[tuple[int, str]]:
-    """Yield how many are in each state that is not plain high precision, converted ones first."""
+    """Yield how many are in each state that is not plain high precision, converted ones first.
+
+    Modules are listed when the window ends; what ran earlier shows whether that held throughout.
+    """
     converted = sum(counts.get(state, 0) for state in _CONVERTED)
     if converted:
         yield converted, "converted"
@@ -169,6 +176,8 @@ def _states(
             else:
                 classes = ""
             yield count, f"of unknown class{classes}, judged by their GEMMs"
+        elif state == "fp8_module_off" and low_precision_count(ran):
+            yield count, f"{_STATES[state]} when the window ended"
         elif state not in (*_CONVERTED, "high_precision"):
             yield count, _STATES.get(state, state.replace("_", " "))
 
@@ -330,7 +339,8 @@ def _limit(figures: PayoffReport) -> str:
         busy = figures.gpu_busy_in_step_us / 1000
         whole = figures.step_us / 1000
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
-        return f"the CPU limits the step (GPU busy {busy:{form}} of {whole:{form}} ms)"
+        times = f"GPU busy {busy:{form}} of {whole:{form}} ms, without the profiler"
+        return f"the CPU limits the step ({times})"
     if figures.waits is None and figures.idle_share >= HALF:  # as the finding says it
         return f"the GPU is idle for {figures.idle_share:.0%} of the window"
     return ""
@@ -338,7 +348,7 @@ def _limit(figures: PayoffReport) -> str:
 
 def _possible(figures: PayoffReport) -> Payoff | None:
     """Say what FP8 could bring to a run without it."""
-    if figures.ceiling is None:
+    if figures.ceiling is None or figures.ceiling <= 1 + EVEN:
         return None
     most = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
     return Payoff("", None, most)

@@ -34,6 +34,7 @@ _LABELS = {
     "speed": "",
 }
 
+_WITH_ERRORS = re.compile(r"[A-Z]+, \d+ errors?")
 # Cells that are colored: precisions and verdicts.
 _CELL_STYLES = {
     **{precision.value: "green" for precision in Precision if precision.is_low},
@@ -184,7 +185,7 @@ class _Screen:
             return Text(printable(page.exit))
         more = [*dict.fromkeys(hidden), *page.further]
         for count in range(len(more), 0, -1):
-            line = f"{page.exit}   -v: {', '.join(more[:count])}"
+            line = f"{page.exit} · more with -v: {', '.join(more[:count])}"
             if cell_len(line) <= self._width:
                 return Text(printable(line))
         return Text(printable(page.exit))
@@ -237,6 +238,8 @@ def _styled(cell: str) -> Text:
         text.highlight_words([_FULL], "green")
         text.highlight_words([_EMPTY], "yellow")
         return text
+    if _WITH_ERRORS.fullmatch(cell):
+        return Text(cell, style=f"bold {_STYLES[BAD]}")
     return Text(cell, style=_CELL_STYLES.get(cell, ""))
 
 

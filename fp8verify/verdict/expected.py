@@ -86,6 +86,12 @@ class Promises(NamedTuple):
         return next((claim for claim in self.claims if claim.says == "not_fp8"), None)
 
     @property
+    def filter(self) -> Claim | None:
+        """The log line that says which layers a conversion passes over."""
+        limits = (claim for claim in self.claims if claim.says == "scope")
+        return next((claim for claim in limits if "filter" in claim.text), None)
+
+    @property
     def any(self) -> bool:
         """Whether the log or the model says FP8 or FP4."""
         return self.claim is not None or bool(self.converted) or bool(self.emulated)

@@ -309,10 +309,13 @@ def _check_words(what: str, words: Iterable[str], kind: type[Precision | Leg]) -
 
 
 def _message(report: Report, min_share: float) -> Iterator[str]:
-    share = report.lowest_share
+    lowest = report.lowest_rank
     alone = len(report.ranks) == 1
     yield f"FP8 is {report.verdict.value}: {report.reason}"
-    ran = "no GEMM ran" if share is None else f"{share:.1%} of GEMM time ran in FP8"
+    ran = "no GEMM ran"
+    if lowest is not None:
+        where = "" if alone else f" on {lowest.label}, which has least,"
+        ran = f"{lowest.layer_share or 0.0:.1%} of GEMM time{where} ran in FP8"
     yield f"share: {ran}, {min_share:.1%} required"
     for shown in report.findings:
         yield f"{shown.severity.value} [{shown.code}] {shown.sentence(alone=alone)}"

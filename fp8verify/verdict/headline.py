@@ -159,10 +159,25 @@ def ran(summary: RankSummary, limit: str = "") -> str:
     total = sum(summary.kernels.values())
     low = summary.low_kernels
     formats = low_precision_name(summary.kernels)
-    of = f"{'their' if summary.has_others else 'GEMM'} {summary.measure}"
+    of = f"{whose_gemms(summary)} {summary.measure}"
     share = f"{about(summary.share)} of {of}" if low < total else ""
     said = ", ".join(filter(None, [share, limit]))
-    return f"{low} of {total} linear-layer GEMMs ran in {formats}{f' ({said})' if said else ''}"
+    what = gemms_of_layers([summary.rank])
+    return f"{low} of {total} {what} ran in {formats}{f' ({said})' if said else ''}"
+
+
+def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
+    """Name the GEMMs that the verdict is about: experts are no linear layers."""
+    for rank in ranks:
+        has_linear = rank.modules is None or any(rank.modules.counts.values())
+        if has_linear or rank.layers is None or not rank.layers.experts:
+            return "linear-layer GEMMs"
+    return "expert GEMMs"
+
+
+def whose_gemms(summary: RankSummary) -> str:
+    """Name the whole of a share: GEMMs of layers, where others ran too."""
+    return "the layers' GEMM" if summary.has_others else "GEMM"
 
 
 def in_steps(summaries: Sequence[RankSummary]) -> str:
@@ -236,14 +251,13 @@ def apart(summary: RankSummary) -> str:
     kernels = rank.attention_gemm.kernels
     formats = enumerated([name.upper() for name, count in kernels.items() if count])
     said = ""
+    whole = f"all GEMM {measure}"
     if attention >= NEGLIGIBLE:
-        said = (
-            f"; attention ran as {formats} GEMMs ({about(attention)} of GEMM {measure})"
-        )
+        said = f"; attention ran as {formats} GEMMs ({about(attention)} of {whole})"
     forward = "layers that only run forward", untrained - outside
     for what, share in (forward, ("GEMMs outside of operators", outside)):
         if share >= NEGLIGIBLE:
-            said += f"; {what} ({about(share)} of GEMM {measure}) do not count"
+            said += f"; {what} ({about(share)} of {whole}) do not count"
     return said
 
 
@@ -267,7 +281,8 @@ def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
     total = sum(r.low + r.high + r.unknown for r in rows)
     did = "all did" if low == total else f"{low} of {total} did"
     named = _values([row.value for row in rows])
-    where = "the others" if proof.coordinate == "micro-batch" else named
+    is_many = proof.coordinate == "micro-batch" and len(rows) > 1
+    where = "the others" if is_many else named
     return f"in {where}{',' if did[0].isdigit() else ''} {did}"
 
 
@@ -311,9 +326,11 @@ def active_ranks(
     total = sum(kernels.values())
     where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
     least = min(summaries, key=lambda summary: summary.share)
-    share = f"; {least.rank.label} has least, {about(least.share)} of its GEMM {least.measure}"
+    of = f"{whose_gemms(least)} {least.measure}"
+    share = f"; {least.rank.label} has least ({about(least.share)} of {of})"
+    what = gemms_of_layers([summary.rank for summary in summaries])
     return (
-        f"{low} of {total} linear-layer GEMMs ran in {low_precision_name(kernels)} on {where}"
+        f"{low} of {total} {what} ran in {low_precision_name(kernels)} on {where}"
         f"{in_steps(summaries)}{share if low < total else ''}{apart(least)}"
     )
 

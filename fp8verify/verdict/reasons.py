@@ -213,7 +213,7 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
                 "other-class",
                 f"0 of {total} were converted: they are {other}, not torch.nn.Linear",
             )
-        return "not-converted", f"0 of {total} were converted{because}"
+        return _not_converted(promises, f"0 of {total} were converted", because)
     none = next(
         (claim for claim in promises.claims if claim.converted == 0 and claim.total),
         None,
@@ -235,6 +235,16 @@ def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]
             "Transformer Engine's layers ran outside its FP8 autocast",
         )
     return "", ""
+
+
+def _not_converted(promises: Promises, fact: str, because: str) -> tuple[str, str]:
+    """Return the case of a model without a converted layer; a filter that the log names is why."""
+    filtered = promises.filter
+    if filtered is None or because:
+        return "not-converted", f"{fact}{because}"
+    # torchtitan/components/quantization/float8.py: only "auto_filter_small_kn" prints the line.
+    case = "auto-filter" if "_auto_filter_for_recipe" in filtered.text else "filtered"
+    return case, f"{fact} (the filter of log {filtered.place} accepted none)"
 
 
 def stored_weights(rank: RankEvidence) -> StorageRecord | None:

@@ -17,6 +17,8 @@ from fp8verify.cli.group import cli
 from fp8verify.comparison import apply_gate, parse_gap
 from fp8verify.errors import UsageError
 from fp8verify.model.comparison import LossPair
+from fp8verify.report.forms import render
+from fp8verify.report.sentences import payoff
 from tests.captures import CAPTURES, ROOT, report_of, schema_errors
 
 BASELINE, CANDIDATE = ROOT / "bf16_width4096", ROOT / "fp8_width4096"
@@ -221,9 +223,30 @@ def test_a_table_has_a_row_for_each_run() -> None:
     done = call("table", ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16")
     lines = done.output.splitlines()
     assert lines[1].split()[:3] == ["fp8_compiled", "ACTIVE", "100.0%"]
-    assert lines[2].split()[1:4] == ["PARTIAL", "19.6%", "0.0%"]
+    assert lines[2].split()[1:6] == ["PARTIAL,", "1", "error", "19.6%", "0.0%"]
+    assert lines[-1] == "exit 1: ddp_one_rank_bf16 is PARTIAL with 1 error"
     assert done.exit_code == 1
     assert call("table", ROOT / "ddp_one_rank_bf16", "--exit-zero").exit_code == 0
+
+
+def test_a_table_says_no_gain_where_the_reports_do() -> None:
+    for row, report in (
+        (row, report_of(row.name))
+        for row in fp8verify.table(*map(report_of, CAPTURES)).runs
+    ):
+        said = payoff(report)
+        assert row.speed == (said.text if said else "")
+        shown = render(fp8verify.table(report), "text").splitlines()[1].split()[-1]
+        is_none = row.speed.startswith("no gain")
+        assert (shown == "none") is is_none
+        assert (shown[-1] == "x") is (row.speedup_estimate is not None)
+
+
+def test_the_exit_line_of_a_table_names_the_run_that_makes_it() -> None:
+    names = ("fp8_compiled", "fp8_pinned_layer", "bf16_compiled", "fp8_forward_only")
+    table = fp8verify.table(*map(report_of, names))
+    last = table.to_text().splitlines()[-1]
+    assert last == "exit 3: fp8_forward_only is INCONCLUSIVE; 2 other runs failed too"
 
 
 def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
@@ -247,7 +270,7 @@ def test_all_captures_fit_one_table(tmp_path: Path) -> None:
     done = call(
         "table", *(ROOT / name for name in CAPTURES[:4]), "-o", tmp_path / "week.csv"
     )
-    assert done.output == ""
+    assert done.output == f"{tmp_path / 'week.csv'}: 0 of 4 runs ACTIVE, exit 1\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "week.csv").read_text())))
     assert [row["name"] for row in rows] == frame.name.tolist()[:4]
 

@@ -134,7 +134,7 @@ def test_every_form_has_verdict_sentence_sources_findings_and_the_exit_code(
             *(note.text for note in page.sources),
         ):
             assert " ".join(said.replace("`", "").split()) in text, form
-        counted = "warning" in text.split("-v:")[-1]
+        counted = "warning" in text.split("more with -v:")[-1]
         for finding in report.findings:
             if finding.severity is Severity.ERROR:
                 assert finding.code in text, form
@@ -146,7 +146,7 @@ def test_the_first_screen_is_short_and_says_nothing_twice(report: Report) -> Non
     lines = report.to_text().splitlines()
     asked = any(rank.named_layers or rank.numerics for rank in report.ranks)
     # The first fix is shown, whatever the limit of lines.
-    least = 18 if any(x.severity is not Severity.INFO for x in report.findings) else 16
+    least = 19 if any(x.severity is not Severity.INFO for x in report.findings) else 16
     assert asked or len(lines) <= (least if report.verdict is Verdict.ACTIVE else 26)
     assert max(map(len, lines)) <= 80
     assert lines[-1].startswith(f"exit {report.exit_code}")

@@ -44,7 +44,7 @@ def test_what_is_hidden_is_counted(name: str) -> None:
     for label, counted in (("warning", r"(\d+) warning"), ("fix", r"(\d+) fix")):
         notes = sum(note.label == label for note in page_of(report).told())
         seen = sum(line.startswith(f"{label} ") for line in shown)
-        more = re.search(rf"-v: .*?{counted}", last)
+        more = re.search(rf" · more with -v: .*?{counted}", last)
         assert notes == seen + int(more[1] if more else 0)
 
 
@@ -67,3 +67,40 @@ def test_a_terminal_has_bars_and_a_pipe_has_none(
     assert "0/27 ░░░░░░░░░░" in text
     assert "24/27 ████████░░" in text
     assert "░" not in report.to_text(width=100)
+
+
+def test_a_gpu_without_fp4_is_why_fp8_ran_instead() -> None:
+    report = report_of("fp8_instead_of_nvfp4")
+    assert "the NVIDIA H200 has no FP4 units: all 72 GEMMs ran in FP8" in report.reason
+    (found,) = (one for one in report.findings if one.code == report.cause)
+    assert "compute capability 10.0" in found.hint
+
+
+def test_a_filter_that_the_log_names_is_why_nothing_was_converted() -> None:
+    report = report_of("bf16_torchtitan_auto_filter")
+    assert report.reason.endswith("(the filter of log line 5 accepted none)")
+    (found,) = (one for one in report.findings if one.code == report.cause)
+    assert found.hint.startswith('Remove "auto_filter_small_kn" from filter_fqns')
+
+
+def test_the_states_of_layers_add_up_and_say_when_they_were_read() -> None:
+    _, model, _ = page_of(report_of("fp8_megatron_first_last")).sources
+    assert re.match(
+        r"8 of 17 linear layers converted, 8 .*, 1 not converted", model.text
+    )
+    assert "was off when the window ended" in model.text
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_one_fact_is_one_error(name: str) -> None:
+    report = report_of(name)
+    errors = {one.code for one in report.findings if one.severity is Severity.ERROR}
+    assert not {"emulated", "claimed-not-active"} <= errors
+
+
+def test_the_speed_and_its_remedy_speak_of_the_same_rank() -> None:
+    page = page_of(report_of("fsdp_fp8_all_gather"))
+    assert page.speed is not None
+    assert page.speed.finding is not None
+    (said,) = re.findall(r"casts take (\d+%) of GPU time", page.speed.text)
+    assert f"casts take {said} of GPU time" in page.speed.finding.hint

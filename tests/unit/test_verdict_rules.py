@@ -488,7 +488,7 @@ def test_unfused_attention_is_told_apart_and_named(
     assert report.verdict == "ACTIVE"
     assert report.attention_gemm.kernels["fp32"] == 6
     assert report.gemm.kernels["fp32"] == 6
-    assert report.reason.endswith("attention ran as FP32 GEMMs (95% of GEMM time)")
+    assert report.reason.endswith("attention ran as FP32 GEMMs (95% of all GEMM time)")
     (finding,) = found(report, "attention-unfused")
     assert ("math backend" in finding.message) == bool(parents)
     assert "6 GEMMs in FP32, 0.6 ms" in finding.message

@@ -72,7 +72,36 @@ def join_findings(
         promises: what the log and the model promised.
     """
     of_run = (finding for rule in RUN_RULES for finding in rule(ranks, promises))
-    return tuple(sorted([*of_run, *merge_findings(of_ranks)], key=place_of))
+    merged = merge_findings(of_ranks)
+    slowest = _of_the_slowest(ranks, of_ranks)
+    if slowest is not None:
+        merged = [
+            _with_words_of(slowest, found) if viewed(found, "joined") else found
+            for found in merged
+        ]
+    return tuple(sorted([*of_run, *merged], key=place_of))
+
+
+def _of_the_slowest(
+    ranks: Sequence[RankEvidence], of_ranks: Sequence[Sequence[Finding]]
+) -> Finding | None:
+    """Return what the rank that gains least says of its speed, as the line of the speed does."""
+    found: list[tuple[float, Finding]] = []
+    for rank, findings in zip(ranks, of_ranks, strict=True):
+        figures = rank.gain.payoff
+        for finding in findings:
+            if viewed(finding, "joined") and figures is not None:
+                gain = figures.step_speedup_estimate or figures.speedup_estimate
+                found.append((gain or 0.0, finding))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _with_words_of(words: Finding, merged: Finding) -> Finding:
+    """Return a finding on several ranks with the words of one of them, and its label."""
+    if words.message == merged.message or not words.ranks:
+        return merged
+    whose = label_of_ranks(words.ranks)
+    return replace(merged, message=f"{words.message} ({whose})", hint=words.hint)
 
 
 def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:

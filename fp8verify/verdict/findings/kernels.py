@@ -56,17 +56,19 @@ def emulated_or_contradicted(
     # Names of compiled casts do not say whether they widen or round.
     rounds = promises.any and stored_weights(rank) is None and rank.quantizes()
     casts = rank.made_fp8_tensors or rounds
-    emulates = bool(promises.emulated or casts)
+    is_promised = promises.is_due(rank) and not rank.trace.health.skipped_events
     ran = ran_high(rank)
-    if emulates:
-        what = "tensors were rounded to FP8, but"
+    if promises.emulated or casts:
+        what = "tensors were only rounded to FP8:"
         if promises.emulated:
-            what = f"the model's {_modules(promises.emulated)} emulate FP8, and"
+            emulated = promises.emulated
+            verb = "emulates" if len(emulated) == 1 else "emulate"
+            what = f"the model's {_modules(emulated)} {verb} FP8:"
+        claims = f"{_promise(promises)}, but " if promises.claim and is_promised else ""
         case = "" if rank.has_fp8_units else "no-units"
-        yield finding("emulated", case, what=what, ran=ran)
-    if promises.is_due(rank) and not rank.trace.health.skipped_events:
+        yield finding("emulated", case, promise=claims, what=what, ran=ran)
+    elif is_promised:
         case, cause = cause_without_fp8(rank, promises)
-        case = "emulated" if emulates else case
         if not rank.has_fp8_units:
             case = "no-units"
             cause = ""
@@ -105,7 +107,7 @@ def _promise(promises: Promises) -> str:
 
 
 def _modules(modules: Sequence[ModuleRecord]) -> str:
-    return f"{len(modules)} {modules[0].class_name} modules"
+    return counted(modules, f"{modules[0].class_name} module")
 
 
 def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.gemms import gemm_totals
+from fp8verify.analysis.gpus import multiplies
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
@@ -214,8 +215,7 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         and all(f <= _FOUR_BITS for f in logged.values())
     ):
         # Modules, if there are any, show what the library fell back to.
-        ran = _ran(rank, tuple(Leg))
-        yield finding("higher-than-promised", promised=_promise_of(logged), ran=ran)
+        yield _higher(rank, logged, tuple(Leg))
         return
     higher = {}
     lower = {}
@@ -225,13 +225,28 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         if _share(rank, leg, _below(promised, rank)) > HALF:
             lower[leg] = promised
     if higher:
-        yield finding(
-            "higher-than-promised", promised=_promise_of(higher), ran=_ran(rank, higher)
-        )
+        yield _higher(rank, higher, higher)
     if lower:
         yield finding(
             "lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower)
         )
+
+
+def _higher(
+    rank: RankEvidence,
+    promised: Mapping[Leg, frozenset[str]],
+    legs: Container[Leg],
+) -> Finding:
+    """Say that FP4 was promised and FP8 ran; a GPU without FP4 units is why."""
+    gpu = rank.trace.gpu
+    has_units = multiplies(gpu, rank.trace.compute_capability, Precision.FP4)
+    return finding(
+        "higher-than-promised",
+        "no-units" if has_units is False else "",
+        promised=_promise_of(promised),
+        gpu=gpu,
+        ran=_ran(rank, legs),
+    )
 
 
 def _may_be_fp4(precision: Precision) -> bool:

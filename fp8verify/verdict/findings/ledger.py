@@ -24,7 +24,15 @@ from fp8verify.terms import (
     Leg,
     low_precision_name,
 )
-from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
+from fp8verify.text import (
+    abridged,
+    counted,
+    enumerated,
+    in_sentences,
+    listed,
+    of_flops,
+    patterns,
+)
 from fp8verify.verdict.advice import facts_of
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
@@ -262,8 +270,7 @@ class LedgerFindings:
             "layers": fqns,
             "parts": " in ".join(found[name] for name in reversed(names)),
             "others": counted(sum(rank.ran_low for rank in self._ranks), "other rank"),
-            "micro_batches": len({cell[:3] for cell in short.cells}),
-            "total": len({cell[:3] for cell in self.ledger.cells}),
+            "where": self._micro_batches(short),
             "ran": f"{self._ran((c for c in alike if c.leg in legs), of)}{self._seen}{after}",
             "count": counted(fqns or list(short.values), "converted layer"),
             "names": named,
@@ -276,6 +283,20 @@ class LedgerFindings:
             "usual": short.usual,
             "precision": self.ledger.main_high(short.cells),
         }
+
+    def _micro_batches(self, short: Shortfall) -> str:
+        """Say which micro-batches are short: by number where those of every step are."""
+        lacking = {cell.place for cell in short.cells}
+        every = {cell.place for cell in self.ledger.cells}
+        numbers = {place.micro_batch for place in lacking}
+        alike = {place for place in every if place.micro_batch in numbers}
+        counts = f"{len(lacking)} of {len(every)}"
+        has_steps = all(place.step >= 0 for place in every)
+        if lacking != alike or len(numbers) > limits.SHOWN_NUMBERS or not has_steps:
+            return f"{counts} micro-batches"
+        named = self._named(short, "micro-batch")
+        steps = {place[:2] for place in every}
+        return f"{named} of each step ({counts})" if len(steps) > 1 else named
 
     def _named(self, short: Shortfall, name: str) -> str:
         """Name the values of a coordinate, as a sentence does."""
@@ -324,7 +345,7 @@ class LedgerFindings:
         ran = ledger.total(cells)
         measure = self._ranks[0].measure
         legs = {cell.leg for cell in cells}
-        name = listed([leg.value for leg in Leg if leg in legs], len(Leg))
+        name = enumerated([leg.value for leg in Leg if leg in legs], len(Leg))
         if legs == {Leg.RECOMPUTE}:
             name = "recomputed forward"
         elif Leg.BACKWARD in legs and len(legs) > 1 and legs <= {*BACKWARD_LEGS}:
