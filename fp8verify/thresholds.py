@@ -60,6 +60,9 @@ AS_LONG_AS_GEMMS: Final = 0.75
 # Least side of a weight; rotations' tables, routers and LoRA's halves are smaller.
 LEAST_SIDE: Final = 512
 
+# FMAs in the machine code of a kernel that nothing explains, from which it may be a product in FP32.
+MANY_FMAS: Final = 256
+
 # ---- collectives
 
 # Elements up to which an all-gather carries no weights.
@@ -68,6 +71,8 @@ FEW_ELEMENTS: Final = 4096
 # in between.
 LEAST_FP8_BYTES: Final = 0.9
 MOST_FP8_BYTES: Final = 1.9
+# The same of weights in FP32, with some room for padding.
+MOST_BYTES: Final = 4.2
 # All-reduces of one number a step that are usual: a loss, a gradient norm and a few metrics.
 USUAL_SCALARS: Final = 8
 
@@ -166,6 +171,59 @@ RISING: Final = 0.75
 WARM_UP_STEPS: Final = 200
 # Scale of a loss, at least; ours: torch's GradScaler begins with 65,536.
 LEAST_LOSS_SCALE: Final = 1.0
+
+# ---- comparisons of two runs
+
+# Share by which the work of two steps may differ that count as equal; ours.
+SAME_WORK: Final = 0.01
+# Share by which peaks of memory may differ that count as equal; ours.
+SAME_MEMORY: Final = 0.02
+# Difference of the shares of GEMM time in FP8 from which one run has more of it; ours.
+OTHER_FP8_SHARE: Final = 0.1
+# Standard deviation of two recordings of one program, however many steps they have: clocks,
+# temperature, neighbors on the machine. Parts of the runs in traces/ show as much.
+BETWEEN_RECORDINGS: Final = 0.007
+# Speed-up or slow-down within which an interval means the same speed; ours.
+SAME_SPEED: Final = 0.05
+# Steps of each run from which a speed-up has an interval, and from which steps tell their variation.
+LEAST_STEPS: Final = 2
+ENOUGH_STEPS: Final = 5
+# Variation of steps where fewer were recorded, as a share of their mean; ours.
+USUAL_VARIATION: Final = 0.03
+# Steps that advice names at the most.
+MOST_STEPS: Final = 1000
+# Correlation of neighboring steps that few steps do not show; ours.
+NEIGHBORS: Final = 0.25
+# Standard errors beyond which a difference is found in 80% of the comparisons: 2.1 + 0.84.
+FOUND: Final = 2.94
+# Times as fast, up to which GEMMs gained hardly anything: those of large layers gain 1.6 to 2.
+HARDLY_FASTER: Final = 1.15
+# Times as fast, below which a pair of GEMMs is slower.
+SLOWER_GEMM: Final = 0.95
+# Share of a step by which work must have grown to explain a slow-down.
+NOTICEABLE: Final = 0.02
+# Steps of a log that the profiler or its warm-up may have slowed down stand this near to a window.
+NEAR_WINDOW: Final = 3
+# Steps without the profiler from which these are compared rather than profiled ones.
+LEAST_TIMES: Final = 3
+
+# ---- losses of two runs
+
+# Relative gap that FP8 may have: DeepSeek-V3 (arXiv 2412.19437) keeps below 0.25%, most guides
+# expect 1%, and none more than 5%.
+EXPECTED_GAP: Final = 0.01
+MOST_GAP: Final = 0.05
+# Step up to which a run diverges early; ours.
+EARLY_STEPS: Final = 50
+# Epochs by which equal points of two logs may differ: transformers rounds them to two digits.
+SAME_EPOCH: Final = 0.02
+# Blocks of losses whose means are compared, and losses from which there is a trend; ours.
+LOSS_BLOCKS: Final = 8
+LEAST_LOSSES: Final = 8
+# Losses of the median that a single loss is compared with.
+ROLLING: Final = 5
+# Times by which a gap, or a loss, must grow to be growing; ours.
+LOSS_GROWTH: Final = 1.5
 
 # ---- sentences
 

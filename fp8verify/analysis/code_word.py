@@ -27,14 +27,13 @@ from fp8verify.kernels.machine_code import (
     machine_code,
 )
 from fp8verify.terms import KernelName, Precision, Role
+from fp8verify.thresholds import MANY_FMAS
 from fp8verify.trace.tables import LaunchConfig, Trace
 
 # Kernels of Triton are called by the plain name of their function.
 _PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,500}", re.ASCII)
 # Libraries whose names are of anybody's kernels, or of Triton's.
 TRITONS: Final = frozenset({"Triton", "Inductor", "unknown"})
-# As many FMAs in a kernel that nothing explains may be a product in FP32.
-_MANY_FMAS: Final = 256
 
 
 class Word(NamedTuple):
@@ -243,7 +242,7 @@ def _nameless(found: Classification, code: MachineCode) -> Classification:
     """
     reason = f"{found.reason}; its code has {code}"
     if not code.products:
-        source = found.source if code.fmas >= _MANY_FMAS else "code"
+        source = found.source if code.fmas >= MANY_FMAS else "code"
         return replace(found, reason=reason, source=source)
     if code.exponentials or code.precision is Precision.UNKNOWN:
         return replace(found, reason=reason)

@@ -22,6 +22,7 @@ from fp8verify.analysis.kinds import Kind, Kinds, grouped
 from fp8verify.model.costs import CollectiveRow, CommunicationReport, WeightGather
 from fp8verify.model.steps import StepStatistics, TimelineReport
 from fp8verify.terms import Collective, Precision, Role
+from fp8verify.thresholds import LEAST_FP8_BYTES, MOST_BYTES
 from fp8verify.trace import Kernels, Trace
 
 StepBounds: TypeAlias = "Sequence[tuple[int, int] | None]"
@@ -356,7 +357,10 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     ]
     # Bytes per parameter of the group whose size fits: between FP8 and two FP32.
     ratios = ([t.out_elements / count for count in gradients] for t in eight_bit)
-    fitting = ([ratio for ratio in of_one if 0.9 <= ratio <= 4.2] for of_one in ratios)
+    fitting = (
+        [ratio for ratio in of_one if LEAST_FP8_BYTES <= ratio <= MOST_BYTES]
+        for of_one in ratios
+    )
     nearest = (
         min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit
     )

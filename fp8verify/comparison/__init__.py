@@ -29,6 +29,7 @@ from fp8verify.report.results import Comparison, Report, RunTable
 from fp8verify.report.sentences import configured_scalings, payoff, steps_shown
 from fp8verify.terms import Severity
 from fp8verify.text import counted
+from fp8verify.thresholds import LEAST_STEPS, OTHER_FP8_SHARE, SAME_MEMORY
 from fp8verify.trace.places import place, reading
 from fp8verify.verdict.findings_table import finding
 from fp8verify.version import __version__
@@ -38,8 +39,6 @@ SCHEMA_VERSION = 3
 TABLE_SCHEMA_VERSION = 1
 _FAILED = 1
 NOT_COMPARABLE = 3
-_MORE_FP8 = 0.1
-_SAME_MEMORY = 0.02
 _OTHER_WORK = (
     "a step of the candidate does {:.2f} times the work: equal steps are not equal tokens, and the "
     "gap of the losses is not judged"
@@ -127,7 +126,7 @@ def _is_too_slow(found: speed.Speed, before: Measured, after: Measured) -> bool:
     """Whether the candidate is slower, or as fast though more of it runs in FP8."""
     if found.outcome is Outcome.SLOWER:
         return True
-    more_fp8 = after.fp8_share > before.fp8_share + _MORE_FP8
+    more_fp8 = after.fp8_share > before.fp8_share + OTHER_FP8_SHARE
     return found.outcome is Outcome.SAME and more_fp8
 
 
@@ -192,7 +191,7 @@ def _run_notes(
             steps = counted(times.left_out, "step")
             yield f"{steps} of the {name} left out: longer than 1.5 times the median"
     fewest = min(before.times.count, after.times.count)
-    if after.measured in ("gpu", "cpu") and fewest >= speed.LEAST_STEPS:
+    if after.measured in ("gpu", "cpu") and fewest >= LEAST_STEPS:
         yield "step times were measured under the profiler, which slows the CPU"
     ours = measure.sizes(before)
     theirs = measure.sizes(after)
@@ -209,7 +208,7 @@ def memory_notes(memory: MemoryPair | None) -> list[str]:
     """Say why the fullest rank needs more memory."""
     if memory is None:
         return []
-    usual = memory.baseline_allocated * (1 + _SAME_MEMORY)
+    usual = memory.baseline_allocated * (1 + SAME_MEMORY)
     if memory.candidate_allocated <= usual:
         return []
     return [f"memory: {line}" for line in memory.why]

@@ -16,20 +16,21 @@ from statistics import fmean, median, stdev
 from fp8verify.logs.losses import LossSeries
 from fp8verify.model.comparison import LossPair
 from fp8verify.model.verdict import Finding
+from fp8verify.thresholds import (
+    EARLY_STEPS,
+    EXPECTED_GAP,
+    LEAST_LOSSES,
+    LOSS_BLOCKS,
+    LOSS_GROWTH,
+    MOST_GAP,
+    ROLLING,
+    SAME_EPOCH,
+)
 from fp8verify.verdict.findings_table import finding
 
 CURVE_POINTS = 400
-MOST_GAP = 0.05  # the most that guides expect of FP8
-# DeepSeek-V3 (arXiv 2412.19437) keeps below 0.25%; most guides expect 1%.
-EXPECTED_GAP = 0.01
-EARLY_STEPS = 50
-_SAME_EPOCH = 0.02  # transformers rounds epochs to two digits
-_BLOCKS = 8
-_LEAST_STEPS = 8
-_ROLLING = 5
 _INFINITE = 1e150
 _MOST = 1e12  # a relative gap: a loss that explodes stays a number
-_GROWTH = 1.5
 # Two-sided quantiles of Student's t for 99.9%, by the number of blocks less two.
 _STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
 Points = Mapping[int, float]
@@ -108,7 +109,7 @@ def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
     for number in shared[:1] + shared[-1:]:
         before = baseline.epochs[number]
         after = candidate.epochs[number]
-        allowed = _SAME_EPOCH * max(1.0, abs(before), abs(after))
+        allowed = SAME_EPOCH * max(1.0, abs(before), abs(after))
         if abs(before - after) > allowed:
             return (
                 f"the lines have no steps, and loss {number} is of epoch {before:g} in the "
@@ -119,7 +120,7 @@ def _why_apart(baseline: LossSeries, candidate: LossSeries) -> str | None:
 
 def _relative(gaps: Sequence[float], before: Sequence[float]) -> list[float]:
     """Return gaps over the baseline's loss around each step: a single loss may be near 0."""
-    size = len(before) // _BLOCKS or 1
+    size = len(before) // LOSS_BLOCKS or 1
     relative: list[float] = []
     for start in range(0, len(gaps), size):
         block = slice(start, start + size)
@@ -135,7 +136,7 @@ def _usable(loss: float) -> bool:
 
 def _blocks(values: Sequence[float]) -> list[float]:
     """Return the medians of at most eight parts of the values."""
-    size = max(2, -(-len(values) // _BLOCKS))
+    size = max(2, -(-len(values) // LOSS_BLOCKS))
     parts = [values[at : at + size] for at in range(0, len(values), size)]
     return [median(part) for part in parts if len(part) > size // 2]
 
@@ -162,16 +163,16 @@ def _is_noise(relative: Sequence[float], printed: float) -> bool:
 def _trend(relative: Sequence[float]) -> str:
     """Compare the gap of the first third of the steps with that of the last."""
     third = len(relative) // 3
-    if third < _LEAST_STEPS // 2:
+    if third < LEAST_LOSSES // 2:
         return "unknown"
     first = relative[:third]
     last = relative[-third:]
     gap_at_first = abs(median(first))
     gap_at_last = abs(median(last))
     noise = _scatter(first) + _scatter(last)
-    if gap_at_last > _GROWTH * gap_at_first + noise:
+    if gap_at_last > LOSS_GROWTH * gap_at_first + noise:
         return "growing"
-    if gap_at_first > _GROWTH * gap_at_last + noise:
+    if gap_at_first > LOSS_GROWTH * gap_at_last + noise:
         return "shrinking"
     return "steady"
 
@@ -191,21 +192,21 @@ def _diverged(
     since = _above_since(relative)
     earlier = relative[:since]
     last = relative[since:]
-    if len(last) < _LEAST_STEPS or _is_noise(last, digit):
+    if len(last) < LEAST_LOSSES or _is_noise(last, digit):
         return None
     size = min(len(last), len(earlier)) or 1
     largest_before = 0.0
     for start in range(0, len(earlier), size):
         gap = abs(median(earlier[start : start + size]))
         largest_before = max(largest_before, gap)
-    if median(last) > _GROWTH * largest_before:
+    if median(last) > LOSS_GROWTH * largest_before:
         return steps[since]
     return None
 
 
 def _above_since(relative: Sequence[float]) -> int:
     """Return the index of the first step from which on the rolling median stays above 5%."""
-    reach = _ROLLING // 2
+    reach = ROLLING // 2
     for index in reversed(range(len(relative))):
         around = relative[max(0, index - reach) : index + reach + 1]
         if median(around) <= MOST_GAP:

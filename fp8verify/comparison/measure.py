@@ -27,6 +27,7 @@ from fp8verify.model.steps import StepStatistics
 from fp8verify.report.tables import layer_us, precisions
 from fp8verify.terms import CERTAIN_LEGS, Leg
 from fp8verify.text import join_windows
+from fp8verify.thresholds import LEAST_TIMES, NEAR_WINDOW
 
 GEMM = "GEMM"
 CASTS = "casts and scales"
@@ -34,9 +35,6 @@ ATTENTION = "attention"
 NETWORK = "exposed communication"
 REST = "other kernels"
 IDLE = "GPU idle or copying"
-# Steps of a log that the profiler or its warm-up may have slowed down stand this near to a window.
-_NEAR = 3
-_LEAST = 3
 
 
 class Measured(NamedTuple):
@@ -102,7 +100,7 @@ def measure_runs(
     old_sources = _step_times(before, logged[0])
     new_sources = _step_times(after, logged[1])
     # Where few steps were recorded: the best that both have.
-    wanted = [(name, _LEAST) for name in ("outside", "log", "gpu", "cpu")]
+    wanted = [(name, LEAST_TIMES) for name in ("outside", "log", "gpu", "cpu")]
     wanted += [(name, 1) for name in ("gpu", "cpu", "window")]
     for name, least in wanted:
         old = old_sources[name]
@@ -184,7 +182,7 @@ def _logged(
 ) -> StepStatistics | None:
     near: set[int] = set()
     for step in ranks[0].steps:
-        near.update(range(step.step - _NEAR, step.step + _NEAR + 1))
+        near.update(range(step.step - NEAR_WINDOW, step.step + NEAR_WINDOW + 1))
     times = []
     for number, time in sorted(logged.items()):
         if 0 < time < math.inf and number not in near:
@@ -218,7 +216,7 @@ def _profiled(ranks: Sequence[RankReport], clock: str) -> StepStatistics | None:
     for first, last in join_windows((step, step) for step in sorted(means)):
         windows.append([means[step] for step in range(first, last + 1)])
     without_first = [window[1:] for window in windows if window[1:]]
-    if sum(map(len, without_first)) >= _LEAST:
+    if sum(map(len, without_first)) >= LEAST_TIMES:
         return step_statistics(without_first)
     return step_statistics(windows)
 

@@ -24,7 +24,22 @@ from fp8verify.model.costs import PayoffReport
 from fp8verify.model.steps import StepStatistics
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Leg
-from fp8verify.thresholds import LONG_SERIES
+from fp8verify.thresholds import (
+    BETWEEN_RECORDINGS,
+    ENOUGH_STEPS,
+    FOUND,
+    HARDLY_FASTER,
+    LEAST_STEPS,
+    LONG_SERIES,
+    MOST_STEPS,
+    NEIGHBORS,
+    NOTICEABLE,
+    OTHER_FP8_SHARE,
+    SAME_SPEED,
+    SAME_WORK,
+    SLOWER_GEMM,
+    USUAL_VARIATION,
+)
 from fp8verify.verdict.advice import Fact
 from fp8verify.verdict.findings.speed import (
     cost_of_casts,
@@ -33,23 +48,6 @@ from fp8verify.verdict.findings.speed import (
 )
 from fp8verify.verdict.findings_table import finding
 
-# Work that differs by less is the same.
-SAME_WORK = 0.01
-# Two recordings of one program differ by this standard deviation each, however many steps they
-# have: clocks, temperature, neighbors on the machine. Parts of the runs in traces/ show as much.
-_BETWEEN_RECORDINGS = 0.007
-# A smaller difference is none: an interval within it is the same speed.
-_SAME = 0.05
-LEAST_STEPS = 2
-# The variation of steps where fewer were recorded than tell it.
-_USUAL_VARIATION = 0.03
-_ENOUGH = 5
-_MOST_STEPS = 1000
-# Neighbors that resemble each other make a mean less certain by this variance, which few steps do
-# not show: a correlation of 0.25 is assumed of them.
-_DRIFT = (1 + 0.25) / (1 - 0.25)
-# Standard errors beyond which a difference is found in 80% of the comparisons: 2.1 + 0.84.
-_FOUND = 2.94
 # Quantiles of Student's t for 95% (two-sided) by degrees of freedom.
 _STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -110,7 +108,7 @@ def _outcome(interval: tuple[float, float] | None) -> Outcome:
         return Outcome.FASTER
     if most < 1:
         return Outcome.SLOWER
-    if least >= 1 / (1 + _SAME) and most <= 1 + _SAME:
+    if least >= 1 / (1 + SAME_SPEED) and most <= 1 + SAME_SPEED:
         return Outcome.SAME
     return Outcome.UNDECIDED
 
@@ -147,10 +145,10 @@ def _interval(
         relative = (side.deviation_us or 0.0) / side.mean_us
         variance = relative**2 / side.effective
         if side.count < LONG_SERIES:
-            variance *= _DRIFT
+            variance *= (1 + NEIGHBORS) / (1 - NEIGHBORS)
         sampled += variance
         squares += variance**2 / max(1.0, side.effective - 1)
-    whole = sampled + 2 * _BETWEEN_RECORDINGS**2
+    whole = sampled + 2 * BETWEEN_RECORDINGS**2
     freedom = math.inf
     if squares:
         freedom = whole**2 / squares
@@ -166,17 +164,17 @@ def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
     """Return how many steps of each run would make the observed difference significant."""
     variation = 0.0
     for side in (before, after):
-        if side.count >= _ENOUGH:
+        if side.count >= ENOUGH_STEPS:
             relative = (side.deviation_us or 0.0) / side.mean_us
             correlated = math.sqrt(side.count / side.effective)
             variation = max(variation, relative * correlated)
     if not variation:
-        variation = _USUAL_VARIATION
-    wanted = max(abs(math.log(ratio)), _SAME)
-    sampled = (wanted / _FOUND) ** 2 - 2 * _BETWEEN_RECORDINGS**2
+        variation = USUAL_VARIATION
+    wanted = max(abs(math.log(ratio)), SAME_SPEED)
+    sampled = (wanted / FOUND) ** 2 - 2 * BETWEEN_RECORDINGS**2
     needed = math.ceil(2 * variation**2 / sampled)
-    least = max(_ENOUGH, min(before.count, after.count) + 1)
-    return min(_MOST_STEPS, max(least, needed))
+    least = max(ENOUGH_STEPS, min(before.count, after.count) + 1)
+    return min(MOST_STEPS, max(least, needed))
 
 
 def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> str:
@@ -200,7 +198,7 @@ def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> s
         doubt = "both are possible" if speed.interval else "a run has one step"
         return f"{sentence}, undecided: {doubt}"
     if speed.outcome is Outcome.SAME:
-        return f"{sentence}, less than {_SAME:.0%} apart"
+        return f"{sentence}, less than {SAME_SPEED:.0%} apart"
     if same_work:
         return f"{sentence}{_where_gain_goes(before, after)}"
     return sentence
@@ -217,11 +215,6 @@ def _where_gain_goes(before: Measured, after: Measured) -> str:
 
 # ---- why a run is not faster than its baseline
 
-# FP8 GEMMs of large layers are 1.6 to 2 times as fast; a gain below this is hardly one.
-_HARDLY = 1.15
-_SLOWER = 0.95
-_NOTICEABLE = 0.02  # of a step: work that grew by less explains nothing
-_FELL = 0.1
 _GEMM_REMEDY = (
     "Compare these GEMMs in both reports with --verbose: another layout, scaling or library; "
     "block scaling gains less than one scale a tensor. Check the GPU's clocks in both runs."
@@ -243,7 +236,7 @@ def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[F
     growth = {}
     for name, time in after.budget.items():
         growth[name] = time / work - before.budget[name]
-    least = _NOTICEABLE * after.times.mean_us / work
+    least = NOTICEABLE * after.times.mean_us / work
     causes = []
     for lost in ranks_that_lost_fp8(before, after):
         causes.append(_finding("less FP8 than in the baseline", _RANK_REMEDY, lost))
@@ -267,7 +260,7 @@ def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
     for old, new in zip(before.ranks, after.ranks, strict=False):
         had = old.layer_share or 0.0
         has = new.layer_share or 0.0
-        if has < had - _FELL:
+        if has < had - OTHER_FP8_SHARE:
             yield (
                 f"rank {new.rank} runs {has:.0%} of its GEMM time in FP8, {had:.0%} in the baseline"
             )
@@ -280,16 +273,18 @@ def _gemms(
     remedy = _GEMM_REMEDY
     if gemms_are_small(_payoffs(after)):
         remedy = payoff_remedy("small")
-    more_fp8 = after.fp8_share > before.fp8_share + _FELL
+    more_fp8 = after.fp8_share > before.fp8_share + OTHER_FP8_SHARE
     if longer >= least:
-        slow = [pair for pair in pair_gemms(before, after) if pair.speedup < _SLOWER]
+        slow = [
+            pair for pair in pair_gemms(before, after) if pair.speedup < SLOWER_GEMM
+        ]
         slow.sort(key=_saved_us)
         figure = f"they take {_ms(longer)} a step longer"
         if slow:
             slowest = [f"{p.n} x {p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3]]
             figure = f"{figure} ({', '.join(slowest)})"
         yield _finding("slower GEMMs", remedy, figure)
-    elif more_fp8 and before.budget[GEMM] < _HARDLY * after.budget[GEMM] / work:
+    elif more_fp8 and before.budget[GEMM] < HARDLY_FASTER * after.budget[GEMM] / work:
         figure = f"in FP8 they gain {_ms(-longer)} a step"
         yield _finding("GEMMs no faster", remedy, figure)
 
