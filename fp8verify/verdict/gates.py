@@ -17,11 +17,20 @@ from fp8verify.files import open_regular, writing
 from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import AnyReport, Report
 from fp8verify.model.verdict import Finding
-from fp8verify.terms import CERTAIN_LEGS, Leg, Precision, Scaling, Verdict, fp8_share
+from fp8verify.terms import (
+    CERTAIN_LEGS,
+    Leg,
+    Precision,
+    Scaling,
+    Severity,
+    Verdict,
+    fp8_share,
+)
 from fp8verify.text import listed
 from fp8verify.thresholds import USUAL_SHARE
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.judge import judge, with_exit_code
+from fp8verify.verdict.libraries import GemmOrigin, changes, origins_of
 from fp8verify.verdict.policy import Policy
 
 SCHEMA = 1
@@ -43,6 +52,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
             several states on several ranks has the worst of them.
         share_of_expected: how much of the FLOPs that were to run in FP8 did, on the rank where
             least; None if that was not known.
+        gpu: the model of GPU, by which libraries are compared; None if not known.
+        libraries: what ran each low-precision GEMM; empty in baselines before 0.5.
     """
 
     fp8verify_baseline: int
@@ -51,6 +62,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     legs: dict[str, float] = {}
     layers: dict[str, str] = {}
     share_of_expected: float | None = None
+    gpu: str | None = None
+    libraries: tuple[GemmOrigin, ...] = ()
 
     @property
     def shares(self) -> dict[str, float | None]:
@@ -77,6 +90,8 @@ def baseline_of(report: Report) -> Baseline:
         legs={leg: round(share, 6) for leg, share in legs.items() if share is not None},
         layers=report.layer_states,
         share_of_expected=round(min(met), 6) if met else None,
+        gpu=report.environment.gpu,
+        libraries=origins_of(report),
     )
 
 
@@ -137,9 +152,10 @@ def gated(
     """
     unmet = tuple(findings)
     others = report.findings
-    if unmet and not report.fails:
+    errors = [one for one in unmet if one.severity is Severity.ERROR]
+    if errors and not report.fails:
         asked = Policy(exit_zero=not gate)
-        report = with_exit_code(replace(report, findings=unmet[:1]), (), asked)
+        report = with_exit_code(replace(report, findings=tuple(errors[:1])), (), asked)
     return replace(report, findings=(*unmet, *others))
 
 
@@ -201,6 +217,8 @@ def regressions(
         ):
             fell = f"{what} fell from {was:.1%} to {share:.1%} ({100 * (was - share):.1f} points)"
             yield finding("regression", what=fell)
+    if baseline.gpu == now.gpu:  # another GPU has other kernels
+        yield from changes(baseline.libraries, now.libraries)
     if baseline.layers and not now.layers:
         why = "it lists layers, and this capture has no module list"
         yield finding("baseline-not-comparable", why=why)
@@ -296,7 +314,8 @@ def assert_no_regression(
         known = read_baseline(Path(baseline))
     else:
         known = baseline
-    fell = list(regressions(report, known, tolerance))
+    found = regressions(report, known, tolerance)
+    fell = [one for one in found if one.severity is Severity.ERROR]
     if fell:
         raise AssertionError("\n".join(finding.message for finding in fell))
 

@@ -126,6 +126,66 @@ def test_a_capture_that_cannot_be_compared_fails() -> None:
     assert (held.exit_code, held.fails) == (1, True)
 
 
+def _libraries(before: Report, now: Report) -> list[tuple[str, str]]:
+    found = regressions(now, baseline_of(before), 0.02)
+    return [(f.severity.value, f.message) for f in found if f.code == "library-changed"]
+
+
+def test_a_gemm_that_left_its_library_for_a_slower_one_is_told() -> None:
+    cublas = report_of("fp8_blockwise_cublas")
+    triton = report_of("fp8_blockwise_triton")
+    ((severity, message),) = _libraries(cublas, triton)
+    assert severity == "error"
+    assert message.startswith(
+        "GEMMs in fp8 left cuBLAS (sm90), and ran in Triton: dgrad"
+    )
+    assert "fprop 8192x2048x2048 (1.9 times as long)" in message
+    held = gated(triton, regressions(triton, baseline_of(cublas), 0.02))
+    assert (held.exit_code, held.verdict) == (1, triton.verdict)
+    assert _libraries(triton, cublas) == []  # it is faster
+
+
+def test_another_library_that_is_as_fast_fails_no_run() -> None:
+    cublas = report_of("fp8_blockwise_cublas")
+    before = baseline_of(cublas)
+    renamed = [replace(one, libraries=("CUTLASS",)) for one in before.libraries]
+    found = list(regressions(cublas, replace(before, libraries=tuple(renamed)), 0.02))
+    assert [(one.code, one.severity) for one in found] == [
+        ("library-changed", Severity.WARNING)
+    ]
+    assert gated(cublas, found).exit_code == cublas.exit_code
+    assert_no_regression(cublas, replace(before, libraries=tuple(renamed)))
+
+
+def test_an_older_generation_of_a_library_is_told_and_a_newer_one_is_not() -> None:
+    cublas = report_of("fp8_compiled")
+    before = baseline_of(cublas)
+    newer = tuple(replace(one, generation="sm100") for one in before.libraries)
+    older = tuple(replace(one, generation="sm89") for one in before.libraries)
+    (found,) = regressions(cublas, replace(before, libraries=newer), 0.02)
+    assert (found.code, found.severity) == ("library-changed", Severity.ERROR)
+    assert "left cuBLAS (sm100), and ran in cuBLAS (sm90)" in found.message
+    assert list(regressions(cublas, replace(before, libraries=older), 0.02)) == []
+
+
+def test_other_sizes_are_compared_by_leg_and_other_gpus_are_not() -> None:
+    triton = report_of("fp8_blockwise_triton")
+    before = baseline_of(report_of("fp8_blockwise_cublas"))
+    sizes = [replace(one, size="64x64x64") for one in before.libraries]
+    found = list(regressions(triton, replace(before, libraries=tuple(sizes)), 0.02))
+    assert {one.severity for one in found} == {Severity.WARNING}
+    assert "times as long" not in found[0].message
+    elsewhere = replace(before, gpu="NVIDIA B200")
+    assert list(regressions(triton, elsewhere, 0.02)) == []
+
+
+def test_a_baseline_without_libraries_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"fp8verify_baseline": 1, "fp8_share": 1.0}))
+    assert read_baseline(path).libraries == ()
+    assert _messages(report_of("fp8_blockwise_triton"), read_baseline(path)) == []
+
+
 # -- assertions -----------------------------------------------------------------------------------
 
 

@@ -1,0 +1,179 @@
+"""Which library and generation of kernels ran each low-precision GEMM, and what changed in it.
+
+A GEMM that leaves cuBLASLt, CUTLASS or Composable Kernel for a slower kernel of the same format
+keeps its share of FP8: only the library tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from fp8verify.model.kernels import KernelRow
+from fp8verify.model.report import Report
+from fp8verify.model.verdict import Finding
+from fp8verify.terms import Leg
+from fp8verify.text import abridged, listed
+from fp8verify.verdict.findings_table import finding
+
+# A kernel is slower if it takes this many times as long: less is noise between runs.
+SLOWER = 1.2
+MAX_ORIGINS = 5000
+_SHOWN = 3
+_OTHER_LEGS = (Leg.ATTENTION, Leg.OPTIMIZER, None)
+# In kernels' names: nvjet_sm90_…, cutlass3x_sm100_…, cutlass::arch::Sm90, …_gfx950.
+_GENERATION = re.compile(
+    r"(?:(?<![A-Za-z0-9])(?P<family>sm|gfx)_?|Sm)(?P<number>\d{2,3})(?!\d)"
+)
+
+
+class GemmOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran the GEMMs of one size, leg and format.
+
+    Attributes:
+        leg: fprop, dgrad, wgrad, backward, recompute or unknown.
+        size: "8192x4096x14336" (M x N x K), empty where no shapes were recorded.
+        precision: the format.
+        libraries: where the kernels come from.
+        generation: the newest architecture in their names, as "sm90"; empty if they name none.
+        us: mean time of a GEMM in µs, 0 where the size is not known.
+    """
+
+    leg: str
+    size: str
+    precision: str
+    libraries: tuple[str, ...]
+    generation: str = ""
+    us: float = 0.0
+
+    def __str__(self) -> str:
+        """Name the libraries: "cuBLAS (sm90)"."""
+        names = listed(self.libraries)
+        return f"{names} ({self.generation})" if self.generation else names
+
+
+Key: TypeAlias = tuple[str, str, str]
+
+
+def origins_of(report: Report) -> tuple[GemmOrigin, ...]:
+    """Return what ran the low-precision GEMMs of a run's layers, by leg, size and format."""
+    rows: dict[Key, list[KernelRow]] = defaultdict(list)
+    for rank in report.ranks:
+        for row in rank.kernels:
+            if row.role.is_gemm and row.precision.is_low and row.leg not in _OTHER_LEGS:
+                rows[_key_of(row)].append(row)
+    found = [_origin(key, alike) for key, alike in sorted(rows.items())]
+    return tuple(found[:MAX_ORIGINS])
+
+
+def _key_of(row: KernelRow) -> Key:
+    size = "x".join(map(str, row.shape[1:])) if row.shape is not None else ""
+    if row.shape is not None and row.shape[0] != 1:
+        size = f"{row.shape[0]} x {size}"
+    leg = row.leg.value if row.leg is not None else ""
+    return leg, size, row.precision.value
+
+
+def _origin(key: Key, rows: Iterable[KernelRow]) -> GemmOrigin:
+    leg, size, precision = key
+    alike = list(rows)
+    # A kernel that adds up the parts of a GEMM has no FLOPs of its own, and is no launch of it.
+    launches = sum(row.kernels for row in alike if row.tflops is not None)
+    time_us = sum(row.time_us for row in alike)
+    return GemmOrigin(
+        leg=leg,
+        size=size,
+        precision=precision,
+        libraries=tuple(sorted({row.library for row in alike})),
+        generation=_newest(row.name for row in alike),
+        us=round(time_us / launches, 3) if size and launches else 0.0,
+    )
+
+
+def _newest(names: Iterable[str]) -> str:
+    """Return the newest architecture that names of kernels have, "" if they have none."""
+    newest = (0, "")
+    for name in names:
+        for found in _GENERATION.finditer(name[:4096]):
+            text = f"{found['family'] or 'sm'}{found['number']}"
+            newest = max(newest, (int(found["number"]), text))
+    return newest[1]
+
+
+def changes(
+    before: Iterable[GemmOrigin], now: Iterable[GemmOrigin]
+) -> Iterator[Finding]:
+    """Yield a finding for each library that GEMMs of the same format left for another one."""
+    told: dict[tuple[str, str, str, bool], list[str]] = defaultdict(list)
+    for was, is_now in _pairs(tuple(before), tuple(now)):
+        longer = is_now.us / was.us if was.us and is_now.us else 0.0
+        is_worse = longer >= SLOWER or _is_older(was, is_now)
+        is_faster = 0.0 < longer <= 1 / SLOWER and not _is_older(was, is_now)
+        if is_faster or not _is_another(was, is_now):
+            continue
+        where = f"{is_now.leg} {is_now.size}".rstrip()
+        if longer:
+            where += f" ({longer:.1f} times as long)"
+        told[is_now.precision, str(was), str(is_now), is_worse].append(where)
+    # The worse ones first: the first finding gives the exit code's reason.
+    for (precision, was_text, now_text, is_worse), places in sorted(
+        told.items(), key=lambda row: not row[0][3]
+    ):
+        yield finding(
+            "library-changed",
+            "" if is_worse else "as-fast",
+            format=precision,
+            was=was_text,
+            now=now_text,
+            where=abridged(places, _SHOWN),
+        )
+
+
+def _is_another(was: GemmOrigin, now: GemmOrigin) -> bool:
+    """Whether a kernel ran that is of another library, or of an older generation."""
+    return bool(set(now.libraries) - set(was.libraries)) or _is_older(was, now)
+
+
+def _is_older(was: GemmOrigin, now: GemmOrigin) -> bool:
+    first = _GENERATION.fullmatch(was.generation)
+    second = _GENERATION.fullmatch(now.generation)
+    if first is None or second is None or first["family"] != second["family"]:
+        return False
+    return int(second["number"]) < int(first["number"])
+
+
+def _pairs(
+    before: tuple[GemmOrigin, ...], now: tuple[GemmOrigin, ...]
+) -> Iterator[tuple[GemmOrigin, GemmOrigin]]:
+    """Yield what ran the same GEMMs before and now; of other sizes, what ran the leg as a whole."""
+    known = {(one.leg, one.size, one.precision): one for one in before}
+    common = [one for one in now if (one.leg, one.size, one.precision) in known]
+    for one in common:
+        yield known[one.leg, one.size, one.precision], one
+    compared = {(one.leg, one.precision) for one in common}
+    wholes = _by_leg(before)
+    for key, one in _by_leg(now).items():
+        if key not in compared and key in wholes:
+            yield wholes[key], one
+
+
+def _by_leg(
+    origins: Iterable[GemmOrigin],
+) -> Mapping[tuple[str, str], GemmOrigin]:
+    groups: dict[tuple[str, str], list[GemmOrigin]] = defaultdict(list)
+    for one in origins:
+        groups[one.leg, one.precision].append(one)
+    return {
+        (leg, precision): GemmOrigin(
+            leg=leg,
+            size="",
+            precision=precision,
+            libraries=tuple(sorted({name for one in alike for name in one.libraries})),
+            generation=_newest(one.generation for one in alike),
+        )
+        for (leg, precision), alike in groups.items()
+    }
