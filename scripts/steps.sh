@@ -8,5 +8,5 @@ step() {
 # about other packages of the machine. Each package is a line, so a slow network shows progress.
 install() {
   .venv/bin/python -m pip install --disable-pip-version-check --no-warn-conflicts "${@:2}" -e "$1" |
-    { grep --line-buffered -v '^Requirement already satisfied' || true; }
+    { grep --line-buffered -E '^(Collecting|Processing) ' || true; }
 }

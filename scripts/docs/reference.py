@@ -191,6 +191,7 @@ def _public(name: str) -> str:
     value = getattr(fp8verify, name)
     documented = python_inspect.cleandoc(value.__doc__ or "")
     documented = _with_types(value, documented)
+    documented = documented.partition("\nExample:\n")[0].rstrip()
     parts = [f"## {name}", f"```python\n{_signature(name, value)}\n```"]
     return "\n\n".join([*parts, f"```text\n{documented}\n```"])
 
@@ -267,16 +268,23 @@ _IN_SCHEMA_ALONE = {
     "ClockReport",
     "CollectiveRow",
     "CommunicationReport",
+    "ExpectedReport",
     "GradientRecord",
     "HealthReport",
     "LayerRow",
     "LayersReport",
+    "LedgerEntry",
+    "LedgerExecution",
+    "LedgerReport",
+    "LedgerSlot",
     "LibraryLogReport",
     "MemoryReport",
     "ModulesReport",
     "NumericsReport",
     "RankBreakdown",
+    "Mention",
     "RecipeRecord",
+    "RecipeSeen",
     "ScaleRow",
     "StepStatistics",
     "TaxEntry",
@@ -336,26 +344,30 @@ def corpus() -> str:
 
 
 def trace_speed() -> str:
-    """Say in a sentence what benchmarks/results/trace_speed.md measured of the largest trace."""
+    """Say in a sentence what benchmarks/results/trace_speed.md measured of traces by size."""
     page = (ROOT / "benchmarks" / "results" / "trace_speed.md").read_text(
         encoding="utf-8"
     )
-    (large,) = re.findall(r"^\| \d{4,} MB of JSON .*\n(?:\|.*\n)+", page, re.MULTILINE)
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in large.splitlines()
+    tables = re.findall(r"^\| \d+ MB of JSON .*\n(?:\|.*\n)+", page, re.MULTILINE)
+    costs = [
+        {row[0]: row[1:] for row in map(_cells, table.splitlines())} for table in tables
     ]
-    costs = {row[0]: row[1:] for row in rows}
-    cpu, _, memory, *_ = costs["`fp8verify inspect`, one process"]
-    times = {name: f"{float(costs[name][3]):.0f}" for name in _READERS}
-    others = " and ".join(
-        f"{times[name]} times less CPU than {said}" for name, said in _READERS.items()
-    )
+    cpu, _, memory, *_ = costs[-1]["`fp8verify inspect`, one process"]
+    times = []
+    for name, said in _READERS.items():
+        found = sorted(float(cost[name][3]) for cost in costs)
+        times.append(f"{found[0]:.0f} to {found[-1]:.0f} times less CPU than {said}")
     return fill(
-        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory, {others} "
+        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory, "
+        f"{' and '.join(times)}: the larger the trace, the more "
         "([table](benchmarks/results/trace_speed.md)).",
         118,
         break_on_hyphens=False,
     )
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.split("|")[1:-1]]
 
 
 _READERS = {
