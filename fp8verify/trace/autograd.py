@@ -21,6 +21,9 @@ from fp8verify.trace.columns import Columns, Inputs
 from fp8verify.trace.contexts import LAYER_PREFIX
 from fp8verify.trace.tables import Site
 
+# Of a row around which no number was looked for.
+_NOT_ASKED = -2
+
 
 class Autograd:
     """Nodes and the calls that made them.
@@ -33,6 +36,7 @@ class Autograd:
     def __init__(self, columns: Columns, parent: array[int]) -> None:
         self._ops = columns.ops
         self._parent = parent
+        self._found = array("i", [_NOT_ASKED]) * len(columns.ops.sequence)
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
         self._of_nodes = frozenset(
             n for n, id_ in enumerate(self._forward_id) if id_ is not None
@@ -110,11 +114,22 @@ class Autograd:
         return self._forward_id[self._ops.inputs[row]]
 
     def _numbered(self, row: int) -> int:
-        """Return the innermost operator at or around a row that has a number, or -1."""
+        """Return the innermost operator at or around a row that has a number, or -1.
+
+        Each row is walked once: ranges may lie thousands deep.
+        """
         sequence = self._ops.sequence
         parent = self._parent
+        found = self._found
+        walked = []
         while row >= 0 and sequence[row] < 0:
+            if found[row] != _NOT_ASKED:
+                row = found[row]
+                break
+            walked.append(row)
             row = parent[row]
+        for one in walked:
+            found[one] = row
         return row
 
     def _around(self, row: int) -> int:
