@@ -353,14 +353,20 @@ def trace_speed() -> str:
         {row[0]: row[1:] for row in map(_cells, table.splitlines())} for table in tables
     ]
     cpu, _, memory, *_ = costs[-1]["`fp8verify inspect`, one process"]
-    times = []
-    for name, said in _READERS.items():
-        found = sorted(float(cost[name][3]) for cost in costs)
-        times.append(f"{found[0]:.0f} to {found[-1]:.0f} times less CPU than {said}")
+    most, least_hta, most_hta = (
+        pick(float(cost[name][3]) for cost in costs)
+        for pick, name in (
+            (max, "json.load alone"),
+            (min, "HTA, kernel breakdown"),
+            (max, "HTA, kernel breakdown"),
+        )
+    )
     return fill(
-        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory, "
-        f"{' and '.join(times)}: the larger the trace, the more "
-        "([table](benchmarks/results/trace_speed.md)).",
+        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory "
+        "([table](benchmarks/results/trace_speed.md)); on a busy machine twice as long. That is "
+        f"{_LEAST_JSON} to {most:.0f} times less CPU than `json.load`, by the size of the trace, what "
+        f"fills it, and the machine ([another](benchmarks/README.md#speed)), and {least_hta:.0f} to "
+        f"{most_hta:.0f} times less than HolisticTraceAnalysis.",
         118,
         break_on_hyphens=False,
     )
@@ -370,10 +376,8 @@ def _cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.split("|")[1:-1]]
 
 
-_READERS = {
-    "json.load alone": "`json.load`",
-    "HTA, kernel breakdown": "HolisticTraceAnalysis",
-}
+# The least that was measured, of a small trace on a busy machine (benchmarks/README.md).
+_LEAST_JSON = 2
 
 
 def doctor_measured() -> str:
