@@ -17,10 +17,10 @@ if [ ! -x .venv/bin/python ]; then
 fi
 if [ "$gpu" = yes ]; then
   step "installing fp8verify, and torch if this machine has none (that takes minutes)"
-  install '.[train]'
+  install '.[train]' --quiet
 else
   step "installing fp8verify (no NVIDIA GPU here: without torch)"
-  install . -c constraints.txt
+  install . -c constraints.txt --quiet
 fi
 
 show() {

@@ -280,6 +280,8 @@ def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     console.print(_table(others, width, uncut=True), crop=False)
     head, *lines = output.getvalue().splitlines()
     title = f"{head.rstrip()}  {grid.names[-1]}"
+    if cell_len(title) > width:  # its lines show by themselves what they are
+        title = head.rstrip()
     yield Text(title, style="bold", no_wrap=True, overflow="ignore")
     for line, row in zip(lines, grid.rows, strict=True):
         yield Text(line.rstrip(), no_wrap=True, overflow="ignore")

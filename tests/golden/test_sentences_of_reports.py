@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from click.testing import CliRunner
 
+from fp8verify.cli.group import cli
 from fp8verify.report.forms import page_of, render
 from fp8verify.terms import Severity
 from tests.captures import report_of
@@ -104,3 +106,18 @@ def test_the_speed_and_its_remedy_speak_of_the_same_rank() -> None:
     assert page.speed.finding is not None
     (said,) = re.findall(r"casts take (\d+%) of GPU time", page.speed.text)
     assert f"casts take {said} of GPU time" in page.speed.finding.hint
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("scaling", "tensorwise", "rowwise", "blockwise", "delayed", "current"),
+        *("fprop", "dgrad", "wgrad", "recompute", "backward", "attention", "optimizer"),
+        *("casts", "exposed", "flushed", "clipped", "headroom", "SQNR", "speed-up"),
+    ],
+)
+def test_words_of_reports_are_explained(word: str) -> None:
+    said = CliRunner().invoke(cli, ["explain", word]).output
+    assert said.startswith(word)
+    assert "no grammar knows" not in said
+    assert "function name" not in said
