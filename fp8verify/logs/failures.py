@@ -33,7 +33,7 @@ _WORDS = ("error", "warning", "not ", "cannot", "must be", "requires", "support"
           "aborting", "incorrectly", "unable", "autocast", "insufficient", "out of memory",
           "no attribute", "no module", "is off", "failed", "functionaltensor", "won't convert", "hit config",
           "only support", "fallback", "target: aten", "dtype", "leaf variable", "loweringexception",
-          "scale", "param_ag", "param-ag")  # fmt: skip
+          "scale", "param_ag", "param-ag", "more than once", "expect to", "couldn't find")  # fmt: skip
 
 
 class Failure(NamedTuple):

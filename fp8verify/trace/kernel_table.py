@@ -170,6 +170,11 @@ _MOST_LISTED: Final = 20_000
 # Rows of the trace that all calls become; more are counted as so many, with their time.
 _MAX_CALLS: Final = 200_000
 _MOST_COLUMNS: Final = 1 << 12
+# Namespaces of libraries of kernels, in which torch has no operators.
+_OF_KERNELS: Final = re.compile(r"(?:ck|ck_tile|cutlass|deep_gemm)::")
+_WITH_REMARK: Final = re.compile(r"`([^`]{1,4096})` \([^()]{0,200}\)")
+# Different kernels, of which no run has so many; further ones count as unread.
+_MOST_NAMES: Final = 5000
 _MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
 
@@ -253,7 +258,11 @@ class Table(Struct):
         if not name or ns is None or calls is None:
             return Fit.NOT
         is_on_cpu = bool(_nanoseconds(row.get("cpu", ""), "u"))
-        self._sum(self.on_cpu if is_on_cpu else self.sums, name, _Sum(ns, calls))
+        sums = self.on_cpu if is_on_cpu else self.sums
+        if name not in sums and len(sums) >= _MOST_NAMES:
+            self.unread += 1
+            return Fit.ASIDE
+        self._sum(sums, name, _Sum(ns, calls))
         self.shares += _number(row.get("share", "")) or 0.0
         return Fit.ROW
 
@@ -336,6 +345,8 @@ class Table(Struct):
 
     def _is_of_cpu(self, name: str) -> bool:
         """Whether a name is of a call, an operator or a range; other tools list no operators."""
+        if _OF_KERNELS.match(name):
+            return False
         if self.lists_operators and (_RANGE.match(name) or _OPERATOR.fullmatch(name)):
             return True
         return _CALL.fullmatch(name) is not None
@@ -722,7 +733,9 @@ def _plain(text: str) -> str:
 
 
 def _unquoted(cell: str) -> str:
-    """Return a cell without Markdown's marks of code and of bold text around it."""
+    """Return a cell without Markdown's marks of code and of bold text, and a remark behind."""
+    if code := _WITH_REMARK.fullmatch(cell):
+        return code[1]
     for mark in ("**", "`"):
         if len(cell) > 2 * len(mark) and cell.startswith(mark) and cell.endswith(mark):
             cell = cell.removeprefix(mark).removesuffix(mark)

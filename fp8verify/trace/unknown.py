@@ -48,13 +48,13 @@ _KINDS: Final = (
         "Check it: fp8verify doctor --config FILE. " + _RECORD,
     ),
     _kind(
-        r"^.*(?:traceback \(most recent|\b(?:error|warning|info|debug)\b[:\]| ]"
+        r"(?:traceback \(most recent|\b(?:error|warning|info|debug)\b[:\]| ]"
         r"|\b(?:step|iter(?:ation)?|epoch)\b.{0,40}\d.{0,200}\bloss\b|\bloss\b.{0,20}\d|\d\d:\d\d:\d\d)",
         "a log",
         "Give it with --log, beside a trace of the run; a message: fp8verify explain 'MESSAGE'.",
     ),
     _kind(
-        r"\A(?:[^\n]*[|\t,;][^\n]*\n){2}",
+        r"\A(?:[^|\t,;\n]*[|\t,;][^\n]*\n){2}",
         "a table, without a column of kernel names and one of times that is headed by a unit",
         "Head its columns, such as kernel,total_ms,calls.",
     ),

@@ -103,7 +103,7 @@ _CK_ROLES: Final = word_rows(
     attention: fmha attention
     conv: conv convolution
     reduction: rmsnorm2d layernorm2d reduce softmax norm
-    gemm: gemm flatmm
+    gemm: gemm mxgemm flatmm
     elementwise: elementwise permute
     transpose: transpose
     """,
