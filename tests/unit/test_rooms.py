@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -112,6 +113,7 @@ def test_the_graph_has_every_kind_of_import(source: str, tmp_path: Path) -> None
     assert package / "b" / "deep.py" in import_graph(package)[package / "a" / "file.py"]
 
 
+@cache
 def import_graph(package: Path) -> dict[Path, set[Path]]:
     """Return for each file of a package the files of it that it imports.
 
