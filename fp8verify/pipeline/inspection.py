@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ from fp8verify.trace import (
     find_traces,
     read_trace,
 )
+from fp8verify.trace.archives import archive_name, is_archive, unpacked
 from fp8verify.trace.places import (
     comes_through_pipe,
     is_remote,
@@ -70,8 +71,8 @@ def inspect(
     Args:
         path: a Kineto Chrome trace (.json, .json.gz, .json.zst), a folder with one for each
             rank, a pattern such as "traces/rank*.json.gz", a URL of one of these (s3://, gs://,
-            hf://), "-" for a trace on standard input, several of these, or a capture of
-            `fp8verify run`, whose logs and module list are read too.
+            hf://), "-" for a trace on standard input, several of these, a zip or tar with the
+            traces, or a capture of `fp8verify run`, whose logs and module list are read too.
         log: the run's log, when it is not in the capture; with it, `path` may be empty.
         name: what the report calls the run; the name of its folder or file by default.
         policy: the FP8 share asked for, and how the verdict becomes an exit code.
@@ -86,6 +87,19 @@ def inspect(
         InputError: nothing there can be read as a trace or a log.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
+    archive = _only_archive(paths)
+    if archive is not None:
+        with _of_archive(archive) as unpacked:
+            return inspect(
+                unpacked,
+                log=log,
+                name=name or archive_name(archive),
+                policy=policy,
+                run_notes=run_notes,
+                workers=workers,
+                executor=executor,
+                code=code,
+            )
     folder, metas, numerics, attached = _read_sidecars(paths)
     code, unused = _with_recorded(code, folder)
     logs = logs_of(folder, log)
@@ -142,6 +156,27 @@ def inspect(
         logs=[path.name for path in logs],
     )
     return judge(report, policy or Policy())
+
+
+def _only_archive(paths: Sequence[str | Path]) -> Path | None:
+    """Return the path that was given if it is the only one, and a zip or tar."""
+    if len(paths) != 1 or not str(paths[0]):
+        return None
+    with reading(str(paths[0])):
+        path = place(paths[0])
+        return path if is_archive(path) else None
+
+
+@contextmanager
+def _of_archive(archive: Path) -> Iterator[Path]:
+    """Give the folder of the traces in an archive; errors name the archive in its place."""
+    with unpacked(archive) as folder:
+        try:
+            yield folder
+        except InputError as error:
+            fact = error.fact.replace(str(folder), str(archive))
+            hint = error.hint.replace(str(folder), str(archive))
+            raise InputError(fact, hint) from None
 
 
 def _with_recorded(

@@ -20,6 +20,8 @@ from fp8verify.trace.tables import Trace
 _DEVICE = re.compile(r"/device:GPU:(\d{1,4})\b")
 _STREAM = re.compile(r"Stream #(\d{1,9})")
 _MAX_BYTES = 1 << 30
+# An event is an object with one for its arguments; strings may have a brace, too.
+_OBJECTS_OF_EVENT = 8
 _Id = int | str
 
 
@@ -47,16 +49,42 @@ def glance(source: Source) -> Glance:
     return Glance(is_trace=True)
 
 
+def _events(data: bytes) -> list[_Event]:
+    return msgspec.json.decode(data, type=_Document).events
+
+
+def _events_of_cut(data: bytes) -> list[_Event]:
+    """Return the whole events of a document that ends early, none if it is damaged elsewhere.
+
+    An object that ends is an event, or the arguments of one that does not.
+    """
+    end = len(data)
+    for _ in range(_OBJECTS_OF_EVENT):
+        end = data.rfind(b"}", 0, end)
+        if end < 0:
+            break
+        try:
+            return _events(data[: end + 1] + b"]}")
+        except (ValueError, RecursionError):
+            continue
+    return []
+
+
 def read(source: Source, how: Reading) -> Trace:
     """Read the kernels of all GPUs.
 
     Raises:
         InputError: the bytes are not JSON, or hold no list of events.
     """
+    data = source.whole(_MAX_BYTES)
+    is_cut = False
     try:
-        events = msgspec.json.decode(source.whole(_MAX_BYTES), type=_Document).events
+        events = _events(data)
     except (ValueError, RecursionError):
-        raise not_a_trace(source, "JSON") from None
+        events = _events_of_cut(data)
+        is_cut = True
+    if not events:
+        raise not_a_trace(source, "JSON")
     devices: dict[_Id, int] = {}
     streams: dict[tuple[_Id, _Id], int] = {}
     for event in events:
@@ -78,4 +106,5 @@ def read(source: Source, how: Reading) -> Trace:
     rows.launches(launches)
     rows.fill(trace, "JAX", layers=how.layers)
     trace.health.events = len(events)
+    trace.health.truncated = is_cut or source.damage is not None
     return trace

@@ -233,6 +233,6 @@ _BY_CONTENT: Final[_Refused] = {
     ),
     rb"^PK\x03\x04|^.{257}ustar": (
         "a zip or tar archive, such as a checkpoint",
-        "Unpack the traces in it, and give their folder.",
+        "Give an archive of traces alone, as .zip, .tar, .tar.gz or .tgz, or unpack it.",
     ),
 }

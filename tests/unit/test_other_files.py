@@ -21,7 +21,7 @@ def archive(kind: str) -> bytes:
             file.writestr("archive/data.pkl", b"")
     else:
         with tarfile.open(fileobj=packed, mode=kind) as tape:
-            tape.addfile(tarfile.TarInfo("run/rank0.json"))
+            tape.addfile(tarfile.TarInfo("run/weights.bin"))
     return packed.getvalue()
 
 
@@ -49,9 +49,10 @@ SNAPSHOT = b"\x80\x04\x95" + bytes(8) + b"}\x94(\x8c\x08segments\x94]\x94u."
         ("run.nsys-rep", b"NVR", "Nsight Systems", "nsys export"),
         ("7_results.db", b"SQLite format 3", "rocprofv3", "rocpd convert"),
         ("host.xplane.pb", b"\n\x80", "xplane", "trace.json.gz"),
-        ("weights.pt", archive("zip"), "such as a checkpoint", "Unpack"),
-        ("run.tar", archive("w"), "archive", "Unpack"),
-        ("run.tgz", gzip.compress(archive("w"), mtime=0), "archive", "Unpack"),
+        ("weights.pt", archive("zip"), "such as a checkpoint", "unpack"),
+        ("run.tar", archive("w"), "such as a checkpoint", "json.gz"),
+        ("run.tgz", gzip.compress(archive("w"), mtime=0), "such as", "json.gz"),
+        ("run.zip", archive("zip"), "such as a checkpoint", "json.gz"),
     ],
 )
 def test_what_is_of_no_use_is_named_and_what_to_export(
