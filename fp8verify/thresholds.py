@@ -200,6 +200,8 @@ FOUND: Final = 2.94
 HARDLY_FASTER: Final = 1.15
 # Times as fast, below which a pair of GEMMs is slower.
 SLOWER_GEMM: Final = 0.95
+# Times as long from which a kernel is slower than that of a baseline: less is noise between runs.
+SLOWER_KERNEL: Final = 1.2
 # Share of a step by which work must have grown to explain a slow-down.
 NOTICEABLE: Final = 0.02
 # Steps of a log that the profiler or its warm-up may have slowed down stand this near to a window.

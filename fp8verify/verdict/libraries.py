@@ -18,10 +18,9 @@ from fp8verify.model.report import Report
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Leg
 from fp8verify.text import abridged, listed
+from fp8verify.thresholds import SLOWER_KERNEL
 from fp8verify.verdict.findings_table import finding
 
-# A kernel is slower if it takes this many times as long: less is noise between runs.
-SLOWER = 1.2
 MAX_ORIGINS = 5000
 _SHOWN = 3
 _OTHER_LEGS = (Leg.ATTENTION, Leg.OPTIMIZER, None)
@@ -111,8 +110,8 @@ def changes(
     told: dict[tuple[str, str, str, bool], list[str]] = defaultdict(list)
     for was, is_now in _pairs(tuple(before), tuple(now)):
         longer = is_now.us / was.us if was.us and is_now.us else 0.0
-        is_worse = longer >= SLOWER or _is_older(was, is_now)
-        is_faster = 0.0 < longer <= 1 / SLOWER and not _is_older(was, is_now)
+        is_worse = longer >= SLOWER_KERNEL or _is_older(was, is_now)
+        is_faster = 0.0 < longer <= 1 / SLOWER_KERNEL and not _is_older(was, is_now)
         if is_faster or not _is_another(was, is_now):
             continue
         where = f"{is_now.leg} {is_now.size}".rstrip()
