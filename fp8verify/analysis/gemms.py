@@ -114,13 +114,19 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     ]
     pairing.settle_by_node(of_layers, nodes)
     forward = legs.surely_forward(trace, kinds)
-    legs.settle_by_shape(of_layers, nodes, forward)
+    last_updates = pairing.last_updates(trace, kinds)
+    legs.settle_by_shape(
+        [gemm for gemm in of_layers if not last_updates.is_before(gemm)],
+        nodes,
+        forward,
+    )
     if trace.in_flops:
         legs.doubt(of_layers)
     ran_nodes = pairing.functions_of_nodes(trace, kinds)
     pairing.pair(of_layers, nodes, ran_nodes, whole=bool(trace.steps))
     pairing.settle_outside(trace, of_layers, nodes)
     pairing.number_micro_batches(trace, kinds, of_layers)
+    pairing.settle_fused_losses(nodes, ran_nodes)
     return gemms
 
 

@@ -217,8 +217,10 @@ def settle_by_shape(
                 sides not in layers or (in_backward and not is_dgrad)
             ):
                 leg = Leg.WGRAD
-            elif is_dgrad and (
-                in_backward or _is_wgrad_of(following, shape, surely_forward)
+            elif (
+                is_dgrad
+                and not trains
+                and (in_backward or _is_wgrad_of(following, shape, surely_forward))
             ):
                 leg = Leg.DGRAD
         elif leg is Leg.BACKWARD and sure[of_dgrad] and sides in delayed:

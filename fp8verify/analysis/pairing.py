@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from math import ceil, inf, prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from fp8verify.analysis.kinds import (
     ANY_SIZE,
@@ -34,6 +34,7 @@ from fp8verify.analysis.kinds import (
     Kinds,
     Node,
     Size,
+    grouped,
     layer_shapes,
 )
 from fp8verify.analysis.legs import layout_leg
@@ -63,6 +64,12 @@ class _Waiting:
     def add(self, gemm: Gemm) -> None:
         self._open[gemm.size].append(gemm)
         self._open[ANY_SIZE].append(gemm)
+        # A pass that begins anew ends the one before, whose first layer has no dgrad.
+        for size in (gemm.size, ANY_SIZE):
+            taken = self._taken[size]
+            whole = ceil(max(taken.values(), default=0))
+            if taken[Leg.DGRAD] < whole and taken[Leg.DGRAD] <= taken[Leg.WGRAD]:
+                taken.update(dict.fromkeys(GRADIENT_LEGS, whole))
 
     def take(self, gemm: Gemm) -> Gemm | None:
         """Return the forward GEMM of a gradient; two gradients have one."""
@@ -254,11 +261,13 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     """
     missing: dict[int, list[Gemm]] = defaultdict(list)  # forward GEMMs
     outside: dict[int, list[Gemm]] = defaultdict(list)
+    forward: Counter[int] = Counter()  # of nodes that ran in a step
     for gemm in gemms:
-        forward, gradients = nodes.get(gemm.node, _NO_NODE)
+        made, gradients = nodes.get(gemm.node, _NO_NODE)
         if gradients and gradients[0] is gemm:
+            forward[gemm.step] += len(made)
             if Leg.WGRAD not in {gradient.leg for gradient in gradients}:
-                missing[gemm.step] += (forward * 2)[len(gradients) :]
+                missing[gemm.step] += (made * 2)[len(gradients) :]
         elif (
             max(gemm.node, gemm.makes) < 0
             and gemm.step in missing
@@ -269,19 +278,35 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         layers = missing[step]
         sides = {frozenset(gemm.size[1:]) for gemm in layers}
         delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
-        shaped = all(gemm.shape for gemm in (*delayed, *layers))
-        work, lacks = (
-            sum(prod(g.size) if shaped else 1 for g in of) for of in (delayed, layers)
-        )
-        if HALF * lacks <= work <= lacks:
-            for place, gemm in enumerate(delayed):
-                gemm.forward = layers[
-                    place * len(layers) // max(len(delayed), len(layers))
-                ]
-                gemm.leg, gemm.node = Leg.WGRAD, gemm.forward.makes
-                single = nodes[gemm.node].gradients
-                if work == lacks and len(single) == len(nodes[gemm.node].forward) == 1:
-                    single[0].leg = Leg.DGRAD
+        if all(gemm.shape for gemm in (*delayed, *layers)):
+            of_sides = grouped(layers, lambda gemm: frozenset(gemm.size[1:]))
+            found = grouped(delayed, lambda gemm: frozenset(gemm.size[:2]))
+            for size, same in found.items():
+                _settle_as_wgrad(same, of_sides[size], nodes, shaped=True)
+        elif len(layers) >= HALF * forward[step]:
+            # Fewer may be the first layers, which have no dgrad.
+            _settle_as_wgrad(delayed, layers, nodes, shaped=False)
+
+
+def _settle_as_wgrad(
+    delayed: Sequence[Gemm],
+    layers: Sequence[Gemm],
+    nodes: Mapping[int, Node],
+    *,
+    shaped: bool,
+) -> None:
+    """Let products be wgrad of the layers that lack it, if they are as much work."""
+    work = sum(prod(gemm.size) if shaped else 1 for gemm in delayed)
+    lacks = sum(prod(gemm.size) if shaped else 1 for gemm in layers)
+    if not HALF * lacks <= work <= lacks:
+        return
+    for place, gemm in enumerate(delayed):
+        gemm.forward = layers[place * len(layers) // max(len(delayed), len(layers))]
+        gemm.leg = Leg.WGRAD
+        gemm.node = gemm.forward.makes
+        single = nodes[gemm.node].gradients
+        if work == lacks and len(single) == len(nodes[gemm.node].forward) == 1:
+            single[0].leg = Leg.DGRAD
 
 
 def _may_be_delayed(gemm: Gemm, sides: Container[frozenset[int]]) -> bool:
@@ -289,6 +314,30 @@ def _may_be_delayed(gemm: Gemm, sides: Container[frozenset[int]]) -> bool:
     if gemm.leg in (Leg.FPROP, Leg.OPTIMIZER) and gemm.shape is not None:
         return frozenset((gemm.shape.m, gemm.shape.n)) in sides
     return gemm.leg in (*VAGUE_LEGS, Leg.FPROP, Leg.OPTIMIZER)
+
+
+class LastUpdates(NamedTuple):
+    """When the last kernel of an optimizer's step started, by step, in ns.
+
+    What a step launches behind that trains nothing, as an evaluation.
+    """
+
+    starts: Mapping[int, int]
+    of_kernels: Sequence[int]
+
+    def is_before(self, gemm: Gemm) -> bool:
+        """Whether the last update of the step of a launch started before it."""
+        if gemm.step < 0 or gemm.step not in self.starts:
+            return False
+        return self.starts[gemm.step] < self.of_kernels[gemm.place]
+
+
+def last_updates(trace: Trace, kinds: Kinds) -> LastUpdates:
+    """Return the last updates of the steps of a trace."""
+    columns = trace.kernels
+    places = kinds.started(is_update)
+    starts = {columns.step[place]: columns.start_ns[place] for place in places}
+    return LastUpdates(starts, columns.start_ns)
 
 
 def settle_outside(
@@ -309,6 +358,26 @@ def settle_outside(
         for gemm in outside:
             if trace.kernels.launch[gemm.place] == Launch.OUTSIDE:
                 gemm.leg = Leg.FPROP
+
+
+def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) -> None:
+    """Let products of a forward call be the gradients of others of it, where their sizes say so.
+
+    Fused losses compute the gradients of the head in the forward pass, a chunk of the tokens at a
+    time; the node that their call made ran, and launched no GEMM.
+    """
+    for number, node in nodes.items():
+        if node.gradients or not ran.get(number, frozenset()) - {_GRAPH}:
+            continue
+        gradients: dict[Size, tuple[Leg, Gemm]] = {}
+        for gemm in node.forward:
+            if gemm.shape is None or gemm.leg is not Leg.FPROP:
+                continue
+            if gemm.size in gradients:
+                gemm.leg, gemm.forward = gradients[gemm.size]
+                continue
+            for leg in GRADIENT_LEGS:
+                gradients[gemm.shape.gradient(leg)[1:]] = leg, gemm
 
 
 # ---- micro-batches

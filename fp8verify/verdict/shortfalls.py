@@ -26,6 +26,8 @@ VALUE_OF: Final = {
 _Names: TypeAlias = "tuple[str, ...]"
 _Value: TypeAlias = "tuple[Hashable, ...]"
 _ROUNDING: Final = 1e-9
+# Of these a sentence says that the others differ.
+_OF_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
 
 
 def by_value(
@@ -204,10 +206,12 @@ class Shortfalls:
     def _narrowest(self, cells: Iterable[Cell]) -> str:
         """Return the coordinate of which some cells have the fewest values, if it has several."""
         counts = {name: len(set(map(VALUE_OF[name], cells))) for name in COORDINATES}
-        several = (
-            n for n in COORDINATES if len(set(map(VALUE_OF[n], self.expected))) > 1
-        )
-        return min(several, key=counts.__getitem__, default="leg")
+        telling = []
+        for name in COORDINATES:
+            values = len(set(map(VALUE_OF[name], self.expected)))
+            if values > (counts[name] if name in _OF_PARTS else 1):
+                telling.append(name)
+        return min(telling, key=counts.__getitem__, default="leg")
 
     def _candidates(
         self, lacks: Mapping[Cell, float], size: int
@@ -221,11 +225,15 @@ class Shortfalls:
             groups = by_value(self.expected, names)
             if any(len({value[n] for value in groups}) == 1 for n in range(size)):
                 continue  # what is everywhere explains nothing
+            found = {}
             for value, cells in groups.items():
                 short = [cell for cell in cells if cell in lacks]
                 least = NEARLY_ALL * self.wanted(cells) * (1 - _ROUNDING)
                 if short and self.wanted(short) >= least:
-                    candidates[names, value] = short
+                    found[names, value] = short
+            if len(found) == len(groups) and not _OF_PARTS.isdisjoint(names):
+                continue  # nor does what is no different elsewhere
+            candidates.update(found)
         return candidates
 
     def _shortfall(

@@ -13,6 +13,7 @@ from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
+from fp8verify.model.claims import Claim
 from fp8verify.terms import Leg, Role
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.ledger import Layer, Place, Program
@@ -161,12 +162,10 @@ class Statements:
         return 0 if self._ranks[rank].modules else self._pinned
 
     @property
-    def counts(self) -> list[tuple[int, int]]:
-        """How many of how many layers the log counts as converted."""
+    def counts(self) -> list[Claim]:
+        """The claims of the log that count how many of how many layers were converted."""
         return [
-            (claim.converted, claim.total)
-            for claim in self._promises.said
-            if claim.converted and claim.total
+            claim for claim in self._promises.said if claim.converted and claim.total
         ]
 
     def heads_left_out(self, rank: int) -> int | None:

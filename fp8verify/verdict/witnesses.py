@@ -23,8 +23,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.calls import Tie
 from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg
-from fp8verify.thresholds import HALF
+from fp8verify.thresholds import FIRST_LAYERS, HALF
 from fp8verify.verdict.ledger import (
     Cell,
     Entry,
@@ -114,6 +115,8 @@ class _Said(NamedTuple):
 
 # How many launches one call has of a leg that may be several.
 _PER_CALL: Final = {Leg.BACKWARD: 2, Leg.UNKNOWN: len(LEGS)}
+# What a launch of such a leg may be.
+_MAY_BE: Final = {Leg.BACKWARD: GRADIENT_LEGS, Leg.UNKNOWN: LEGS}
 
 
 def expectations(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
@@ -184,7 +187,16 @@ def _by_list(program: Program, place: Place, statements: Statements) -> Iterator
         may_be_high = statements.may_be_high(modules, legs[-1])
         names = [module.fqn for module in modules if module not in may_be_high]
         each = _PER_CALL.get(legs[-1], 1)
-        least = _least_of_list(entries, each, len(modules), len(may_be_high))
+        if layer is None:
+            least = _least_without_sizes(entries, modules, legs, statements)
+            forward = len(program.by_layer.get((None, Leg.FPROP), ()))
+            if legs[-1] is Leg.BACKWARD and forward == len(modules):
+                # The launches are the modules', whose first ones may lack dgrad.
+                apart = 2 * len(modules) - _launches(entries)
+                if 0 <= apart <= FIRST_LAYERS:
+                    least = max(least, _all_but(entries, 2 * len(may_be_high)))
+        else:
+            least = _least_of_list(entries, each, len(modules), len(may_be_high))
         yield _said(by, entries, least, names)
     for calls, modules in statements.in_order(program, place.rank):
         may_be_named = {leg: statements.may_be_high(modules, leg) for leg in Leg}
@@ -254,12 +266,32 @@ def _least_of_list(
     if layer == EXPERTS:
         return 0.0 if may_be_high else _all_but(entries, 0)
     passes, rest = divmod(launches, modules * each)
-    if layer is not None:
-        most = passes + 1 if rest else passes
-        return _all_but(entries, most * may_be_high * each)
-    # Launches without a size may be of no module too: each module ran once, if so many ran.
-    surely = passes if not rest else min(passes, 1)
-    return float(surely * (modules - may_be_high) * each)
+    most = passes + 1 if rest else passes
+    return _all_but(entries, most * may_be_high * each)
+
+
+def _least_without_sizes(
+    entries: Sequence[Entry],
+    modules: Sequence[ModuleRecord],
+    legs: Sequence[Leg],
+    statements: Statements,
+) -> float:
+    """Return how many launches run low at least, where any of them may be of any module.
+
+    They may be of no module too: each ran once, if so many ran. The first layers of a model have no
+    dgrad.
+    """
+    each = _PER_CALL.get(legs[-1], 1)
+    launches = len(entries) if each == 1 else _launches(entries)
+    passes, rest = divmod(launches, len(modules) * each)
+    of_call = _MAY_BE.get(legs[-1], legs)
+    low = sum(statements.is_low(m, leg) for m in modules for leg in of_call)
+    if not rest:
+        return float(passes * low)
+    if not passes:
+        return 0.0
+    is_first = statements.leaves_high(Leg.DGRAD) or Leg.DGRAD not in of_call
+    return float(max(0, low - (0 if is_first else FIRST_LAYERS)))
 
 
 # ---- the log
@@ -269,7 +301,9 @@ def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[
     """Yield what the log states of blocks and counts, without a module list."""
     by_leg = {leg: [e for e in program.entries if e.leg is leg] for leg in LEGS}
     calls = len(by_leg[Leg.FPROP])
-    for converted, total in statements.counts:
+    for claim in statements.counts:
+        converted = claim.converted or 0
+        total = claim.total or 1
         # In an execution each layer ran once, unless all ran equally often.
         passes = 1 if calls % total else calls // total
         for leg, entries in by_leg.items():
@@ -329,7 +363,7 @@ class _Peers:
 
     def __init__(self, ledger: Ledger, statements: Statements) -> None:
         self._statements = statements
-        self._most: dict[object, int] = defaultdict(int)
+        self._most: dict[tuple[object, ...], int] = defaultdict(int)
         for program in ledger.programs:
             places = [p for p in program.places if not statements.is_high(p)]
             scopes = {place.rank for place in places}
@@ -337,6 +371,10 @@ class _Peers:
                 for entry in program.entries:
                     key = scope, entry.slot, entry.leg, entry.ran.launches
                     self._most[key] = max(self._most[key], entry.ran.low)
+                for gradients in _gradients(program):
+                    whole = scope, gradients[0].slot, None, _launches(gradients)
+                    low = sum(entry.ran.low for entry in gradients)
+                    self._most[whole] = max(self._most[whole], low)
 
     def scope(self, rank: int) -> int:
         """Return what ranks have in common that are compared alike."""
@@ -369,6 +407,48 @@ class _Peers:
             for entry in short:
                 most = float(least[entry])
                 yield _said(Witness.EXECUTIONS, [entry], most, is_sure=is_sure)
+        yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
+
+    def _compared_as_one(
+        self, program: Program, place: Place, scope: int, *, is_sure: bool
+    ) -> Iterator[_Said]:
+        """Compare the gradients of calls, where it is not known which of them is dgrad."""
+        short: dict[Layer, list[_Said]] = defaultdict(list)
+        for gradients in _gradients(program):
+            slot = gradients[0].slot
+            legs = [entry.leg for entry in gradients]
+            if any(map(self._statements.leaves_high, legs)) or any(
+                self._statements.may_be_others(place.rank, slot.layer, leg, slot.of)
+                for leg in legs
+            ):
+                continue
+            most = self._most[scope, slot, None, _launches(gradients)]
+            lacks = most - sum(entry.ran.low for entry in gradients)
+            by_leg = sum(self._lacks(entry, scope) for entry in gradients)
+            if lacks > by_leg:
+                by = Witness.EXECUTIONS
+                said = _said(by, gradients, float(most - by_leg), is_sure=is_sure)
+                short[slot.layer].append(said)
+        for of_layer in short.values():
+            if len(of_layer) > self._statements.pinned(place.rank):
+                yield from of_layer
+
+    def _lacks(self, entry: Entry, scope: int) -> int:
+        """Return how many launches of an entry ran in low precision in other executions alone."""
+        most = self._most[scope, entry.slot, entry.leg, entry.ran.launches]
+        return max(0, most - entry.ran.low)
+
+
+def _gradients(program: Program) -> Iterator[list[Entry]]:
+    """Yield the gradients of each call that has any."""
+    for entries in program.by_call.values():
+        found = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
+        if found:
+            yield found
+
+
+def _launches(entries: Iterable[Entry]) -> int:
+    return sum(entry.ran.launches for entry in entries)
 
 
 # The scope of all ranks together.

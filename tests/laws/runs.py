@@ -434,9 +434,10 @@ class Recorder:
         if trains:
             self._numbers[-1 - place] = self._next_number()
             node = self._node(self._numbers[-1 - place])
-        self._product(node)
+        heads, length, width = self._heads()
+        self._product(node, (heads, length, width), (heads, width, length))
         self._simple("aten::_softmax", "softmax_warp_forward")
-        self._product(node)
+        self._product(node, (heads, length, length), (heads, length, width))
 
     def _attention_backward(self, place: int) -> None:
         if "attention" not in self.run.extras:
@@ -444,17 +445,23 @@ class Recorder:
                 self._simple("aten::_flash_attention_backward", "flash_bwd_kernel")
             return
         with self._backward_node("Bmm", self._numbers[-1 - place]):
-            self._product({})
-            self._product({})
+            heads, length, width = self._heads()
+            scores, values = (heads, length, length), (heads, length, width)
+            self._product({}, scores, values)
+            self._product({}, values, (heads, width, length))
             self._simple("aten::_softmax_backward_data", "softmax_warp_backward")
-            self._product({})
-            self._product({})
+            self._product({}, scores, values)
+            self._product({}, scores, values)
 
-    def _product(self, node: dict[str, int]) -> None:
+    def _heads(self) -> tuple[int, int, int]:
+        """Return sequences times heads, the tokens of a sequence, and the width of a head."""
+        return 2 * 16, self.run.tokens // 2, 64
+
+    def _product(
+        self, node: dict[str, int], a: tuple[int, ...], b: tuple[int, ...]
+    ) -> None:
         """Run a batched product of attention."""
-        heads, length = 16, self.run.tokens // 2
-        dims = [[2 * heads, length, 64], [2 * heads, 64, length]]
-        known = {"Input type": [BF16, BF16], "Input Dims": dims}
+        known = {"Input type": [BF16, BF16], "Input Dims": [list(a), list(b)]}
         if self.run.form != "eager":
             node = {}
         self._kernel_of("aten::bmm", BF16_KERNEL, 12.0, {**known, **node})

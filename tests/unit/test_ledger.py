@@ -155,7 +155,8 @@ def test_layers_that_did_not_run_lack_nothing() -> None:
 @pytest.mark.parametrize(("converted", "lacks"), [(2, 0), (3, 1)])
 def test_a_count_in_the_log_is_exact(converted: int, lacks: int) -> None:
     calls = [whole(LOW), whole(LOW), whole(HIGH), whole(HIGH, DOWN)]
-    found = lacking([calls], statements=nothing(counts=[(converted, 4)]))
+    claim = SimpleNamespace(converted=converted, total=4)
+    found = lacking([calls], statements=nothing(counts=[claim]))
     assert [lack.launches for lack in found.lacks.values()] == [1.0] * 3 * lacks
 
 

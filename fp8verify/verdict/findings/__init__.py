@@ -28,8 +28,9 @@ RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Promises], Iterator[Findi
 # Of findings of one code, those of the first rule stand first.
 RANK_RULES: Final[tuple[RankRule, ...]] = (
     layers.recomputed_outside_fp8, layers.other_than_promised, layers.recipe_mismatch,
-    layers.all_gather_not_fp8, layers.mxfp8_e5m2_gradients, layers.fewer_than_claimed,
-    layers.pinned_layers_low, layers.layers_left_out, layers.sizes_left_out, layers.head_in_fp8,
+    layers.all_gather_not_fp8, layers.mxfp8_e5m2_gradients,
+    layers.pinned_layers_low, layers.layers_left_out, layers.left_out_of_one_block,
+    layers.sizes_left_out, layers.head_in_fp8,
     layers.outside_autocast,
     kernels.emulated_or_contradicted, kernels.stored_only,
     kernels.no_fp8_units, kernels.grouped_high_precision, kernels.unknown_gemms,

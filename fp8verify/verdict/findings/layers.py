@@ -7,7 +7,7 @@ be distinguished; how many of their GEMMs ran in FP8 can.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.gemms import gemm_totals
@@ -20,13 +20,19 @@ from fp8verify.analysis.recorded import (
     recomputed_high,
 )
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.kernels import PrecisionRow
 from fp8verify.model.verdict import Finding
-from fp8verify.terms import LEGS, Leg, Precision, Role
+from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
-from fp8verify.verdict.expected import Promises, format_name, formats_of_claims
+from fp8verify.verdict.expected import (
+    CONVERTED,
+    Promises,
+    format_name,
+    formats_of_claims,
+)
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.reasons import cause_without_fp8
 
@@ -42,43 +48,15 @@ _HEAD = re.compile(
 )
 
 
+# The number of a block within the name of a layer.
+_BLOCK = re.compile(r"\.(\d+)\.")
+
+
 def _named(names: Iterable[str]) -> str:
     return abridged(in_sentences(patterns(names)), SHOWN)
 
 
-# ---- fewer than the log counts
-
-
-def fewer_than_claimed(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Fewer layers in FP8 than a line of the log says were converted, without a module list."""
-    rows = [
-        row for row in rank.trace.trained if row.kind.classification.role is Role.GEMM
-    ]
-    calls = sum(row.calls for row in rows if row.leg is Leg.FPROP)
-    low = sum(
-        row.calls for row in rows if row.leg is Leg.FPROP and row.precision.is_low
-    )
-    known = all(
-        x.precision is not Precision.UNKNOWN and x.leg is not Leg.UNKNOWN for x in rows
-    )
-    steps = len({row.step for row in rank.trace.gemms if row.step >= 0})
-    for claim in promises.said if known and rank.ran_low and not rank.modules else ():
-        converted = claim.converted or 0
-        total = claim.total or 0
-        if not (converted and total and steps) or calls % (total * steps):
-            continue
-        wanted = calls // total * converted
-        if wanted - low > NEGLIGIBLE * wanted:
-            count = f"{wanted - low} of {wanted}"
-            which = f"log {claim.place} says that {converted} of {total} layers were converted"
-            yield finding(
-                "layer-not-fp8",
-                "counted",
-                count=count,
-                format=promises.name,
-                which=which,
-            )
-            return
+# ---- in low precision against the log
 
 
 def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -129,6 +107,47 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
             names=names,
             layers=layers,
         )
+
+
+def left_out_of_one_block(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+    """Layers left out in an inner block, where the same layers of other blocks were converted.
+
+    Recipes leave out the first and the last blocks; an inner one is rather a filter that matched
+    too much, as "layers.1" does of block 10.
+    """
+    alike: dict[tuple[str, int, int], dict[int, ModuleRecord]] = defaultdict(dict)
+    for module in rank.linears:
+        name = _BLOCK.split(module.fqn, maxsplit=1)
+        if len(name) == 3:
+            key = (
+                f"{name[0]}.*.{name[2]}",
+                module.out_features or 0,
+                module.in_features or 0,
+            )
+            alike[key][int(name[1])] = module
+    apart = []
+    most = 0
+    for blocks in alike.values():
+        inner = _inner(blocks)
+        odd = [blocks[n] for n in inner if blocks[n].state == "high_precision"]
+        if 0 < len(odd) < HALF * len(blocks):
+            most = max(most, len(blocks) - len(odd))
+            apart += [m for m in odd if promises.pin(m.fqn) is None and not m.reason]
+    if apart and rank.ran_low:
+        layers = [module.fqn for module in apart]
+        names = _named(layers)
+        others = counted(most, "other block")
+        yield finding(
+            "layer-not-fp8", "one-block", names=names, others=others, layers=layers
+        )
+
+
+def _inner(blocks: Mapping[int, ModuleRecord]) -> list[int]:
+    """Return the numbers of blocks between the first and the last that were converted."""
+    converted = [n for n, module in blocks.items() if module.state in CONVERTED]
+    if not converted:
+        return []
+    return [n for n in blocks if min(converted) < n < max(converted)]
 
 
 def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ from fp8verify.verdict.shortfalls import (
     by_value,
 )
 from fp8verify.verdict.statements import Statements
+from fp8verify.verdict.witnesses import Witness
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
@@ -92,7 +93,9 @@ class LedgerFindings:
         self.statements = Statements(ranks, promises)
         self.ledger = Ledger(executions)
         self.lacking = Shortfalls(self.ledger, self.statements)
-        found = self.lacking.explain(self.lacking.counting())
+        counting = self.lacking.counting()
+        self._few = [cell for cell in self.lacking.lacks if cell not in counting]
+        found = self.lacking.explain(counting)
         self.shortfalls = [short for short in found if not self._is_doubt(short)]
         self._doubts = [
             cell for short in found if self._is_doubt(short) for cell in short.cells
@@ -140,9 +143,69 @@ class LedgerFindings:
         """Yield what is short of a rank, then what is open."""
         yield from (found for found, places in self._findings if place in places)
         rank = self._ranks[place]
+        if not rank.ran_low:
+            return
         doubts = self._open(place) if place not in self.accused else ()
-        for found in (*self._by_recipe(place), *doubts) if rank.ran_low else ():
+        few = (*self._too_few(place), *self._of_no_module(place))
+        for found in (*self._by_recipe(place), *few, *doubts):
             yield replace(found, ranks=rank.numbers, per_rank=True)
+
+    def _too_few(self, place: int) -> Iterator[Finding]:
+        """Yield what surely lacks, and is too little of the rank's work to count."""
+        cells = [
+            cell
+            for cell in self._few
+            if cell.rank == place and self._is_of_a_layer(cell)
+        ]
+        lacks = round(sum(self._lack(cell).launches for cell in cells))
+        if not lacks:
+            return
+        where: dict[str, None] = {}
+        for cell in cells:
+            leg, layer, step = (
+                name_value(self._ranks, cell, name) for name in ("leg", "layer", "step")
+            )
+            where[f"{leg} of {layer} in {step}"] = None
+        yield finding(
+            "layer-not-fp8",
+            "few",
+            count=counted(lacks, "GEMM"),
+            format=self._promises.name,
+            precision=self.ledger.main_high(cells),
+            where=abridged(list(where), limits.SHOWN),
+            layers=dict.fromkeys(n for cell in cells for n in self._lack(cell).names),
+        )
+
+    def _is_of_a_layer(self, cell: Cell) -> bool:
+        """Whether what lacks is a layer's: without a size, launches of a leg may be attention's."""
+        strongest = min(self._lack(cell).by)
+        if cell.layer is None:
+            return strongest < Witness.CALL
+        return strongest < Witness.OTHERS
+
+    def _of_no_module(self, place: int) -> Iterator[Finding]:
+        """Yield what ran in high precision without a size, where the list keeps no module there."""
+        statements = self.statements
+        modules = statements.modules_of(place, None)
+        if place in self.accused or not modules:
+            return
+        cells = [
+            cell
+            for cell in self.ledger.of_rank(place)
+            if cell.layer is None
+            and cell not in self.lacking.lacks
+            and self.ledger.cells[cell].high
+            and not statements.is_high(cell.place)
+            and not statements.may_be_high(modules, cell.leg)
+        ]
+        high = round(self.ledger.total(cells).high)
+        if high:
+            yield finding(
+                "layer-not-fp8",
+                "of-no-module",
+                count=counted(high, "GEMM"),
+                precision=self.ledger.main_high(cells),
+            )
 
     def _by_names(self, rank: RankEvidence) -> list[Finding]:
         """Return what the eager step shows that names the layers of compiled code."""
@@ -242,12 +305,31 @@ class LedgerFindings:
             return finding(
                 "step-without-fp8", "part" if part else "less" if less else "", **facts
             )
+        if self._is_counted(short):
+            return self._said_of_count(short)
         if names[0] == "layer":
             return finding("layer-not-fp8", "less" if less else "", **facts)
         if {cell.leg for cell in short.cells} == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
         rank = self._ranks[next(iter(short.cells)).rank]
         return finding("leg-not-fp8", **facts, holds=facts_of(rank))
+
+    def _is_counted(self, short: Shortfall) -> bool:
+        """Whether only a count of the log shows it, so nobody knows which layers it is."""
+        by = {witness for cell in short.cells for witness in self._lack(cell).by}
+        return by == {Witness.COUNT}
+
+    def _said_of_count(self, short: Shortfall) -> Finding:
+        lacks = round(sum(self._lack(cell).launches for cell in short.cells))
+        claim = self.statements.counts[0]
+        return finding(
+            "layer-not-fp8",
+            "counted",
+            ranks=[n for place in _places(short) for n in self._ranks[place].numbers],
+            count=counted(lacks, "GEMM"),
+            format=self._promises.name,
+            which=f"log {claim.place} says that {claim.converted} of {claim.total} layers were",
+        )
 
     def _facts(self, short: Shortfall, names: Sequence[str]) -> dict[str, Any]:
         """Return what the sentences of all codes name."""
@@ -350,6 +432,8 @@ class LedgerFindings:
             name = "recomputed forward"
         elif Leg.BACKWARD in legs and len(legs) > 1 and legs <= {*BACKWARD_LEGS}:
             name = "gradient"
+        elif Leg.UNKNOWN in legs:
+            name = "linear-layer"
         main = ledger.main_high(cells)
         time_ns, high_ns = ledger.times(cells)
         if not ran.low and not ran.unknown:
