@@ -110,8 +110,10 @@ _EXTENDS = re.compile(
 
 def _extended(values: Mapping[str, Any]) -> str:
     """Return the key by which a configuration extends another, "" if it has none."""
-    found = (key for key, value in values.items() if _EXTENDS.fullmatch(key) and value)
-    return next(found, "")
+    for key, value in values.items():
+        if value and _EXTENDS.fullmatch(key):
+            return key
+    return ""
 
 
 def _text(path: str) -> str:
@@ -222,14 +224,12 @@ def _node_lines(root: Any) -> dict[str, int]:
     stack: list[tuple[str, Any]] = [("", root)]
     while stack and len(lines) < MAX_VALUES:  # aliases may make them endless
         prefix, node = stack.pop()
-        is_mapping = (
-            getattr(node, "id", "") == "mapping" and len(prefix) <= MAX_KEY * MAX_DEPTH
-        )
-        for key, value in node.value if is_mapping else ():
+        if getattr(node, "id", "") != "mapping" or len(prefix) > MAX_KEY * MAX_DEPTH:
+            continue
+        for key, value in node.value:
+            name = str(key.value)
             if prefix:
                 name = f"{prefix}.{key.value}"
-            else:
-                name = str(key.value)
             lines[name] = key.start_mark.line + 1
             stack.append((name, value))
     return lines
@@ -251,18 +251,28 @@ def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _toml_lines(text: str) -> Iterator[tuple[str, int]]:
     """Yield what may be a key, by the `[` or `=` of its line, with its line."""
-    table = closing = ""
+    table = ""
+    closing = ""  # the quotes that end a string of several lines
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
-        if closing:  # within a string of several lines
-            closing = "" if closing in line else closing
+        if closing:
+            if closing in line:
+                closing = ""
         elif line.startswith("["):
             table = _bare(line.strip("[").partition("]")[0])
             yield table, number
         elif "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
             yield _joined(table, _bare(key)[:MAX_KEY]), number
-            closing = next((q for q in ('"""', "'''") if value.count(q) % 2), "")
+            closing = _opened_string(value)
+
+
+def _opened_string(value: str) -> str:
+    """Return the quotes of a string that goes on in the next line, "" if none does."""
+    for quotes in ('"""', "'''"):
+        if value.count(quotes) % 2:
+            return quotes
+    return ""
 
 
 def _bare(key: str) -> str:
@@ -285,17 +295,25 @@ def _without_remarks(text: str) -> str:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             is_docstring = token.type == tokenize.STRING and before in _STARTS
             if token.type == tokenize.COMMENT or is_docstring:
-                (first, begin), (last, end) = token.start, token.end
-                for number in range(first, last + 1):
-                    line = lines[number - 1]
-                    left = begin if number == first else 0
-                    right = end if number == last else len(line)
-                    lines[number - 1] = (
-                        line[:left] + " " * (right - left) + line[right:]
-                    )
+                _blank_out(lines, token)
             if token.type not in (tokenize.COMMENT, tokenize.NL):
                 before = token.type
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _blank_out(lines: list[str], token: tokenize.TokenInfo) -> None:
+    """Put spaces in the place of a token, which may span lines."""
+    first_line, first_column = token.start
+    last_line, last_column = token.end
+    for number in range(first_line, last_line + 1):
+        line = lines[number - 1]
+        left = 0
+        right = len(line)
+        if number == first_line:
+            left = first_column
+        if number == last_line:
+            right = last_column
+        lines[number - 1] = line[:left] + " " * (right - left) + line[right:]
 
 
 _STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)

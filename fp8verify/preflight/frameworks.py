@@ -105,36 +105,42 @@ def frameworks() -> dict[str, Row]:
     `keys` of each are those that it knows, by section, as far as we do; `source` is where they are
     from.
     """
-    rows = table("frameworks")
-    return {
-        name: _completed(name, row) for name, row in rows.items() if name != "families"
-    }
+    rows = dict(table("frameworks"))
+    del rows["families"]
+    return {name: _completed(name, row) for name, row in rows.items()}
 
 
 def _completed(name: str, row: Row) -> Row:
     family = table("frameworks")["families"].get(row.get("family"), {})
     schema = row.get("schema", name)
-    keys = dict(keys_of(schema))
-    if under := row.get("under"):
-        keys = {
-            f"{under}.{name}" if name else under: names for name, names in keys.items()
-        }
+    keys = {}
+    under = row.get("under")
+    for section, names in keys_of(schema).items():
+        if under and section:
+            keys[f"{under}.{section}"] = names
+        else:
+            keys[under or section] = names
     for section, names in row.get("fields", {}).items():
         keys[section] = keys.get(section, frozenset()) | frozenset(names)
     source = schemas().get(schema, {}).get("source")
-    whole = {"has_schema": source is not None, "source": source or row["evidence"]}
-    return {"kinds": ["yaml"], **family, **row, "keys": keys, **whole}
+    return {
+        "kinds": ["yaml"],
+        **family,
+        **row,
+        "keys": keys,
+        "has_schema": source is not None,
+        "source": source or row["evidence"],
+    }
 
 
 def recognize(document: Document) -> Config | None:
     """Return the configuration that a document is, None if no framework knows its keys."""
-    rows = [
-        (name, row)
-        for name, row in frameworks().items()
-        if document.kind in row["kinds"]
-    ]
+    rows = {}
+    for framework, row in frameworks().items():
+        if document.kind in row["kinds"]:
+            rows[framework] = row
     for alike in (_renamed, _misspelled):
-        for framework, row in rows:
+        for framework, row in rows.items():
             more = alike(row, document)
             if more and _fits(row, document, {**document.values, **more}):
                 return _config(framework, row, document)
@@ -157,60 +163,57 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
     if document.is_launch:
         if "launcher" in row and not re.search(row["launcher"], document.text):
             return False
-    elif "" in row.get(
-        "closed", ()
-    ):  # most keys of a file that shares some are another's
+    elif "" in row.get("closed", ()):
+        # Most keys of a file that shares some are another's.
         names = {key for key in document.values if "." not in key}
         if 2 * len(row["keys"][""] & names) < len(names):
             return False
     seen = {**given, "<text>": document.text}
     if any(all_hold(tests, seen) for tests in row.get("signs", ())):
         return True
-    spelled = (
-        document.values if document.is_launch else given
-    )  # arguments have one spelling alone
-    marks = sum(mark in spelled for mark in row.get("marks", ()))
-    return marks >= 3 and all_hold(row.get("besides", {}), given)
+    # Arguments have one spelling alone.
+    spelled = document.values if document.is_launch else given
+    marks = [mark for mark in row.get("marks", ()) if mark in spelled]
+    return len(marks) >= 3 and all_hold(row.get("besides", {}), given)
 
 
 def _misspelled(row: Row, document: Document) -> dict[str, Any]:
     """Return the signs of a framework that a file has, but for one slip, with their values."""
     if document.is_launch:
         return {}
-    signs = {
-        key
-        for tests in row.get("signs", ())
-        for key, test in tests.items()
-        if test != "!*"
-    }
+    signs = {*row.get("marks", ())}
+    for tests in row.get("signs", ()):
+        signs |= {key for key, test in tests.items() if test != "!*"}
     meant: dict[str, Any] = {}
-    for sign in sorted((signs | {*row.get("marks", ())}) - {*document.values}):
-        if _PLAIN.fullmatch(sign):
-            for key in islice(document.values, _COMPARED):
-                if is_path_slip(key, sign):
-                    meant[sign] = document.values[key]
-    if len({sign.partition(".")[0] for sign in meant}) == 1:
+    for sign in sorted(signs - {*document.values}):
+        if not _PLAIN.fullmatch(sign):
+            continue
+        for key in islice(document.values, _COMPARED):
+            if is_path_slip(key, sign):
+                meant[sign] = document.values[key]
+    sections = {sign.partition(".")[0] for sign in meant}
+    if len(sections) == 1:
         return meant
     return {}
 
 
 def _canonical(key: str, row: Row) -> str:
     """Return a key's name in the rows: Megatron's family shares the names of Megatron-LM."""
-    if key in row.get("alias", ()):
-        return str(row["alias"][key])
-    prefix = next(
-        (prefix for prefix in row.get("strip", ()) if key.startswith(prefix)), ""
-    )
-    key = key.removeprefix(prefix)
+    aliases = row.get("alias", {})
+    if key in aliases:
+        return str(aliases[key])
+    for prefix in row.get("strip", ()):
+        if key.startswith(prefix):
+            key = key.removeprefix(prefix)
+            break
     if row.get("family") == "megatron":
         key = key.replace("_", "-")
-    return str(row.get("alias", {}).get(key, key))
+    return str(aliases.get(key, key))
 
 
 def _config(framework: str, row: Row, document: Document) -> Config:
-    document = document._replace(
-        elsewhere=document.elsewhere or row.get("based_on", "")
-    )
+    if not document.elsewhere:
+        document = document._replace(elsewhere=row.get("based_on", ""))
     may_default = not document.elsewhere
     given: dict[str, Any] = dict(row.get("defaults", {}))
     origins: dict[str, str] = {}
@@ -220,10 +223,11 @@ def _config(framework: str, row: Row, document: Document) -> Config:
             given[name] = value
             origins[name] = key
     compiles = row.get("compile", {})
-    default = row.get("compile", {}).get("default")
-    shards = next(
-        (n for k in row.get("tensor_parallel", ()) if (n := whole(given.get(k)))), 1
-    )
+    compiles_by_default = None
+    if may_default:
+        compiles_by_default = compiles.get("default")
+    shards = [whole(given.get(key)) for key in row.get("tensor_parallel", ())]
+    tensor_parallel = next(filter(None, shards), 1)
     return Config(
         document=document,
         framework=framework,
@@ -231,12 +235,10 @@ def _config(framework: str, row: Row, document: Document) -> Config:
         given=given,
         origins=origins,
         ask=_ask(row, given, may_default=may_default),
-        compile=_switch(
-            compiles.get("keys", ()), given, default if may_default else None
-        ),
+        compile=_switch(compiles.get("keys", ()), given, compiles_by_default),
         checkpointing=_switch(row.get("checkpointing", ()), given),
-        tensor_parallel=shards,
-        layers=tuple(layers_from_sizes(row, given, shards)),
+        tensor_parallel=tensor_parallel,
+        layers=tuple(layers_from_sizes(row, given, tensor_parallel)),
         tokens=_tokens(row.get("tokens", ()), given, may_default=may_default),
     )
 
@@ -246,36 +248,35 @@ def _switch(
 ) -> bool | None:
     for key in keys:
         value = value_of(key, given)
-        if value is not MISSING and value != {}:
-            said = truth(value)
-            if said is not None or not isinstance(value, str):
-                return said
+        if value is MISSING or value == {}:
+            continue
+        is_true = truth(value)
+        if is_true is None and isinstance(value, str):
             return value != ""
+        return is_true
     return default
 
 
 def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
     """Return the request of the first row of `asks` that applies; None if it has no format."""
     for asks in row.get("asks", ()):
-        if all_hold(asks["when"], given):
-            recipe = _text(asks.get("recipe", ""), given, may_default=may_default)
-            fmt = asks.get("format", "")
-            if fmt == "fp8":
-                fmt = _FORMATS.get(recipe, fmt)
-            backend = _BACKENDS.get(
-                _text(asks.get("backend", ""), given, may_default=may_default)
-            )
-            wanted = asks.get("key") or next(iter(asks["when"]))
-            key = name_of(wanted, given) or wanted
-            if fmt:
-                return Ask(
-                    format=fmt,
-                    recipe=recipe or None,
-                    backend=backend,
-                    key=key,
-                    until=asks.get("until", ""),
-                )
+        if not all_hold(asks["when"], given):
+            continue
+        recipe = _text(asks.get("recipe", ""), given, may_default=may_default)
+        wanted_format = asks.get("format", "")
+        if wanted_format == "fp8":
+            wanted_format = _FORMATS.get(recipe, wanted_format)
+        if not wanted_format:
             return None
+        backend = _text(asks.get("backend", ""), given, may_default=may_default)
+        wanted_key = asks.get("key") or next(iter(asks["when"]))
+        return Ask(
+            format=wanted_format,
+            recipe=recipe or None,
+            backend=_BACKENDS.get(backend),
+            key=name_of(wanted_key, given) or wanted_key,
+            until=asks.get("until", ""),
+        )
     return None
 
 
@@ -284,10 +285,12 @@ def _text(wanted: str, given: Values, *, may_default: bool) -> str:
     if not wanted.startswith("@"):
         return wanted
     key, _, default = wanted[1:].partition("|")
-    said = word(value_of(key, given))
-    if said:
-        return said.partition("$")[0]
-    return default * may_default
+    value = word(value_of(key, given))
+    if value:
+        return value.partition("$")[0]
+    if may_default:
+        return default
+    return ""
 
 
 def word(value: Any) -> str:
@@ -301,12 +304,15 @@ def _tokens(
     factors: Sequence[tuple[str, int]], given: Values, *, may_default: bool
 ) -> int | None:
     """Return the product of the keys that give it, by their values or defaults."""
-    numbers = [
-        whole(given.get(key, default if may_default else None))
-        for key, default in factors
-    ]
-    if numbers and all(numbers):
-        return math.prod(filter(None, numbers))
+    numbers = []
+    for key, default in factors:
+        value = given.get(key, default if may_default else None)
+        number = whole(value)
+        if number is None:
+            return None
+        numbers.append(number)
+    if numbers:
+        return math.prod(numbers)
     return None
 
 
@@ -329,10 +335,11 @@ def is_path_slip(path: str, meant: str) -> bool:
     """Return whether two dotted names differ in one part, and there by a slip."""
     parts = path.split(".")
     others = meant.split(".")
-    differing = [
-        pair for pair in zip(parts, others, strict=False) if pair[0] != pair[1]
-    ]
-    return len(parts) == len(others) and len(differing) == 1 and is_slip(*differing[0])
+    if len(parts) != len(others):
+        return False
+    pairs = zip(parts, others, strict=True)
+    differing = [(part, other) for part, other in pairs if part != other]
+    return len(differing) == 1 and is_slip(*differing[0])
 
 
 def is_slip(given: str, meant: str) -> bool:
@@ -345,8 +352,11 @@ def is_slip(given: str, meant: str) -> bool:
     if abs(len(given) - len(meant)) > 3 or len(differing) > 1 or is_plural:
         return False
     ours, theirs = differing[0]
-    is_short = min(len(ours), len(theirs)) < 4 or any(
-        char.isdigit() for char in ours + theirs
-    )
-    close = not is_short and get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)
-    return sorted(ours) == sorted(theirs) or (bool(close) and ours[:1] == theirs[:1])
+    if sorted(ours) == sorted(theirs):
+        return True
+    is_short = min(len(ours), len(theirs)) < 4
+    if is_short or any(char.isdigit() for char in ours + theirs):
+        return False
+    if not get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE):
+        return False
+    return ours[:1] == theirs[:1]

@@ -14,14 +14,18 @@ MAX_GROWTH = 1 << 21  # of a whole script, by the values of its variables
 MAX_DEPTH = 200
 MAX_SHELLS = 4  # here-documents within here-documents
 # $NAME, ${NAME}, and with another word: ${NAME:-word}, ${NAME:=word}, ${NAME:+word}.
-_VARIABLE = re.compile(
-    r"\$(?:(?P<name>[A-Za-z_]\w*)"
-    r"|\{(?P<braced>[A-Za-z_]\w*)(?::?(?P<sign>[-=+])(?P<word>(?:[^{}]|\$\{[^{}]*\})*))?\})"
-)
+_NAME = r"[A-Za-z_]\w*"
+_WORD = r"(?:[^{}]|\$\{[^{}]*\})*"
+_PLAIN = rf"\$(?P<name>{_NAME})"
+_BRACED = rf"\$\{{(?P<braced>{_NAME})(?::?(?P<sign>[-=+])(?P<word>{_WORD}))?\}}"
+_VARIABLE = re.compile(f"{_PLAIN}|{_BRACED}")
 # A word that is nothing but a variable: $ARGS, ${ARGS}, ${ARGS[@]}, $@, ${@:2}.
 _WHOLE = re.compile(r"\$\{?(?P<name>[A-Za-z_]\w*|[@*])(?:\[[@*]\]|:\d+)?\}?")
 _HOLDS_ARGUMENTS = re.compile(r"[@*]|.*(?:ARG|OPT|FLAG|EXTRA|OVERRIDE)", re.IGNORECASE)
 _BRANCHES = ("if_statement", "elif_clause", "else_clause", "case_item")
+_HOLDS_WORDS = ("command", "array", "variable_assignment", "ERROR")
+_NOT_WORDS = ("comment", "variable_assignment", "array", "variable_name")
+_CLOSED = ("heredoc_body", "string", "raw_string")
 _SHELLS = re.compile(
     r"^\s*(?:ba|z|k)?sh\b|^\s*(?:srun|sbatch|ssh)\b|>\s*\S+\.(?:sh|sbatch|slurm)"
 )
@@ -42,11 +46,13 @@ def read_launch_script(
     """
     script = _Script()
     script.read(text, 0, 0)
+    values = dict(script.values)
+    for name, value in script.variables.items():
+        values[f"ENV_VARS.{name}"] = value
     set_here = {*script.variables, *script.arrays}
     unset = [word for word, name in script.expanded.items() if name not in set_here]
-    variables = {f"ENV_VARS.{name}": value for name, value in script.variables.items()}
     branches = {key: branch for key, branch in script.branches.items() if branch}
-    return {**script.values, **variables}, script.lines, ", ".join(unset[:3]), branches
+    return values, script.lines, ", ".join(unset[:3]), branches
 
 
 def _tree(text: str) -> Any:
@@ -57,19 +63,24 @@ def _tree(text: str) -> Any:
 
 
 class _Script:
-    """What was read of a script so far."""
+    """What was read of a script so far.
+
+    Attributes:
+        variables: values by name.
+        values: of arguments by name.
+        lines: of arguments by name.
+        arrays: the names of arrays.
+        expanded: the names of variables by the words that they are.
+        branches: of arguments, by where they begin; 0 is outside.
+    """
 
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
         self.values: dict[str, Any] = {}
         self.lines: dict[str, int] = {}
         self.arrays: set[str] = set()
-        self.expanded: dict[
-            str, str
-        ] = {}  # the names of variables by the words that they are
-        self.branches: dict[
-            str, int
-        ] = {}  # of arguments, by where they begin; 0 is outside
+        self.expanded: dict[str, str] = {}
+        self.branches: dict[str, int] = {}
         self._room = MAX_GROWTH
 
     def read(self, text: str, first_line: int, shells: int) -> None:
@@ -79,26 +90,25 @@ class _Script:
             node, depth, branch = stack.pop()
             if node.type == "variable_assignment":
                 self._assign(node)
-            if node.type in ("command", "array", "variable_assignment", "ERROR"):
+            if node.type in _HOLDS_WORDS:
                 self._words(node, first_line, branch)
             if node.type == "redirected_statement" and shells < MAX_SHELLS:
                 self._here_document(node, first_line, shells + 1)
-            if depth < MAX_DEPTH and node.type not in (
-                "heredoc_body",
-                "string",
-                "raw_string",
-            ):
-                if node.type in _BRANCHES:
-                    branch = node.start_byte + 1
-                stack += [
-                    (child, depth + 1, branch) for child in reversed(node.children)
-                ]
+            if depth >= MAX_DEPTH or node.type in _CLOSED:
+                continue
+            if node.type in _BRANCHES:
+                branch = node.start_byte + 1
+            for child in reversed(node.children):
+                stack.append((child, depth + 1, branch))
 
     def _assign(self, node: Any) -> None:
-        name, value = (node.child_by_field_name(field) for field in ("name", "value"))
-        if name is not None and value is not None and value.type == "array":
+        name = node.child_by_field_name("name")
+        value = node.child_by_field_name("value")
+        if name is None:
+            return
+        if value is not None and value.type == "array":
             self.arrays.add(_text(name))
-        elif name is not None and name.type == "variable_name":
+        elif name.type == "variable_name":
             text = ""
             if value is not None:
                 text = self._resolved(_unquoted(value))
@@ -108,48 +118,48 @@ class _Script:
         """Read the words of a command or an array, or of a string that holds arguments."""
         words: list[tuple[str, int]] = []
         for child in node.named_children:
-            if child.type in (
-                "comment",
-                "variable_assignment",
-                "array",
-                "variable_name",
-            ):
+            if child.type in _NOT_WORDS:
                 continue
-            for number, line in enumerate(_unquoted(child).splitlines()):
-                parts = (
-                    self._resolved(line.replace("\\", " ")).replace('"', " ").split()
-                )
-                row = first_line + child.start_point[0] + number + 1
-                words += [(part.strip("'"), row) for part in parts]
+            first_row = first_line + child.start_point[0] + 1
+            for row, line in enumerate(_unquoted(child).splitlines(), first_row):
+                resolved = self._resolved(line.replace("\\", " "))
+                for part in resolved.replace('"', " ").split():
+                    words.append((part.strip("'"), row))
         plain = self._without_variables(words)
-        for key, value, place in _arguments([word for word, _ in plain]):
+        for key, value, index in _arguments([word for word, _ in plain]):
             # Branches of a script may differ: which of them runs is not known.
-            self.values[key] = value if self.values.get(key, value) == value else "$"
-            self.lines.setdefault(key, plain[place][1])
+            if self.values.get(key, value) != value:
+                value = "$"
+            self.values[key] = value
+            self.lines.setdefault(key, plain[index][1])
             self.branches[key] = branch and self.branches.get(key, branch)
 
     def _without_variables(self, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return words without variables that hold arguments, which are kept in `expanded`."""
         plain: list[tuple[str, int]] = []
         for word, row in words:
-            found = _WHOLE.fullmatch(word)
-            after_value = bool(plain) and not plain[-1][0].startswith("--")
-            has_flag = any(other.startswith("--") for other, _ in plain)
-            if found and (
-                _HOLDS_ARGUMENTS.match(found["name"]) or (has_flag and after_value)
-            ):
-                self.expanded.setdefault(word, found["name"])
-            elif not (found and "[" in word):
+            variable = _WHOLE.fullmatch(word)
+            if variable and self._holds_arguments(variable["name"], plain):
+                self.expanded.setdefault(word, variable["name"])
+            elif not (variable and "[" in word):
                 plain.append((word, row))
         return plain
+
+    @staticmethod
+    def _holds_arguments(variable: str, before: list[tuple[str, int]]) -> bool:
+        """Whether a variable stands for arguments, by its name or behind a flag's value."""
+        if _HOLDS_ARGUMENTS.match(variable):
+            return True
+        has_flag = any(word.startswith("--") for word, _ in before)
+        return has_flag and not before[-1][0].startswith("--")
 
     def _here_document(self, node: Any, first_line: int, shells: int) -> None:
         if not _SHELLS.search(_text(node).partition("\n")[0]):
             return
         for redirect in node.named_children:
-            for body in (
-                redirect.named_children if redirect.type == "heredoc_redirect" else ()
-            ):
+            if redirect.type != "heredoc_redirect":
+                continue
+            for body in redirect.named_children:
                 if body.type == "heredoc_body":
                     self.read(_text(body), first_line + body.start_point[0], shells)
 
@@ -195,9 +205,8 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     return value or _resolved(word, variables)
 
 
-_OVERRIDE = re.compile(
-    r"\+{0,2}([a-z][\w.]*)=(\S*)"
-)  # Hydra's, OmegaConf's and torchtune's
+# Hydra's, OmegaConf's and torchtune's
+_OVERRIDE = re.compile(r"\+{0,2}([a-z][\w.]*)=(\S*)")
 
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
@@ -206,20 +215,20 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
-    """Yield each argument with its value and the place of its name."""
-    for place, (word, following) in enumerate(
-        zip_longest(words, words[1:], fillvalue="--end")
-    ):
-        if override := _OVERRIDE.fullmatch(word):
-            yield override[1], override[2].strip("\"'"), place
+    """Yield each argument with its value and the index of its name."""
+    pairs = zip_longest(words, words[1:], fillvalue="--end")
+    for index, (word, following) in enumerate(pairs):
+        override = _OVERRIDE.fullmatch(word)
+        if override:
+            yield override[1], override[2].strip("\"'"), index
         elif _is_name(word):
-            name, has_value, value = word[2:].partition("=")
-            has_none = _is_name(following) or _OVERRIDE.fullmatch(following)
-            yield (
-                name,
-                value.strip("\"'") if has_value else bool(has_none) or following,
-                place,
-            )
+            name, equals, value = word[2:].partition("=")
+            if equals:
+                yield name, value.strip("\"'"), index
+            elif _is_name(following) or _OVERRIDE.fullmatch(following):
+                yield name, True, index
+            else:
+                yield name, following, index
 
 
 def _is_name(word: str) -> bool:

@@ -34,18 +34,19 @@ def layers_of(modules: Iterable[ModuleRecord]) -> tuple[LayerSize, ...]:
     names: dict[tuple[int, int], list[str]] = {}
     for module in modules:
         if module.in_features and module.out_features:
-            names.setdefault((module.out_features, module.in_features), []).append(
-                module.fqn
-            )
-    return tuple(
-        LayerSize(listed(shorten(fqns, fqns), 3), n, k, len(fqns))
-        for (n, k), fqns in names.items()
-    )
+            size = (module.out_features, module.in_features)
+            names.setdefault(size, []).append(module.fqn)
+    layers = []
+    for (n, k), fqns in names.items():
+        name = listed(shorten(fqns, fqns), 3)
+        layers.append(LayerSize(name, n, k, len(fqns)))
+    return tuple(layers)
 
 
 def named(layers: Iterable[LayerSize]) -> str:
     """Return layers as a message names them: K -> N."""
-    return listed([f"{layer.name} {layer.k} -> {layer.n}" for layer in layers], 6)
+    names = [f"{layer.name} {layer.k} -> {layer.n}" for layer in layers]
+    return listed(names, 6)
 
 
 def layers_from_sizes(
@@ -61,15 +62,19 @@ def layers_from_sizes(
     sizes = row.get("sizes", {})
 
     def number(name: str) -> int | None:
-        return whole(given.get(sizes.get(name, ""), sizes.get(f"{name}_default")))
+        key = sizes.get(name, "")
+        default = sizes.get(f"{name}_default")
+        return whole(given.get(key, default))
 
     dim = number("dim")
     count = number("layers")
     is_unsized = any(is_on(value_of(key, given)) for key in row.get("unsized", ()))
     if dim is None or count is None or is_unsized:
         return
-    q = kv = dim
-    if heads := number("heads"):
+    q = dim
+    kv = dim
+    heads = number("heads")
+    if heads:
         head = number("head_dim") or dim // heads
         q = head * heads
         kv = head * (number("kv_heads") or heads)
@@ -77,17 +82,18 @@ def layers_from_sizes(
     yield LayerSize("attention k, v", max(1, kv // shards), dim, 2 * count)
     yield LayerSize("attention o", dim, q // shards, count)
     hidden = number("hidden") or _hidden(sizes, given, dim)
+    gates = 1
     if "gated" not in sizes or is_on(given.get(sizes["gated"], MISSING)):
         gates = 2
-    else:
-        gates = 1
+    sparse = 0
     experts = number("experts")
-    sparse = count // (number("frequency") or 1) if experts else 0
-    if sparse < count:
-        yield LayerSize(
-            "feed-forward in", hidden // shards, dim, gates * (count - sparse)
-        )
-        yield LayerSize("feed-forward out", dim, hidden // shards, count - sparse)
+    if experts:
+        sparse = count // (number("frequency") or 1)
+    dense = count - sparse
+    if dense > 0:
+        part = hidden // shards
+        yield LayerSize("feed-forward in", part, dim, gates * dense)
+        yield LayerSize("feed-forward out", dim, part, dense)
     if experts:
         width = number("expert_hidden") or hidden
         active = sparse * (number("top_k") or 1)
@@ -105,7 +111,8 @@ def layers_from_sizes(
             modules=active,
             kind="expert",
         )
-    if vocabulary := number("vocabulary"):
+    vocabulary = number("vocabulary")
+    if vocabulary:
         yield LayerSize("output head", vocabulary, dim, kind="head")
 
 

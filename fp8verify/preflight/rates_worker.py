@@ -60,15 +60,15 @@ class Pool:
         self.low = self.wide.to(torch.float8_e4m3fn)
         self.one = torch.ones((), device="cuda")
         self.ones = torch.ones(largest, device="cuda")
-        self.place = 0
+        self.offset = 0
 
     def view(self, of: Tensor, rows: int, columns: int) -> Tensor:
         """Return a matrix (rows, columns) of values that were not read lately."""
         size = rows * columns
-        if self.place + size > len(of):
-            self.place = 0
-        begin = self.place
-        self.place += max(size, 1 << 20)
+        if self.offset + size > len(of):
+            self.offset = 0
+        begin = self.offset
+        self.offset += max(size, 1 << 20)
         return of[begin : begin + size].view(rows, columns)
 
     def bf16(self, m: int, n: int, k: int) -> Product:
@@ -88,10 +88,13 @@ class Pool:
     def _scaled(self, m: int, n: int, k: int, of_a: Tensor, of_b: Tensor) -> Product:
         a = self.view(self.low, m, k)
         b = self.view(self.low, n, k)
-        wide = torch.bfloat16
-        return lambda: torch._scaled_mm(
-            a, b.t(), of_a, of_b, out_dtype=wide, use_fast_accum=True
-        )
+
+        def product() -> object:
+            return torch._scaled_mm(
+                a, b.t(), of_a, of_b, out_dtype=torch.bfloat16, use_fast_accum=True
+            )
+
+        return product
 
 
 Rate = float | None
@@ -114,10 +117,15 @@ def rates(
         for k in sides:
             row: list[Rate] = [k]
             for _ in kinds:
-                us = next(times)
-                row.append(round(2.0 * m * n * k / us / 1e6, 1) if us else None)
+                row.append(_tflops(m, n, k, next(times)))
             rows.append(row)
         yield rows
+
+
+def _tflops(m: int, n: int, k: int, time_us: float | None) -> Rate:
+    if not time_us:
+        return None
+    return round(2.0 * m * n * k / time_us / 1e6, 1)
 
 
 def run(kind: Callable[[int, int, int], Product], m: int, n: int, k: int) -> None:
@@ -136,33 +144,41 @@ def times_us(trace: Any, count: int) -> Iterator[float | None]:
         path = Path(folder, "trace.json")
         trace.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
-    marks = sorted(
-        event["ts"]
-        for event in events
-        if event.get("cat") == "user_annotation" and event.get("name") == _MARK
-    )
-    launched = {}
-    for event in events:
-        if event.get("cat") in ("cuda_runtime", "cuda_driver"):
-            correlation = event.get("args", {}).get("correlation")
-            launched[correlation] = event["ts"]
-    of_marks: list[list[float]] = [[] for _ in range(count)]
-    kernels = [event for event in events if event.get("cat") == "kernel"]
-    for kernel in sorted(kernels, key=lambda event: float(event["ts"])):
-        when = launched.get(kernel["args"].get("correlation"))
-        if when is not None:
-            of_marks[bisect_right(marks, when) - 1].append(float(kernel["dur"]))
-    for durations in of_marks:
+    for durations in _kernels_of_marks(events, count):
         products = WARM_UP + REPEATS
         each = len(durations) // products
         if not each or len(durations) % products:
             yield None
             continue
-        sums = [
-            sum(durations[first : first + each])
-            for first in range(each * WARM_UP, len(durations), each)
-        ]
+        sums = []
+        for first in range(each * WARM_UP, len(durations), each):
+            sums.append(sum(durations[first : first + each]))
         yield median(sums)
+
+
+def _kernels_of_marks(events: Sequence[Any], count: int) -> list[list[float]]:
+    """Return for each of `count` marks the µs of the kernels launched under it, in order."""
+    marks = []
+    launched = {}
+    kernels = []
+    for event in events:
+        category = event.get("cat")
+        if category == "user_annotation" and event.get("name") == _MARK:
+            marks.append(event["ts"])
+        elif category in ("cuda_runtime", "cuda_driver"):
+            correlation = event.get("args", {}).get("correlation")
+            launched[correlation] = event["ts"]
+        elif category == "kernel":
+            kernels.append(event)
+    marks.sort()
+    kernels.sort(key=lambda event: float(event["ts"]))
+    of_marks: list[list[float]] = [[] for _ in range(count)]
+    for kernel in kernels:
+        launched_at = launched.get(kernel["args"].get("correlation"))
+        if launched_at is not None:
+            mark = bisect_right(marks, launched_at) - 1
+            of_marks[mark].append(float(kernel["dur"]))
+    return of_marks
 
 
 if __name__ == "__main__":

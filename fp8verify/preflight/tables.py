@@ -46,11 +46,10 @@ def name_of(key: str, values: Values) -> str | None:
     for part in parts:
         if part in values and (len(parts) == 1 or values[part] not in ("", None)):
             return part
-        is_glob = "*" in part or "[" in part
-        if is_glob and (
-            found := next((name for name in values if fnmatchcase(name, part)), "")
-        ):
-            return found
+        if "*" in part or "[" in part:
+            for name in values:
+                if name and fnmatchcase(name, part):
+                    return name
     return None
 
 
@@ -64,25 +63,29 @@ def holds(test: Test, value: Any) -> bool:
     if isinstance(test, bool):
         return is_on(value) is test
     if isinstance(test, list):
-        return any(holds(one, value) for one in test)
+        return any(holds(alternative, value) for alternative in test)
     if test.startswith("!"):
         return not holds(test[1:], value)
     if value is MISSING:
         return False
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return any(_item_holds(test, item) for item in items)
+    if isinstance(value, (list, tuple)):
+        return any(_item_holds(test, item) for item in value)
+    return _item_holds(test, value)
 
 
 def _item_holds(test: str, value: Any) -> bool:
     if test.startswith("%"):
         number = whole(value)
         return number is not None and number % int(test[1:]) != 0
-    text = "" if value is None else str(value).strip()
+    text = ""
+    if value is not None:
+        text = str(value).strip()
     if test.startswith(("<", ">", "=")):
-        version = parsed(text)  # nightlies count as theirs
-        return version is not None and SpecifierSet(test).contains(
-            version, prereleases=True
-        )
+        version = parsed(text)
+        if version is None:
+            return False
+        # Nightlies count as their version.
+        return SpecifierSet(test).contains(version, prereleases=True)
     if test.startswith("~"):
         return re.search(test[1:], text) is not None
     return fnmatchcase(text.lower(), test.lower())
@@ -90,20 +93,21 @@ def _item_holds(test: str, value: Any) -> bool:
 
 def parsed(text: str | None) -> Version | None:
     """Return a version, None for what is none."""
-    try:
-        if text:
-            return Version(text)
+    if not text:
         return None
+    try:
+        return Version(text)
     except InvalidVersion:
         return None
 
 
 def is_on(value: Any) -> bool:
     """Return whether a key is given and not switched off."""
-    given = (
-        value is not MISSING and value is not None and value not in ("", "auto", "null")
-    )
-    return given and value != {} and truth(value) is not False
+    if value is MISSING or value is None:
+        return False
+    if value in ("", "auto", "null") or value == {}:
+        return False
+    return truth(value) is not False
 
 
 def truth(value: Any) -> bool | None:
@@ -178,8 +182,10 @@ class Rule(NamedTuple):
 @cache
 def rules() -> dict[str, list[Rule]]:
     """Return the rules by what they are of: "configurations", "sources" and "machine"."""
-    groups = ("configurations", "sources", "machine")
-    return {name: [Rule(*row) for row in table("rules")[name]] for name in groups}
+    of_groups = {}
+    for group in ("configurations", "sources", "machine"):
+        of_groups[group] = [Rule(*row) for row in table("rules")[group]]
+    return of_groups
 
 
 def said(
@@ -216,9 +222,11 @@ def said(
 @cache
 def codes() -> dict[str, tuple[str, str]]:
     """Return by code what it means, and why it matters: the sections of codes.md."""
-    sections = _data("codes.md").removeprefix("## ").split("\n## ")
-    parts = (section.strip().split("\n\n") for section in sections)
-    return {code: (means, why) for code, means, why in parts}
+    pages = {}
+    for section in _data("codes.md").removeprefix("## ").split("\n## "):
+        code, means, why = section.strip().split("\n\n")
+        pages[code] = (means, why)
+    return pages
 
 
 def code_page(code: str) -> str:
@@ -227,21 +235,20 @@ def code_page(code: str) -> str:
     Raises:
         KeyError: no check has this code.
     """
-    of_code = [
-        rule for of_group in rules().values() for rule in of_group if rule.code == code
-    ]
+    of_code = []
+    for of_group in rules().values():
+        of_code += [rule for rule in of_group if rule.code == code]
     means, why = codes()[code]
+    fixes = [f"- {plain(rule)}\n  → {rule.remedy}" for rule in of_code]
+    evidence = dict.fromkeys(f"- {rule.evidence}" for rule in of_code)
     sections = {
         "What it means": means,
         "Why it matters": why,
-        "Fix": "\n".join(f"- {plain(rule)}\n  → {rule.remedy}" for rule in of_code),
-        "Evidence": "\n".join(
-            f"- {one}" for one in dict.fromkeys(r.evidence for r in of_code)
-        ),
+        "Fix": "\n".join(fixes),
+        "Evidence": "\n".join(evidence),
     }
-    return "\n\n".join(
-        f"## {head}\n\n{text}" for head, text in sections.items() if text
-    )
+    shown = [f"## {head}\n\n{text}" for head, text in sections.items() if text]
+    return "\n\n".join(shown)
 
 
 _KEY = re.compile(r"<[=@]?\*?([^<>|]+)[^<>]*>")  # in a message: the first of its names
@@ -249,10 +256,12 @@ _KEY = re.compile(r"<[=@]?\*?([^<>|]+)[^<>]*>")  # in a message: the first of it
 
 def plain(rule: Rule) -> str:
     """Return a rule's message with the first names of keys, and without values."""
-    if isinstance(rule.when, list):
-        whens = rule.when
-    else:
-        whens = [rule.when]
-    keys = " or ".join(f"<{next(iter(when), '')}>" for when in whens)
+    conditions = rule.when if isinstance(rule.when, list) else [rule.when]
+    first_keys = [next(iter(condition), "") for condition in conditions]
+    keys = " or ".join(f"<{key}>" for key in first_keys)
     message = re.sub("(: )?<@sides>", "", rule.message.replace("<@key>", keys))
-    return _KEY.sub(lambda match: match[1].replace("[-_]", "_"), message)
+    return _KEY.sub(_underscored, message)
+
+
+def _underscored(key: re.Match[str]) -> str:
+    return key[1].replace("[-_]", "_")

@@ -9,9 +9,17 @@ from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.rules import asked, keys, machine, model, rows
 
 RULES: tuple[Callable[[Facts], Iterator[Check]], ...] = (
-    machine.gpus, machine.torch_of_the_run, machine.libraries, asked.asked, keys.unknown_keys,
-    keys.unknown_values, rows.rows, model.small_sizes, asked.not_started, model.model,
-)  # fmt: skip
+    machine.gpus,
+    machine.torch_of_the_run,
+    machine.libraries,
+    asked.asked,
+    keys.unknown_keys,
+    keys.unknown_values,
+    rows.rows,
+    model.small_sizes,
+    asked.not_started,
+    model.model,
+)
 
 
 # Of what a check says another one may tell more: one row a cause.

@@ -27,16 +27,16 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
         row = config.row
         is_file = not config.document.is_launch
         unknown: list[str] = []
-        strange = [
-            (key, names)
-            for key in config.document.values
-            if (names := _lacks(key, config))
-        ]
-        for place, (key, names) in enumerate(strange):
+        compared = 0
+        for key in config.document.values:
+            names = _lacks(key, config)
+            if not names:
+                continue
             section, _, name = key.rpartition(".")
             near = None
-            if place < _COMPARED:
+            if compared < _COMPARED:
                 near = nearest_name(name, names)
+            compared += 1
             # Else these are the keys on FP8 alone, among many others.
             is_whole = row["has_schema"] or section in row.get("closed", ())
             if near is not None and (is_file or _speaks(near, row)):
@@ -44,20 +44,23 @@ def unknown_keys(facts: Facts) -> Iterator[Check]:
             elif (is_file and is_whole) or _speaks(name, row):
                 unknown.append(key)
         if unknown:
-            grave = any(_is_grave(key, row) for key in unknown)
-            status = Status.WARN if grave else Status.SKIPPED
-            message = f"{counted(unknown, 'unknown key')}, not checked: {listed(unknown, _SHOWN)}"
-            hint = "Check their spelling; they may belong to another version."
-            line = config.document.lines.get(unknown[0])
-            yield Check(
-                code="config-key-unknown",
-                status=status,
-                message=message,
-                hint=hint,
-                source=row["source"],
-                file=config.path,
-                line=line,
-            )
+            yield _unknown(config, unknown)
+
+
+def _unknown(config: Config, keys: Sequence[str]) -> Check:
+    status = Status.SKIPPED
+    if any(_is_grave(key, config.row) for key in keys):
+        status = Status.WARN
+    count = counted(keys, "unknown key")
+    return Check(
+        code="config-key-unknown",
+        status=status,
+        message=f"{count}, not checked: {listed(keys, _SHOWN)}",
+        hint="Check their spelling; they may belong to another version.",
+        source=config.row["source"],
+        file=config.path,
+        line=config.document.lines.get(keys[0]),
+    )
 
 
 def _lacks(key: str, config: Config) -> frozenset[str]:
@@ -100,19 +103,16 @@ def _speaks(name: str, row: Row) -> bool:
 def _misspelled(config: Config, key: str, near: str) -> Check:
     section, _, name = key.rpartition(".")
     error = _error(section, config.row)
-    message = f"{_as_read(config)} has no key {name}, and {error or 'ignores it'}"
-    hint = f"Did you mean {near.replace('_', '-') if '-' in name else near}?"
-    status = Status.FAIL if error else Status.WARN
-    source = config.row["source"]
-    line = config.document.lines.get(key)
+    if "-" in name:
+        near = near.replace("_", "-")
     return Check(
         code="config-key-unknown",
-        status=status,
-        message=message,
-        hint=hint,
-        source=source,
+        status=Status.FAIL if error else Status.WARN,
+        message=f"{_as_read(config)} has no key {name}, and {error or 'ignores it'}",
+        hint=f"Did you mean {near}?",
+        source=config.row["source"],
         file=config.path,
-        line=line,
+        line=config.document.lines.get(key),
     )
 
 
@@ -130,38 +130,45 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
         row = config.row
         document = config.document
         exact = row.get("exact", False) or document.is_launch
+        values = dict(row.get("values", {}))
         if document.is_launch:
-            of_arguments = row.get("values_of_arguments", {})
-        else:
-            of_arguments = {}
-        for name, known in {**row.get("values", {}), **of_arguments}.items():
+            values |= row.get("values_of_arguments", {})
+        for name, known in values.items():
             key = config.origins.get(name, name)
             value = document.values.get(key)
-            if value is None or _takes(known, value, exact=exact):
-                continue
-            words = ("true", "false") if known == _FLAG else known
-            near = _nearest(str(value), words)
-            message = (
-                f"{key.rpartition('.')[2]} = {str(value)[:60]!r} is not one of "
-                f"{', '.join(filter(None, words))}: {_as_read(config)} "
-                f"{row.get('otherwise', 'raises an error')}"
-            )
-            hint = f"Did you mean {near!r}?" if near else ""
-            is_doubtful = (not near and _GROWS.search(name)) or name in row.get(
-                "tolerates", ()
-            )
-            status = Status.WARN if is_doubtful else Status.FAIL
-            source = str(row["evidence"])
-            line = document.lines.get(key)
-            yield Check(
-                code="config-value-unknown",
-                status=status,
-                message=message,
-                hint=hint,
-                source=source,
-                file=config.path,
-                line=line,
-            )
+            if value is not None and not _takes(known, value, exact=exact):
+                yield _unknown_value(config, name, str(value), known)
+
+
+def _unknown_value(
+    config: Config, name: str, value: str, known: Sequence[str] | str
+) -> Check:
+    words = ("true", "false") if known == _FLAG else known
+    row = config.row
+    key = config.origins.get(name, name)
+    message = (
+        f"{key.rpartition('.')[2]} = {value[:60]!r} is not one of "
+        f"{', '.join(filter(None, words))}: {_as_read(config)} "
+        f"{row.get('otherwise', 'raises an error')}"
+    )
+    status = Status.FAIL
+    hint = ""
+    near = _nearest(value, words)
+    if near:
+        hint = f"Did you mean {near!r}?"
+    elif _GROWS.search(name):
+        status = Status.WARN
+    if name in row.get("tolerates", ()):
+        status = Status.WARN
+    return Check(
+        code="config-value-unknown",
+        status=status,
+        message=message,
+        hint=hint,
+        source=str(row["evidence"]),
+        file=config.path,
+        line=config.document.lines.get(key),
+    )
 
 
 def _takes(known: Sequence[str] | str, value: Any, *, exact: bool) -> bool:

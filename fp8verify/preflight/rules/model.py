@@ -19,38 +19,40 @@ _LOW = ("fp8", "fp4")
 _EMULATED = ("fp8_emulated", "fp4_emulated")
 _OFF = "fp8_module_off"  # Transformer Engine outside its autocast, as before every first step
 _SHOWN = 6
-_BY_PREPARE = (
-    "accelerate",
-    "axolotl",
-    "LLaMA-Factory",
-)  # they convert after the optimizer
+# They convert after the optimizer.
+_BY_PREPARE = ("accelerate", "axolotl", "LLaMA-Factory")
 
 
 def small_sizes(facts: Facts) -> Iterator[Check]:
     """Layers so small that casts cost more than the faster GEMM gains."""
-    models = [
-        (*layers_asked(config, facts), *_place_of_sizes(config))
-        for config in facts.configs
-    ]
+    for config in facts.configs:
+        ask, layers = layers_asked(config, facts)
+        path, line = _place_of_sizes(config)
+        yield from _small(ask, layers, path, line)
     if facts.model is not None:
-        ask = facts.asks[0][0] if facts.asks else None
-        models.append((ask, layers_of(facts.model.modules), None, None))
-    for ask, layers, path, line in models:
-        small = [
-            layer
-            for layer in layers
-            if _too_small(layer.n, layer.k, ask and ask.recipe)
-        ]
-        if small:
-            share = flops(small) / flops(layers)
-            told = named(small)
-            if share > _MOSTLY:
-                status = Status.WARN
-            else:
-                status = Status.NOTE
-            yield said(
-                "dims-too-small-to-pay", path, line, status, share=share, layers=told
-            )
+        ask = None
+        if facts.asks:
+            ask = facts.asks[0][0]
+        yield from _small(ask, layers_of(facts.model.modules))
+
+
+def _small(
+    ask: Ask | None,
+    layers: Sequence[LayerSize],
+    path: str | None = None,
+    line: int | None = None,
+) -> Iterator[Check]:
+    recipe = ask.recipe if ask else None
+    small = [layer for layer in layers if _too_small(layer.n, layer.k, recipe)]
+    if not small:
+        return
+    share = flops(small) / flops(layers)
+    status = Status.NOTE
+    if share > _MOSTLY:
+        status = Status.WARN
+    yield said(
+        "dims-too-small-to-pay", path, line, status, share=share, layers=named(small)
+    )
 
 
 def layers_asked(
@@ -59,9 +61,11 @@ def layers_asked(
     """Return a configuration's request, or that of others for its sizes, and what it converts."""
     high = config.row.get("sizes", {}).get("high", ())
     layers = tuple(layer for layer in config.layers if layer.kind not in high)
-    if config.ask is None and config.row.get("only_sizes") and layers and facts.asks:
+    if config.ask is not None:
+        return config.ask, layers
+    if config.row.get("only_sizes") and layers and facts.asks:
         return facts.asks[0][0], layers
-    return config.ask, layers if config.ask else ()
+    return None, ()
 
 
 def _place_of_sizes(config: Config) -> tuple[str | None, int | None]:
@@ -93,9 +97,9 @@ def model(facts: Facts) -> Iterator[Check]:
         yield said("model-not-seen", why=dry.why_none, remedy=dry.remedy)
     if dry.modules:
         yield from _precisions(dry.modules, facts)
-    if odd := [
-        layer for layer in layers_of(dry.modules) if layer.n % 16 or layer.k % 16
-    ]:
+    layers = layers_of(dry.modules)
+    odd = [layer for layer in layers if layer.n % 16 or layer.k % 16]
+    if odd:
         yield said("dims-not-multiple-of-16", layers=named(odd))
 
 
@@ -104,16 +108,14 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
     converted = [module for module in modules if module.state in _LOW]
     emulated = [module for module in modules if module.state in _EMULATED]
     off = [module for module in modules if module.state == _OFF]
+    rest = [module for module in modules if module.state not in _LOW]
     framework = next((config.framework for config in facts.configs if config.ask), "")
     if emulated:
         count = counted(emulated, "linear layer")
         yield said("fp8-emulated", count=count, layers=_named(emulated, modules))
     if off:
-        yield said(
-            "model-in-autocast",
-            count=counted(off, "layer"),
-            layers=_named(off, modules),
-        )
+        count = counted(off, "layer")
+        yield said("model-in-autocast", count=count, layers=_named(off, modules))
     is_later = framework in _BY_PREPARE and not (converted or emulated or off)
     if is_later:
         layers = _named(modules, modules)
@@ -124,16 +126,18 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         "count": len(converted),
         "all": len(modules),
         "share": flops(layers_of(converted)) / (flops(layers_of(modules)) or 1),
-        "rest": _named([one for one in modules if one.state not in _LOW], modules)
-        or "none",
+        "rest": _named(rest, modules) or "none",
     }
     if facts.asks and not (converted or emulated):
         yield said("model-layers/none", **values)
-    else:
+    elif emulated or not converted:
         # None of the layers in FP8 is not "ok", even where nothing asked for it.
-        is_note = bool(emulated) or not converted
-        yield said("model-layers", status=Status.NOTE if is_note else None, **values)
+        yield said("model-layers", status=Status.NOTE, **values)
+    else:
+        yield said("model-layers", **values)
 
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:
-    return listed(shorten((m.fqn for m in some), (m.fqn for m in modules)), _SHOWN)
+    names = [module.fqn for module in some]
+    all_names = [module.fqn for module in modules]
+    return listed(shorten(names, all_names), _SHOWN)

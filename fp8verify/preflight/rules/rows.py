@@ -28,39 +28,42 @@ Known = Mapping[str, Any]  # what `where` of a row tests, by name
 def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
     machine = _known_of_machine(facts)
-    configs = [
-        (config, {**machine, **_known_of(config, facts)}) for config in facts.configs
-    ]
+    configs = []
+    for config in facts.configs:
+        configs.append((config, {**machine, **_known_of(config, facts)}))
     for rule in rules()["configurations"]:
         for config, known in configs:
             yield from _of_config(rule, config, known, facts)
     for rule in rules()["sources"]:
         yield from _of_sources(rule, facts, machine)
+    all_known = [*(known for _, known in configs), machine]
     for rule in rules()["machine"]:
-        if any(
-            _is_about(rule, known)
-            for known in (*(known for _, known in configs), machine)
-        ):
+        if any(_is_about(rule, known) for known in all_known):
             yield rule.check(rule.message + _here(rule, facts), None, None)
 
 
 def _known_of_machine(facts: Facts) -> Known:
+    capabilities = [gpu.capability for gpu in facts.gpus if gpu.capability]
+    parts_of_names = [part for gpu in facts.gpus for part in re.split("[- ]", gpu.name)]
+    calls_trl = any("trl" in text.lower() for text in facts.command)
     return {
         "versions": facts.versions,
         "environment": facts.environment,
         "command": arguments(facts.command),
-        "capability": [gpu.capability for gpu in facts.gpus if gpu.capability]
-        or MISSING,
-        "gpu": [part for gpu in facts.gpus for part in re.split("[- ]", gpu.name)],
-        # Whether accelerate is asked for FP8 outside of the Trainer's own arguments.
-        "asks_outside": word(facts.environment.get("ACCELERATE_MIXED_PRECISION"))
-        == "fp8"
-        or any(
-            config.framework == "accelerate" and config.ask for config in facts.configs
-        ),
-        "trl": "trl" in facts.versions
-        or any("trl" in text.lower() for text in facts.command),
+        "capability": capabilities or MISSING,
+        "gpu": parts_of_names,
+        "asks_outside": _asks_outside(facts),
+        "trl": calls_trl or "trl" in facts.versions,
     }
+
+
+def _asks_outside(facts: Facts) -> bool:
+    """Whether accelerate is asked for FP8 outside of the Trainer's own arguments."""
+    if word(facts.environment.get("ACCELERATE_MIXED_PRECISION")) == "fp8":
+        return True
+    return any(
+        config.framework == "accelerate" and config.ask for config in facts.configs
+    )
 
 
 def _known_of(config: Config, facts: Facts) -> Known:
@@ -85,28 +88,33 @@ def _known_of(config: Config, facts: Facts) -> Known:
 
 
 def _is_about(rule: Rule, known: Known) -> bool:
-    return all(
-        all_hold(test, known[name])
-        if isinstance(test, dict)
-        else holds(test, known.get(name, MISSING))
-        for name, test in rule.where.items()
-        if name != "key"
-    )
+    for name, test in rule.where.items():
+        if name == "key":
+            continue
+        if isinstance(test, dict):
+            is_met = all_hold(test, known[name])
+        else:
+            is_met = holds(test, known.get(name, MISSING))
+        if not is_met:
+            return False
+    return True
 
 
 def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
     """Yield the checks of a row on Python sources: `has` and `lacks` are about their code."""
     row: Any = rule.when
-    sources = [
-        one for one in facts.unread if one.kind == "python" and _is_about(rule, machine)
-    ]
-    for source in sources:
+    if not _is_about(rule, machine):
+        return
+    for source in facts.unread:
+        if source.kind != "python":
+            continue
         first, *others = (re.search(pattern, source.text) for pattern in row["has"])
         lacks = "lacks" not in row or re.search(row["lacks"], source.text) is None
         if first is not None and all(others) and lacks:
             line = source.text.count("\n", 0, first.end()) + 1
             seen = first[first.lastindex or 0]
-            yield rule.check(rule.message.replace("<0>", seen[:60]), source.path, line)
+            message = rule.message.replace("<0>", seen[:60])
+            yield rule.check(message, source.path, line)
 
 
 def _of_config(
@@ -114,22 +122,27 @@ def _of_config(
 ) -> Iterator[Check]:
     if not _is_about(rule, known):
         return
-    for when in rule.when if isinstance(rule.when, list) else [rule.when]:
-        if all_hold(when, config.given) and _is_known(rule, when, config):
-            first = next(iter(when), "") or (config.ask.key if config.ask else "")
-            name = name_of(rule.where.get("key", first), config.given) or ""
-            message = _message(rule, config, {**known, "key": spelled(first, config)})
-            yield rule.check(
-                message + _here(rule, facts), config.path, config.line_of(name)
-            )
+    conditions = rule.when if isinstance(rule.when, list) else [rule.when]
+    for when in conditions:
+        if not (all_hold(when, config.given) and _is_known(rule, when, config)):
+            continue
+        first = next(iter(when), "")
+        if not first and config.ask:
+            first = config.ask.key
+        name = name_of(rule.where.get("key", first), config.given) or ""
+        message = _message(rule, config, {**known, "key": spelled(first, config)})
+        message += _here(rule, facts)
+        yield rule.check(message, config.path, config.line_of(name))
 
 
 def _here(rule: Rule, facts: Facts) -> str:
     """Return the versions that a row rests on, as they are here."""
-    versions = facts.versions
-    names = [name for name in rule.where.get("versions", ()) if name in versions]
-    if names:
-        return f" (here: {', '.join(f'{name} {versions[name]}' for name in names)})"
+    shown = []
+    for name in rule.where.get("versions", ()):
+        if name in facts.versions:
+            shown.append(f"{name} {facts.versions[name]}")
+    if shown:
+        return f" (here: {', '.join(shown)})"
     return ""
 
 
@@ -141,8 +154,10 @@ def _is_known(rule: Rule, when: Mapping[str, Any], config: Config) -> bool:
     names = [name_of(key, config.given) for key in when if key]
     if config.ask is not None and {"asks", "recipe", "backend"} & {*rule.where}:
         names.append(name_of(config.ask.key, config.given))
-    branches = {config.branch_of(name) for name in names if name} - {None}
-    return len(branches) < 2 and not (config.document.elsewhere and None in names)
+    if config.document.elsewhere and None in names:
+        return False
+    branches = {config.branch_of(name) for name in names if name}
+    return len(branches - {None}) < 2
 
 
 def _message(rule: Rule, config: Config, known: Known) -> str:
@@ -157,9 +172,8 @@ def _message(rule: Rule, config: Config, known: Known) -> str:
         if name != "sides":
             return str(known[name])
         test = rule.where["sides"]
-        return named(
-            [layer for layer in known["layers"] if holds(test, [layer.n, layer.k])]
-        )
+        meant = [layer for layer in known["layers"] if holds(test, [layer.n, layer.k])]
+        return named(meant)
 
     return re.sub(r"<(=|@|)([^<>]+)>", part, rule.message)
 
@@ -171,9 +185,7 @@ def spelled(key: str, config: Config) -> str:
         name = config.origins[name].removeprefix("MODEL_ARGS.--")
     elif not config.document.is_launch and "MODEL_ARGS" not in config.document.values:
         return name.replace("-", "_")
-    dashed = config.framework in ("Megatron-LM", "ms-swift") and not name.startswith(
-        "--"
-    )
-    if dashed:
+    has_dashes = config.framework in ("Megatron-LM", "ms-swift")
+    if has_dashes and not name.startswith("--"):
         return f"--{name}"
     return name
