@@ -124,7 +124,7 @@ def test_nvfp4_that_was_promised_is_active_by_its_name(build: TraceBuilder) -> N
     ("ran", "promised", "verdict", "code", "message"),
     [
         (("bf16",), ("nvfp4",), "CONTRADICTED", "claimed-not-active",
-         "the model has 1 Linear modules set for NVFP4, but all 3 GEMMs ran in BF16"),
+         "the model has 1 Linear module set for NVFP4, but all 3 GEMMs ran in BF16"),
         (("nvfp4", "fp8"), ("nvfp4",), "PARTIAL", "higher-than-promised",
          "the run requested dgrad in NVFP4, but all 1 of these GEMMs ran in FP8"),
         (("fp8", "fp8", "nvfp4"), ("fp8",), "ACTIVE", "lower-than-promised",
