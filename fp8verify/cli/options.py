@@ -292,8 +292,9 @@ class ResultOptions(NamedTuple):
             how = {"terminal": terminal, "verbose": self.verbose}
             text = render(found, self.form, width=width, whole=page, **how)
             emit(text, self.output, stream)
-        if self.output is not None and not self.quiet:
-            # Not to standard output, which may be the file.
+        is_of_run = stream is not None
+        if self.output is not None and not self.quiet and not is_of_run:
+            # A run's standard error is as without us; standard output may be the file.
             emit(f"{self.output}: {outcome(found)}\n", None, sys.stderr)
         if self.quiet and (self.output is not None or self.form == "text"):
             emit(brief(found, str(self.output or whole)), None, stream)

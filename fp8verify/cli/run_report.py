@@ -93,7 +93,8 @@ def report_run(
     again = shlex.join(["fp8verify", "inspect", _shown_path(source)])
     # Never the script's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
-    emit(own_line(), None, stream)
+    if options.shown.output is None:
+        emit(own_line(), None, stream)
     whole = ""
     if options.is_default and page.is_file():
         whole = _shown_path(page)

@@ -38,7 +38,7 @@ from fp8verify.trace import (
     find_traces,
     read_trace,
 )
-from fp8verify.trace.archives import archive_name, is_archive, unpacked
+from fp8verify.trace.archive_names import archive_name, is_archive
 from fp8verify.trace.places import (
     comes_through_pipe,
     is_remote,
@@ -170,6 +170,10 @@ def _only_archive(paths: Sequence[str | Path]) -> Path | None:
 @contextmanager
 def _of_archive(archive: Path) -> Iterator[Path]:
     """Give the folder of the traces in an archive; errors name the archive in its place."""
+    from fp8verify.trace.archives import (
+        unpacked,
+    )  # zipfile and tarfile take long to import
+
     with unpacked(archive) as folder:
         try:
             yield folder

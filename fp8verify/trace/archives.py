@@ -19,12 +19,11 @@ from typing import IO, NamedTuple
 
 from fp8verify.errors import InputError
 from fp8verify.text import clean
+from fp8verify.trace.archive_names import TAR, ZIP
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.readers import suffixes
 
-_ZIP = (".zip",)
-_TAR = (".tar", ".tar.gz", ".tgz")
-_ARCHIVES = (*_ZIP, *_TAR, ".tar.bz2", ".tar.xz", ".tar.zst", ".7z")
+_ARCHIVES = (*ZIP, *TAR, ".tar.bz2", ".tar.xz", ".tar.zst", ".7z")
 # The records and logs of a capture, which are read with its traces.
 _RECORDS = (".json", ".jsonl", ".log", ".txt")
 _MAX_MEMBERS = 10_000
@@ -92,19 +91,6 @@ class _Bounded(io.RawIOBase):
         return self._file.tell()
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a path is called like an archive that `unpacked` reads."""
-    return path.name.lower().endswith((*_ZIP, *_TAR)) and path.is_file()
-
-
-def archive_name(path: Path) -> str:
-    """Return what a run is called whose traces are in an archive."""
-    for ending in sorted((*_ZIP, *_TAR), key=len, reverse=True):
-        if path.name.lower().endswith(ending):
-            return path.name[: -len(ending)] or path.name
-    return path.name
-
-
 @contextmanager
 def unpacked(archive: Path) -> Iterator[Path]:
     """Unpack the traces of an archive, and give their folder until they have been read.
@@ -119,7 +105,7 @@ def unpacked(archive: Path) -> Iterator[Path]:
         written: list[Path] = []
         try:
             with reading(archive), open_binary(archive) as file:
-                if archive.name.lower().endswith(_ZIP):
+                if archive.name.lower().endswith(ZIP):
                     members = _of_zip(file, archive.name, limit)
                 else:
                     members = _of_tar(file, archive.name, limit)

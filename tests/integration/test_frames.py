@@ -54,8 +54,8 @@ def test_every_column_is_documented() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "fp8verify", "fp8verify.preflight.checks", "fp8verify.model.comparison",
-        "fp8verify.model.report", "fp8verify.report.rows",
+        "fp8verify", "fp8verify.preflight.checks", "fp8verify.report.results",
+        "fp8verify.report.rows",
     ],
 )  # fmt: skip
 def test_the_examples_in_docstrings_are_true(
