@@ -15,6 +15,7 @@ from fp8verify.cli.options import (
     result_options,
     valued,
 )
+from fp8verify.cli.progress import shown_progress
 from fp8verify.report import COMPARISON_FORMS, TABLE_FORMS
 
 
@@ -63,7 +64,8 @@ def compare_command(baseline: str, candidate: str, **given: Any) -> None:
     from fp8verify.comparison import compare
 
     options = ResultOptions.take(given, COMPARISON_FORMS)
-    found = compare(baseline, candidate, workers=None, **given)
+    with shown_progress((baseline, candidate), quiet=options.quiet):
+        found = compare(baseline, candidate, workers=None, **given)
     options.write(found)
     sys.exit(found.exit_code)
 
@@ -85,6 +87,7 @@ def table_command(captures: tuple[str, ...], exit_zero: bool, **given: Any) -> N
     from fp8verify.comparison import table
 
     options = ResultOptions.take(given, TABLE_FORMS)
-    found = table(*captures, workers=None)
+    with shown_progress(captures, quiet=options.quiet):
+        found = table(*captures, workers=None)
     options.write(found)
     sys.exit(0 if exit_zero else found.exit_code)

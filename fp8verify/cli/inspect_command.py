@@ -19,6 +19,7 @@ from fp8verify.cli.options import (
     report_options,
     valued,
 )
+from fp8verify.cli.progress import shown_progress
 from fp8verify.errors import InputError, requires
 from fp8verify.text import counted
 
@@ -92,7 +93,7 @@ def inspect_command(
         from fp8verify.pipeline.workers import dask_cluster
 
         cluster = dask_cluster(scheduler)
-    with cluster as executor:
+    with cluster as executor, shown_progress(paths, quiet=options.shown.quiet):
         report: Report = inspect(
             paths,
             log=log,

@@ -1,0 +1,92 @@
+"""How far the traces have been read is shown on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp8verify.cli.progress import line_of
+
+ROOT = Path(__file__).parents[2]
+# It draws at once and often, which otherwise takes a trace of hundreds of megabytes.
+AT_ONCE = """
+import sys
+from fp8verify.cli import progress
+progress.FIRST_S = 0
+progress.EVERY_S = 0.001
+from fp8verify.cli import main
+main()
+"""
+TRACES = str(ROOT / "traces" / "fp8_nanochat")
+
+
+def read_on_a_terminal(*arguments: str, **variables: str) -> tuple[str, str]:
+    """Return what a command prints and shows, its standard error being a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", AT_ONCE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **variables},
+    )
+    os.close(theirs)
+    printed, _ = process.communicate(timeout=120)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # it is closed at the other end
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    return printed.decode(), shown.decode()
+
+
+@pytest.mark.parametrize("command", [("inspect", TRACES), ("table", TRACES, TRACES)])
+def test_a_terminal_shows_how_far_the_traces_are_read(command: tuple[str, ...]) -> None:
+    printed, shown = read_on_a_terminal(*command)
+
+    assert "reading █" in shown or "reading ░" in shown
+    assert " of 1 trace  0:0" in shown
+    assert shown.endswith("\r\x1b[K")
+    assert "reading" not in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"), [(("--quiet",), {}), ((), {"TERM": "dumb"})]
+)
+def test_nothing_is_shown_where_it_is_unwanted(
+    options: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    _, shown = read_on_a_terminal("inspect", TRACES, *options, **variables)
+
+    assert shown == ""
+
+
+def test_nothing_is_shown_in_a_pipe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_ONCE, "inspect", TRACES],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stderr == ""
+
+
+def test_the_line_has_the_share_the_traces_and_the_time() -> None:
+    read = {"rank0.json": 100, "rank1.json": 50}
+    sizes = {"rank0.json": 100, "rank1.json": 100}
+
+    assert line_of(read, sizes, 75) == (
+        "reading ██████████████████░░░░░░  75%  1 of 2 traces  1:15"
+    )
+    assert line_of({}, {}, 5) == "reading 0:05"
