@@ -279,7 +279,7 @@ class ResultOptions(NamedTuple):
         Args:
             found: the result.
             whole: the command that prints the whole result.
-            stream: used without a file; standard output if None.
+            stream: of a run, used without a file; None for what goes to standard output.
             page: the file that has the whole result already, which text then names.
         """
         from fp8verify.report.forms import brief, outcome, render

@@ -30,6 +30,9 @@ _GENERATION = re.compile(
 )
 
 
+Key: TypeAlias = tuple[str, str, str]
+
+
 class GemmOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """What ran the GEMMs of one size, leg and format.
 
@@ -49,13 +52,15 @@ class GemmOrigin(msgspec.Struct, frozen=True, kw_only=True):
     generation: str = ""
     us: float = 0.0
 
+    @property
+    def key(self) -> Key:
+        """Leg, size and format: what two runs have in common."""
+        return self.leg, self.size, self.precision
+
     def __str__(self) -> str:
         """Name the libraries: "cuBLAS (sm90)"."""
         names = listed(self.libraries)
         return f"{names} ({self.generation})" if self.generation else names
-
-
-Key: TypeAlias = tuple[str, str, str]
 
 
 def origins_of(report: Report) -> tuple[GemmOrigin, ...]:
@@ -149,11 +154,11 @@ def _pairs(
     before: tuple[GemmOrigin, ...], now: tuple[GemmOrigin, ...]
 ) -> Iterator[tuple[GemmOrigin, GemmOrigin]]:
     """Yield what ran the same GEMMs before and now; of other sizes, what ran the leg as a whole."""
-    known = {(one.leg, one.size, one.precision): one for one in before}
-    common = [one for one in now if (one.leg, one.size, one.precision) in known]
-    for one in common:
-        yield known[one.leg, one.size, one.precision], one
-    compared = {(one.leg, one.precision) for one in common}
+    known = {origin.key: origin for origin in before}
+    common = [origin for origin in now if origin.key in known]
+    for origin in common:
+        yield known[origin.key], origin
+    compared = {(origin.leg, origin.precision) for origin in common}
     wholes = _by_leg(before)
     for key, one in _by_leg(now).items():
         if key not in compared and key in wholes:

@@ -50,7 +50,6 @@ from fp8verify.verdict.witnesses import Witness
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
-_VAGUE = {Leg.UNKNOWN: "a GEMM pass", Leg.BACKWARD: "the backward pass"}
 
 
 class Shares(NamedTuple):
