@@ -304,12 +304,17 @@ def run(
     steps = [before.elapsed_time(after) for before, after in pairwise(marks)]
     plan = schedule(wait=0, warmup=1, active=PROFILED, repeat=1)
     kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=kinds, schedule=plan, record_shapes=True) as trace:
+    target = folder / f"{name.replace(' ', '_')}.json.gz"
+
+    def export(trace: profile) -> None:
+        trace.export_chrome_trace(str(target))
+
+    with profile(
+        activities=kinds, schedule=plan, record_shapes=True, on_trace_ready=export
+    ) as trace:
         for _ in range(1 + PROFILED):
             step()
             trace.step()
-    target = folder / f"{name.replace(' ', '_')}.json.gz"
-    trace.export_chrome_trace(str(target))
     return {"ms": steps, "median_ms": median(steps), "loss": loss.item()}
 
 
