@@ -123,7 +123,9 @@ _SELF: Final = re.compile(r"self[ _]")
 # Tables with these headings are of calls on the CPU or of ranges.
 _OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
 
-_HINT: Final = re.compile(r"name|kernel|operat|\bops?\b", re.IGNORECASE)
+_HINT: Final = re.compile(
+    r"name|kernel|op(?:s?\b|erat)"
+)  # of lower case, it is much faster
 _RULE: Final = re.compile(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
 _DASHES: Final = re.compile(r"-+")
 _GAP: Final = re.compile(r" {2,}")
@@ -133,6 +135,7 @@ _HEAVY: Final = {
     0x2551: 0x2502,
 }  # rich draws headings with other lines than rows
 _IS_RULED: Final = re.compile(r"[\s|:+=\u2500-\u257f-]*")
+_MICRO: Final = dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u")  # in Latin-1 it is no UTF-8
 _TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
 _TIME_UNIT: Final = re.compile(_UNIT)
 _AMOUNT: Final = re.compile(
@@ -174,7 +177,8 @@ _MOST_COLUMNS: Final = 1 << 12
 _OF_KERNELS: Final = re.compile(r"(?:ck|ck_tile|cutlass|deep_gemm)::")
 _WITH_REMARK: Final = re.compile(r"`([^`]{1,4096})` \([^()]{0,200}\)")
 # Different kernels, of which no run has so many; further ones count as unread.
-_MOST_NAMES: Final = 5000
+_MOST_NAMES: Final = 3000
+_MOST_TABLES: Final = 10_000
 _MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
 
@@ -242,6 +246,9 @@ class Table(Struct):
         if not name and (unit := _TIME_UNIT.fullmatch(time)):
             self.unit = unit[1]  # ncu's are below the headings
             return Fit.ASIDE
+        if self._is_one_too_many(name):
+            self.unread += 1
+            return Fit.ASIDE
         self._count(name, row, cells)
         if "metric" in row:
             if not _is_time_of_ncu(row["metric"]):
@@ -252,6 +259,11 @@ class Table(Struct):
             return Fit.ASIDE  # a wrapped name goes on, or a heading within the table
         return self._add_times(name, time, row)
 
+    def _is_one_too_many(self, name: str) -> bool:
+        if len(self.sums) < _MOST_NAMES and len(self.on_cpu) < _MOST_NAMES:
+            return False
+        return name not in self.sums and name not in self.on_cpu
+
     def _add_times(self, name: str, time: str, row: dict[str, str]) -> Fit:
         ns = _nanoseconds(time, self.unit)
         calls = _whole(row.get("calls", "1"))
@@ -259,9 +271,6 @@ class Table(Struct):
             return Fit.NOT
         is_on_cpu = bool(_nanoseconds(row.get("cpu", ""), "u"))
         sums = self.on_cpu if is_on_cpu else self.sums
-        if name not in sums and len(sums) >= _MOST_NAMES:
-            self.unread += 1
-            return Fit.ASIDE
         self._sum(sums, name, _Sum(ns, calls))
         self.shares += _number(row.get("share", "")) or 0.0
         return Fit.ROW
@@ -320,6 +329,14 @@ class Table(Struct):
         }
 
     @property
+    def begins_with_kernel(self) -> bool:
+        """Whether the newest name is a kernel's, as far as the rows up to it show."""
+        name = next(reversed(self.sums), "")
+        if not name or name in self.on_cpu or self._is_of_cpu(name):
+            return False
+        return self.sums[name].ns > 0 and not COPY.match(name)
+
+    @property
     def has_kernels(self) -> bool:
         """Whether a row is of a kernel."""
         return any(not COPY.match(name) for name in self.kernels)
@@ -353,8 +370,9 @@ class Table(Struct):
 
 
 def glance(source: Source) -> Glance:
-    """Look for a table; text without one may be a damaged trace."""
-    has_table = any(table.launches for table in _tables(source))
+    """Look for the first row of a kernel; text without a table may be a damaged trace."""
+    tables = _tables(source, is_glance=True)
+    has_table = any(table.launches for table in tables)
     return Glance(is_trace=has_table, is_damaged=not has_table)
 
 
@@ -465,11 +483,14 @@ def _add_operators(rows: RowCollector, operators: dict[str, str]) -> None:
 # ---- tables in text
 
 
-def _tables(source: Source) -> Iterator[Table]:
-    """Yield each table with its rows."""
+def _tables(source: Source, *, is_glance: bool = False) -> Iterator[Table]:
+    """Yield each table with its rows; for a glance it is done after its first kernel."""
     if _JSON_ROWS.match(source.head):
-        yield from _json_tables(source)
-        return
+        return _json_tables(source)
+    return _text_tables(source, is_glance=is_glance)
+
+
+def _text_tables(source: Source, *, is_glance: bool) -> Iterator[Table]:
     lines: _Lines | None = None
     headings = _Headings()
     listed = _Listed()
@@ -482,16 +503,26 @@ def _tables(source: Source) -> Iterator[Table]:
             if lines is not None:
                 yield lines.finish()
             lines = _Lines(following)
-        elif lines is not None and (total := _TOTAL.search(line)):
+        elif lines is not None and (total := _total(line)):
             lines.table.total_ns = _nanoseconds(total[1], "u")
             yield lines.finish()
             lines = None
         elif lines is not None:
             lines.take(line, is_whole=raw.endswith("\n"))
+            if is_glance and lines.table.begins_with_kernel:
+                break
     if lines is not None:
         yield lines.finish()
     elif listed.table.sums:
         yield listed.table
+
+
+def _rule(line: str) -> re.Match[str] | None:
+    return _RULE.search(line) if "---" in line else None
+
+
+def _total(line: str) -> re.Match[str] | None:
+    return _TOTAL.search(line) if " time total: " in line else None
 
 
 class _Listed:
@@ -543,7 +574,7 @@ class _Lines:
     def take(self, line: str, *, is_whole: bool) -> None:
         """Take a line; one that is not whole is the last of a file that may be cut."""
         table = self.table
-        if not line.strip() or _IS_RULED.fullmatch(line) or _RULE.search(line):
+        if not line.strip() or _IS_RULED.fullmatch(line) or _rule(line):
             # Grids have a rule below each row.
             is_end = not line.strip() or not table.sign
             self._may_be_over |= self._has_rows and is_end
@@ -578,23 +609,27 @@ class _Headings:
     def __init__(self) -> None:
         self._previous = ""
         self._spans: list[slice] = []
+        self._left = _MOST_TABLES
 
     def take(self, line: str) -> Table | None:
         """Return the table that begins with this line, if one of kernels does."""
         previous = self._previous
         self._previous = line
         table = None
-        if rule := _RULE.search(line):
+        if not self._left:
+            return None  # a row of the last table, which cannot be read
+        if rule := _rule(line):
             self._spans = [
                 slice(*dashes.span()) for dashes in _DASHES.finditer(line, rule.start())
             ]
             table = _by_spans(previous, self._spans)
-        elif _HINT.search(line, 0, 4096):
+        elif _HINT.search(line[:4096].lower()):
             table = None
             if self._spans:
                 table = _by_spans(line, self._spans)
             table = table or _by_delimiter(line)
         if table is not None:
+            self._left -= 1
             self._spans = []
         return table
 
@@ -728,12 +763,14 @@ def _heading(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    # In Latin-1 the sign of micro is no UTF-8.
-    return text.strip().translate(dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u"))
+    text = text.strip()
+    return text if text.isascii() else text.translate(_MICRO)
 
 
 def _unquoted(cell: str) -> str:
     """Return a cell without Markdown's marks of code and of bold text, and a remark behind."""
+    if not cell.startswith(("`", "**")):
+        return cell
     if code := _WITH_REMARK.fullmatch(cell):
         return code[1]
     for mark in ("**", "`"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fp8verify import inspect
 from fp8verify.errors import InputError
 from fp8verify.terms import Verdict
+from fp8verify.trace import kernel_table
 
 FP8 = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT"
 BF16 = "nvjet_sm90_tst_128x64_64x8_1x2_h_bz_TNT"
@@ -120,3 +122,37 @@ def test_a_remark_behind_a_name_in_markdown_is_no_part_of_it(tmp_path: Path) -> 
     (rank,) = inspect(path).ranks
     assert {row.name for row in rank.kernels} == {"ck::moe_mxgemm", BF16}
     assert all(row.role.is_gemm for row in rank.kernels)
+
+
+def _read(path: Path) -> None:
+    """Read a table to its end, whatever is in it."""
+    with suppress(InputError):
+        inspect(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_first_kernel_ends_the_look_at_a_table(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"table.{form}"
+    path.write_text(FORMS[form]([(FP8, 1.5, 1)] * 500))
+    rows = 0
+    add = kernel_table.Table.add
+
+    def counted(table: kernel_table.Table, cells: Sequence[str]) -> kernel_table.Fit:
+        nonlocal rows
+        rows += 1
+        return add(table, cells)
+
+    monkeypatch.setattr(kernel_table.Table, "add", counted)
+    _read(path)
+    assert 500 < rows < 510
+
+
+def test_more_headings_than_anybody_prints_count_as_unread(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    heading = "kernel,total_ms,calls\n"
+    path.write_text(f"{heading * 10_100}{FP8},1,1\n")
+    (rank,) = inspect(path).ranks
+    assert [row.name for row in rank.kernels] == [FP8]
+    assert rank.health.skipped_events == 100
