@@ -4,7 +4,7 @@ A condition is a test for each key, all of which must hold. Tests: `true` (given
 (absent or off), a word or glob in any case ("*" is any given value), "!" before a test (also holds
 where the key is absent), "% 16" (not a multiple), "~regex", for a version or a number a specifier
 of PEP 440 ("> 1"), and a list of tests of which one must hold. A list as value holds where one of
-its items does. A key may be a glob, or "a|b": the first that has a value.
+its items does. A key may be a glob, or "a|b": it means the first name that has a value.
 """
 
 from __future__ import annotations
@@ -41,16 +41,29 @@ def value_of(key: str, values: Values) -> Any:
 
 
 def name_of(key: str, values: Values) -> str | None:
-    """Return the name among values that a key means: itself, one of "a|b", or a glob's."""
+    """Return the name among values that a key means: the first of its names that has a value.
+
+    If none has one, a key without "|" means the first that is given, empty as it is.
+    """
     parts = key.split("|")
+    names: list[str] = []
     for part in parts:
-        if part in values and (len(parts) == 1 or values[part] not in ("", None)):
-            return part
-        if "*" in part or "[" in part:
-            for name in values:
-                if name and fnmatchcase(name, part):
-                    return name
+        names += _names_like(part, values)
+    for name in names:
+        if values[name] not in ("", None):
+            return name
+    if names and len(parts) == 1:
+        return names[0]
     return None
+
+
+def _names_like(part: str, values: Values) -> list[str]:
+    """Return the names among values that a name or a glob matches, in their order."""
+    if part in values:
+        return [part]
+    if "*" in part or "[" in part:
+        return [name for name in values if name and fnmatchcase(name, part)]
+    return []
 
 
 def all_hold(tests: Mapping[str, Test], values: Values) -> bool:
