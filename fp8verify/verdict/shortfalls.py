@@ -99,7 +99,8 @@ class Shortfalls:
         surely = defaultdict(lambda: defaultdict(float))
         perhaps: dict[Cell, dict[Witness, float]]
         perhaps = defaultdict(lambda: defaultdict(float))
-        names: dict[Cell, dict[str, None]] = defaultdict(dict)
+        names: dict[Cell, dict[Witness, dict[str, None]]]
+        names = defaultdict(lambda: defaultdict(dict))
         for one in expectations(ledger, statements):
             self._note(one)
             for lacking, amount in ((surely, one.lacks), (perhaps, one.may_lack)):
@@ -107,7 +108,7 @@ class Shortfalls:
                     continue
                 for cell, part in self._parts(one, amount).items():
                     lacking[cell][one.by] += part
-                    names[cell].update(dict.fromkeys(one.names))
+                    names[cell][one.by].update(dict.fromkeys(one.names))
         self.lacks = _joined(surely, names)
         self.may_lack = _joined(perhaps, names)
         self.expected = {
@@ -251,11 +252,19 @@ class Shortfalls:
 
 def _joined(
     amounts: Mapping[Cell, Mapping[Witness, float]],
-    names: Mapping[Cell, Mapping[str, None]],
+    names: Mapping[Cell, Mapping[Witness, Mapping[str, None]]],
 ) -> dict[Cell, Lack]:
-    """Join what the witnesses find lacking of each cell: the most counts."""
-    return {
-        cell: Lack(max(by.values()), frozenset(by), tuple(names.get(cell, ())))
-        for cell, by in amounts.items()
-        if max(by.values()) > _ROUNDING
-    }
+    """Join what the witnesses find lacking of each cell: the most counts.
+
+    The strongest witness that knows names says which modules lack.
+    """
+    joined = {}
+    for cell, by in amounts.items():
+        most = max(by.values())
+        if most <= _ROUNDING:
+            continue
+        known = {witness: found for witness, found in names[cell].items() if found}
+        strongest = min(known, default=None)
+        of_strongest = () if strongest is None else tuple(known[strongest])
+        joined[cell] = Lack(most, frozenset(by), of_strongest)
+    return joined

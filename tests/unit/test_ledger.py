@@ -33,7 +33,7 @@ def nothing(**said: Any) -> Any:
         may_be_high=lambda listed, _: [m for m in listed if m.fqn == "high"],
         tells_apart=lambda *_: False,
         may_be_others=lambda *_: False,
-        in_order=lambda *_: [],
+        in_order=lambda *_: said.get("in_order", []),
         counts=said.get("counts", []),
         pinned=lambda _: 0,
         heads_left_out=lambda _: said.get("heads"),
@@ -130,6 +130,15 @@ def test_of_executions_that_made_other_calls_half_is_expected() -> None:
     assert where(lacking([usual, [whole(HIGH), whole(HIGH)]])) == {
         (0, 1, leg) for leg in (F, D, W)
     }
+
+
+def test_the_module_that_the_order_names_lacks_and_no_other_of_its_size() -> None:
+    first, second = Module("first"), Module("second")
+    statements = nothing(
+        modules={UP: [first, second]}, in_order=[([0], [first]), ([1], [second])]
+    )
+    found = lacking([[whole(LOW), whole(HIGH)]], statements=statements)
+    assert {lack.names for lack in found.lacks.values()} == {("second",)}
 
 
 @pytest.mark.parametrize(
