@@ -17,6 +17,7 @@ from fp8verify.errors import UsageError
 # Parts of keys that the TOML reader may walk over, each a microsecond and up to 8 bytes: it keeps
 # every prefix of a dotted key, behind all parts of its table.
 MAX_KEY_PARTS = 1 << 21
+PRIVATE_FILE = 0o600
 
 
 def open_regular(path: Path) -> IO[bytes]:
@@ -39,6 +40,18 @@ def open_regular(path: Path) -> IO[bytes]:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_private(path: Path, *, new: bool = False) -> IO[bytes]:
+    """Open a file to write that only its user may read, whatever the umask.
+
+    Raises:
+        FileExistsError: there is one, and it was to be `new`.
+        OSError: it cannot be made.
+    """
+    how = os.O_EXCL if new else os.O_TRUNC
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, PRIVATE_FILE)
+    return os.fdopen(descriptor, "wb")
 
 
 @contextmanager

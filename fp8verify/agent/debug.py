@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .config import Config
 from .guard import quietly
+from .private import open_private
 
 AGENT = Path(__file__).parent
 MAX_BYTES = 1 << 20
@@ -48,7 +49,7 @@ class DebugLog:
         self._left -= len(data)
         if not self._left:
             data += b"\n(no more is written: the log is full)\n"
-        with quietly(OSError), (self._folder / self.name).open("ab") as file:
+        with quietly(OSError), open_private(self._folder / self.name, "ab") as file:
             file.write(data)
 
     def error(self, what: str) -> None:

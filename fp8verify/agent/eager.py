@@ -16,6 +16,7 @@ import torch
 
 from .guard import quietly
 from .layers import known_modules
+from .process import allocated
 from .stored import is_a
 
 # Eager code keeps what compiled code fuses or computes again: of the memory that a step takes on
@@ -108,9 +109,10 @@ def _with_inner(codes: Iterable[Any]) -> Iterator[CodeType]:
 def _lack_of_memory() -> str | None:
     if not torch.cuda.is_initialized():
         return None
-    held = torch.cuda.memory_allocated()
-    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - held
-    needed = EAGER_MEMORY * (torch.cuda.max_memory_allocated() - held)
+    held = allocated("allocated_bytes", "current")
+    reserved = allocated("reserved_bytes", "current")
+    free = torch.cuda.mem_get_info()[0] + reserved - held
+    needed = EAGER_MEMORY * (allocated("allocated_bytes", "peak") - held)
     if needed > free:
         return (
             f"it may need {needed / 2**30:.1f} GiB of GPU memory without torch.compile, and "

@@ -33,7 +33,7 @@ from .observe import (
     until_compiling,
     without_modes,
 )
-from .process import can_look, device_properties
+from .process import allocated, can_look, device_properties
 from .stored import unseen
 
 PREFIX = "fp8verify:"  # of the ranges that name layers
@@ -235,8 +235,8 @@ class MemoryPeak(Instrument):
             return {"memory": None}
         return {
             "memory": {
-                "allocated_peak": int(torch.cuda.max_memory_allocated()),
-                "reserved_peak": int(torch.cuda.max_memory_reserved()),
+                "allocated_peak": allocated("allocated_bytes", "peak"),
+                "reserved_peak": allocated("reserved_bytes", "peak"),
                 "total": int(device_properties().total_memory),
             }
         }

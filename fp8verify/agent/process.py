@@ -102,6 +102,18 @@ def device_properties() -> Any:
     return read(torch.cuda.current_device())
 
 
+def allocated(kind: str, value: str) -> int:
+    """Return what torch's allocator has of the current GPU, in bytes.
+
+    torch's public functions for one figure flatten all of them, which leaves cyclic garbage.
+
+    Args:
+        kind: "allocated_bytes" or "reserved_bytes".
+        value: "current" or "peak".
+    """
+    return int(torch.cuda.memory_stats_as_nested_dict()[kind]["all"][value])
+
+
 INFO = ".dist-info"
 # Import name, which is also that of the folder `NAME-VERSION.dist-info`.
 LIBRARIES = (

@@ -16,6 +16,7 @@ from .clock import Clock
 from .config import Config
 from .debug import debug
 from .guard import is_the_scripts, quietly
+from .private import open_private
 from .process import api_calls, gpu, rank_and_world_size, versions
 from .windows.plan import Plan, Window
 
@@ -204,8 +205,8 @@ class RankFiles:
 
     def append_numerics(self, text: str) -> None:
         """Add measured steps, a line each, to the series of a long run."""
-        with self.series.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with open_private(self.series, "ab") as file:
+            file.write(text.encode())
 
     @property
     def series(self) -> Path:
@@ -243,7 +244,8 @@ class RankFiles:
 def _replace(path: Path, data: bytes) -> None:
     draft = path.with_name(f".{path.name}")
     try:
-        draft.write_bytes(data)
+        with open_private(draft, "wb") as file:
+            file.write(data)
         draft.replace(path)
     finally:
         with quietly(OSError):

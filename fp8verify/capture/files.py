@@ -26,7 +26,7 @@ from fp8verify.capture.schema import (
     WindowRecord,
 )
 from fp8verify.errors import InputError
-from fp8verify.files import open_regular, replacing
+from fp8verify.files import PRIVATE_FILE, open_private, open_regular, replacing
 from fp8verify.text import clean_json
 
 MAX_BYTES = 64 << 20
@@ -195,8 +195,11 @@ def keep_code(folder: Path, rank: int, kernels: Iterable[CompiledKernel]) -> Non
     """
     record = CodeRecord(schema=SCHEMA, rank=rank, kernels=tuple(kernels))
     path = folder / f"rank{rank}{names.CODE_SUFFIX}"
-    with replacing(path, f".{path.name}.{os.getpid()}") as draft:
-        draft.write_bytes(encode(record))
+    with (
+        replacing(path, f".{path.name}.{os.getpid()}") as draft,
+        open_private(draft) as file,
+    ):
+        file.write(encode(record))
 
 
 def distinct(kernels: Iterable[CompiledKernel]) -> tuple[CompiledKernel, ...]:
@@ -324,11 +327,11 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
     text = "\n".join(lines) + "\n"
     if debug_folder is not None:
         # Several nodes may share the folder: none overwrites what another one wrote.
-        with (
-            suppress(OSError),
-            (debug_folder / DEBUG_LOG).open("a", encoding="utf-8") as file,
-        ):
-            file.write(text)
+        log = debug_folder / DEBUG_LOG
+        with suppress(OSError):
+            log.touch(mode=PRIVATE_FILE)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(text)
     frames = OUR_FRAME.findall(text)
     where = "outside of fp8verify"
     if frames:

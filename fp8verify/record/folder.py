@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fp8verify.capture.names import CLAIM, LOG, REPORT
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
-from fp8verify.files import open_regular, replacing
+from fp8verify.files import open_private, open_regular, replacing
 from fp8verify.record.trust import check_capture
 
 MAX_CLAIM = 1 << 16
@@ -157,9 +157,11 @@ def keep_report(folder: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with replacing(folder / REPORT, f".{REPORT}.{os.getpid()}") as draft:
-        draft.touch(mode=0o600)  # as private as the log
-        draft.write_text(text, encoding="utf-8")
+    with (
+        replacing(folder / REPORT, f".{REPORT}.{os.getpid()}") as draft,
+        open_private(draft) as file,
+    ):
+        file.write(text.encode())
 
 
 @contextmanager
@@ -190,15 +192,15 @@ def _claim(folder: Path, job: str, started: float) -> bool:
     host = node_name()
     claim = json.dumps({"schema": 1, "job": job, "node": host, "started": started})
     draft = folder / f".claim-{host}-{os.getpid()}"
-    draft.write_text(claim, encoding="utf-8")
+    with open_private(draft) as file:
+        file.write(claim.encode())
     try:
         try:
-            os.link(
-                draft, folder / CLAIM
-            )  # whole at once, and exclusive on NFS as well
+            # Whole at once, and exclusive on NFS as well.
+            os.link(draft, folder / CLAIM)
         except OSError:  # it is there, or this is a file system without hard links
-            with (folder / CLAIM).open("x", encoding="utf-8") as file:
-                file.write(claim)
+            with open_private(folder / CLAIM, new=True) as file:
+                file.write(claim.encode())
     except FileExistsError:
         return False
     finally:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
+from fp8verify.files import open_private
 from fp8verify.record.command import (
     python_for,
     resolve_command,
@@ -311,7 +312,7 @@ def collect_rank_logs(boot: Path, capture: CaptureFolder) -> None:
 
 
 def _copy_ends(source: Path, target: Path) -> None:
-    with source.open("rb") as log, target.open("xb") as copy:
+    with source.open("rb") as log, open_private(target, new=True) as copy:
         size = os.fstat(log.fileno()).st_size
         copy.write(log.read(HEAD_BYTES))
         left_out = size - HEAD_BYTES - TAIL_BYTES

@@ -417,6 +417,26 @@ def test_what_a_run_leaves_is_private(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(("log.txt", "report.html", "report.json"), 0o600)
 
 
+@pytest.mark.train
+@pytest.mark.parametrize(
+    "options",
+    ["--steps 3-4 --layers --debug", "--every 5 --window 2 --numerics-every 1"],
+    ids=["window", "watch"],
+)
+def test_what_a_training_leaves_is_private(tmp_path: Path, options: str) -> None:
+    run = (
+        f"{PLAIN} -m fp8verify run --exit-zero {options} --trace-dir capture -o report"
+    )
+    line = f"umask 0; {run} -- {python_with_torch()} {LOOP}"
+    assert start(tmp_path, line, stdout=subprocess.DEVNULL).wait(timeout=120) == 0
+
+    left = [tmp_path / "capture", *(tmp_path / "capture").rglob("*")]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in left}
+    wanted = {path.name: 0o700 if path.is_dir() else 0o600 for path in left}
+    assert modes == wanted
+    assert any(name.startswith("rank0.") for name in modes)
+
+
 def test_an_interrupted_inspect_ends_by_the_signal(tmp_path: Path) -> None:
     code = (
         "import sys, fp8verify.pipeline.inspection as room\n"

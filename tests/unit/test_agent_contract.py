@@ -96,8 +96,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(torch.cuda, "is_initialized", lambda: True)
         patch.setattr(torch.cuda, "synchronize", lambda *_: None)
         patch.setattr(torch.cuda, "current_device", lambda: 0)
-        patch.setattr(torch.cuda, "max_memory_allocated", lambda: 1 << 30)
-        patch.setattr(torch.cuda, "max_memory_reserved", lambda: 2 << 30)
+        allocator = {
+            "allocated_bytes": {"all": {"peak": 1 << 30}},
+            "reserved_bytes": {"all": {"peak": 2 << 30}},
+        }
+        patch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda: allocator)
         properties = SimpleNamespace(
             total_memory=141 << 30, name="NVIDIA H200", major=9, minor=0
         )

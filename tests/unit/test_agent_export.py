@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 from pathlib import Path
 
@@ -32,6 +33,17 @@ def test_a_trace_is_kept_compressed_and_nothing_else_stays(
         gzip.decompress((tmp_path / "rank0.json.gz").read_bytes())
         == b'{"traceEvents": []}'
     )
+
+
+@pytest.mark.parametrize("name", ["rank0.json.gz", "rank0.json"])
+def test_writing_a_trace_leaves_no_cyclic_garbage(tmp_path: Path, name: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        export(lambda path: Path(path).write_text("{}"), tmp_path / name, tmp_path)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("text", ["", '{"traceEvents": [{"ph": "X"'])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
-from fp8verify.agent.instruments import Instrument, InstrumentContext, InstrumentSet
+import torch
+
+from fp8verify.agent.instruments import (
+    Instrument,
+    InstrumentContext,
+    InstrumentSet,
+    MemoryPeak,
+)
 
 pytestmark = pytest.mark.train
 
@@ -54,3 +62,30 @@ def test_an_instrument_that_fails_is_put_away_and_the_others_go_on() -> None:
         "Broken.begin failed: RuntimeError: no such counter (stored.py"
     )
     assert note.endswith("run --debug keeps the traceback")
+
+
+def test_the_peak_of_memory_leaves_no_cyclic_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stats = {
+        "allocated_bytes": {"all": {"peak": 1}},
+        "reserved_bytes": {"all": {"peak": 2}},
+    }
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda **_: stats)
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda _: SimpleNamespace(total_memory=3),
+    )
+    instrument = MemoryPeak(InstrumentContext({}, list))
+    gc.collect()
+    gc.disable()
+    try:
+        found = instrument.end()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+    assert found["memory"] == {"allocated_peak": 1, "reserved_peak": 2, "total": 3}

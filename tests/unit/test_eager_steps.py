@@ -17,11 +17,13 @@ GIB = 2**30
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, *, peak: float, free: float) -> None:
     """Stand in for a GPU with 10 GiB held between steps, `peak` in them, and so many free."""
+    held = {"current": 10 * GIB, "peak": int(peak * GIB)}
     figures = {
         "is_initialized": True,
-        "memory_allocated": 10 * GIB,
-        "memory_reserved": 10 * GIB,
-        "max_memory_allocated": int(peak * GIB),
+        "memory_stats_as_nested_dict": {
+            "allocated_bytes": {"all": held},
+            "reserved_bytes": {"all": held},
+        },
         "mem_get_info": (int(free * GIB), 80 * GIB),
     }
     for name, value in figures.items():

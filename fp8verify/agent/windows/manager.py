@@ -383,6 +383,7 @@ class WindowManager:
 # --- a watch ---
 
 LIVE = "live"
+PRIVATE = 0o700
 CLOSED = (
     ".closed"  # and the rank's files' stem before it: this rank adds nothing any more
 )
@@ -464,7 +465,9 @@ class RepeatingWindows(WindowManager):
         if not self._is_selected() or self._is_behind():
             return False
         folder = Path(self._config["capture"], LIVE, f"step-{first:09d}")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One by one: what `parents` makes has not the mode.
+        folder.parent.mkdir(mode=PRIVATE, exist_ok=True)
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
         plan = Plan([(first, first + self._length - 1)])
         self._begin({**self._config, "capture": str(folder)}, plan)
         return self._is_selected()  # which claims its files

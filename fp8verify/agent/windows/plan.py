@@ -15,6 +15,7 @@ from ..config import Config, Timed
 from ..debug import debug
 from ..framework_counters import counters
 from ..guard import is_the_scripts
+from ..private import open_private
 from ..process import rank_and_world_size
 
 Window = dict[str, Any]  # its record
@@ -251,9 +252,9 @@ def _compiled_frames() -> int:
 
 def _propose(path: Path, first: int) -> bool:
     draft = path.with_name(f"{path.name}.{os.uname().nodename}-{os.getpid()}")
-    draft.write_text(
-        json.dumps({"first": first, "time": time.time()}), encoding="utf-8"
-    )
+    proposal = json.dumps({"first": first, "time": time.time()})
+    with open_private(draft, "wb") as file:
+        file.write(proposal.encode())
     try:
         os.link(draft, path)  # whole at once, and exclusive on NFS as well
     except FileExistsError:  # of os.link, with a number: no handler raises that

@@ -28,7 +28,6 @@ call:
 from __future__ import annotations
 
 import ctypes
-import gzip
 import itertools
 import json
 import os
@@ -36,6 +35,7 @@ import shutil
 import sys
 import threading
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fcntl import F_DUPFD_CLOEXEC, fcntl
@@ -60,6 +60,7 @@ from ..observe import (
     replaced,
     without_modes,
 )
+from ..private import open_private
 from ..process import c_library
 from . import exit_of_c
 
@@ -91,7 +92,9 @@ RANGE_EXIT: Any = torch.ops.profiler._record_function_exit._RecordFunction
 INIT = b"External init callback must run in same thread as registerClient"
 
 EXIT_PATIENCE_S = 10.0
-GZIP_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
+PACK_LEVEL = 1  # level 9 is five times slower, for a file a fifth smaller
+GZIP = 16 + zlib.MAX_WBITS  # the format of the data, as zlib numbers it
+CHUNK = 1 << 20
 ENDING = 64
 KINETOS_DRAFT = ".tmp"  # torch 2.13 writes there and renames it (output_json.cpp)
 
@@ -537,13 +540,10 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
             with open(source, "rb", closefd=False) as text:
                 _check_whole(text)
                 # What is judged and dropped at once is not worth packing.
-                zips = path.suffix == ".gz"
-                with (
-                    gzip.open(packed, "wb", GZIP_LEVEL)
-                    if zips
-                    else packed.open("wb") as target
-                ):
-                    shutil.copyfileobj(text, target, 1 << 20)
+                if path.suffix == ".gz":
+                    _pack(text, packed)
+                else:
+                    _copy(text, packed)
         packed.replace(path)
     except OSError as error:
         if is_the_scripts(error):
@@ -555,6 +555,20 @@ def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
         for draft in (*links, packed):
             with quietly(OSError):
                 draft.unlink(missing_ok=True)
+
+
+def _pack(text: BinaryIO, target: Path) -> None:
+    # A GzipFile would leave cyclic garbage, which a script may count (Python 3.12).
+    packer = zlib.compressobj(PACK_LEVEL, wbits=GZIP)
+    with open_private(target, "wb") as file:
+        while chunk := text.read(CHUNK):
+            file.write(packer.compress(chunk))
+        file.write(packer.flush())
+
+
+def _copy(text: BinaryIO, target: Path) -> None:
+    with open_private(target, "wb") as file:
+        shutil.copyfileobj(text, file, CHUNK)
 
 
 @contextmanager
