@@ -164,14 +164,16 @@ class Clock:
         """
         for name in optimizers.values():
             self.updates[name] = self.updates.get(name, 0) + 1
-        if self._leader is None and optimizers:
-            self._leader, self.leader = next(iter(optimizers.items()))
-        if self.source == "explicit" or self._leader not in optimizers:
+        if self.source == "explicit" or not self._leads_one_of(optimizers):
             return False
         self.note(
             "steps are replayed as a CUDA graph: one is counted from a replay to the next"
         )
         return self._tick(work)
+
+    def is_captured(self) -> None:
+        """Note that a `step()` that began was recorded into a CUDA graph instead of run."""
+        self._nesting.depth = max(0, self._nesting.depth - 1)
 
     def scaler_updated(self, work: int) -> bool:
         """Note `GradScaler.update()`: without an update before it, the scaler skipped this step."""
@@ -224,6 +226,18 @@ class Clock:
             f"{TAKEOVER_AFTER - 1} of its steps are not",
         )
         return True
+
+    def _leads_one_of(self, optimizers: dict[int, str]) -> bool:
+        """Whether the leader is one of these, or the first of them leads from here on."""
+        if self._leader in optimizers:
+            self._rival_updates = 0
+            return True
+        optimizer, name = next(iter(optimizers.items()))
+        if self._leader is None:
+            self._leader = optimizer
+            self.leader = name
+            return True
+        return self._leads(optimizer, name)
 
     def _follow(self, optimizer: int, name: str, why: str) -> None:
         if len(self.notes) < MAX_NOTES:

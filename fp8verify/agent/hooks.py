@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from .clock import Clock
 from .config import Config
 from .debug import debug, describe
 from .framework_counters import counters, sets_up_an_optimizer
+from .graphs import graphs
 from .guard import is_the_scripts, quietly
 from .numerics.scales import remember
 from .observe import (
@@ -84,6 +86,7 @@ class Observer:
         self.armed = True
         self.arbiter = ProfilerArbiter(self.foreign_profiler)
         self.clock = Clock(_work())
+        self._boot = Path(config["boot"])
         self._optimizers: dict[int, SteppedOptimizer] = {}
         kind = WindowManager if config["live"] is None else RepeatingWindows
         self.recorder = kind(
@@ -156,6 +159,12 @@ class Observer:
         self._catch_up()
 
     @fail_safe
+    def optimizer_is_captured(self, optimizer: Any) -> None:
+        """Note that an optimizer's step was recorded into a CUDA graph, and did not run."""
+        graphs.holds(optimizer)
+        self.clock.is_captured()
+
+    @fail_safe
     def graph_is_replayed(self, optimizers: dict[int, str]) -> None:
         """Note that a CUDA graph with a step of these optimizers is about to run."""
         self._catch_up()
@@ -216,9 +225,19 @@ class Observer:
                 if self._postponed and self.recorder.recording:
                     self._ticked()
                 self.recorder.finish(goes_on=goes_on)
+                if graphs.replays and not self.clock.steps:
+                    self._tell_of_replays()
             finally:
                 self._lock.release()
         self.armed = False
+
+    def _tell_of_replays(self) -> None:
+        """Leave a word for the runner, which says why nothing was recorded."""
+        with (
+            quietly(OSError),
+            (self._boot / "replays").open("a", encoding="ascii") as file,
+        ):
+            file.write(f"{graphs.replays}\n")
 
     def interrupted(self) -> None:
         """Give up if an exception of the script's cut the opening or closing of a window short."""
@@ -370,9 +389,6 @@ BACKWARD_PASSES = 1 << 62  # above any sequence number
 
 _installed: Observer | None = None
 _hooked = False
-_captured: dict[
-    int, str
-] = {}  # optimizers whose step is in the CUDA graph being captured
 
 
 def install(config: Config) -> Observer:
@@ -458,7 +474,8 @@ def _work() -> int:
     # Every autograd node takes the next number of its thread, so a forward pass of training
     # raises it and nothing else does. Watching torch.autograd.backward instead would put a frame
     # of ours into every traceback, and miss engines called directly (Megatron's custom_backward).
-    return int(torch._C._autograd._get_sequence_nr())
+    # A forward and backward pass in a CUDA graph makes none.
+    return int(torch._C._autograd._get_sequence_nr()) + graphs.replays
 
 
 def _tell(method: str, *args: Any) -> None:
@@ -476,26 +493,20 @@ _is_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _has_stepped(optimizer: Any, *_: Any) -> None:
     if captures_graph():  # the step is being recorded into a CUDA graph, not executed
-        _captured[id(optimizer)] = type(optimizer).__name__
+        _tell("optimizer_is_captured", optimizer)
     else:
         _tell("optimizer_leaves", optimizer, on_autograd_thread())
 
 
 def _observe_graphs(observer: Observer) -> None:
-    """Count the steps in CUDA graphs, by their optimizers, when they are replayed."""
-    graphs: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
-
-    def ends(graph: Any) -> None:
-        if _captured:
-            with quietly(TypeError):  # one that cannot be referred to weakly
-                graphs[graph] = dict(_captured)
-            _captured.clear()
+    """Have graphs noted, and the steps in them counted when they are replayed."""
 
     def is_replayed(graph: Any) -> None:
-        if graph in graphs:
-            observer.graph_is_replayed(graphs[graph])
+        stepped = graphs.is_replayed(graph)
+        if stepped:
+            observer.graph_is_replayed(stepped)
 
     with quietly(AttributeError, KeyError):  # a torch whose graphs have no such method
-        observe(torch.cuda.CUDAGraph, "capture_begin", lambda _: _captured.clear())
-        observe(torch.cuda.CUDAGraph, "capture_end", ends)
+        observe(torch.cuda.CUDAGraph, "capture_begin", graphs.begins)
+        observe(torch.cuda.CUDAGraph, "capture_end", graphs.ends)
         observe(torch.cuda.CUDAGraph, "replay", is_replayed)

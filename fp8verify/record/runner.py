@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 
 INNER = "inner"  # written by boot/sitecustomize.py
 RANKS = "ranks"  # and one for each that claimed its files
+REPLAYS = (
+    "replays"  # by the agent, where CUDA graphs were replayed and no step was counted
+)
 IMPORTED = "imported"  # by the agent: one line for each process that imported torch
 STEP = "call fp8verify.step() after each step"
 STREAMS = (
@@ -269,17 +272,24 @@ def collect_result(
     if known:
         guess = ""
     else:
-        guess = _why_unobserved(exit_code, imported=imported)
+        replays = bool(boot_lines(boot / REPLAYS))
+        guess = _why_unobserved(exit_code, imported=imported, replays=replays)
     return RunResult(capture.path, exit_code, notes=known, guess=guess)
 
 
-def _why_unobserved(exit_code: int, *, imported: bool) -> str:
+def _why_unobserved(exit_code: int, *, imported: bool, replays: bool) -> str:
     if exit_code:
         return f"the command ended with {exit_code} before its first training step"
     if not imported:
         return (
             "no observed Python process imported torch: either the command trains nothing, or "
             "its Python ran with -I, -E or -S, or a container or launcher dropped PYTHONPATH"
+        )
+    if replays:
+        return (
+            "the command ended without a training step: it replayed CUDA graphs, and no "
+            "torch.optim optimizer stepped in one or outside; where a replay is a step, "
+            f"{STEP} (import fp8verify)"
         )
     return (
         "the command ended without a training step: no torch.optim optimizer stepped; "

@@ -188,3 +188,13 @@ def test_steps_replayed_as_a_cuda_graph_are_counted_and_recorded(
     assert annotations(trace, "ProfilerStep#") == ["6", "7"]
     assert verified.report["gemm"]["kernels"]
     assert "replayed as a CUDA graph" in " ".join(verified.report["notes"])
+
+
+def test_updates_after_a_replayed_backward_pass_are_counted(tmp_path: Path) -> None:
+    verified = verify(tmp_path, "4-5", SCRIPTS / "cuda_graph_backward.py")
+
+    trace = verified.capture / "rank0.json.gz"
+    (clock,) = [rank["clock"] for rank in verified.report["ranks"]]
+    assert clock["steps_seen"] == 9
+    assert annotations(trace, "ProfilerStep#") == ["4", "5"]
+    assert verified.report["gemm"]["kernels"]

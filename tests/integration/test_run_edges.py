@@ -358,6 +358,21 @@ def test_a_training_that_failed_tells_its_own_error(
     assert "PYTHONPATH" not in json.dumps(report)
 
 
+@pytest.mark.train
+def test_a_run_that_only_replays_graphs_is_told_how_to_mark_steps(
+    tmp_path: Path,
+) -> None:
+    # What a look-up on a graph calls; to make a graph takes a GPU.
+    script = "import torch\nvars(torch.cuda.CUDAGraph)['replay'].listener(object())\n"
+    line = f"{OURS} -o report -- {python_with_torch()} train.py"
+
+    assert start(tmp_path, line, script).wait(timeout=120) == 0
+
+    report = (tmp_path / "report").read_text()
+    assert "it replayed CUDA graphs" in " ".join(report.split())
+    assert "call fp8verify.step() after each step" in " ".join(report.split())
+
+
 def test_a_run_that_was_not_observed_says_why(tmp_path: Path) -> None:
     _, report = report_of(tmp_path, "print('hello')\n")
     assert "no observed Python process imported torch" in json.dumps(report)
