@@ -148,6 +148,11 @@ class Measure(NamedTuple):
 MEASURES = {"time": Measure("time", "ms"), "flops": Measure("FLOPs", "TFLOP")}
 
 
+def shown_size(dims: Iterable[int]) -> str:
+    """Return the sides of a matrix or of a GEMM as everything here writes them: "4096x14336"."""
+    return "x".join(map(str, dims))
+
+
 def gib(size: float) -> str:
     """Return a number of bytes as "0.75 GiB" or "12.3 GiB"."""
     gibibytes = size / 2**30

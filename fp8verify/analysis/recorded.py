@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -137,8 +138,22 @@ def _storage(rank: RankEvidence) -> Iterator[str]:
     yield from (f"{name} in {dtype.lower()}" for name, dtype in sorted(sent))
 
 
+# Times outside of these are no dates: 2015 and 2070 in ns since 1970.
+_FIRST_DATE_NS = 1_420_070_400 * 10**9
+_LAST_DATE_NS = 3_155_760_000 * 10**9
+
+
+def _date(ranks: Sequence[RankEvidence]) -> str | None:
+    """Return when the first kernel of all ranks began; None where no trace says so."""
+    begins = [rank.trace.began_ns for rank in ranks if rank.trace.began_ns is not None]
+    dates = [began for began in begins if _FIRST_DATE_NS < began < _LAST_DATE_NS]
+    if not dates:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(dates) // 10**9))
+
+
 def environment(ranks: Sequence[RankEvidence]) -> Environment:
-    """Return the GPU of the first rank whose trace or record names one, and the versions of all.
+    """Return the GPU of the first rank whose trace or record names one, versions and the date.
 
     A version is "2.10 and 2.11" if ranks differ.
     """
@@ -152,7 +167,12 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
     for package, version in (item for meta in metas for item in meta.versions.items()):
         versions.setdefault(package, {})[version] = None
     joined = {package: " and ".join(known) for package, known in versions.items()}
-    return Environment(gpu=name, compute_capability=capability, versions=joined)
+    return Environment(
+        gpu=name,
+        compute_capability=capability,
+        versions=joined,
+        recorded=_date(ranks),
+    )
 
 
 def memory_report(meta: schema.RankMeta) -> MemoryReport | None:

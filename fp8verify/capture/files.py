@@ -27,9 +27,10 @@ from fp8verify.capture.schema import (
 )
 from fp8verify.errors import InputError
 from fp8verify.files import PRIVATE_FILE, open_private, open_regular, replacing
-from fp8verify.text import clean_json
+from fp8verify.text import clean, clean_json
 
 MAX_BYTES = 64 << 20
+MAX_COMMAND = 1024  # letters
 MAX_SERIES, MAX_LINES = 128 << 20, 1 << 16  # bytes and lines of a series that are read
 _MAX_LINE = 8 << 20
 
@@ -103,6 +104,28 @@ def _read(path: Path, kind: type[Record], is_not: str) -> Record:
             "Inspect it with the version of fp8verify that made it.",
         )
     return record
+
+
+class _EnvironmentLeft(msgspec.Struct, frozen=True):
+    command: str | None = None
+
+
+class _ReportLeft(msgspec.Struct, frozen=True):
+    environment: _EnvironmentLeft = _EnvironmentLeft()
+
+
+def read_command(folder: Path) -> str | None:
+    """Return the command that the report of `fp8verify run` left in a capture, None without one."""
+    try:
+        with open_regular(folder / names.REPORT) as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            return None
+        left = msgspec.json.decode(data, type=_ReportLeft)
+    except (OSError, ValueError, RecursionError):
+        return None
+    command = left.environment.command
+    return command and clean(command)[:MAX_COMMAND]
 
 
 def read_ranks(folder: Path) -> dict[int, RankMeta]:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fp8verify.capture.files import find_logs, read_ranks
 from fp8verify.capture.names import LOG
 from fp8verify.cli.options import emit
+from fp8verify.cli.shown_command import shown_command
 from fp8verify.logs.failures import failure_notes, last_error
 from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
@@ -73,6 +74,8 @@ def report_run(
     )
     report = explain_missing(report, words)
     report = _with_failure(report, result)
+    environment = replace(report.environment, command=shown_command(words))
+    report = replace(report, environment=environment)
     report = options.gated(report)
     if is_for_other_ranks(result, ranks):
         report = replace(

@@ -281,7 +281,7 @@ def _gemms(
         slow.sort(key=_saved_us)
         figure = f"they take {_ms(longer)} a step longer"
         if slow:
-            slowest = [f"{p.n} x {p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3]]
+            slowest = [f"{p.n}x{p.k} {p.leg} {p.speedup:.2f}x" for p in slow[:3]]
             figure = f"{figure} ({', '.join(slowest)})"
         yield _finding("slower GEMMs", remedy, figure)
     elif more_fp8 and before.budget[GEMM] < HARDLY_FASTER * after.budget[GEMM] / work:

@@ -234,17 +234,21 @@ class BreakdownReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPU of the run, and the software where `fp8verify run` recorded it.
+    """What ran when and on what, as far as it was recorded; what is not known is left out.
 
     Attributes:
-        gpu: its name.
-        compute_capability: as PyTorch reports it, such as "9.0".
-        versions: versions by name, such as "torch"; left out if none is known.
+        gpu: name of the GPU, null where not known.
+        compute_capability: as PyTorch reports it, such as "9.0"; null where not known.
+        versions: versions of the run's software by name, such as "torch".
+        recorded: when the first kernel of the traces began, such as "2026-11-23T21:17:05Z".
+        command: the command of `fp8verify run`; values that may be secret are "***".
     """
 
     gpu: str | None
     compute_capability: str | None
     versions: dict[str, str] = {}
+    recorded: str | None = None
+    command: str | None = None
 
 
 class Report(Judged, frozen=True, kw_only=True):

@@ -155,6 +155,10 @@ def inspect(
         name=name or run_name(paths or [str(log)]),
         logs=[path.name for path in logs],
     )
+    if folder is not None and not is_remote(folder):
+        command = captured.read_command(folder)
+        environment = replace(report.environment, command=command)
+        report = replace(report, environment=environment)
     return judge(report, policy or Policy())
 
 

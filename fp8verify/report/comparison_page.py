@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fp8verify.model.comparison import (
     Comparison,
-    GemmPair,
-    LayerPair,
     LossPair,
+    MemoryPair,
     Outcome,
-    RankPair,
     RunRow,
     RunTable,
     Side,
 )
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page, columns
-from fp8verify.report.tables import by_severity, millis, percent, times
+from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.report.tables import by_severity, millis, percent
+from fp8verify.report.tables import times as times_of
 from fp8verify.terms import Severity, Verdict
-from fp8verify.text import counted, gib, listed
+from fp8verify.text import counted, gib, listed, shown_size
 
 TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
@@ -31,19 +30,22 @@ BUDGET = "Where the time of a step goes"
 
 def comparison_page(comparison: Comparison) -> Page:
     """Lay out a comparison."""
-    sides = (comparison.candidate, comparison.baseline)
-    gpus = [side.gpu for side in sides if side is not None and side.gpu]
+    baseline, candidate = comparison.names
+    run = [f"{candidate} against {baseline}"]
+    gpu = _gpu(comparison)
+    if gpu:
+        run.append(gpu)
     needed = comparison.steps_needed
-    loss = "; ".join(
-        filter(None, [loss_line(comparison.loss), loss_trend(comparison.loss)])
-    )
+    losses = [loss_line(comparison.loss), loss_trend(comparison.loss)]
+    loss = "; ".join(filter(None, losses))
     notes = tuple(Note("note", note, rank=6) for note in comparison.notes)
     budget = _budget_grid(comparison)
     legs = _leg_grid(comparison)
+    further = [grid for grid in _further_grids(comparison) if grid.rows]
     return Page(
         verdict=comparison.outcome.value.replace("_", " "),
         tone=TONES.get(comparison.outcome, FAIR),
-        run=("{1} against {0}".format(*comparison.names), *gpus[:1]),
+        run=tuple(run),
         sentence=comparison.reason,
         fails=bool(comparison.exit_code),
         exit=_exit(comparison),
@@ -52,7 +54,7 @@ def comparison_page(comparison: Comparison) -> Page:
         findings=tuple(by_severity(comparison.findings)),
         fix=f"Record {needed} steps of each run." if needed else "",
         requested=(legs,) if legs.rows else (),
-        body=tuple(grid for grid in _further_grids(comparison) if grid.rows),
+        body=tuple(further),
         notes=notes,
         urgent=notes,
         further=("runs", "GEMMs", "layers", "memory") if budget.rows else (),
@@ -60,45 +62,51 @@ def comparison_page(comparison: Comparison) -> Page:
     )
 
 
+def _gpu(comparison: Comparison) -> str | None:
+    for side in (comparison.candidate, comparison.baseline):
+        if side is not None and side.gpu:
+            return side.gpu
+    return None
+
+
 def _exit(comparison: Comparison) -> str:
-    errors = [one.code for one in comparison.findings if one.severity is Severity.ERROR]
+    code = f"exit {comparison.exit_code}"
     if comparison.outcome is Outcome.NOT_COMPARABLE:
-        return f"exit {comparison.exit_code}: the runs cannot be compared"
-    why = f": {listed(errors, 2)} {'is an error' if len(errors) == 1 else 'are errors'}"
-    return (
-        f"exit {comparison.exit_code}{why if comparison.exit_code and errors else ''}"
-    )
+        return f"{code}: the runs cannot be compared"
+    errors = [one.code for one in comparison.findings if one.severity is Severity.ERROR]
+    if not comparison.exit_code or not errors:
+        return code
+    if len(errors) == 1:
+        return f"{code}: {errors[0]} is an error"
+    return f"{code}: {listed(errors, 2)} are errors"
 
 
 def _budget_grid(comparison: Comparison) -> Grid:
-    rows = _with_sum(
+    times = _with_sum(
         [(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget]
     )
-    cells: dict[str, Callable[[_Times], str]] = {
-        "<ms per step": lambda row: row[0],
-        "baseline": lambda row: millis(row[1]),
-        "candidate": lambda row: millis(row[2]),
+    rows = []
+    for name, before, after in times:
         # What rounds to nothing has no minus sign.
-        "change": lambda row: f"{round((row[2] - row[1]) / 1000, 2) + 0.0:+.2f}",
-    }
-    below = (
-        f"GPU kernel time: {times(comparison.busy_speedup)} (profiling adds waiting)"
-    )
-    return Grid(BUDGET, *columns(rows, cells), below=(below,))
+        change = round((after - before) / 1000, 2) + 0.0
+        rows.append((name, millis(before), millis(after), f"{change:+.2f}"))
+    busy = times_of(comparison.busy_speedup)
+    below = f"GPU kernel time: {busy} (profiling adds waiting)"
+    headings = ("<ms per step", "baseline", "candidate", "change")
+    return Grid(BUDGET, headings, rows, below=(below,))
 
 
 def _leg_grid(comparison: Comparison) -> Grid:
     legs = _with_sum(
         [(leg.leg, leg.baseline_us, leg.candidate_us) for leg in comparison.legs]
     )
-    speedups = [*(leg.speedup for leg in comparison.legs), comparison.gemm_speedup]
-    rows = [
-        (name, millis(before), millis(after), times(speedup))
-        for (name, before, after), speedup in zip(legs, speedups, strict=False)
-    ]
-    return Grid(
-        "GEMMs by leg", ("<GEMM leg (ms)", "baseline", "candidate", "speed-up"), rows
-    )
+    speedups = [leg.speedup for leg in comparison.legs]
+    speedups.append(comparison.gemm_speedup)
+    rows = []
+    for (name, before, after), speedup in zip(legs, speedups, strict=False):
+        rows.append((name, millis(before), millis(after), times_of(speedup)))
+    headings = ("<GEMM leg (ms)", "baseline", "candidate", "speed-up")
+    return Grid("GEMMs by leg", headings, rows)
 
 
 # What took how many µs in the baseline and in the candidate.
@@ -107,76 +115,111 @@ _Times = tuple[str, float, float]
 
 def _with_sum(rows: list[_Times]) -> list[_Times]:
     """Return rows and the one that adds them up; none if there are none."""
+    if not rows:
+        return []
     total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
-    if rows:
-        return [*rows, total]
-    return []
+    return [*rows, total]
 
 
 def _further_grids(comparison: Comparison) -> Iterator[Grid]:
     """Yield the tables of whole runs, of memory, and of what is paired: ranks, layers, GEMMs."""
-    runs: dict[str, Callable[[tuple[str, Side]], str]] = {
-        "<run": lambda run: run[0],
-        "<verdict": lambda run: run[1].verdict.value,
-        "FP8": lambda run: percent(run[1].fp8_share_of_time),
-        "steps": lambda run: str(run[1].step.steps),
-        "mean ms": lambda run: millis(run[1].step.mean_us),
-        "range": lambda run: (
-            f"{millis(run[1].step.min_us)}-{millis(run[1].step.max_us)}"
-        ),
-        "<name": lambda run: run[1].name,
-    }
+    yield _side_grid(comparison)
+    if comparison.memory is not None:
+        yield _memory_grid(comparison.memory)
+    yield _rank_grid(comparison)
+    yield _layer_grid(comparison)
+    yield _gemm_grid(comparison)
+
+
+def _side_grid(comparison: Comparison) -> Grid:
     sides = (("baseline", comparison.baseline), ("candidate", comparison.candidate))
-    known = [(role, side) for role, side in sides if side is not None]
-    yield Grid("Runs", *columns(known, runs), stretch=True)
-    if (memory := comparison.memory) is not None:
-        peaks = (
-            ("tensors", memory.baseline_allocated, memory.candidate_allocated),
-            ("reserved", memory.baseline_reserved, memory.candidate_reserved),
-        )
-        rows = [
-            (
-                what,
-                gib(before),
-                gib(after),
-                f"{after / before - 1:+.0%}" if before else "-",
-            )
-            for what, before, after in peaks
-        ]
-        yield Grid(
-            "Memory", ("<peak GPU memory", "baseline", "candidate", "change"), rows
-        )
-    ranks: dict[str, Callable[[RankPair], str]] = {
-        "<rank": lambda pair: str(pair.rank),
-        "baseline ms": lambda pair: millis(pair.baseline_us),
-        "candidate ms": lambda pair: millis(pair.candidate_us),
-        "speed-up of a step": lambda pair: times(pair.step_speedup),
-        "baseline FP8": lambda pair: percent(pair.baseline_fp8_share),
-        "candidate FP8": lambda pair: percent(pair.candidate_fp8_share),
-    }
-    yield Grid("Ranks", *columns(comparison.ranks, ranks), shown=_TOP)
-    layers: dict[str, Callable[[LayerPair], str]] = {
-        "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
-        "candidate us": lambda pair: _micros(
-            pair.candidate_us, pair.candidate_precision
-        ),
-        "speed-up": lambda pair: times(pair.speedup),
-        "<layer (GEMMs of a step)": lambda pair: pair.layer,
-    }
-    yield Grid("Layers", *columns(comparison.layers, layers), stretch=True, shown=_TOP)
-    gemms: dict[str, Callable[[GemmPair], str]] = {
-        "<layer (N x K)": lambda pair: f"{pair.n} x {pair.k}",
-        "<leg": lambda pair: pair.leg,
-        "tokens": lambda pair: _tokens(pair.baseline_tokens, pair.candidate_tokens),
-        "baseline us": lambda pair: _micros(pair.baseline_us, pair.baseline_precision),
-        "candidate us": lambda pair: _micros(
-            pair.candidate_us, pair.candidate_precision
-        ),
-        "speed-up": lambda pair: times(pair.speedup),
-    }
-    yield Grid(
-        "One GEMM of each size and leg", *columns(comparison.gemms, gemms), shown=_TOP
+    rows = []
+    for role, side in sides:
+        if side is not None:
+            rows.append((role, *_side_cells(side)))
+    headings = (
+        *("<run", "<verdict", "FP8", "steps"),
+        *("mean ms", "range", "<name"),
     )
+    return Grid("Runs", headings, rows, stretch=True)
+
+
+def _side_cells(side: Side) -> tuple[str, ...]:
+    step = side.step
+    return (
+        side.verdict.value,
+        percent(side.fp8_share_of_time),
+        str(step.steps),
+        millis(step.mean_us),
+        f"{millis(step.min_us)}-{millis(step.max_us)}",
+        side.name,
+    )
+
+
+def _memory_grid(memory: MemoryPair) -> Grid:
+    peaks = (
+        ("tensors", memory.baseline_allocated, memory.candidate_allocated),
+        ("reserved", memory.baseline_reserved, memory.candidate_reserved),
+    )
+    rows = []
+    for what, before, after in peaks:
+        change = "-"
+        if before:
+            change = f"{after / before - 1:+.0%}"
+        rows.append((what, gib(before), gib(after), change))
+    headings = ("<peak GPU memory", "baseline", "candidate", "change")
+    return Grid("Memory", headings, rows)
+
+
+def _rank_grid(comparison: Comparison) -> Grid:
+    headings = (
+        *("<rank", "baseline ms", "candidate ms", "speed-up of a step"),
+        *("baseline FP8", "candidate FP8"),
+    )
+    rows = []
+    for pair in comparison.ranks:
+        cells = (
+            str(pair.rank),
+            millis(pair.baseline_us),
+            millis(pair.candidate_us),
+            times_of(pair.step_speedup),
+            percent(pair.baseline_fp8_share),
+            percent(pair.candidate_fp8_share),
+        )
+        rows.append(cells)
+    return Grid("Ranks", headings, rows, shown=_TOP)
+
+
+def _layer_grid(comparison: Comparison) -> Grid:
+    headings = (
+        *("baseline us", "candidate us", "speed-up"),
+        "<layer (GEMMs of a step)",
+    )
+    rows = []
+    for pair in comparison.layers:
+        before = _micros(pair.baseline_us, pair.baseline_precision)
+        after = _micros(pair.candidate_us, pair.candidate_precision)
+        rows.append((before, after, times_of(pair.speedup), pair.layer))
+    return Grid("Layers", headings, rows, stretch=True, shown=_TOP)
+
+
+def _gemm_grid(comparison: Comparison) -> Grid:
+    headings = (
+        *("<layer (NxK)", "<leg", "tokens"),
+        *("baseline us", "candidate us", "speed-up"),
+    )
+    rows = []
+    for pair in comparison.gemms:
+        cells = (
+            shown_size((pair.n, pair.k)),
+            pair.leg,
+            _tokens(pair.baseline_tokens, pair.candidate_tokens),
+            _micros(pair.baseline_us, pair.baseline_precision),
+            _micros(pair.candidate_us, pair.candidate_precision),
+            times_of(pair.speedup),
+        )
+        rows.append(cells)
+    return Grid("One GEMM of each size and leg", headings, rows, shown=_TOP)
 
 
 def _micros(time_us: float | None, precision: str) -> str:
@@ -199,27 +242,32 @@ def loss_line(loss: LossPair | None) -> str:
     head = f"{loss.steps} equal {what} ({loss.first_step}-{loss.last_step}): "
     if loss.mean_gap is None or loss.largest_gap is None:
         return f"{head}no step at which both are numbers"
-    last = " and ".join(
-        "no number" if value is None else _number(value)
-        for value in (loss.last_baseline, loss.last_candidate)
-    )
-    bad = ""
-    if loss.first_bad_step is not None:
-        if loss.first_bad_run == "both":
-            whose = "both"
-        else:
-            whose = f"the {loss.first_bad_run} alone"
-        bad = f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
+    lasts = []
+    for value in (loss.last_baseline, loss.last_candidate):
+        lasts.append("no number" if value is None else _number(value))
+    largest = _number(loss.largest_gap, "+")
+    place = loss.place_of(loss.largest_gap_step)
     return (
-        f"{head}last {last}, gap on average {_number(loss.mean_gap, '+')}, largest "
-        f"{_number(loss.largest_gap, '+')} "
-        f"({loss.place_of(loss.largest_gap_step)}){bad}"
+        f"{head}last {' and '.join(lasts)}, gap on average {_number(loss.mean_gap, '+')}, "
+        f"largest {largest} ({place}){_not_finite(loss)}"
     )
+
+
+def _not_finite(loss: LossPair) -> str:
+    """Say from where on a loss is no number."""
+    if loss.first_bad_step is None:
+        return ""
+    whose = f"the {loss.first_bad_run} alone"
+    if loss.first_bad_run == "both":
+        whose = "both"
+    return f"; not finite in {whose} from {loss.place_of(loss.first_bad_step)} on"
 
 
 def _number(value: float, sign: str = "") -> str:
-    usual = 1e-3 <= abs(value) < 1e6 or not value
-    return format(value, f"{sign}.4f" if usual else f"{sign}.4g")
+    is_usual = 1e-3 <= abs(value) < 1e6 or not value
+    if is_usual:
+        return format(value, f"{sign}.4f")
+    return format(value, f"{sign}.4g")
 
 
 def loss_trend(loss: LossPair | None) -> str:
@@ -244,23 +292,15 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     "lowest" is the FP8 share of the rank that has the least; it is left out where every run has
     one rank.
     """
-    cells: dict[str, Callable[[RunRow], str]] = {
-        "<run": lambda run: run.name,
-        "<verdict": verdict_of,
-        "FP8": lambda run: percent(run.fp8_share_of_time),
-        "lowest": lambda run: percent(run.lowest_rank_share if run.ranks > 1 else None),
-        "step ms": lambda run: millis(run.step_us),
-        "GEMM ms": lambda run: millis(run.gemm_us_per_step),
-        "casts": lambda run: percent(run.casts_share_of_gpu_time),
-        "speed-up": _gain,
-    }
-    if all(run.ranks == 1 for run in table.runs):
-        del cells["lowest"]
+    has_ranks = any(run.ranks > 1 for run in table.runs)
+    headings = ["<run", "<verdict", "FP8"]
+    if has_ranks:
+        headings.append("lowest")
+    headings += ["step ms", "GEMM ms", "casts", "speed-up"]
+    rows = [tuple(_run_cells(run, has_ranks)) for run in table.runs]
     reasons = [_why(run) for run in table.runs if verbose]
-    grid = Grid("Runs", *columns(table.runs, cells), below=(*reasons, _LEGEND))
-    active = sum(
-        run.verdict is Verdict.ACTIVE and not run.exit_code for run in table.runs
-    )
+    grid = Grid("Runs", tuple(headings), rows, below=(*reasons, _LEGEND))
+    active = sum(map(_is_sound, table.runs))
     return Page(
         verdict="",
         tone=GOOD if active == len(table.runs) else FAIR,
@@ -273,16 +313,34 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     )
 
 
+def _is_sound(run: RunRow) -> bool:
+    return run.verdict is Verdict.ACTIVE and not run.exit_code
+
+
+def _run_cells(run: RunRow, has_ranks: bool) -> Iterator[str]:
+    yield run.name
+    yield verdict_of(run)
+    yield percent(run.fp8_share_of_time)
+    if has_ranks:
+        yield percent(run.lowest_rank_share if run.ranks > 1 else None)
+    yield millis(run.step_us)
+    yield millis(run.gemm_us_per_step)
+    yield percent(run.casts_share_of_gpu_time)
+    yield _gain(run)
+
+
 def _gain(run: RunRow) -> str:
     """Return the speed-up over BF16, or that the report says there is none."""
     if run.speedup_estimate is None and run.speed.startswith("no gain"):
         return "none"
-    return times(run.speedup_estimate)
+    return times_of(run.speedup_estimate)
 
 
 def _why(run: RunRow) -> str:
-    speed = f" Speed: {run.speed}." if run.speed else ""
-    return f"{run.name}: {run.reason}.{speed}"
+    reason = f"{run.name}: {run.reason}."
+    if run.speed:
+        return f"{reason} Speed: {run.speed}."
+    return reason
 
 
 def _failed(table: RunTable) -> str:
@@ -292,7 +350,9 @@ def _failed(table: RunTable) -> str:
     failed = [run for run in table.runs if run.exit_code]
     worst = max(failed, key=lambda run: run.exit_code)
     others = len(failed) - 1
-    more = f"; {counted(others, 'other run')} failed too" if others else ""
+    more = ""
+    if others:
+        more = f"; {counted(others, 'other run')} failed too"
     return f": {worst.name} is {verdict_of(worst).replace(',', ' with')}{more}"
 
 

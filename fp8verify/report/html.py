@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,18 +20,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fp8verify.model.comparison import Comparison, LossPair, RunRow
-from fp8verify.model.meanings import meanings
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import TimelineReport
+from fp8verify.model.verdict import Finding
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
-from fp8verify.report.ledger_picture import ledger_picture
-from fp8verify.report.page import BAD, TONES, Page
+from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
+from fp8verify.report.page import BAD, TONES, Grid, Page
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, Verdict, fp8_share
 from fp8verify.text import MEASURES, cut_middle, label_of_ranks, printable
+from fp8verify.verdict.findings_table import finding_page, findings_table, viewed
 
 _TIMELINES = 16
+_PLACES = 4  # that a finding links to
 _NAME_WIDTH = 240
 _ROWS = 64  # of a table in a notebook
 TIMELINE_HEIGHT = 60
@@ -56,6 +58,7 @@ _CURVE_WIDTH = 1000
 _CURVE_HEIGHT = 100
 # Losses that fall by more than this factor are drawn on a logarithmic scale.
 _STEEP = 2.0
+_FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 
@@ -90,18 +93,93 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     )
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
     drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
+    hovers: list[dict[str, object]] = []
+    for rank in shown:
+        hovers += map(_hover, rank.timelines)
+    grids: dict[str, Grid] = {}
+    for grid in page.grids:
+        grids.setdefault(grid.title, grid)  # of several ranks the first one's
+    ledger = ledger_picture(report.ledger)
     return {
-        "ledger": ledger_picture(report.ledger),
+        "ledger": ledger,
+        "places": [_places(report, ledger, finding) for finding in page.findings],
         "legs": leg_bars(report),
         "rank_bars": rank_bars(report),
         "gpu_times": gpu_bars(report),
         "timelines": drawn,
-        "timeline_data": [_hover(one) for rank in shown for one in rank.timelines],
-        # Of several ranks the first one's.
-        "grids": {grid.title: grid for grid in reversed(list(page.grids))},
+        "timeline_data": hovers,
+        "grids": grids,
         "ranks": not_active_first,
         "kernels": tables.merge_kernels(report),
     }
+
+
+class Place(NamedTuple):
+    """Where on a page a finding is seen: the id of an element, and what the link says."""
+
+    anchor: str
+    label: str
+
+
+def _places(
+    report: Report, ledger: LedgerPicture | None, finding: Finding
+) -> list[Place]:
+    """Return where a finding is seen: its layers' rows, else what lacks FP8, its ranks, the time."""
+    places = _rows_of(ledger, finding, decides=finding.code == report.cause)
+    if finding.ranks and len(report.ranks) > 1:
+        places.append(Place("ranks", label_of_ranks(finding.ranks)))
+    is_of_time = viewed(finding, "speed") or viewed(finding, "costs")
+    if is_of_time and any(report.gemm.kernels.values()):
+        places.append(Place("gpu", "GPU time"))
+    return places
+
+
+def _rows_of(
+    ledger: LedgerPicture | None, finding: Finding, *, decides: bool
+) -> list[Place]:
+    """Return the rows of the picture that a finding is about; of many, the first one."""
+    layers = set(finding.layers)
+    is_of_all = decides or finding.verdict is not None
+    places = []
+    for number, row in enumerate(ledger.rows if ledger is not None else (), 1):
+        is_meant = layers.intersection(row.names) if layers else is_of_all and row.lacks
+        if is_meant:
+            places.append(Place(f"row-{number}", row.label))
+    labels = {place.label for place in places}
+    if len(places) > _PLACES or len(labels) < len(places):
+        return [Place(places[0].anchor, f"{len(places)} rows of the picture")]
+    return places
+
+
+class Block(NamedTuple):
+    """A piece of a page of the documentation: "head", "text", "item" or "code"."""
+
+    kind: str
+    text: str
+
+
+def explained(code: str) -> list[Block]:
+    """Return the page of a finding's code in pieces; nothing where it has none."""
+    if code not in findings_table():
+        return []
+    blocks: list[Block] = []
+    parts = _FENCE.split(finding_page(code))
+    for prose, fenced in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        blocks += _prose_blocks(prose)
+        if fenced:
+            blocks.append(Block("code", fenced.rstrip()))
+    return blocks
+
+
+def _prose_blocks(prose: str) -> Iterator[Block]:
+    for paragraph in prose.strip().split("\n\n"):
+        if paragraph.startswith("## "):
+            yield Block("head", paragraph.removeprefix("## "))
+        elif paragraph.startswith("- "):
+            for item in re.split(r"^- ", paragraph, flags=re.MULTILINE)[1:]:
+                yield Block("item", " ".join(item.split()))
+        elif paragraph:
+            yield Block("text", " ".join(paragraph.strip("*").split()))
 
 
 def _hover(report: TimelineReport) -> dict[str, object]:
@@ -117,6 +195,17 @@ def _hover(report: TimelineReport) -> dict[str, object]:
         "times": list(zip(*rows, strict=True)),
         "steps": report.steps,
     }
+
+
+def anchors(findings: Sequence[Finding]) -> list[str]:
+    """Return the id of each finding: its code, with a number from the second one on."""
+    seen = Counter[str]()
+    found = []
+    for finding in findings:
+        seen[finding.code] += 1
+        count = seen[finding.code]
+        found.append(f"finding-{finding.code}" + ("" if count == 1 else f"-{count}"))
+    return found
 
 
 def _environment() -> Environment:
@@ -142,7 +231,8 @@ def _environment() -> Environment:
         "plain": printable,
         "name": _short,
         "prose": _prose,
-        "meaning": meanings().get,
+        "explained": explained,
+        "anchors": anchors,
         "tone_of_run": _tone_of_run,
         "verdict_of": verdict_of,
         "kind": kind_of,

@@ -6,9 +6,9 @@ of every panel. Where there are too many, neighbors that ran alike are drawn onc
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import pairwise
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from typing import NamedTuple, TypeVar
 
 from fp8verify.model.ledger import (
@@ -61,12 +61,14 @@ class Row(NamedTuple):
 
     Attributes:
         label: its name.
+        names: the layers that it is, or may be, by their exact names.
         panels: for each leg the cells of all columns.
         summary: what each panel shows, in words.
         lacks: whether anything in it lacks what was expected.
     """
 
     label: str
+    names: frozenset[str]
     panels: tuple[tuple[Cell, ...], ...]
     summary: tuple[str, ...]
     lacks: bool
@@ -97,133 +99,164 @@ class _Column(NamedTuple):
 
     executions: tuple[int, ...]
 
+    @property
+    def first(self) -> int:
+        """The one that is drawn."""
+        return self.executions[0]
+
 
 class _Line(NamedTuple):
     """A slot, or several that ran alike, of which the first is drawn."""
 
     slots: tuple[int, ...]
 
+    @property
+    def first(self) -> int:
+        """The one that is drawn."""
+        return self.slots[0]
 
-# What ran, by slot, leg and execution.
-_Ran = dict[tuple[int, Leg, int], list[LedgerEntry]]
+
+class _Drawing:
+    """A ledger, and what ran in it by slot, leg and execution."""
+
+    def __init__(self, ledger: LedgerReport) -> None:
+        """Sort the entries by their places."""
+        self.ledger = ledger
+        self.legs = _legs_of(ledger)
+        self.has_ranks = len({one.rank for one in ledger.executions}) > 1
+        self.has_micro_batches = any(one.micro_batch > 1 for one in ledger.executions)
+        self._ran: dict[tuple[int, Leg, int], list[LedgerEntry]] = defaultdict(list)
+        for entry in ledger.entries:
+            for first, last in entry.executions:
+                for execution in range(first, last + 1):
+                    self._ran[entry.slot, entry.leg, execution].append(entry)
+
+    def at(self, slot: int, leg: Leg, execution: int) -> Sequence[LedgerEntry]:
+        """Return what ran for one leg of a slot in an execution."""
+        return self._ran.get((slot, leg, execution), ())
+
+    def look_of_slot(self, slot: int) -> Hashable:
+        """Return what a row of the picture shows; rows alike are equal."""
+        looks = []
+        for leg in self.legs:
+            for execution in range(len(self.ledger.executions)):
+                looks.append(_looks(self.at(slot, leg, execution)))
+        return tuple(looks)
+
+    def look_of_execution(self, execution: int) -> Hashable:
+        """Return what a column of the picture shows; columns alike are equal."""
+        looks = []
+        for slot in range(len(self.ledger.slots)):
+            for leg in self.legs:
+                looks.append(_looks(self.at(slot, leg, execution)))
+        return tuple(looks)
+
+    def column_lacks(self, column: _Column) -> bool:
+        """Whether something in a column lacks what was expected."""
+        for (_, _, execution), entries in self._ran.items():
+            if execution == column.first and any(entry.lacks for entry in entries):
+                return True
+        return False
+
+    def line_lacks(self, line: _Line) -> bool:
+        """Whether something in a row lacks what was expected."""
+        for (slot, _, _), entries in self._ran.items():
+            if slot == line.first and any(entry.lacks for entry in entries):
+                return True
+        return False
+
+
+def _legs_of(ledger: LedgerReport) -> list[Leg]:
+    ran = {entry.leg for entry in ledger.entries}
+    return [leg for leg in Leg if leg in ran]
 
 
 def ledger_picture(ledger: LedgerReport | None) -> LedgerPicture | None:
     """Draw a ledger; None where there is none, or nothing in it."""
     if ledger is None or not ledger.entries:
         return None
-    ran = _by_place(ledger)
-    legs = [leg for leg in Leg if any(entry.leg is leg for entry in ledger.entries)]
-    columns = _columns(ledger, ran, legs)
-    lines = _lines(ledger, ran, legs)
-    shown_columns = _most_telling(
-        columns, _MOST_COLUMNS, lambda one: _column_lacks(one, ran)
-    )
-    shown_lines = _most_telling(lines, _MOST_ROWS, lambda one: _line_lacks(one, ran))
-    titles = [_column_title(ledger, column) for column in shown_columns]
-    rows = [
-        _row(ledger, ran, legs, line, shown_columns, titles) for line in shown_lines
-    ]
-    kinds = {
-        cell.kind
-        for row in rows
-        for panel in row.panels
-        for cell in panel
-        if cell.kind != MISSING
-    }
+    drawing = _Drawing(ledger)
+    columns = _columns(drawing)
+    lines = _lines(drawing)
+    shown_columns = _most_telling(columns, _MOST_COLUMNS, drawing.column_lacks)
+    shown_lines = _most_telling(lines, _MOST_ROWS, drawing.line_lacks)
+    titles = [_column_title(drawing, column) for column in shown_columns]
+    rows = [_row(drawing, line, shown_columns, titles) for line in shown_lines]
+    hidden_rows = len(lines) - len(shown_lines)
+    hidden_columns = len(columns) - len(shown_columns)
     return LedgerPicture(
-        legs=tuple(leg.value for leg in legs),
+        legs=tuple(leg.value for leg in drawing.legs),
         columns=tuple(titles),
-        labels=tuple(_column_labels(ledger, shown_columns)),
+        labels=tuple(_column_labels(drawing, shown_columns)),
         rows=tuple(rows),
-        left_out=tuple(_left_out(ledger, columns, shown_columns, lines, shown_lines)),
-        kinds=tuple(kinds),
+        left_out=tuple(_left_out(ledger, hidden_rows, hidden_columns)),
+        kinds=tuple(_kinds(rows)),
     )
 
 
-def _by_place(ledger: LedgerReport) -> _Ran:
-    ran: _Ran = defaultdict(list)
-    for entry in ledger.entries:
-        for first, last in entry.executions:
-            for execution in range(first, last + 1):
-                ran[entry.slot, entry.leg, execution].append(entry)
-    return ran
+def _kinds(rows: Iterable[Row]) -> set[str]:
+    """Return the kinds of cells that the legend explains."""
+    kinds: set[str] = set()
+    for row in rows:
+        for panel in row.panels:
+            kinds.update(cell.kind for cell in panel)
+    return kinds - {MISSING}
 
 
 # ---- rows and columns that are alike are drawn once
 
 
-def _columns(ledger: LedgerReport, ran: _Ran, legs: Sequence[Leg]) -> list[_Column]:
+def _columns(drawing: _Drawing) -> list[_Column]:
     """Return the columns; of many, neighbors alike are one, then ranks alike are one."""
-    single = [_Column((at,)) for at in range(len(ledger.executions))]
-    if len(single) <= _COLUMNS:
-        return single
-
-    def looks(at: int) -> Hashable:
-        return tuple(
-            _looks(ran.get((slot, leg, at), []))
-            for slot in range(len(ledger.slots))
-            for leg in legs
-        )
-
+    executions = drawing.ledger.executions
+    if len(executions) <= _COLUMNS:
+        return [_Column((at,)) for at in range(len(executions))]
     by_rank: dict[int | None, list[int]] = defaultdict(list)
-    for at, execution in enumerate(ledger.executions):
+    for at, execution in enumerate(executions):
         by_rank[execution.rank].append(at)
     joined: dict[Hashable, list[int]] = defaultdict(list)
-    for executions in by_rank.values():
-        for place, run in enumerate(_runs(executions, looks)):
+    for of_rank in by_rank.values():
+        for place, run in enumerate(_runs(of_rank, drawing.look_of_execution)):
             steps = tuple(
-                (ledger.executions[at].step, ledger.executions[at].micro_batch)
-                for at in run
+                (executions[at].step, executions[at].micro_batch) for at in run
             )
-            joined[place, steps, looks(run[0])].extend(run)
+            look = drawing.look_of_execution(run[0])
+            joined[place, steps, look].extend(run)
     return [_Column(tuple(run)) for run in joined.values()]
 
 
-def _lines(ledger: LedgerReport, ran: _Ran, legs: Sequence[Leg]) -> list[_Line]:
+def _lines(drawing: _Drawing) -> list[_Line]:
     """Return the rows; of many, blocks that ran alike are one, then rows alike are one."""
-    single = [_Line((slot,)) for slot in range(len(ledger.slots))]
-    if len(single) <= _ROWS:
-        return single
+    slots = drawing.ledger.slots
+    if len(slots) <= _ROWS:
+        return [_Line((slot,)) for slot in range(len(slots))]
 
-    def looks(slot: int) -> Hashable:
-        return tuple(
-            _looks(ran.get((slot, leg, at), []))
-            for leg in legs
-            for at in range(len(ledger.executions))
-        )
+    def look_of_block(block: Sequence[int]) -> Hashable:
+        is_block = slots[block[0]].block is not None
+        return (is_block, *map(drawing.look_of_slot, block))
 
-    blocks = _runs(range(len(single)), lambda slot: ledger.slots[slot].block)
-    alike = _runs(blocks, lambda block: (_is_block(ledger, block), *map(looks, block)))
-    lines = []
-    for group in alike:
-        if len(group) == 1 or not _is_block(ledger, group[0]):
-            lines += [_Line((slot,)) for block in group for slot in block]
+    blocks = _runs(range(len(slots)), lambda slot: slots[slot].block)
+    lines: list[_Line] = []
+    for alike in _runs(blocks, look_of_block):
+        is_block = slots[alike[0][0]].block is not None
+        if len(alike) > 1 and is_block:
+            lines += map(_Line, zip(*alike, strict=True))
         else:
-            lines += [_Line(slots) for slots in zip(*group, strict=True)]
+            for block in alike:
+                lines += [_Line((slot,)) for slot in block]
     if len(lines) <= _ROWS:
         return lines
-    runs = _runs(lines, lambda line: looks(line.slots[0]))
-    return [_Line(tuple(slot for line in run for slot in line.slots)) for run in runs]
-
-
-def _is_block(ledger: LedgerReport, slots: Sequence[int]) -> bool:
-    return ledger.slots[slots[0]].block is not None
+    joined = []
+    for run in _runs(lines, lambda line: drawing.look_of_slot(line.first)):
+        joined.append(_Line(tuple(chain.from_iterable(line.slots for line in run))))
+    return joined
 
 
 def _runs(
     items: Sequence[_Item], key: Callable[[_Item], Hashable]
 ) -> list[list[_Item]]:
-    runs: list[list[_Item]] = []
-    before: Hashable = None
-    for item in items:
-        now = key(item)
-        if runs and now == before:
-            runs[-1].append(item)
-        else:
-            runs.append([item])
-        before = now
-    return runs
+    """Return neighbors that have the same key together."""
+    return [list(run) for _, run in groupby(items, key)]
 
 
 def _most_telling(
@@ -237,60 +270,38 @@ def _most_telling(
 
 
 def _looks(entries: Sequence[LedgerEntry]) -> Hashable:
-    return tuple(
-        (one.launches, one.low, one.unknown, one.precision, bool(one.least), one.lacks)
-        for one in entries
-    )
-
-
-def _column_lacks(column: _Column, ran: _Ran) -> bool:
-    return any(
-        entry.lacks
-        for (_, _, at), entries in ran.items()
-        if at == column.executions[0]
-        for entry in entries
-    )
-
-
-def _line_lacks(line: _Line, ran: _Ran) -> bool:
-    return any(
-        entry.lacks
-        for (slot, _, _), entries in ran.items()
-        if slot == line.slots[0]
-        for entry in entries
-    )
+    looks = []
+    for one in entries:
+        counts = (one.launches, one.low, one.unknown)
+        looks.append((*counts, one.precision, bool(one.least), one.lacks))
+    return tuple(looks)
 
 
 def _left_out(
-    ledger: LedgerReport,
-    columns: Sequence[_Column],
-    shown_columns: Sequence[_Column],
-    lines: Sequence[_Line],
-    shown_lines: Sequence[_Line],
+    ledger: LedgerReport, hidden_rows: int, hidden_columns: int
 ) -> Iterator[str]:
-    if rows := len(lines) - len(shown_lines):
-        yield f"{counted(rows, 'row')} more, without anything that lacks FP8"
-    if hidden := len(columns) - len(shown_columns):
-        yield f"{counted(hidden, 'column')} more"
+    if hidden_rows:
+        yield f"{counted(hidden_rows, 'row')} more, without anything that lacks FP8"
+    if hidden_columns:
+        yield f"{counted(hidden_columns, 'column')} more"
     if ledger.left_out:
-        more = counted(ledger.left_out, "call")
-        yield f"{more} more than the report holds"
+        yield f"{counted(ledger.left_out, 'call')} more than the report holds"
 
 
 # ---- what stands beside and above the cells
 
 
-def _column_title(ledger: LedgerReport, column: _Column) -> str:
+def _column_title(drawing: _Drawing, column: _Column) -> str:
     """Name a column: "rank 0, step 5, micro-batch 2", "ranks 0-30, steps 5-7"."""
-    executions = [ledger.executions[at] for at in column.executions]
+    executions = [drawing.ledger.executions[at] for at in column.executions]
     parts = []
     ranks = [one.rank for one in executions if one.rank is not None]
-    if len({one.rank for one in ledger.executions}) > 1 and ranks:
+    if drawing.has_ranks and ranks:
         parts.append(label_of_ranks(ranks))
     steps = [one.step for one in executions if one.step is not None]
     if steps:
         parts.append(_numbers("step", steps))
-    if _has_micro_batches(ledger):
+    if drawing.has_micro_batches:
         parts.append(_numbers("micro-batch", [one.micro_batch for one in executions]))
     return ", ".join(parts) or "the window"
 
@@ -303,27 +314,27 @@ def _numbers(what: str, numbers: Sequence[int]) -> str:
     return f"{what}{plural} {', '.join(map(show_window, windows))}"
 
 
-def _has_micro_batches(ledger: LedgerReport) -> bool:
-    return any(one.micro_batch > 1 for one in ledger.executions)
-
-
-def _column_labels(ledger: LedgerReport, columns: Sequence[_Column]) -> Iterator[str]:
+def _column_labels(drawing: _Drawing, columns: Sequence[_Column]) -> Iterator[str]:
     """Yield what stands above each column: what changes from the one before."""
-    firsts = [ledger.executions[column.executions[0]] for column in columns]
-    has_ranks = len({one.rank for one in ledger.executions}) > 1
-    names = [_short_label(one, has_ranks=has_ranks) for one in firsts]
+    names = []
+    for column in columns:
+        first = drawing.ledger.executions[column.first]
+        names.append(_short_label(first, has_ranks=drawing.has_ranks))
     if len(columns) <= _LABELS:
         yield from names
         return
-    changes = [True, *(a != b for a, b in pairwise(names))]
     free = 0.0
     share = 100 / len(columns)
-    for at, (name, begins) in enumerate(zip(names, changes, strict=True)):
+    before = None
+    for at, name in enumerate(names):
         width = 9.0 * len(name)  # of a panel on a phone, where a letter is so wide
-        fits = begins and at * share >= free and at * share + width <= 100
-        if fits:
+        has_room = at * share >= free and at * share + width <= 100
+        if name != before and has_room:
             free = at * share + width + 4
-        yield name if fits else ""
+            yield name
+        else:
+            yield ""
+        before = name
 
 
 def _short_label(execution: LedgerExecution, *, has_ranks: bool) -> str:
@@ -337,10 +348,10 @@ def _short_label(execution: LedgerExecution, *, has_ranks: bool) -> str:
 def _row_label(slots: Sequence[LedgerSlot]) -> str:
     if len(slots) == 1:
         return _slot_label(slots[0])
-    names = list(dict.fromkeys(_slot_label(slot) for slot in slots))
+    names = list(dict.fromkeys(map(_slot_label, slots)))
     if len(names) == 1:
         return f"{names[0]} ({len(slots)} alike)"
-    if len({pattern(name) for name in names}) == 1:
+    if len(set(map(pattern, names))) == 1:
         return f"{indexed(names)} ({len(slots)} alike)"
     blocks = sorted({slot.block for slot in slots if slot.block is not None})
     if len(blocks) > 1:
@@ -361,7 +372,7 @@ def _slot_label(slot: LedgerSlot) -> str:
     after = _shared_start([rest[::-1] for rest in rests])[::-1]
     differing = [rest[: len(rest) - len(after)] for rest in rests]
     if not before and not after:
-        return cut_middle(" or ".join(slot.names), _NAME)
+        return cut_middle(f"one of {', '.join(slot.names)}", _NAME)
     return cut_middle(f"{before}{{{','.join(differing)}}}{after}", _NAME)
 
 
@@ -379,26 +390,29 @@ def _shared_start(texts: Sequence[str]) -> str:
 
 
 def _row(
-    ledger: LedgerReport,
-    ran: _Ran,
-    legs: Sequence[Leg],
+    drawing: _Drawing,
     line: _Line,
     columns: Sequence[_Column],
     titles: Sequence[str],
 ) -> Row:
-    slots = [ledger.slots[slot] for slot in line.slots]
+    slots = [drawing.ledger.slots[slot] for slot in line.slots]
     label = _row_label(slots)
     panels = []
     summary = []
-    for leg in legs:
+    for leg in drawing.legs:
         cells = []
         for column, title in zip(columns, titles, strict=True):
-            entries = ran.get((line.slots[0], leg, column.executions[0]), [])
+            entries = drawing.at(line.first, leg, column.first)
             cells.append(_cell(entries, f"{label}, {leg.value}, {title}"))
         panels.append(tuple(cells))
         summary.append(_in_words(cells))
-    lacks = any(cell.mark for panel in panels for cell in panel)
-    return Row(label, tuple(panels), tuple(summary), lacks)
+    return Row(
+        label=label,
+        names=frozenset(chain.from_iterable(slot.names for slot in slots)),
+        panels=tuple(panels),
+        summary=tuple(summary),
+        lacks=any(cell.mark for cell in chain.from_iterable(panels)),
+    )
 
 
 def _cell(entries: Sequence[LedgerEntry], place: str) -> Cell:
@@ -407,22 +421,25 @@ def _cell(entries: Sequence[LedgerEntry], place: str) -> Cell:
         return Cell(MISSING, "", f"{place}: no GEMM")
     low = sum(one.low for one in entries)
     unknown = sum(one.unknown for one in entries)
-    marks = {one.lacks for one in entries if one.lacks}
-    if "surely" in marks:
-        mark = "surely"
-    else:
-        mark = "".join(sorted(marks))
-    precision = max(entries, key=lambda one: one.launches).precision
     least = sum(one.least or 0 for one in entries)
+    precision = max(entries, key=lambda one: one.launches).precision
+    mark = _mark(entries)
     kind = _kind(precision, launches, low, unknown)
     if kind == "high" and not least and not mark:
         kind = "plain"
-    said = f"{place}: {counted(launches, 'GEMM')} in {precision.upper()}"
+    said = f"{counted(launches, 'GEMM')} in {precision.upper()}"
     if 0 < low < launches:
-        said = f"{place}: {low} of {launches} GEMMs in FP8 or FP4"
+        said = f"{low} of {launches} GEMMs in FP8 or FP4"
     if unknown == launches:
-        said = f"{place}: {counted(launches, 'GEMM')} of unknown precision"
-    return Cell(kind, mark, said + _expectation(least, mark))
+        said = f"{counted(launches, 'GEMM')} of unknown precision"
+    return Cell(kind, mark, f"{place}: {said}{_expectation(least, mark)}")
+
+
+def _mark(entries: Sequence[LedgerEntry]) -> str:
+    marks = {one.lacks for one in entries if one.lacks}
+    if "surely" in marks:
+        return "surely"
+    return "".join(sorted(marks))
 
 
 def _kind(precision: str, launches: int, low: int, unknown: int) -> str:
@@ -463,12 +480,10 @@ _WORDS = {
 
 def _in_words(cells: Sequence[Cell]) -> str:
     """Say what a panel shows: "2 in FP8, 1 in higher precision"; the text of the picture."""
-    counts: dict[str, int] = defaultdict(int)
-    for cell in cells:
-        counts[cell.kind] += 1
-    if len(counts) == 1:
-        (kind,) = counts
-        if len(cells) > 1:
-            return f"all {len(cells)} {_WORDS[kind]}"
-        return _WORDS[kind]
-    return ", ".join(f"{count} {_WORDS[kind]}" for kind, count in counts.items())
+    counts = Counter(cell.kind for cell in cells)
+    if len(counts) > 1:
+        return ", ".join(f"{count} {_WORDS[kind]}" for kind, count in counts.items())
+    (kind,) = counts
+    if len(cells) > 1:
+        return f"all {len(cells)} {_WORDS[kind]}"
+    return _WORDS[kind]

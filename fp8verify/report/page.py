@@ -5,14 +5,13 @@ Reports, comparisons and tables of runs are laid out as pages; each format has o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings_table import viewed
 
-_Item = TypeVar("_Item")
 GOOD = "good"
 FAIR = "fair"
 BAD = "bad"
@@ -62,20 +61,6 @@ class Grid(NamedTuple):
             return self
         more = f"… and {hidden} more with -v"
         return self._replace(rows=self.rows[:count], below=(more, *self.below))
-
-
-def columns(
-    items: Iterable[_Item], cells: Mapping[str, Callable[[_Item], str]]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the headings and the rows of a table with a row for each item.
-
-    Args:
-        items: what the rows are about.
-        cells: what a column shows of an item, by its heading.
-    """
-    return tuple(cells), [
-        tuple(cell(item) for cell in cells.values()) for item in items
-    ]
 
 
 class Note(NamedTuple):
@@ -135,6 +120,7 @@ class Page(NamedTuple):
         further: what the body has in a few words.
         urgent: those of the notes that the first screen has if there is room.
         lines: how many the first screen has at most.
+        facts: what was run, when and on what, as far as it is known.
         software: the versions of the run's software and of fp8verify.
     """
 
@@ -156,6 +142,7 @@ class Page(NamedTuple):
     further: tuple[str, ...] = ()
     urgent: tuple[Note, ...] = ()
     lines: int = 26
+    facts: tuple[Note, ...] = ()
     software: str = ""
 
     @property
@@ -166,25 +153,27 @@ class Page(NamedTuple):
     @property
     def grids(self) -> Iterator[Grid]:
         """The tables."""
-        return (
-            part for part in (*self.requested, *self.body) if isinstance(part, Grid)
-        )
+        for part in (*self.requested, *self.body):
+            if isinstance(part, Grid):
+                yield part
 
     @property
     def reports(self) -> tuple[Finding, ...]:
         """The findings that decide or cost, but for the one that is the line of the speed."""
         paying = self.speed and self.speed.finding
-        return tuple(
-            one
-            for one in self.findings
-            if one.severity is not Severity.INFO and one is not paying
-        )
+        graver = []
+        for finding in self.findings:
+            is_info = finding.severity is Severity.INFO
+            if not is_info and finding is not paying:
+                graver.append(finding)
+        return tuple(graver)
 
-    @property
-    def infos(self) -> tuple[Finding, ...]:
-        """The findings that need no action and that no other line says."""
-        infos = (one for one in self.findings if one.severity is Severity.INFO)
-        return tuple(one for one in infos if not viewed(one, "detail"))
+    def _infos(self, *, verbose: bool) -> Iterator[Finding]:
+        """Yield the findings that need no action; without `verbose` those no other line says."""
+        for finding in self.findings:
+            is_info = finding.severity is Severity.INFO
+            if is_info and (verbose or not viewed(finding, "detail")):
+                yield finding
 
     def told(self, *, verbose: bool = False) -> Iterator[Note]:
         """Yield sources, findings with what to do about them, speed and infos, in this order.
@@ -192,34 +181,46 @@ class Page(NamedTuple):
         Nothing is told twice: advice that several findings share stands below the first one.
         """
         yield from self.sources
+        fixes = _Fixes()
         if self.fix:
             yield Note("fix", self.fix)
-        fixes = {"", self.fix}
+            fixes.said.add(self.fix)
         for place, finding in enumerate(self.reports):
             is_error = finding.severity is Severity.ERROR
-            yield Note.of(finding, 0 if is_error or not place else 2)
-            if finding.message and finding.hint not in fixes:
-                rank = 0 if fixes == {""} else 4
-                yield Note("fix", finding.hint, finding=finding, rank=rank)
-            fixes.add(finding.hint)
+            is_first = place == 0
+            yield Note.of(finding, 0 if is_error or is_first else 2)
+            if finding.message:
+                yield from fixes.of(finding, 4)
+            fixes.said.add(finding.hint)
         if self.speed is not None:
             yield self.speed
-            paying = self.speed.finding
-            if paying is not None and paying.hint not in fixes:
-                rank = 0 if fixes == {""} else 3
-                yield Note("fix", paying.hint, finding=paying, rank=rank)
-                fixes.add(paying.hint)
-        every = (one for one in self.findings if one.severity is Severity.INFO)
-        for finding in every if verbose else self.infos:
+            if self.speed.finding is not None:
+                yield from fixes.of(self.speed.finding, 3)
+        for finding in self._infos(verbose=verbose):
             yield Note.of(finding, 5)
-            if not finding.message or finding.hint in fixes:
+            if not finding.message:
                 continue
             if viewed(finding, "costs"):
-                rank = 0 if fixes == {""} else 3
-                yield Note("fix", finding.hint, finding=finding, rank=rank)
-            elif verbose:
+                yield from fixes.of(finding, 3)
+            elif verbose and finding.hint not in fixes.said:
                 yield Note("", finding.hint, finding=finding)
-            fixes.add(finding.hint)
+            fixes.said.add(finding.hint)
+
+
+class _Fixes:
+    """The advice that was given so far."""
+
+    def __init__(self) -> None:
+        """Start without any; no advice at all counts as given."""
+        self.said = {""}
+
+    def of(self, finding: Finding, rank: int) -> Iterator[Note]:
+        """Yield the line that says what to do about a finding, unless another one did."""
+        if finding.hint in self.said:
+            return
+        is_first = self.said == {""}
+        yield Note("fix", finding.hint, finding=finding, rank=0 if is_first else rank)
+        self.said.add(finding.hint)
 
 
 def sentence(text: str) -> str:

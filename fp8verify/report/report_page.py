@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -11,14 +13,12 @@ from fp8verify.model.kernels import KernelRow, LegRow
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import (
     BreakdownReport,
-    RankBreakdown,
     RankReport,
     Report,
 )
-from fp8verify.model.steps import StepReport
 from fp8verify.model.verdict import Finding, Proof, ProofRow
 from fp8verify.report import tables
-from fp8verify.report.page import BAD, TONES, Grid, Note, Page, columns, sentence
+from fp8verify.report.page import BAD, TONES, Grid, Note, Page, sentence
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import (
@@ -28,7 +28,7 @@ from fp8verify.terms import (
     low_precision_count,
     low_precision_name,
 )
-from fp8verify.text import MEASURES, counted
+from fp8verify.text import MEASURES, counted, label_of_ranks, shown_size
 from fp8verify.verdict.findings_table import viewed
 
 # What to do where no error and no warning says it.
@@ -59,8 +59,9 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         verbose: whether tables show every tensor and rank.
     """
     findings = tuple(_findings(report))
-    versions = {"fp8verify": report.fp8verify_version, **report.environment.versions}
-    unsure = report.verdict is Verdict.INCONCLUSIVE
+    urgent: tuple[Note, ...] = ()
+    if report.verdict is Verdict.INCONCLUSIVE:
+        urgent = tuple(Note("note", note, rank=6) for note in report.notes)
     return Page(
         verdict=_verdict(report),
         tone=_tone(report),
@@ -77,10 +78,11 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         requested=tuple(_requested(report, verbose)),
         body=tuple(_body(report)),
         notes=tuple(report_notes(report)),
-        urgent=tuple(Note("note", note, rank=6) for note in report.notes if unsure),
+        urgent=urgent,
         further=tuple(_further(report)),
         lines=_LINES.get(report.verdict, 26),
-        software=", ".join(f"{name} {version}" for name, version in versions.items()),
+        facts=tuple(_facts(report)),
+        software=_software(report),
     )
 
 
@@ -98,10 +100,12 @@ def _findings(report: Report) -> Iterator[Finding]:
     """
     is_said = False
     for finding in tables.by_severity(tables.shown_findings(report)):
-        if finding.code == report.cause and finding.hint and not is_said:
+        is_cause = finding.code == report.cause and not is_said
+        is_repeated = report.reason.endswith(f"; {finding.message}")
+        if finding.hint and is_cause:
             is_said = True
             yield replace(finding, message="")
-        elif finding.hint and report.reason.endswith(f"; {finding.message}"):
+        elif finding.hint and is_repeated:
             yield replace(finding, message="")
         else:
             yield finding
@@ -110,8 +114,10 @@ def _findings(report: Report) -> Iterator[Finding]:
 def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
     """Return the line of the speed, with the finding that says the same."""
     speed = payoff(report)
+    if speed is None:
+        return None
     paying = next((finding for finding in findings if viewed(finding, "speed")), None)
-    return speed and Note("speed", speed.text, speed.tone, paying)
+    return Note("speed", speed.text, speed.tone, paying)
 
 
 def _errors(report: Report) -> int:
@@ -130,40 +136,70 @@ def _run(report: Report) -> Iterator[str]:
     yield report.name
     if report.environment.gpu:
         yield report.environment.gpu
-    if shown := steps_shown(report):
-        yield shown
+    steps = steps_shown(report)
+    if steps:
+        yield steps
     left_out = [one.message for one in report.findings if viewed(one, "ranks")]
-    if left_out or len(report.ranks) > 1:
-        yield (left_out or [f"{len(report.ranks)} ranks"])[0]
+    if left_out:
+        yield left_out[0]
+    elif len(report.ranks) > 1:
+        yield f"{len(report.ranks)} ranks"
+
+
+def _facts(report: Report) -> Iterator[Note]:
+    """Yield what was run, when and on what; what is not known is left out."""
+    environment = report.environment
+    if environment.command:
+        yield Note("command", environment.command)
+    if environment.recorded:
+        date, _, time = environment.recorded.partition("T")
+        yield Note("recorded", f"{date} {time.removesuffix('Z')} UTC")
+    if environment.gpu:
+        gpu = environment.gpu
+        if environment.compute_capability:
+            gpu = f"{gpu}, compute capability {environment.compute_capability}"
+        yield Note("GPU", gpu)
+    yield Note("software", _software(report))
+
+
+def _software(report: Report) -> str:
+    versions = {"fp8verify": report.fp8verify_version, **report.environment.versions}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def exit_line(report: Report) -> str:
     """Return the exit code of the command, and why."""
     if report.training_exit_code:
         return f"exit {report.training_exit_code}: the run's own exit code"
-    why = f": {report.exit_reason}" if report.exit_reason else ""
-    return f"exit {report.exit_code}{why}"
+    if report.exit_reason:
+        return f"exit {report.exit_code}: {report.exit_reason}"
+    return f"exit {report.exit_code}"
 
 
 def _fix(report: Report) -> str:
     """Say what to do about the verdict where no error or warning says it."""
-    grave = [one for one in report.findings if one.severity is not Severity.INFO]
     if report.cause is not None or report.verdict not in _FIX:
         return ""
+    usual = _FIX[report.verdict]
     if report.verdict is Verdict.PARTIAL:
-        known = [rank.expected for rank in report.ranks if rank.expected is not None]
-        if known and all(one.is_met for one in known):
-            return _ACCEPT
-        return _FIX[report.verdict]
-    if (
-        report.verdict is Verdict.INACTIVE
-    ):  # its layers may be outside of their autocast
+        return _ACCEPT if _is_as_expected(report) else usual
+    if report.verdict is Verdict.INACTIVE:
+        # Its layers may be outside of their autocast.
         layers = (one.hint for one in report.findings if viewed(one, "fix"))
-        return next(layers, _FIX[report.verdict])
-    said = any(one.hint and not viewed(one, "aside") for one in grave)
-    if said:
+        return next(layers, usual)
+    if any(map(_says_what_to_do, report.findings)):
         return ""
-    return _FIX[report.verdict]
+    return usual
+
+
+def _is_as_expected(report: Report) -> bool:
+    known = [rank.expected for rank in report.ranks if rank.expected is not None]
+    return bool(known) and all(expected.is_met for expected in known)
+
+
+def _says_what_to_do(finding: Finding) -> bool:
+    is_grave = finding.severity is not Severity.INFO
+    return is_grave and bool(finding.hint) and not viewed(finding, "aside")
 
 
 def _further(report: Report) -> Iterator[str]:
@@ -172,12 +208,18 @@ def _further(report: Report) -> Iterator[str]:
     if any(rank.layers is not None for rank in report.ranks):
         yield "layers"
     if any(report.gemm.kernels.values()):
-        yield from ("kernels", "GPU time")
+        yield "kernels"
+        yield "GPU time"
     if report.notes:
         yield counted(report.notes, "note")
 
 
 # ---- the table that proves the sentence
+
+
+# Not of layers, which the sentence above the table is about.
+_NO_LEGS = frozenset({Leg.ATTENTION, Leg.OPTIMIZER})
+_NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknown"})
 
 
 def _proof(report: Report) -> Grid | None:
@@ -186,18 +228,12 @@ def _proof(report: Report) -> Grid | None:
     if report.verdict not in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         return None
     if proof is not None and any(row.short is not False for row in proof.rows):
-        return _proof_grid(proof, proof.rows, report)
+        return _proof_grid(proof, report)
     legs = [_leg_row(leg) for leg in report.legs if leg.leg not in _NO_LEGS]
-    if report.verdict is Verdict.PARTIAL and {row.short for row in legs} == {
-        True,
-        False,
-    }:
-        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), legs, report)
+    differ = {row.short for row in legs} == {True, False}
+    if report.verdict is Verdict.PARTIAL and differ:
+        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), report)
     return None
-
-
-# Not of layers, which the sentence above the table is about.
-_NO_LEGS = frozenset({Leg.ATTENTION, Leg.OPTIMIZER})
 
 
 def _leg_row(leg: LegRow) -> ProofRow:
@@ -214,48 +250,120 @@ def _leg_row(leg: LegRow) -> ProofRow:
     )
 
 
-def _proof_grid(proof: Proof, rows: Sequence[ProofRow], report: Report) -> Grid:
+class _ProofLine(NamedTuple):
+    """A line of the proof's table: a row, or several that ran alike.
+
+    Attributes:
+        name: its value, or their values.
+        rows: what it is about.
+        millis: the ms of a row, or from the least to the most.
+    """
+
+    name: str
+    rows: Sequence[ProofRow]
+    millis: str
+
+    @property
+    def row(self) -> ProofRow:
+        """The first of them."""
+        return self.rows[0]
+
+
+def _proof_grid(proof: Proof, report: Report) -> Grid:
     name = proof.coordinate
-    # Of many, those that fell short come first; few stay in their order.
-    if len(rows) > _PROOF_ROWS:
-        rows = sorted(rows, key=lambda row: row.short is False)
-    unknown = any(row.unknown for row in rows)
-    high = [
-        kind for kind, n in report.gemm.kernels.items() if n and kind not in _NOT_HIGH
-    ]
-    of_all = "none in FP8"
-    if len(high) == 1:
-        of_all = f"all in {high[0].upper()}"
+    lines = _proof_lines(proof)
+    has_unknown = any(line.row.unknown for line in lines)
+    of_all = _in_what(report)
+    notes = []
+    for line in lines:
+        no_low = line.row.high and not line.row.low + line.row.unknown
+        notes.append(line.row.note or (of_all if no_low else ""))
     formats = low_precision_name(report.gemm.kernels)
-    rest = rows[_PROOF_ROWS:]
-    if rest:
-        rows = [*rows[:_PROOF_ROWS], _summed(rest)]
-    notes = [
-        row.note or (of_all if row.high and not row.low + row.unknown else "")
-        for row in rows
-    ]
-    noted = any(notes)
-    return Grid(
-        f"GEMMs by {name}",
-        (
-            f"<{name}",
-            f"{formats} GEMMs",
-            *["unknown"] * unknown,
-            "GEMM ms",
-            *["<"] * noted,
-        ),
-        [
-            (
-                row.value.removeprefix(f"{name} "),
-                f"{row.low}/{row.low + row.high + row.unknown}",
-                *[str(row.unknown)] * unknown,
-                millis(row.time_us),
-                *[note] * noted,
-            )
-            for row, note in zip(rows, notes, strict=True)
-        ],
-        below=(f"… and {proof.left_out} more",) if proof.left_out else (),
-    )
+    headings = [f"<{name}", f"{formats} GEMMs"]
+    if has_unknown:
+        headings.append("unknown")
+    headings.append("GEMM ms")
+    if any(notes):
+        headings.append("<")
+    cells = []
+    for line, note in zip(lines, notes, strict=True):
+        row = line.row
+        total = row.low + row.high + row.unknown
+        cell = [line.name, f"{row.low}/{total}"]
+        if has_unknown:
+            cell.append(str(row.unknown))
+        cell.append(line.millis)
+        if any(notes):
+            cell.append(note)
+        cells.append(tuple(cell))
+    below: tuple[str, ...] = ()
+    if proof.left_out:
+        below = (f"… and {proof.left_out} more",)
+    return Grid(f"GEMMs by {name}", tuple(headings), cells, below=below)
+
+
+def _in_what(report: Report) -> str:
+    """Say in what the GEMMs of a row without FP8 ran."""
+    kinds = []
+    for kind, count in report.gemm.kernels.items():
+        if count and kind not in _NOT_HIGH:
+            kinds.append(kind)
+    if len(kinds) == 1:
+        return f"all in {kinds[0].upper()}"
+    return "none in FP8"
+
+
+def _proof_lines(proof: Proof) -> list[_ProofLine]:
+    """Return the lines of the table: of many, those that fell short come first."""
+    rows: Sequence[ProofRow] = proof.rows
+    if proof.coordinate == "rank":
+        lines = _ranks_alike(rows)
+    else:
+        lines = []
+        for row in rows:
+            name = row.value.removeprefix(f"{proof.coordinate} ")
+            lines.append(_ProofLine(name, [row], millis(row.time_us)))
+    if len(lines) <= _PROOF_ROWS:
+        return lines
+    lines.sort(key=lambda line: line.row.short is False)
+    left: list[ProofRow] = []
+    for line in lines[_PROOF_ROWS:]:
+        left += line.rows
+    others = _summed(left)
+    last = _ProofLine(others.value, [others], millis(others.time_us))
+    return [*lines[:_PROOF_ROWS], last]
+
+
+def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
+    """Return a line for all ranks that ran as many GEMMs in each precision: "0-6"."""
+    alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
+    for row in rows:
+        number = row.value.removeprefix("rank ")
+        ran = (row.low, row.high, row.unknown, row.note, row.short)
+        # A rank without a number is called by its file.
+        alike[ran if number.isdecimal() else row.value].append(row)
+    lines = []
+    for same in alike.values():
+        name = same[0].value.removeprefix("rank ")
+        if len(same) > 1:
+            numbers = [int(row.value.removeprefix("rank ")) for row in same]
+            name = f"{_rank_numbers(numbers)} (each)"
+        lines.append(_ProofLine(name, same, _range(row.time_us for row in same)))
+    return lines
+
+
+def _rank_numbers(ranks: Sequence[int]) -> str:
+    return label_of_ranks(ranks).partition(" ")[2]
+
+
+def _range(times_us: Iterable[float]) -> str:
+    """Return times as ms, "9.00", or from the least to the most, "9.00-9.21"."""
+    known = sorted(times_us)
+    least = millis(known[0])
+    most = millis(known[-1])
+    if least == most:
+        return least
+    return f"{least}-{most}"
 
 
 def _summed(rows: Sequence[ProofRow]) -> ProofRow:
@@ -271,27 +379,33 @@ def _summed(rows: Sequence[ProofRow]) -> ProofRow:
     )
 
 
-_NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknown"})
-
-
 # ---- tables that were asked for, and all others
 
 
 def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
     """Yield what `--layers`, `--numerics` and `--breakdown` asked for."""
-    if (
-        _is_named(report)
-        and (layers := tables.layer_table(report, verbose=verbose)) is not None
-    ):
-        yield layers
-    numbers = [
-        (rank, rank.numerics) for rank in report.ranks if rank.numerics is not None
-    ]
-    measured = [(rank, found) for rank, found in numbers if found.rows or found.reason]
-    for rank, found in measured if verbose else measured[:1]:
-        yield _tensor_grid(found, f"numerics{_of_rank(report, rank)}", verbose)
+    if _is_named(report):
+        layers = tables.layer_table(report, verbose=verbose)
+        if layers is not None:
+            yield layers
+    for rank in _measured(report, verbose):
+        if rank.numerics is not None:
+            title = f"numerics{_of_rank(report, rank)}"
+            yield _tensor_grid(rank.numerics, title, verbose)
     if report.breakdown is not None:
         yield _breakdown_grid(report.breakdown)
+
+
+def _measured(report: Report, verbose: bool) -> list[RankReport]:
+    """Return the ranks that measured tensors, or say why not; without `verbose` the first one."""
+    measured = []
+    for rank in report.ranks:
+        numerics = rank.numerics
+        if numerics is not None and (numerics.rows or numerics.reason):
+            measured.append(rank)
+    if verbose:
+        return measured
+    return measured[:1]
 
 
 def _is_named(report: Report) -> bool:
@@ -300,21 +414,21 @@ def _is_named(report: Report) -> bool:
 
 
 def _body(report: Report) -> Iterator[Grid | str]:
-    timed = report.measure == "time"
+    is_timed = report.measure == "time"
     if any(report.gemm.kernels.values()):
-        yield _gemm_grid(report, timed)
+        yield _gemm_grid(report, is_timed)
         if len(report.legs) > 1:
             yield _leg_grid(report)
         yield _gpu_time(report)
-        yield _kernel_grid(report, timed)
+        yield _kernel_grid(report, is_timed)
     if len(report.ranks) > 1:
         yield _rank_grid(report)
-    if (
-        not _is_named(report)
-        and (layers := tables.layer_table(report, verbose=True)) is not None
-    ):
-        yield layers
-    if timed and any(len(rank.steps) > 1 for rank in report.ranks):
+    if not _is_named(report):
+        layers = tables.layer_table(report, verbose=True)
+        if layers is not None:
+            yield layers
+    has_steps = any(len(rank.steps) > 1 for rank in report.ranks)
+    if is_timed and has_steps:
         yield _step_grid(report)
 
 
@@ -324,124 +438,137 @@ def _of_rank(report: Report, rank: RankReport) -> str:
     return ""
 
 
-def _gemm_grid(report: Report, timed: bool) -> Grid:
+def _gemm_grid(report: Report, is_timed: bool) -> Grid:
     """GEMMs of layers, whose shares the verdict is about, then those of other work."""
     name, unit = MEASURES[report.measure]
     others = report.other_gemms
-    what, share = (
-        ("<GEMM of layers", "of layers") if others else (f"<GEMM {name}", "share")
-    )
-    layers = [
-        (
-            row.precision,
-            str(row.kernels),
-            millis(row.time_us),
-            percent(row.share),
-            _rate(row.tflops),
-        )
-        for row in report.layer_gemm.rows
-    ]
-    apart = [
-        (
-            f"({row.precision}, {purpose})",
-            str(row.kernels),
-            millis(row.time_us),
-            "-",
-            "-",
-        )
-        for purpose, row in others
-    ]
+    what = f"<GEMM {name}"
+    share = "share"
+    if others:
+        what = "<GEMM of layers"
+        share = "of layers"
+    rows = []
+    for row in report.layer_gemm.rows:
+        counts = (row.precision, str(row.kernels), millis(row.time_us))
+        rows.append((*counts, percent(row.share), _rate(row.tflops)))
+    for purpose, row in others:
+        kind = f"({row.precision}, {purpose})"
+        rows.append((kind, str(row.kernels), millis(row.time_us), "-", "-"))
     headings = (what, "kernels", unit, share, "TFLOP/s")
-    shown = len(headings) if timed else -1
-    rows = [row[:shown] for row in (*layers, *apart)]
-    return Grid(f"GEMM {name}", headings[:shown], rows)
+    shown = len(headings)
+    if not is_timed:
+        shown -= 1  # a rate needs times
+    cut = [row[:shown] for row in rows]
+    return Grid(f"GEMM {name}", headings[:shown], cut)
 
 
 def _rate(tflops: float | None) -> str:
-    return figure(tflops, ".0f" if tflops is None or tflops >= 9.5 else ".2g")
+    if tflops is None or tflops >= 9.5:
+        return figure(tflops, ".0f")
+    return figure(tflops, ".2g")
 
 
 def _leg_grid(report: Report) -> Grid:
-    kinds = [
-        name
-        for name in report.gemm.kernels
-        if any(leg.time_us.get(name) for leg in report.legs)
-    ]
-    rows = [
-        (leg.leg.value, *(millis(leg.time_us.get(name) or None) for name in kinds))
-        for leg in report.legs
-    ]
+    kinds = []
+    for name in report.gemm.kernels:
+        if any(leg.time_us.get(name) for leg in report.legs):
+            kinds.append(name)
+    rows = []
+    for leg in report.legs:
+        times = [millis(leg.time_us.get(name) or None) for name in kinds]
+        rows.append((leg.leg.value, *times))
     name, unit = MEASURES[report.measure]
     return Grid(f"GEMM {name} by leg", (f"<leg ({unit})", *kinds), rows)
 
 
 def _gpu_time(report: Report) -> str:
     total = sum(report.gpu_time_us.values())
-    shares = sorted(report.gpu_time_us.items(), key=lambda item: -item[1])
     what = "GPU time" if report.measure == "time" else "FLOPs"
     head = f"{what} {total / 1000:.2f} {MEASURES[report.measure].unit}"
     if not total:  # a trace may say of every kernel that it took no time
         return head
-    kinds = [
-        f"{name} {percent(us / total)}" for name, us in shares if us / total >= 0.005
-    ]
+    kinds = []
+    for name, us in sorted(report.gpu_time_us.items(), key=lambda item: -item[1]):
+        if us / total >= 0.005:
+            kinds.append(f"{name} {percent(us / total)}")
     return f"{head}: {', '.join(kinds)}"
 
 
-def _kernel_grid(report: Report, timed: bool) -> Grid:
+def _kernel_grid(report: Report, is_timed: bool) -> Grid:
     """The longest GEMM kernels: what they multiply first, the whole name on a line of its own."""
-    kernels = [row for row in tables.merge_kernels(report) if row.role.is_gemm]
-    cells: dict[str, Callable[[KernelRow], str]] = {
-        MEASURES[report.measure].unit: lambda row: millis(row.time_us),
-        "<precision": lambda row: row.precision.value,
-        "<leg": lambda row: row.leg.value if row.leg else "-",
-        "<M x N x K": lambda row: (
-            " x ".join(map(str, row.shape[1:])) if row.shape else "-"
-        ),
-        "<operator": lambda row: (row.op or "-").removeprefix("aten::"),
-        "TFLOP/s": lambda row: _rate(row.tflops),
-        "of peak": lambda row: figure(
-            row.percent_of_peak and row.percent_of_peak / 100, ".0%"
-        ),
-        "<kernel": lambda row: row.name,
-    }
-    if not timed:
-        del cells["TFLOP/s"], cells["of peak"]
-    return Grid(
-        "Longest GEMM kernels", *columns(kernels, cells), own_line=True, folded=True
-    )
+    unit = MEASURES[report.measure].unit
+    headings = [unit, "<precision", "<leg", "<MxNxK", "<operator"]
+    if is_timed:
+        headings += ["TFLOP/s", "of peak"]
+    headings.append("<kernel")
+    rows = []
+    for row in tables.merge_kernels(report):
+        if row.role.is_gemm:
+            rows.append(tuple(_kernel_cells(row, is_timed)))
+    title = "Longest GEMM kernels"
+    return Grid(title, tuple(headings), rows, own_line=True, folded=True)
+
+
+def _kernel_cells(row: KernelRow, is_timed: bool) -> Iterator[str]:
+    yield millis(row.time_us)
+    yield row.precision.value
+    yield row.leg.value if row.leg else "-"
+    yield shown_size(row.shape[1:]) if row.shape else "-"
+    yield (row.op or "-").removeprefix("aten::")
+    if is_timed:
+        yield _rate(row.tflops)
+        of_peak = row.percent_of_peak and row.percent_of_peak / 100
+        yield figure(of_peak, ".0%")
+    yield row.name
 
 
 def _rank_grid(report: Report) -> Grid:
-    """The ranks whose verdict differs from the run's first, then the others."""
-    ranks = sorted(report.ranks, key=lambda rank: rank.verdict is report.verdict)
+    """The ranks whose verdict differs from the run's first, then the others; ranks alike as one."""
     unit = MEASURES[report.measure].unit
-    cells: dict[str, Callable[[RankReport], str]] = {
-        "<rank": lambda rank: figure(rank.rank, "d"),
-        "<verdict": lambda rank: rank.verdict.value,
-        f"{low_precision_name(report.gemm.kernels)} share": lambda rank: percent(
-            rank.layer_share
-        ),
-        f"GEMM {unit}": lambda rank: millis(sum(rank.gemm.time_us.values())),
-        "<source": lambda rank: rank.source,
-    }
-    return Grid("Ranks", *columns(ranks, cells), stretch=True, shown=_RANKS)
+    share = f"{low_precision_name(report.gemm.kernels)} share"
+    headings = ("<rank", "<verdict", share, f"GEMM {unit}", "<source")
+    alike: dict[Hashable, list[RankReport]] = defaultdict(list)
+    for rank in report.ranks:
+        looks = (rank.verdict, percent(rank.layer_share))
+        alike[looks if rank.rank is not None else rank.source].append(rank)
+    groups = sorted(
+        alike.values(), key=lambda ranks: ranks[0].verdict is report.verdict
+    )
+    rows = [_rank_cells(ranks) for ranks in groups]
+    return Grid("Ranks", headings, rows, stretch=True, shown=_RANKS)
+
+
+def _rank_cells(ranks: Sequence[RankReport]) -> tuple[str, ...]:
+    first = ranks[0]
+    number = figure(first.rank, "d")
+    source = first.source
+    if len(ranks) > 1:
+        number = _rank_numbers([rank.rank or 0 for rank in ranks])
+        source = f"{first.source} … {ranks[-1].source}"
+    times = _range(sum(rank.gemm.time_us.values()) for rank in ranks)
+    return (number, first.verdict.value, percent(first.layer_share), times, source)
 
 
 def _breakdown_grid(breakdown: BreakdownReport) -> Grid:
     """What HolisticTraceAnalysis found of each rank."""
-    cells: dict[str, Callable[[RankBreakdown], str]] = {
-        f"<HTA {breakdown.hta_version} rank": lambda rank: str(rank.rank),
-        "GPU ms": lambda rank: millis(rank.span_us),
-        "idle": lambda rank: percent(_share(rank.idle_us, rank.span_us)),
-        "computing": lambda rank: percent(_share(rank.compute_us, rank.span_us)),
-        "other": lambda rank: percent(_share(rank.non_compute_us, rank.span_us)),
-        "comm. hidden": lambda rank: percent(
-            _share(rank.communication_overlap_percent, 100)
-        ),
-    }
+    headings = (
+        f"<HTA {breakdown.hta_version} rank",
+        *("GPU ms", "idle", "computing", "other", "comm. hidden"),
+    )
+    rows = []
+    for rank in breakdown.ranks:
+        hidden = _share(rank.communication_overlap_percent, 100)
+        cells = (
+            str(rank.rank),
+            millis(rank.span_us),
+            percent(_share(rank.idle_us, rank.span_us)),
+            percent(_share(rank.compute_us, rank.span_us)),
+            percent(_share(rank.non_compute_us, rank.span_us)),
+            percent(hidden),
+        )
+        rows.append(cells)
     title = "Breakdown by HolisticTraceAnalysis"
-    return Grid(title, *columns(breakdown.ranks, cells), below=breakdown.notes)
+    return Grid(title, headings, rows, below=breakdown.notes)
 
 
 def _share(part: float | None, whole: float) -> float | None:
@@ -454,68 +581,74 @@ def _tensor_grid(numerics: NumericsReport, title: str, verbose: bool) -> Grid | 
     """The measured tensors, the worst first without `verbose`; a line if none was measured."""
     if not numerics.rows:
         return f"{title}: none measured, {numerics.reason or ''}"
-    rows: Sequence[TensorRecord] = numerics.rows
+    tensors: Sequence[TensorRecord] = numerics.rows
+    layer = "<layer"
     if not verbose:
-        rows = worst(rows)[:_TENSORS]
-    cells: dict[str, Callable[[TensorRecord], str]] = {
-        "SQNR dB": lambda row: "dead" if _is_dead(row) else figure(row.sqnr_db, ".1f"),
-        "flushed": lambda row: figure(row.flushed, ".2%"),
-        "clipped": lambda row: figure(row.saturated, ".2%"),
-        "amax": tables.amax_of,
-        "<format": lambda row: row.format or "-",
-        "<tensor": lambda row: row.tensor,
-        "<layer" if verbose else "<layer (worst first)": lambda row: row.layer,
-    }
+        tensors = worst(tensors)[:_TENSORS]
+        layer = "<layer (worst first)"
+    headings = ("SQNR dB", "flushed", "clipped", "amax", "<format", "<tensor", layer)
     return Grid(
         "Numerics",
-        *columns(rows, cells),
+        headings,
+        list(map(_tensor_cells, tensors)),
         stretch=True,
         above=f"{title} in step {numerics.step}: {_all_tensors(numerics.rows)}",
         below=tuple(f"{title}: {note}" for note in numerics.notes),
     )
 
 
-def _is_dead(row: TensorRecord) -> bool:
-    return (row.flushed or 0.0) > tables.DEAD
+def _tensor_cells(row: TensorRecord) -> tuple[str, ...]:
+    is_dead = (row.flushed or 0.0) > tables.DEAD
+    return (
+        "dead" if is_dead else figure(row.sqnr_db, ".1f"),
+        figure(row.flushed, ".2%"),
+        figure(row.saturated, ".2%"),
+        tables.amax_of(row),
+        row.format or "-",
+        row.tensor,
+        row.layer,
+    )
 
 
 def worst(rows: Sequence[TensorRecord]) -> list[TensorRecord]:
     """Return rows by how much their casts lose, those with NaN first."""
-    return sorted(
-        rows,
-        key=lambda row: (
-            not (row.nan or row.inf),
-            -(row.flushed or 0.0),
-            row.sqnr_db or 999.0,
-        ),
-    )
+    return sorted(rows, key=_soundness)
+
+
+def _soundness(row: TensorRecord) -> tuple[bool, float, float]:
+    is_finite = not (row.nan or row.inf)
+    return is_finite, -(row.flushed or 0.0), row.sqnr_db or 999.0
 
 
 def _all_tensors(rows: Sequence[TensorRecord]) -> str:
+    decibels: dict[str, list[float]] = {}
+    for row in rows:
+        if row.format and row.sqnr_db is not None:
+            decibels.setdefault(row.format, []).append(row.sqnr_db)
     formats = []
-    for kind in dict.fromkeys(row.format for row in rows if row.format):
-        figures = sorted(
-            r.sqnr_db for r in rows if r.format == kind and r.sqnr_db is not None
-        )
-        if figures:
-            middle = figures[len(figures) // 2]
-            formats.append(
-                f"{kind.upper()} {middle:.1f} dB ({figures[0]:.1f} to {figures[-1]:.1f})"
-            )
+    for kind, known in decibels.items():
+        known.sort()
+        middle = known[len(known) // 2]
+        reach = f"{known[0]:.1f} to {known[-1]:.1f}"
+        formats.append(f"{kind.upper()} {middle:.1f} dB ({reach})")
     layers = counted({row.layer for row in rows}, "layer")
-    return f"{counted(rows, 'tensor')} of {layers}: {', '.join(formats) or 'no cast is known'}"
+    casts = ", ".join(formats) or "no cast is known"
+    return f"{counted(rows, 'tensor')} of {layers}: {casts}"
 
 
 def _step_grid(report: Report) -> Grid:
-    cells: dict[str, Callable[[tuple[RankReport, StepReport]], str]] = {
-        "<rank": lambda row: row[0].label,
-        "<step": lambda row: str(row[1].step),
-        "CPU ms (profiled)": lambda row: millis(row[1].duration_us),
-        "GPU ms": lambda row: millis(row[1].gpu_us),
-        "FP8 of all GEMMs": lambda row: percent(row[1].gemm.fp8_share_of_time),
-        "GEMM ms": lambda row: millis(sum(row[1].gemm.time_us.values())),
-    }
-    if len(report.ranks) == 1:
-        del cells["<rank"]
-    steps = [(rank, step) for rank in report.ranks for step in rank.steps]
-    return Grid("Steps", *columns(steps, cells), folded=True)
+    headings = ["<step", "CPU ms (profiled)", "GPU ms", "FP8 of all GEMMs", "GEMM ms"]
+    has_ranks = len(report.ranks) > 1
+    if has_ranks:
+        headings.insert(0, "<rank")
+    rows = []
+    for rank in report.ranks:
+        for step in rank.steps:
+            cells = [rank.label] if has_ranks else []
+            cells.append(str(step.step))
+            cells.append(millis(step.duration_us))
+            cells.append(millis(step.gpu_us))
+            cells.append(percent(step.gemm.fp8_share_of_time))
+            cells.append(millis(sum(step.gemm.time_us.values())))
+            rows.append(tuple(cells))
+    return Grid("Steps", tuple(headings), rows, folded=True)

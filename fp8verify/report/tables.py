@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -18,20 +17,20 @@ from fp8verify.model.layers import (
 )
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.verdict import Finding
-from fp8verify.report.page import Grid, columns
+from fp8verify.report.page import Grid
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
-from fp8verify.text import indexed, pattern, patterns, shorten
+from fp8verify.text import indexed, pattern, patterns, shorten, shown_size
 
-DEAD = (
-    0.999  # share of values that the cast makes zero: the dB of the others mean nothing
-)
+# Share of values that the cast makes zero: the dB of the others mean nothing.
+DEAD = 0.999
 
 
 def merge_kernels(report: Report) -> list[KernelRow]:
     """Return the kernels of all ranks by time, those alike in name, operator and leg added up."""
-    alike: dict[tuple[object, ...], list[KernelRow]] = defaultdict(list)
-    for row in (row for rank in report.ranks for row in rank.kernels):
-        alike[row.name, row.precision, row.leg, row.op].append(row)
+    alike: dict[Hashable, list[KernelRow]] = defaultdict(list)
+    for rank in report.ranks:
+        for row in rank.kernels:
+            alike[row.name, row.precision, row.leg, row.op].append(row)
     return sorted(map(_merged, alike.values()), key=lambda row: -row.time_us)
 
 
@@ -40,12 +39,14 @@ def _merged(rows: Sequence[KernelRow]) -> KernelRow:
     first, *others = rows
     if not others:
         return first
+    same_dims = all(row.dims == first.dims for row in others)
+    same_shape = all(row.shape == first.shape for row in others)
     return replace(
         first,
         time_us=sum(row.time_us for row in rows),
         kernels=sum(row.kernels for row in rows),
-        dims=first.dims if all(row.dims == first.dims for row in others) else None,
-        shape=first.shape if all(row.shape == first.shape for row in others) else None,
+        dims=first.dims if same_dims else None,
+        shape=first.shape if same_shape else None,
         tflops=_mean([(row.tflops, row.time_us) for row in rows]),
         percent_of_peak=_mean([(row.percent_of_peak, row.time_us) for row in rows]),
     )
@@ -53,18 +54,23 @@ def _merged(rows: Sequence[KernelRow]) -> KernelRow:
 
 def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
     """Average rates over times; None unless all are known."""
-    known = [(rate, us) for rate, us in rates if rate is not None]
-    time_us = sum(us for _, us in known)
-    if len(known) < len(rates) or not time_us:
+    total = 0.0
+    time_us = 0.0
+    for rate, us in rates:
+        if rate is None:
+            return None
+        total += rate * us
+        time_us += us
+    if not time_us:
         return None
-    return round(sum(rate * us for rate, us in known) / time_us, 1)
+    return round(total / time_us, 1)
 
 
 def amax_of(row: TensorRecord) -> str:
     """Return the largest magnitude of a tensor, or that it is not finite."""
-    if row.nan or row.inf:
-        if row.nan:
-            return "NaN"
+    if row.nan:
+        return "NaN"
+    if row.inf:
         return "inf"
     return figure(row.amax, ".3g")
 
@@ -77,10 +83,11 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 def shown_findings(report: Report) -> list[Finding]:
     """Return the findings with messages that say which ranks they are about."""
     alone = len(report.ranks) == 1
-    return [
-        replace(finding, message=finding.sentence(alone=alone))
-        for finding in report.findings
-    ]
+    shown = []
+    for finding in report.findings:
+        message = finding.sentence(alone=alone)
+        shown.append(replace(finding, message=message))
+    return shown
 
 
 def figure(value: float | None, form: str) -> str:
@@ -128,18 +135,19 @@ def layer_table(report: Report, *, verbose: bool) -> Grid | None:
     for rank in report.ranks:
         if rank.layers is not None and rank.layers.rows:
             return _by_size(rank.layers, _of_rank(report, rank))
-    states = report.layer_states
-    kinds = sorted(dict.fromkeys(states.values()), key=lambda state: state == "fp8")
-    rows = [
-        (kind.replace("_", " "), name)
-        for kind in kinds
-        for name in shorten(
-            [name for name, state in states.items() if state == kind], states
-        )
-    ]
-    if rows:
-        return Grid("Layers", ("<configured", "<layer"), rows, stretch=True)
-    return None
+    return _by_state(report.layer_states)
+
+
+def _by_state(states: dict[str, str]) -> Grid | None:
+    """Lay out the module list, by what the modules are configured for."""
+    rows = []
+    for kind in sorted(dict.fromkeys(states.values()), key=lambda kind: kind == "fp8"):
+        names = [name for name, state in states.items() if state == kind]
+        for name in shorten(names, states):
+            rows.append((kind.replace("_", " "), name))
+    if not rows:
+        return None
+    return Grid("Layers", ("<configured", "<layer"), rows, stretch=True)
 
 
 def _of_rank(report: Report, rank: RankReport) -> list[str]:
@@ -149,21 +157,25 @@ def _of_rank(report: Report, rank: RankReport) -> list[str]:
 
 
 def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
-    cells: dict[str, Callable[[LayerRow], str]] = {
-        **{leg.value: partial(_in_fp8, leg.value) for leg in LEGS},
-        "of FLOPs": lambda row: percent(row.share_of_flops),
-        "<configured": lambda row: (
-            f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
-        ),
-        "<outputs x inputs": lambda row: f"{row.n} x {row.k}",
-        "<layer": lambda row: ", ".join(row.names) or "-",
-    }
-    above = "; ".join([*notes, layers.note] if layers.note else notes)
-    return Grid("Layers", *columns(layers.rows, cells), stretch=True, above=above)
+    legs = [leg.value for leg in LEGS]
+    headings = (
+        *(*legs, "of FLOPs", "<configured"),
+        *("<outputs x inputs", "<layer"),
+    )
+    rows = [tuple(_cells_of_size(row)) for row in layers.rows]
+    if layers.note:
+        notes = [*notes, layers.note]
+    return Grid("Layers", headings, rows, stretch=True, above="; ".join(notes))
 
 
-def _in_fp8(leg: str, row: LayerRow) -> str:
-    return _of_all(row.in_fp8.get(leg, 0), row.observed.get(leg, 0))
+def _cells_of_size(row: LayerRow) -> Iterator[str]:
+    for leg in LEGS:
+        low = row.in_fp8.get(leg.value, 0)
+        yield _of_all(low, row.observed.get(leg.value, 0))
+    yield percent(row.share_of_flops)
+    yield f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
+    yield shown_size((row.n, row.k))
+    yield ", ".join(row.names) or "-"
 
 
 def _of_all(low: int, ran: int) -> str:
@@ -174,52 +186,61 @@ def _of_all(low: int, ran: int) -> str:
 
 
 def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
-    eager = named.source == "step"
-    notes += (
-        [f"from step {named.step}, which ran without torch.compile"] if eager else []
-    )
+    is_eager = named.source == "step"
+    said = ["GEMMs in FP8 of all", *notes]
+    if is_eager:
+        said.append(f"from step {named.step}, which ran without torch.compile")
     if named.unjoined:
-        notes.append(
-            f"{named.unjoined} of {named.gemms} GEMMs could not be joined to a layer"
-        )
-    notes += [named.note] if named.note else []
-    seen = {leg.leg for row in named.rows for leg in row.legs}
-    cells: dict[str, Callable[[LayerGroup], str]] = {
-        **{
-            leg.value: partial(_low_of_all, leg)
-            for leg in Leg
-            if leg in seen or leg in LEGS
-        },
-        "ms": lambda group: millis(sum(map(layer_us, group[1]))),
-        "<configured": lambda group: (group[1][0].state or "-").replace("_", " "),
-        "<outputs x inputs": lambda group: _size(group[1][0]),
-        "<layer": lambda group: group[0],
-    }
-    if eager:
-        del cells["ms"]
-    if not verbose:
-        del cells["<configured"], cells["<outputs x inputs"]
-    above = "; ".join(["GEMMs in FP8 of all", *notes])
-    rows = columns(layer_groups(named), cells)
-    return Grid("Layers", *rows, stretch=True, shown=SHOWN_LAYERS, above=above)
+        unjoined = f"{named.unjoined} of {named.gemms} GEMMs"
+        said.append(f"{unjoined} could not be joined to a layer")
+    if named.note:
+        said.append(named.note)
+    legs = _shown_legs(named)
+    headings = [leg.value for leg in legs]
+    if not is_eager:
+        headings.append("ms")
+    if verbose:
+        headings += ["<configured", "<outputs x inputs"]
+    headings.append("<layer")
+    rows = []
+    for name, group in layer_groups(named):
+        first = group[0]
+        cells = [_low_of_all(leg, group) for leg in legs]
+        if not is_eager:
+            cells.append(millis(sum(map(layer_us, group))))
+        if verbose:
+            cells.append((first.state or "-").replace("_", " "))
+            cells.append(shown_size((first.n, first.k)) if first.n and first.k else "-")
+        cells.append(name)
+        rows.append(tuple(cells))
+    return Grid(
+        "Layers",
+        tuple(headings),
+        rows,
+        stretch=True,
+        shown=SHOWN_LAYERS,
+        above="; ".join(said),
+    )
 
 
-def _low_of_all(leg: Leg, group: LayerGroup) -> str:
+def _shown_legs(named: NamedLayersReport) -> list[Leg]:
+    """Return the three passes of training, and whatever else ran."""
+    ran = set(LEGS)
+    for row in named.rows:
+        ran.update(leg.leg for leg in row.legs)
+    return [leg for leg in Leg if leg in ran]
+
+
+def _low_of_all(leg: Leg, rows: Iterable[NamedLayerRow]) -> str:
     """Return how many of the layers' GEMMs of a leg ran in FP8 or FP4, of how many there are."""
-    ran = [
-        row_leg.kernels
-        for row in group[1]
-        for row_leg in row.legs
-        if row_leg.leg is leg
-    ]
-    low = sum(map(low_precision_count, ran))
-    return _of_all(low, sum(sum(kernels.values()) for kernels in ran))
-
-
-def _size(row: NamedLayerRow) -> str:
-    if row.n:
-        return f"{row.n} x {row.k}"
-    return "-"
+    low = 0
+    ran = 0
+    for row in rows:
+        for row_leg in row.legs:
+            if row_leg.leg is leg:
+                low += low_precision_count(row_leg.kernels)
+                ran += sum(row_leg.kernels.values())
+    return _of_all(low, ran)
 
 
 def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
@@ -228,7 +249,7 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
     Layers that are not all in FP8 come first. Where others of the name ran otherwise, their
     numbers say which: "layers.{0,3}.up".
     """
-    alike: dict[tuple[str, object], list[NamedLayerRow]] = defaultdict(list)
+    alike: dict[tuple[str, Hashable], list[NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
         ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
         alike[pattern(row.layer), ran].append(row)
@@ -236,17 +257,17 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
     groups = []
     for (shape, _), rows in alike.items():
         names = [row.layer for row in rows]
-        groups.append(
-            (indexed(names) if kinds[shape] > 1 else ", ".join(patterns(names)), rows)
-        )
-    return sorted(groups, key=lambda group: _all_low(group[1][0]))
+        if kinds[shape] > 1:
+            name = indexed(names)
+        else:
+            name = ", ".join(patterns(names))
+        groups.append((name, rows))
+    return sorted(groups, key=lambda group: _is_all_low(group[1][0]))
 
 
-def _all_low(row: NamedLayerRow) -> bool:
-    return all(
-        low_precision_count(leg.kernels) == sum(leg.kernels.values())
-        for leg in row.legs
-    )
+def _is_all_low(row: NamedLayerRow) -> bool:
+    low = sum(low_precision_count(leg.kernels) for leg in row.legs)
+    return low == sum(sum(leg.kernels.values()) for leg in row.legs)
 
 
 def precisions(row: NamedLayerRow) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from fp8verify.report.page import BAD, FAIR, GOOD, TONES, Grid, Note, Page
 from fp8verify.terms import Precision, Verdict
-from fp8verify.text import printable
+from fp8verify.text import cut_middle, printable
 
 PLAIN_WIDTH = 80
 MAX_WIDTH = 120
@@ -34,14 +33,26 @@ _LABELS = {
     "speed": "",
 }
 
+# Where a long name may go on in the next line, and how far names under a row are indented.
+_BLANKS = re.compile(r"\s+")
+_BREAKS = re.compile(r"[,:_<>(){}./-]+")
+_INDENT = 4
+
 _WITH_ERRORS = re.compile(r"[A-Z]+, \d+ errors?")
-# Cells that are colored: precisions and verdicts.
-_CELL_STYLES = {
-    **{precision.value: "green" for precision in Precision if precision.is_low},
-    **{
-        verdict.value: f"bold {_STYLES[TONES.get(verdict, BAD)]}" for verdict in Verdict
-    },
-}
+
+
+def _cell_styles() -> dict[str, str]:
+    """Return the colors of cells that are precisions or verdicts."""
+    styles = {}
+    for precision in Precision:
+        if precision.is_low:
+            styles[precision.value] = "green"
+    for verdict in Verdict:
+        styles[verdict.value] = f"bold {_STYLES[TONES.get(verdict, BAD)]}"
+    return styles
+
+
+_CELL_STYLES = _cell_styles()
 
 
 def write_text(
@@ -61,8 +72,10 @@ def write_text(
         width: columns; by default the terminal's, at most `MAX_WIDTH`, and 80 elsewhere.
         whole: the file of the whole report, which is then named; empty if there is none.
     """
-    columns = width or (min(Console().width, MAX_WIDTH) if terminal else PLAIN_WIDTH)
-    return _Screen(page, terminal, verbose, columns, whole).text()
+    columns = width
+    if columns is None and terminal:
+        columns = min(Console().width, MAX_WIDTH)
+    return _Screen(page, terminal, verbose, columns or PLAIN_WIDTH, whole).text()
 
 
 class _Screen:
@@ -92,36 +105,39 @@ class _Screen:
         proof = page.proof
         if proof is not None and self._console.is_terminal:
             proof = _with_bars(proof, self._width)
-        parts = [self._head(), self._below(proof)]
-        tables = [line for part in page.requested for line in self._below(part)]
-        rows = [*page.told(verbose=self._verbose)]
-        rows += page.notes if self._verbose else page.urgent
-        rows += (
-            [Note("software", page.software)] if self._verbose and page.software else []
-        )
-        rows += [Note("report", self._whole)] if self._whole else []
-        left: list[str] = []
+        head = [*self._head(), *self._below(proof)]
+        requested = [line for part in page.requested for line in self._below(part)]
+        every = self._notes()
+        shown = every
         if not self._verbose:
-            end = self._lines(self._exit([])) if page.exit else []
-            room = page.lines - sum(map(len, parts)) - len(end) - 1 - bool(end)
-            every = rows
-            rows = self._fitting(rows, room)
-            left = _counts_of(every, rows)
-        listed = self._lines(_labeled(rows))
+            end = self._apart(self._exit([])) if page.exit else []
+            shown = self._fitting(every, page.lines - len(head) - len(end) - 1)
+        lines = [*head, *requested]
+        if shown:
+            lines += self._apart(_labeled(shown))
         if self._verbose or not page.verdict:
-            shown_parts = page.body
+            for part in page.body:
+                lines += self._below(part)
+        if page.exit:
+            lines += self._apart(self._exit(_counts_of(every, shown)))
+        text = "\n".join(line.rstrip() for line in lines)
+        return text.removeprefix("\n") + "\n"
+
+    def _notes(self) -> list[Note]:
+        """Return the lines under labels for which there may be room."""
+        page = self._page
+        rows = [*page.told(verbose=self._verbose)]
+        if self._verbose:
+            rows += page.notes
+            rows += _facts(page)
         else:
-            shown_parts = ()
-        body = [line for part in shown_parts for line in self._below(part)]
-        end = self._lines(self._exit(left)) if page.exit else []
-        parts += [
-            tables,
-            ["", *listed] if listed else [],
-            body,
-            ["", *end] if end else [],
-        ]
-        lines = [line.rstrip() for part in parts for line in part]
-        return "\n".join(lines[1:] if lines[:1] == [""] else lines) + "\n"
+            rows += page.urgent
+        if self._whole:
+            rows.append(Note("report", self._whole))
+        return rows
+
+    def _apart(self, part: RenderableType) -> list[str]:
+        return ["", *self._lines(part)]
 
     def _lines(self, *parts: RenderableType) -> list[str]:
         with self._console.capture() as captured:
@@ -135,11 +151,10 @@ class _Screen:
             return []
         verdict = (page.verdict, f"bold {_STYLES[page.tone]}")
         run = printable(" · ".join(page.run))
-        if page.sentence:
-            said = [Text(f"{printable(page.sentence)}.")]
-        else:
-            said = []
-        return self._lines(Text.assemble(verdict, "  ", (run, "dim")), *said)
+        first = Text.assemble(verdict, "  ", (run, "dim"))
+        if not page.sentence:
+            return self._lines(first)
+        return self._lines(first, Text(f"{printable(page.sentence)}."))
 
     def _below(self, part: Grid | str | None) -> list[str]:
         """Return the lines of a part under an empty one."""
@@ -154,17 +169,17 @@ class _Screen:
 
         Where there is none for the cause and its fix, the cause refers to the sentence.
         """
-        all_fit = self._height(rows) <= room
-        if not all_fit and self._height([row for row in rows if row.rank <= 1]) > room:
+        if self._height(rows) <= room:
+            return rows
+        if self._height([row for row in rows if row.rank <= 1]) > room:
             rows = [self._referring(row) for row in rows]
         fitting = [row for row in rows if not row.rank]
         for row in sorted(rows, key=lambda row: row.rank):
-            if row.label == "fix" and all(
-                other.finding is not row.finding for other in fitting
-            ):
+            is_alone = all(other.finding is not row.finding for other in fitting)
+            if row.label == "fix" and is_alone:
                 continue  # advice without what it is about
             wanted = [other for other in rows if other in fitting or other is row]
-            if row.rank and (all_fit or self._height(wanted) <= room):
+            if row.rank and self._height(wanted) <= room:
                 fitting = wanted
         return fitting
 
@@ -191,6 +206,14 @@ class _Screen:
         return Text(printable(page.exit))
 
 
+def _facts(page: Page) -> list[Note]:
+    """Return what was run and when; the GPU is in the first line."""
+    facts = [note for note in page.facts if note.label != "GPU"]
+    if not facts and page.software:
+        facts.append(Note("software", page.software))
+    return facts
+
+
 def _counts_of(every: list[Note], shown: list[Note]) -> list[str]:
     """Count what is hidden of the notes: "2 warnings", "1 fix"."""
     hidden = [note.label for note in every]
@@ -200,8 +223,10 @@ def _counts_of(every: list[Note], shown: list[Note]) -> list[str]:
     counts = []
     for label, plural in names.items():
         count = hidden.count(label)
-        if count:
-            counts.append(f"{count} {label if count == 1 else plural}")
+        if count == 1:
+            counts.append(f"1 {label}")
+        elif count:
+            counts.append(f"{count} {plural}")
     return counts
 
 
@@ -211,12 +236,16 @@ _PART_OF_ALL = re.compile(r"(\d+)/(\d+)")
 def _with_bars(grid: Grid, width: int) -> Grid:
     """Draw each count of a table as a bar too, "24/24 ██████████", where there is room."""
     rows = [tuple(map(_with_bar, row)) for row in grid.rows]
-    widest = [
-        max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)
-    ]
+    widest = _widths(grid.names, rows)
     if sum(widest) + _GAP * len(widest) > width:
         return grid
     return grid._replace(rows=rows)
+
+
+def _widths(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[int]:
+    """Return how many columns of a screen each column of a table needs."""
+    columns = zip(names, *rows, strict=True)
+    return [max(map(cell_len, cells)) for cells in columns]
 
 
 def _with_bar(cell: str) -> str:
@@ -256,17 +285,25 @@ def _labeled(rows: list[Note]) -> Table:
 def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
     """Yield a grid with its lines.
 
-    Figures are never cut. Only a last column of words is, with a sign, and not with `verbose`; a
-    table that does not fit even so is as wide as it needs.
+    Figures are never cut. Of a last column of words the middle is, where there is no room; with
+    `verbose` the words go below their row. What does not fit even so is as wide as it needs.
     """
     shown = grid if verbose else grid.head(grid.shown)
     if grid.above:
         yield Text(printable(grid.above))
-    if shown.rows and grid.own_line:
+    if shown.rows and (grid.own_line or (verbose and _is_too_wide(shown, width))):
         yield from _with_own_lines(shown, width)
     elif shown.rows:
-        yield _table(shown, width, verbose)
-    yield from (Text(printable(line)) for line in shown.below)
+        yield _table(shown, width)
+    for line in shown.below:
+        yield Text(printable(line))
+
+
+def _is_too_wide(grid: Grid, width: int) -> bool:
+    """Whether the words of the last column do not fit next to the others."""
+    rows = [tuple(map(printable, row)) for row in grid.rows]
+    needed = _widths(grid.names, rows)
+    return grid.stretch and sum(needed) + _GAP * (len(needed) - 1) > width
 
 
 def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
@@ -277,43 +314,60 @@ def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     console = Console(
         file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False
     )
-    console.print(_table(others, width, uncut=True), crop=False)
+    console.print(_table(others, width), crop=False)
     head, *lines = output.getvalue().splitlines()
     title = f"{head.rstrip()}  {grid.names[-1]}"
     if cell_len(title) > width:  # its lines show by themselves what they are
         title = head.rstrip()
-    yield Text(title, style="bold", no_wrap=True, overflow="ignore")
+    yield _line(title, "bold")
     for line, row in zip(lines, grid.rows, strict=True):
-        yield Text(line.rstrip(), no_wrap=True, overflow="ignore")
-        yield Padding(
-            Text(printable(row[-1]), style="dim", overflow="fold"), (0, 0, 0, 4)
-        )
+        yield _line(line.rstrip())
+        for part in _wrapped(printable(row[-1]), width - _INDENT):
+            yield _line(" " * _INDENT + part, "dim")
 
 
-def _table(grid: Grid, width: int, uncut: bool) -> Table:
+def _line(text: str, style: str = "") -> Text:
+    """Return text that is neither wrapped nor cut."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
+
+
+def _wrapped(text: str, width: int) -> Iterator[str]:
+    """Yield the lines of a name, which goes on behind a blank or another separator if it can."""
+    while cell_len(text) > width:
+        end = width
+        for breaks in (_BLANKS, _BREAKS):
+            ends = [match.end() for match in breaks.finditer(text[: width + 1])]
+            last = min(width, max(ends, default=0))
+            if last >= width // 2:
+                end = last
+                break
+        yield text[:end].rstrip()
+        text = text[end:].lstrip()
+    yield text
+
+
+def _table(grid: Grid, width: int) -> Table:
     rows = [tuple(map(printable, row)) for row in grid.rows]
-    needed = [
-        max(map(cell_len, cells)) for cells in zip(grid.names, *rows, strict=True)
-    ]
+    needed = _widths(grid.names, rows)
     gaps = _GAP * (len(needed) - 1)
-    words = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
-    fits = sum(needed[:-1]) + gaps + (words if grid.stretch else needed[-1]) <= width
+    if grid.stretch:
+        least = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
+        room = max(least, width - sum(needed[:-1]) - gaps)
+        rows = [(*row[:-1], cut_middle(row[-1], room)) for row in rows]
+        needed[-1] = min(needed[-1], room)
     table = Table(
         box=None,
         pad_edge=False,
         padding=(0, _GAP, 0, 0),
         header_style="bold",
-        expand=grid.stretch,
-        width=None if fits else sum(needed) + gaps,
+        width=sum(needed) + gaps,
     )
-    for place, name in enumerate(grid.names):
-        last = grid.stretch and place == len(grid.names) - 1
+    for name, is_words, least in zip(grid.names, grid.words, needed, strict=True):
         table.add_column(
             name,
-            justify="left" if grid.words[place] else "right",
-            no_wrap=not (last and uncut),
-            overflow="fold" if uncut else "ellipsis",
-            ratio=1 if last else None,
+            justify="left" if is_words else "right",
+            no_wrap=True,
+            width=least,
         )
     for row in rows:
         table.add_row(*map(_styled, row))

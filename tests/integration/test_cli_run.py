@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fp8verify import inspect
 from fp8verify.capture.files import read_ranks
 from tests.captures import ROOT
 from tests.command_line import fp8verify
@@ -40,6 +41,9 @@ def test_a_cpu_training_is_captured_and_inconclusive(tmp_path: Path) -> None:
     assert "KempnerForge" in {claim["framework"] for claim in report["claims"]}
     names = {path.name for path in (tmp_path / "capture").iterdir()}
     assert {"rank0.json.gz", "rank0.meta.json", "log.txt"} <= names
+    command = report["environment"]["command"]
+    assert command.endswith("train_gpt.py --precision fp8 --steps 5 --device cpu")
+    assert inspect(tmp_path / "capture").environment.command == command
 
 
 LOOP = ROOT.parent / "tests" / "integration" / "scripts" / "loop.py"

@@ -57,6 +57,14 @@ if (table) {
   filter();
 }
 
+// A link to an explanation unfolds it, also where the page is opened at it.
+const unfold = () => {
+  const about = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (about && about.tagName === "DETAILS") about.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
+
 const tip = document.getElementById("tip");
 const show = (text, x, y) => {
   tip.textContent = text;

@@ -13,6 +13,7 @@ from fp8verify.kernels.operators import find
 from fp8verify.model.costs import PayoffReport, TaxReport
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role, Scaling
+from fp8verify.text import shown_size
 from fp8verify.verdict.advice import facts_of, gain_of_fusing, gain_of_graphs
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, findings_table
@@ -114,7 +115,7 @@ def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     yield finding(
         "fp8-gemm-slow",
         case,
-        size=" x ".join(map(str, shape[1:])),
+        size=shown_size(shape[1:]),
         fp8=worst.total.tflops,
         bf16=worst.bf16_tflops,
         kernel=worst.total.kind.name.partition("(")[0][:80],
@@ -189,7 +190,7 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if share >= limits.RECAST:
         casts = found.casts
         parts = found.micro_batches
-        size = " x ".join(map(str, found.size))
+        size = shown_size(found.size)
         yield finding(
             "weight-recast", casts=casts, micro_batches=parts, size=size, share=share
         )
