@@ -12,6 +12,7 @@ from fp8verify.analysis.code_word import NO_WORDS, Words
 from fp8verify.analysis.inputs import settle_by_inputs
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, gemm_shape
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
+from fp8verify.analysis.replays import attention_without_operators
 from fp8verify.model.kernels import GemmSummary
 from fp8verify.terms import (
     Leg,
@@ -96,6 +97,7 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return each launch of a GEMM and what it computes, in the order in which they started."""
     gemms = _launches(trace, kinds)
     owners = legs.owners_of(trace, kinds)
+    attention = attention_without_operators(trace, kinds)
     calls = {gemm.makes: gemm.call for gemm in gemms}
     ran = {gemm.node for gemm in gemms} - {-1}
     for gemm in gemms:
@@ -103,6 +105,8 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
         has_gradients = gemm.makes in ran and gemm.call == calls[gemm.makes]
         owner = owners.get(gemm.kind_id, gemm.leg)
         gemm.leg = gemm.leg if owner is Leg.OPTIMIZER and has_gradients else owner
+        if gemm.place in attention:
+            gemm.leg = Leg.ATTENTION
     of_layers = [
         gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
     ]
@@ -123,7 +127,15 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     if trace.in_flops:
         legs.doubt(of_layers)
     ran_nodes = pairing.functions_of_nodes(trace, kinds)
-    pairing.pair(of_layers, nodes, ran_nodes, whole=bool(trace.steps))
+    if pairing.number_fused_losses(of_layers, kinds, ran_nodes):
+        nodes = pairing.nodes_of(of_layers)
+    pairing.pair(
+        of_layers,
+        nodes,
+        ran_nodes,
+        whole=bool(trace.steps),
+        in_graphs=trace.health.kernels_in_graphs,
+    )
     pairing.settle_outside(trace, of_layers, nodes)
     pairing.number_micro_batches(trace, kinds, of_layers)
     pairing.settle_fused_losses(nodes, ran_nodes)

@@ -45,6 +45,8 @@ from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
 from fp8verify.trace.tables import Launch
 
+# Numbers from here on are ours, of nodes that a trace without autograd's numbers shows.
+_OURS: Final = 1 << 40
 # The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
 _GRAPH: Final = "CompiledFunction"
 
@@ -89,9 +91,8 @@ class _Waiting:
         """Mark the forward GEMM that ran first as one that trains; of a call, without sizes too."""
         if self._open[gemm.size]:
             self._mark(gemm.size)
-        elif (
-            of_call
-        ):  # Transformer Engine runs it outside of any operator that has shapes
+        elif of_call:
+            # Transformer Engine runs it outside of any operator that has shapes.
             self._mark(ANY_SIZE)
 
     def _mark(self, size: Size) -> None:
@@ -126,6 +127,44 @@ def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
             functions = map(function_of, kinds.rows[kind].op.around)
             names[node].update(filter(None, functions))
     return names
+
+
+def number_fused_losses(
+    gemms: Sequence[Gemm], kinds: Kinds, ran: dict[int, set[str]]
+) -> bool:
+    """Number the calls of fused losses where autograd numbers none, and note that their nodes ran.
+
+    A fused loss is a function whose node runs and launches no GEMM. Its products that follow one
+    another are of one call.
+
+    Returns:
+        Whether there are any.
+    """
+    if ran or any(gemm.makes >= 0 for gemm in gemms):
+        return False
+    ran_alone = _functions(kinds, with_gemms=False)
+    fused = ran_alone - _functions(kinds, with_gemms=True) - {_GRAPH}
+    number = _OURS
+    before: tuple[int, frozenset[str]] | None = None
+    for gemm in gemms:
+        here = gemm.step, fused.intersection(gemm.kind.op.around)
+        if not here[1] or gemm.leg is not Leg.FPROP:
+            before = None
+            continue
+        number += here != before
+        before = here
+        gemm.call = gemm.makes = number
+        ran[number] = set(here[1])
+    return bool(ran)
+
+
+def _functions(kinds: Kinds, *, with_gemms: bool) -> frozenset[str]:
+    """Return the functions of the nodes that launched a kernel, or a GEMM."""
+    found: set[str | None] = set()
+    for kind in kinds.rows:
+        if kind.op.backward and (kind.is_gemm or not with_gemms):
+            found.update(map(function_of, kind.op.around))
+    return frozenset(name for name in found if name is not None)
 
 
 def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
@@ -197,6 +236,7 @@ def pair(
     ran: Mapping[int, Set[str]],
     *,
     whole: bool,
+    in_graphs: int,
 ) -> None:
     """Settle `trained` and `forward`, and by these the legs that are still open.
 
@@ -208,10 +248,13 @@ def pair(
         nodes: the nodes that launched them, by their numbers.
         ran: the functions of all nodes that ran, by their numbers.
         whole: whether the window holds whole steps.
+        in_graphs: how many kernels graphs launched.
     """
     products = [gemm for gemm in gemms if gemm.kind.multiplies]
     if not any(gemm.leg in BACKWARD_LEGS and gemm.kind.op.name for gemm in gemms):
-        return  # no backward pass is known: all may train
+        if not ran:
+            _settle_beside_replays(products, in_graphs)
+        return  # no backward pass is known: all others may train
     of_all = _Waiting()
     by_node = {number: _Waiting(node.forward) for number, node in nodes.items()}
     for gemm in products:
@@ -224,31 +267,60 @@ def pair(
             waiting.recompute(gemm, of_call=waiting is not of_all)
         elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = waiting.take(gemm) or gemm.forward
-            call = nodes[gemm.node].forward if waiting is not of_all else []
-            if call and not any(
-                name.startswith(_GRAPH) for name in call[0].kind.op.around
-            ):
-                for (
-                    forward
-                ) in call:  # of a layer they train together, of a graph they need not
-                    forward.trained = True
-        if gemm.leg is Leg.FPROP:
+            if waiting is not of_all:
+                _train_together(nodes[gemm.node].forward)
+        if gemm.leg is Leg.FPROP and gemm.makes < _OURS:
             of_all.add(gemm)
-    # Steps that are cut between forward and backward pass end with a forward pass that trains.
-    whole = whole and not any(
-        gemm.forward
+    if not whole or _is_cut_between_passes(products):
+        _settle_end(products)
+
+
+def _train_together(call: Sequence[Gemm]) -> None:
+    """Let all products of a layer's call train; those of a graph need not."""
+    is_graph = any(name.startswith(_GRAPH) for name in call[0].kind.op.around)
+    for forward in call if not is_graph else ():
+        forward.trained = True
+
+
+def _is_cut_between_passes(products: Iterable[Gemm]) -> bool:
+    """Whether gradients belong to forward products of an earlier step.
+
+    Such steps end with a forward pass that trains.
+    """
+    return any(
+        gemm.forward is not None
         and gemm.forward.step < gemm.step
         and gemm.node == gemm.forward.makes >= 0
         for gemm in products
     )
+
+
+def _settle_end(products: Sequence[Gemm]) -> None:
+    """Let forward products train behind the last gradient, whose gradients may be cut away.
+
+    Where autograd numbers calls, one without a number ran under no_grad, and never trains.
+    """
     last = max(
         (n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0
     )
-    # Where autograd numbers calls, one without a number ran under no_grad, and never trains.
-    numbered = any(gemm.makes >= 0 for gemm in products)
-    for gemm in () if whole else products[last:]:
+    numbered = any(0 <= gemm.makes < _OURS for gemm in products)
+    for gemm in products[last:]:
         may_train = gemm.makes >= 0 or not numbered
         gemm.trained |= gemm.leg is Leg.FPROP and may_train
+
+
+def _settle_beside_replays(products: Sequence[Gemm], in_graphs: int) -> None:
+    """Let forward products with operators train nothing, where graphs replay the training.
+
+    No node of autograd ran, so a product outside of the graphs has no gradient. The graphs hold
+    gradients too: at least two products for each of a forward pass.
+    """
+    replayed = [gemm for gemm in products if not gemm.kind.op.name]
+    beside = [gemm for gemm in products if gemm.kind.op.name and gemm.makes < 0]
+    if len(replayed) < 2 * len(beside) or in_graphs < len(replayed):
+        return
+    for gemm in beside:
+        gemm.trained = gemm.leg is not Leg.FPROP
 
 
 def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
@@ -260,6 +332,9 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     as many products. They are taken in the order of the nodes.
     """
     missing: dict[int, list[Gemm]] = defaultdict(list)  # forward GEMMs
+    first: dict[int, list[Gemm]] = defaultdict(
+        list
+    )  # those that may lack dgrad instead
     outside: dict[int, list[Gemm]] = defaultdict(list)
     forward: Counter[int] = Counter()  # of nodes that ran in a step
     for gemm in gemms:
@@ -267,15 +342,18 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         if gradients and gradients[0] is gemm:
             forward[gemm.step] += len(made)
             if Leg.WGRAD not in {gradient.leg for gradient in gradients}:
-                missing[gemm.step] += (made * 2)[len(gradients) :]
+                lacks = first if _may_be_wgrad(gradients, made) else missing
+                lacks[gemm.step] += (made * 2)[len(gradients) :]
         elif (
             max(gemm.node, gemm.makes) < 0
-            and gemm.step in missing
+            and (gemm.step in missing or gemm.step in first)
             and gemm.kind.multiplies
         ):
             outside[gemm.step].append(gemm)
     for step, products in outside.items():
-        layers = missing[step]
+        layers = missing[step] + first[step]
+        if len(layers) < HALF * forward[step]:
+            layers = missing[step]
         sides = {frozenset(gemm.size[1:]) for gemm in layers}
         delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
         if all(gemm.shape for gemm in (*delayed, *layers)):
@@ -286,6 +364,16 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
         elif len(layers) >= HALF * forward[step]:
             # Fewer may be the first layers, which have no dgrad.
             _settle_as_wgrad(delayed, layers, nodes, shaped=False)
+
+
+def _may_be_wgrad(gradients: Sequence[Gemm], made: Sequence[Gemm]) -> bool:
+    """Whether the one gradient of a call may be wgrad by its size, as of square layers.
+
+    Such calls may be the first layers, which have no dgrad.
+    """
+    if len(gradients) != 1 or len(made) != 1 or gradients[0].shape is None:
+        return False
+    return made[0].size in gradients[0].shape.forward_sizes(Leg.WGRAD)
 
 
 def _settle_as_wgrad(

@@ -1,0 +1,115 @@
+"""What of a replayed graph is attention, by the order of its kernels.
+
+Kernels of a replay, or of a source without operators, have no operator of their own: no shape says
+that a product is batched. Their order does: attention runs a product, a softmax and a product, and
+its gradients are two products, the softmax's gradient and two products. None of these runs in low
+precision. A compiler moves some of the gradients away from the softmax, so where all products of a
+precision are as many as attention has, they are attention's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Final
+
+from fp8verify.analysis.kinds import Kind, Kinds
+from fp8verify.terms import Precision
+from fp8verify.trace import Trace
+
+# What encloses the replays of graphs that torch.compile captures.
+_REGION: Final = re.compile(
+    r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph|"
+    r"autograd::engine::evaluate_function: CompiledFunction"
+)
+# Kernels that may run between a softmax and a product: masks, dropout and casts. More of them, which
+# sort tokens by expert, run behind the softmax of a router.
+_BETWEEN: Final = 2
+# How many products attention runs on each side of a softmax, and of its gradient.
+_BESIDE_SOFTMAX: Final = 1
+_BESIDE_GRADIENT: Final = 2
+
+
+def attention_without_operators(trace: Trace, kinds: Kinds) -> set[int]:
+    """Return the places of the products of attention among kernels without own operators."""
+    if not any(map(_products_beside, kinds.rows)):
+        return set()
+    of_streams: dict[int, list[int]] = defaultdict(list)
+    for place in kinds.started(lambda _: True):
+        of_streams[trace.kernels.stream[place]].append(place)
+    found: set[int] = set()
+    expected: Counter[Precision] = Counter()
+    for places in of_streams.values():
+        for position, place in enumerate(places):
+            count = _products_beside(kinds.rows[kinds.ids[place]])
+            before = _next_products(kinds, reversed(places[:position][-_SEEN:]), count)
+            after = _next_products(kinds, places[position + 1 :][:_SEEN], count)
+            if before and after:
+                found.update(before, after)
+                expected[_precision(kinds, before[0])] += 2 * count
+    alike = _unlaunched(kinds)
+    for precision, count in expected.items():
+        if len(alike[precision]) == count:
+            found.update(alike[precision])
+    return found
+
+
+_SEEN: Final = _BESIDE_GRADIENT + _BETWEEN
+
+
+def is_softmax(kind: Kind) -> bool:
+    """Whether a kernel by its name is a softmax that is no loss's."""
+    text = kind.name[:400].lower()
+    return "softmax" in text and "log_softmax" not in text and "logsoftmax" not in text
+
+
+def _products_beside(kind: Kind) -> int:
+    """Return how many products attention runs on each side of a kernel; 0 if it is no softmax."""
+    if not is_softmax(kind) or not _has_no_operator(kind):
+        return 0
+    is_gradient = "backward" in kind.name[:400].lower()
+    return _BESIDE_GRADIENT if is_gradient else _BESIDE_SOFTMAX
+
+
+def _next_products(kinds: Kinds, places: Iterable[int], count: int) -> list[int]:
+    """Return the places of the products that come first, at most so many.
+
+    Only the first may have other kernels before it.
+    """
+    found: list[int] = []
+    if not count:
+        return found
+    for number, place in enumerate(places):
+        kind = kinds.rows[kinds.ids[place]]
+        if _may_be_of_attention(kind):
+            found.append(place)
+        elif kind.is_gemm or found or number == _BETWEEN:
+            break
+        if len(found) == count:
+            break
+    return found
+
+
+def _unlaunched(kinds: Kinds) -> dict[Precision, list[int]]:
+    """Return the places of all products that may be attention's, by their precision."""
+    found: dict[Precision, list[int]] = defaultdict(list)
+    may_be = [_may_be_of_attention(kind) for kind in kinds.rows]
+    for place, number in enumerate(kinds.ids):
+        if may_be[number]:
+            found[_precision(kinds, place)].append(place)
+    return found
+
+
+def _precision(kinds: Kinds, place: int) -> Precision:
+    return kinds.rows[kinds.ids[place]].classification.precision
+
+
+def _may_be_of_attention(kind: Kind) -> bool:
+    is_low = kind.classification.precision.is_low
+    return kind.multiplies and not is_low and _has_no_operator(kind)
+
+
+def _has_no_operator(kind: Kind) -> bool:
+    """Whether what launched a kernel says nothing of it: a replay, or a source of kernels alone."""
+    return not kind.op.name or _REGION.match(kind.op.name) is not None
