@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.rates import RateTable
-from fp8verify.terms import Precision
+from fp8verify.terms import Leg, Precision
 from fp8verify.thresholds import (
     LEAST_MEASURED,
     LEAST_TURNED,
@@ -129,10 +129,22 @@ def shape_of(row: GemmRow) -> GemmShape | None:
 class Bf16Times:
     """What BF16 takes by size on the GPU of a trace."""
 
-    def __init__(self, rows: Iterable[GemmRow], table: RateTable | None) -> None:
-        """Take the GEMMs of a trace, and the measured rates of its GPU if there are any."""
+    def __init__(
+        self,
+        rows: Iterable[GemmRow],
+        table: RateTable | None,
+        largest_gradient: int | None = None,
+    ) -> None:
+        """Take what a trace shows.
+
+        Args:
+            rows: its GEMMs.
+            table: the measured rates of its GPU, if there are any.
+            largest_gradient: how many elements the largest gradient of a parameter has, if known.
+        """
         high = [row for row in rows if row.precision in SIXTEEN_BIT and not row.untimed]
         self.table = table
+        self._largest_gradient = largest_gradient
         self._same: dict[tuple[int, ...], SizeTotal] = {}
         self._turned: dict[tuple[int, ...], SizeTotal] = {}
         for total in by_size(high):
@@ -157,10 +169,11 @@ class Bf16Times:
         without = sum(row.time_ns for row in rows if shape_of(row) is None)
         if without > NEGLIGIBLE * every:
             return Saving(None, _NO_SIZES)
-        saved = 0.0
+        in_vain = list(filter(self._is_in_vain, rows))
+        saved = -float(sum(row.time_ns for row in in_vain))
         unknown = 0
         slow = []
-        for total in by_size(rows):
+        for total in by_size(row for row in rows if not self._is_in_vain(row)):
             each = self.time_ns(total.shape)
             if each is None:
                 unknown += total.time_ns
@@ -176,6 +189,16 @@ class Bf16Times:
         if unknown > NEGLIGIBLE * every:
             return Saving(None, _NO_RATES.format(gpu or "this GPU"), tuple(slow))
         return Saving(saved, "", tuple(slow))
+
+    def _is_in_vain(self, row: GemmRow) -> bool:
+        """Whether a wgrad is of a weight that no gradient reaches, such as a frozen one.
+
+        A function of a library may compute it all the same. A layer in BF16 does not.
+        """
+        shape = shape_of(row)
+        if row.leg is not Leg.WGRAD or shape is None or self._largest_gradient is None:
+            return False
+        return shape.m * shape.n > self._largest_gradient
 
 
 def _up_to_transposition(shape: GemmShape) -> tuple[int, ...]:

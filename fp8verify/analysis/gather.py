@@ -254,6 +254,7 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
     bounds = [part.bounds for part in parts if part.bounds is not None]
     return replace(
         parts[0],
+        largest_gradient=_largest([part.largest_gradient for part in parts]),
         source=", ".join(part.source for part in parts),
         health=health,
         bounds=(min(bounds)[0], max(end for _, end in bounds)) if bounds else None,
@@ -276,6 +277,16 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
             for name in _SUMS
         },
     )
+
+
+def _largest(known: Sequence[int | None]) -> int | None:
+    """Return the largest number, None if one is not known."""
+    largest = 0
+    for number in known:
+        if number is None:
+            return None
+        largest = max(largest, number)
+    return largest
 
 
 def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:

@@ -83,7 +83,8 @@ def payoff(
     low = [row for row in trace.trained if row.precision.is_low]
     high = [row for row in trace.trained if row.precision in SIXTEEN_BIT]
     table = rates_of(trace.gpu)
-    saving = Bf16Times(trace.gemms, table).saving(low, trace.gpu)
+    in_bf16 = Bf16Times(trace.gemms, table, trace.largest_gradient)
+    saving = in_bf16.saving(low, trace.gpu)
     rows = _overhead(trace.others) if casts else ()
     cost = 1000 * added_us(rows)
     steps = len(trace.steps)
