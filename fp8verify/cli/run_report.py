@@ -109,7 +109,7 @@ def report_run(
         say(
             f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*"
         )
-    options.write(report, whole or again, stream, whole)
+    options.write(report, whole or again, stream, whole, is_of_run=True)
     return report.training_exit_code or report.exit_code
 
 
