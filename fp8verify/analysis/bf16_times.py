@@ -8,7 +8,7 @@ loses is the time that it took against this.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
@@ -48,9 +48,9 @@ class SizeTotal(NamedTuple):
     @property
     def tflops(self) -> float:
         """Their rate."""
-        return (
-            self.shape.flops * self.calls / self.time_ns / 1000 if self.time_ns else 0.0
-        )
+        if not self.time_ns:
+            return 0.0
+        return self.shape.flops * self.calls / self.time_ns / 1000
 
 
 class Slow(NamedTuple):
@@ -91,22 +91,29 @@ def by_size(rows: Iterable[GemmRow]) -> list[SizeTotal]:
     totals = []
     for shape, alike in of_sizes.items():
         products = [row for row in alike if row.kind.multiplies and row.calls]
-        if not products:
-            continue
-        calls = sum(row.calls for row in products)
-        time_ns = sum(row.time_ns for row in alike)
-        reduced_ns = time_ns - sum(row.time_ns for row in products)
-        fastest_ns = min(row.time_ns / row.calls for row in products)
-        totals.append(
-            SizeTotal(
-                shape=shape,
-                kind=max(products, key=lambda row: row.time_ns).kind,
-                calls=calls,
-                time_ns=time_ns,
-                best_ns=fastest_ns + reduced_ns / calls,
-            )
-        )
+        if products:
+            time_ns = sum(row.time_ns for row in alike)
+            totals.append(_size_total(shape, products, time_ns))
     return totals
+
+
+def _size_total(
+    shape: GemmShape,
+    products: Sequence[GemmRow],
+    time_ns: int,
+) -> SizeTotal:
+    """Return the sums of GEMMs of one size, whose time with split-K reductions is given."""
+    calls = sum(row.calls for row in products)
+    reduced_ns = time_ns - sum(row.time_ns for row in products)
+    fastest_ns = min(row.time_ns / row.calls for row in products)
+    longest = max(products, key=lambda row: row.time_ns)
+    return SizeTotal(
+        shape=shape,
+        kind=longest.kind,
+        calls=calls,
+        time_ns=time_ns,
+        best_ns=fastest_ns + reduced_ns / calls,
+    )
 
 
 def shape_of(row: GemmRow) -> GemmShape | None:
@@ -142,11 +149,14 @@ class Bf16Times:
             table: the measured rates of its GPU, if there are any.
             largest_gradient: how many elements the largest gradient of a parameter has, if known.
         """
-        high = [row for row in rows if row.precision in SIXTEEN_BIT and not row.untimed]
         self.table = table
         self._largest_gradient = largest_gradient
         self._same: dict[tuple[int, ...], SizeTotal] = {}
         self._turned: dict[tuple[int, ...], SizeTotal] = {}
+        high = []
+        for row in rows:
+            if row.precision in SIXTEEN_BIT and not row.untimed:
+                high.append(row)
         for total in by_size(high):
             if total.time_ns:
                 self._same[_up_to_transposition(total.shape)] = total
@@ -165,15 +175,24 @@ class Bf16Times:
     def saving(self, low: Iterable[GemmRow], gpu: str | None) -> Saving:
         """Return what GEMMs in low precision saved."""
         rows = list(low)
-        every = sum(row.time_ns for row in rows)
-        without = sum(row.time_ns for row in rows if shape_of(row) is None)
-        if without > NEGLIGIBLE * every:
+        every = 0
+        without_sizes = 0
+        for row in rows:
+            every += row.time_ns
+            if shape_of(row) is None:
+                without_sizes += row.time_ns
+        if without_sizes > NEGLIGIBLE * every:
             return Saving(None, _NO_SIZES)
-        in_vain = list(filter(self._is_in_vain, rows))
-        saved = -float(sum(row.time_ns for row in in_vain))
+        saved = 0.0
+        needed = []
+        for row in rows:
+            if self._is_in_vain(row):
+                saved -= row.time_ns
+            else:
+                needed.append(row)
         unknown = 0
         slow = []
-        for total in by_size(row for row in rows if not self._is_in_vain(row)):
+        for total in by_size(needed):
             each = self.time_ns(total.shape)
             if each is None:
                 unknown += total.time_ns
@@ -187,7 +206,8 @@ class Bf16Times:
                 slow.append(Slow(total, rate, total.time_ns - in_bf16))
         slow.sort(key=lambda one: -one.lost_ns)
         if unknown > NEGLIGIBLE * every:
-            return Saving(None, _NO_RATES.format(gpu or "this GPU"), tuple(slow))
+            why = _NO_RATES.format(gpu or "this GPU")
+            return Saving(None, why, tuple(slow))
         return Saving(saved, "", tuple(slow))
 
     def _is_in_vain(self, row: GemmRow) -> bool:

@@ -88,8 +88,8 @@ def _largest_gradient(columns: Columns) -> int | None:
     ops = columns.ops
     recorded = list(columns.inputs)
     largest = 0
-    for place in set(compress(ops.inputs, map(number.__eq__, ops.name))):
-        shapes = Inputs(recorded[place]).dims
+    for index in set(compress(ops.inputs, map(number.__eq__, ops.name))):
+        shapes = Inputs(recorded[index]).dims
         if not shapes or not shapes[0]:
             return None
         largest = max(largest, prod(shapes[0]))
