@@ -464,7 +464,7 @@ class Recipe(NamedTuple):
 RECIPES = {
     "DelayedScaling": Recipe("fp8", _delayed_words, _delayed_casts),
     "Float8CurrentScaling": Recipe(
-        "fp8", "current (one scale a tensor)", _computed_casts
+        "fp8", "current (one scale per tensor)", _computed_casts
     ),
     "Float8BlockScaling": Recipe("fp8_block", _block_words, _computed_casts),
     "MXFP8BlockScaling": Recipe("mxfp8", "MX (blocks of 32)", _mx_recipe_casts),

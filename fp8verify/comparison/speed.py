@@ -217,7 +217,7 @@ def _where_gain_goes(before: Measured, after: Measured) -> str:
 
 _GEMM_REMEDY = (
     "Compare these GEMMs in both reports with --verbose: another layout, scaling or library; "
-    "block scaling gains less than one scale a tensor. Check the GPU's clocks in both runs."
+    "block scaling gains less than one scale per tensor. Check the GPU's clocks in both runs."
 )
 _RANK_REMEDY = (
     "Find out what differs on this rank: its configuration, its modules, its log."

@@ -133,6 +133,7 @@ class _Scan:
         self._said: Counter[str] = Counter()
         self._in_vain: Counter[int] = Counter()
         self._settings = 0
+        self._notice = -1
 
     def add(self, line: Line) -> None:
         """Read a line, unless others of its shape said nothing."""
@@ -159,7 +160,12 @@ class _Scan:
             self._in_vain[shape] += 1 if requests else _MAX_REPEATS
 
     def _mention(self, line: Line, *, off: bool) -> None:
-        if off not in self.mentions and _LOW.search(line.text):
+        # A library's notice that a name is old, and the line of code that Python prints below it,
+        # say nothing of the run.
+        if "deprecat" in line.text.lower():
+            self._notice = line.number
+        is_of_notice = line.number - self._notice in (0, 1)
+        if off not in self.mentions and not is_of_notice and _LOW.search(line.text):
             message = next(messages_of(line.text), Message(line.text))
             text = clean((message.setting or message.text).strip()[:_MAX_TEXT])
             self.mentions[off] = Mention(

@@ -197,10 +197,12 @@ class Page(NamedTuple):
             if self.speed.finding is not None:
                 yield from fixes.of(self.speed.finding, 3)
         for finding in self._infos(verbose=verbose):
-            yield Note.of(finding, 5)
+            costs = viewed(finding, "costs")
+            is_first_fix = costs and bool(finding.hint) and fixes.none
+            yield Note.of(finding, 0 if is_first_fix else 5)
             if not finding.message:
                 continue
-            if viewed(finding, "costs"):
+            if costs:
                 yield from fixes.of(finding, 3)
             elif verbose and finding.hint not in fixes.said:
                 yield Note("", finding.hint, finding=finding)
@@ -214,12 +216,18 @@ class _Fixes:
         """Start without any; no advice at all counts as given."""
         self.said = {""}
 
+    @property
+    def none(self) -> bool:
+        """Whether nothing was advised yet."""
+        return self.said == {""}
+
     def of(self, finding: Finding, rank: int) -> Iterator[Note]:
         """Yield the line that says what to do about a finding, unless another one did."""
         if finding.hint in self.said:
             return
-        is_first = self.said == {""}
-        yield Note("fix", finding.hint, finding=finding, rank=0 if is_first else rank)
+        if self.none:
+            rank = 0
+        yield Note("fix", finding.hint, finding=finding, rank=rank)
         self.said.add(finding.hint)
 
 

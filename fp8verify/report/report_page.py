@@ -101,7 +101,7 @@ def _findings(report: Report) -> Iterator[Finding]:
     is_said = False
     for finding in tables.by_severity(tables.shown_findings(report)):
         is_cause = finding.code == report.cause and not is_said
-        is_repeated = report.reason.endswith(f"; {finding.message}")
+        is_repeated = f"; {finding.message};" in f"; {report.reason};"
         if finding.hint and is_cause:
             is_said = True
             yield replace(finding, message="")

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from fp8verify.model.claims import Claim
-from fp8verify.model.costs import CommunicationReport, PayoffReport
+from fp8verify.model.costs import CommunicationReport, MemoryReport, PayoffReport
 from fp8verify.model.layers import ModulesReport
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import ClockReport
+from fp8verify.model.verdict import ExpectedReport
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
@@ -105,7 +106,7 @@ def _log(report: Report) -> str:
         return _cut_around(quoted(claim), _QUOTED)
     if not report.logs:
         return "none was read"
-    if report.mention is not None and "deprecated" not in report.mention.text:
+    if report.mention is not None:
         text = _cut_around(report.mention.text, _MENTIONED)
         return f'no line claims FP8 (line {report.mention.line} mentions it: "{text}")'
     return "no line claims FP8"
@@ -113,14 +114,21 @@ def _log(report: Report) -> str:
 
 def _model(report: Report) -> str:
     """Say what the modules are, once for ranks alike."""
-    lines = [
-        (rank, "not recorded" if rank.modules is None else _modules(rank, rank.modules))
-        for rank in report.ranks
-    ]
+    lines = []
+    for rank in report.ranks:
+        line = "not recorded"
+        if rank.modules is not None:
+            line = _modules(rank, rank.modules)
+        lines.append((rank, line))
     found = _by_ranks(lines)
-    models = [f"{where}: {line}" if len(found) > 1 else line for line, where in found]
+    models = []
+    for line, where in found:
+        models.append(f"{where}: {line}" if len(found) > 1 else line)
+    model = listed(models, _RANKS, between="; ")
     scaling = _scaling(report)
-    return listed(models, _RANKS, between="; ") + (f", {scaling}" if scaling else "")
+    if scaling:
+        return f"{model}, scaling: {scaling}"
+    return model
 
 
 def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, str]]:
@@ -143,8 +151,9 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
     counts = dict(modules.counts)
     total = sum(counts.values())
     if not total:
-        experts = rank.layers is not None and rank.layers.experts
-        return f"no linear layers{' (expert weights only)' if experts else ''}"
+        if rank.layers is not None and rank.layers.experts:
+            return "expert weights only, no linear layers"
+        return "no linear layers"
     states = list(_states(counts, modules, rank.gemm.kernels))
     if not states:
         layers = f"none of {counted(total, 'linear layer')} converted"
@@ -153,10 +162,10 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
     if left and len(states) > 1:  # so that the counts add up to the total
         states.append((left, _STATES["high_precision"]))
     (first, what), *others = states
-    also = "".join(f", {count} {state}" for count, state in others)
-    return "; ".join(
-        [f"{first} of {total} linear layers {what}{also}", *modules.storage]
-    )
+    said = f"{first} of {total} linear layers {what}"
+    for count, state in others:
+        said += f", {count} {state}"
+    return "; ".join([said, *modules.storage])
 
 
 def _states(
@@ -171,10 +180,9 @@ def _states(
         yield converted, "converted"
     for state, count in counts.items():
         if state == "unknown":
+            classes = ""
             if modules.unknown_classes:
                 classes = f" ({listed(modules.unknown_classes, 2)})"
-            else:
-                classes = ""
             yield count, f"of unknown class{classes}, judged by their GEMMs"
         elif state == "fp8_module_off" and low_precision_count(ran):
             yield count, f"{_STATES[state]} when the window ended"
@@ -188,14 +196,21 @@ def _scaling(report: Report) -> str:
         return ""
     configured = configured_scalings(report)
     if configured:
-        return f"scaling: {'; '.join(configured)}"
+        return "; ".join(configured)
     return f"{', '.join(report.recipe.time_us)} (inferred from kernels)"
 
 
 def configured_scalings(report: Report) -> tuple[str, ...]:
     """Return how the modules' recipes scale, as they were recorded."""
-    modules = [rank.modules for rank in report.ranks if rank.modules is not None]
-    return tuple(sorted({scaling for one in modules for scaling in one.scalings}))
+    scalings: set[str] = set()
+    for rank in report.ranks:
+        if rank.modules is not None:
+            scalings.update(rank.modules.scalings)
+    # As captures before 0.5.0 have it.
+    worded = [
+        one.replace("one scale a tensor", "one scale per tensor") for one in scalings
+    ]
+    return tuple(sorted(worded))
 
 
 def _kernels(report: Report) -> str:
@@ -205,69 +220,90 @@ def _kernels(report: Report) -> str:
         if kernels:
             return f"no linear-layer GEMM among {kernels} kernels"
         return "none in the trace"
-    shares = low_precision_share(gemms.time_us) or 0.0
+    share = about(low_precision_share(gemms.time_us) or 0.0)
     formats = low_precision_name(gemms.kernels)
     unit = "GEMM FLOPs"
     if report.measure == "time":
         unit = "GEMM time"
     if report.attention_gemm.launches:
         unit = f"the layers' {unit}"
-    return (
-        f"{_counts(gemms.kernels)}: {formats} is {about(shares)} of {unit}"
-        + "".join(_more(report))
-    )
+    said = f"{_counts(gemms.kernels)}: {formats} is {share} of {unit}"
+    return said + "".join(_more(report))
 
 
 def _counts(kernels: dict[str, int]) -> str:
     """Count GEMMs by precision: FP8, what ran in high precision, unknown."""
-    shown = [
-        precision
-        for precision in Precision
-        if kernels.get(precision.value) and precision is not Precision.UNKNOWN
-    ]
+    shown: list[Precision] = []
+    for precision in Precision:
+        if kernels.get(precision.value) and precision is not Precision.UNKNOWN:
+            shown.append(precision)
     if not any(precision.is_low for precision in shown):
         shown.insert(0, Precision.FP8)
     if all(precision.is_low for precision in shown):
         shown.append(Precision.BF16)
-    counts = [(one.value.upper(), kernels.get(one.value, 0)) for one in shown]
-    counts.append(("unknown", kernels.get("unknown", 0)))
-    return ", ".join(f"{name} {count}" for name, count in counts)
+    counts = []
+    for precision in shown:
+        count = kernels.get(precision.value, 0)
+        counts.append(f"{precision.value.upper()} {count}")
+    counts.append(f"unknown {kernels.get('unknown', 0)}")
+    return ", ".join(counts)
 
 
 def _more(report: Report) -> Iterator[str]:
-    known = [
-        one
-        for one in (rank.expected for rank in report.ranks)
-        if one and one.share_of_flops
-    ]
-    if known:
-        least = min(
-            known, key=lambda one: one.measured_share_of_flops - one.share_of_flops
-        )
-        share = about(least.share_of_flops)
-        measured = about(least.measured_share_of_flops)
+    expected = _least_met(report)
+    if expected is not None:
+        share = about(expected.share_of_flops or 0.0)
+        measured = about(expected.measured_share_of_flops)
         if (share, measured) != ("100%", "100%"):
             yield f", {measured} of FLOPs ({share} expected)"
-    attention = [
-        r for rank in report.ranks for r in rank.kernels if r.role is Role.ATTENTION
-    ]
-    if any(row.precision.is_fp8 for row in attention):
+    if any(map(_has_fp8_attention, report.ranks)):
         yield "; attention in FP8"
-    logged = [rank.library_log for rank in report.ranks if rank.library_log is not None]
-    if gemms := sum(one.gemms for one in logged if one.note is None):
-        vouched = sum(one.vouched for one in logged if one.note is None)
+    yield from _vouched(report)
+
+
+def _least_met(report: Report) -> ExpectedReport | None:
+    """Return what was expected of the rank that has least of it."""
+    known = []
+    for rank in report.ranks:
+        if rank.expected is not None and rank.expected.share_of_flops:
+            known.append(rank.expected)
+    return min(known, key=_over_expected, default=None)
+
+
+def _over_expected(expected: ExpectedReport) -> float:
+    return expected.measured_share_of_flops - (expected.share_of_flops or 0.0)
+
+
+def _has_fp8_attention(rank: RankReport) -> bool:
+    attention = [row for row in rank.kernels if row.role is Role.ATTENTION]
+    return any(row.precision.is_fp8 for row in attention)
+
+
+def _vouched(report: Report) -> Iterator[str]:
+    """Say how many GEMMs the library's log and the machine code agree on."""
+    gemms = 0
+    vouched = 0
+    for rank in report.ranks:
+        log = rank.library_log
+        if log is not None and log.note is None:
+            gemms += log.gemms
+            vouched += log.vouched
+    if gemms:
         yield f"; the BLAS library's own log agrees on {vouched} of {gemms}"
-    compiled = [
-        rank.compiled_code for rank in report.ranks if rank.compiled_code is not None
-    ]
-    if gemms := sum(one.gemms for one in compiled):
-        vouched = sum(one.vouched for one in compiled)
+    gemms = 0
+    vouched = 0
+    for rank in report.ranks:
+        if rank.compiled_code is not None:
+            gemms += rank.compiled_code.gemms
+            vouched += rank.compiled_code.vouched
+    if gemms:
         yield f"; the compiled code agrees on {vouched} of {gemms} Triton GEMMs"
 
 
 # ---- whether FP8 pays, and the notes
 
 _WINDOWS = 3
+_NORMS = 6
 _RECORDED = frozenset({"complete", "cut"})
 
 
@@ -293,15 +329,20 @@ def payoff(report: Report) -> Payoff | None:
     that are estimated: where ranks wait for each other, the slowest decides.
     """
     alone = len(report.ranks) == 1
-    found = [_payoff_of(rank, alone=alone) for rank in report.ranks]
-    answers = [one for one in found if one is not None]
-    estimated = [one for one in answers if one.speedup is not None]
-    without = [one for one in answers if one.speedup is None and one.tone]
-    if without:
-        return without[0]
-    return min(
-        estimated, key=lambda one: one.speedup or 0.0, default=next(iter(answers), None)
-    )
+    estimated: list[Payoff] = []
+    answers: list[Payoff] = []
+    for rank in report.ranks:
+        answer = _payoff_of(rank, alone=alone)
+        if answer is None:
+            continue
+        if answer.speedup is None and answer.tone:
+            return answer
+        answers.append(answer)
+        if answer.speedup is not None:
+            estimated.append(answer)
+    if estimated:
+        return min(estimated, key=lambda one: one.speedup or 0.0)
+    return answers[0] if answers else None
 
 
 def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
@@ -321,9 +362,8 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     what = "a step"
     if figures.step_speedup_estimate is None:
         what = "GPU kernels"
-    if alone:
-        estimate = "estimate"
-    else:
+    estimate = "estimate"
+    if not alone:
         estimate = f"estimate, worst: {rank.label}"
     text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate})"
     if rank.tax:
@@ -364,20 +404,20 @@ def _word(speedup: float) -> str:
 
 def steps_shown(report: Report) -> str:
     """Return the steps that the ranks' traces hold: "steps 10-12", or nothing."""
-    return show_steps(
-        step.step
-        for rank in report.ranks
-        for step in rank.steps
-        # A window that the run's end cut short holds the begin of a step that never came.
-        if rank.clock is None or (step.step or 0) <= rank.clock.steps_seen
-    )
+    shown = []
+    for rank in report.ranks:
+        for step in rank.steps:
+            # A window that the run's end cut short holds the begin of a step that never came.
+            if rank.clock is None or (step.step or 0) <= rank.clock.steps_seen:
+                shown.append(step.step)
+    return show_steps(shown)
 
 
 def _steps_line(clock: ClockReport) -> str:
-    call = f" ({clock.counts})" if clock.counts else ""
-    said = [
-        "fp8verify.step()" if clock.source == "explicit" else f"optimizer steps{call}"
-    ]
+    said = ["fp8verify.step()"]
+    if clock.source != "explicit":
+        call = f" ({clock.counts})" if clock.counts else ""
+        said = [f"optimizer steps{call}"]
     windows = [window for window in clock.windows if window.state in _RECORDED]
     for window in windows[:_WINDOWS]:
         shown = f"window {show_window((window.first, window.last))}"
@@ -398,20 +438,26 @@ def report_notes(report: Report) -> Iterator[Note]:
     decides = deciding_claim(report)
     for claim in report.claims:
         if claim is not decides:
-            if claim.strength != "claim":
-                by = "a setting"
-            else:
-                by = f"{claim.framework}'s wording"
-            by += ", taken back later" if claim.says == "revoked" else ""
-            yield Note("log", f"{quoted(claim)} ({by})")
-    notes = _by_ranks((rank, note) for rank in report.ranks for note in _of_rank(rank))
-    for note, where in notes:
-        yield (
-            note
-            if len(report.ranks) == 1
-            else note._replace(text=f"{where}: {note.text}")
-        )
-    yield from (Note("note", note) for note in report.notes)
+            yield Note("log", f"{quoted(claim)} ({_source_of(claim)})")
+    lines = []
+    for rank in report.ranks:
+        lines += [(rank, note) for note in _of_rank(rank)]
+    for note, where in _by_ranks(lines):
+        if len(report.ranks) > 1:
+            yield note._replace(text=f"{where}: {note.text}")
+        else:
+            yield note
+    for text in report.notes:
+        yield Note("note", text)
+
+
+def _source_of(claim: Claim) -> str:
+    by = "a setting"
+    if claim.strength == "claim":
+        by = f"{claim.framework}'s wording"
+    if claim.says == "revoked":
+        return f"{by}, taken back later"
+    return by
 
 
 def _of_rank(rank: RankReport) -> Iterator[Note]:
@@ -422,31 +468,34 @@ def _of_rank(rank: RankReport) -> Iterator[Note]:
         yield Note("layers", f"not recorded: {named.note}")
     if rank.communication is not None:
         yield Note("network", _network(rank.communication))
-    numbers = rank.numerics
-    if numbers is not None and numbers.recipes:
-        yield Note("scales", _scales(numbers))
-    if numbers is not None and numbers.loss_scales:
-        yield Note(
-            "loss scale",
-            ", ".join(figure(scale, ".6g") for scale in numbers.loss_scales),
-        )
-    if numbers is not None and numbers.gradients:
-        norms = [
-            f"{figure(norm.norm, '.4g')} in step {norm.step}"
-            for norm in numbers.gradients
-        ]
-        part = ""
-        if numbers.gradients[0].sharded:
-            part = " (of this rank's part)"
-        yield Note("gradient", f"norm {', '.join(norms[:6])}{part}")
-    if (peak := rank.memory) is not None:
-        held = gib(peak.reserved_peak)
-        total = gib(peak.total)
-        used = (
-            f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"
-        )
-        yield Note("memory", used)
-        yield from (Note("", line) for line in peak.why)
+    if rank.numerics is not None:
+        yield from _of_numerics(rank.numerics)
+    if rank.memory is not None:
+        yield from _of_memory(rank.memory)
+
+
+def _of_numerics(numerics: NumericsReport) -> Iterator[Note]:
+    if numerics.recipes:
+        yield Note("scales", _scales(numerics))
+    if numerics.loss_scales:
+        scales = [figure(scale, ".6g") for scale in numerics.loss_scales]
+        yield Note("loss scale", ", ".join(scales))
+    if not numerics.gradients:
+        return
+    norms = []
+    for norm in numerics.gradients[:_NORMS]:
+        norms.append(f"{figure(norm.norm, '.4g')} in step {norm.step}")
+    part = " (of this rank's part)" if numerics.gradients[0].sharded else ""
+    yield Note("gradient", f"norm {', '.join(norms)}{part}")
+
+
+def _of_memory(peak: MemoryReport) -> Iterator[Note]:
+    held = gib(peak.reserved_peak)
+    total = gib(peak.total)
+    used = f"peak {gib(peak.allocated_peak)} of tensors, {held} reserved, of {total}"
+    yield Note("memory", used)
+    for line in peak.why:
+        yield Note("", line)
 
 
 def _network(moved: CommunicationReport) -> str:
@@ -458,10 +507,11 @@ def _network(moved: CommunicationReport) -> str:
     if not gather.fp8:
         doubt = "perhaps " if gather.fp8 is None else "not "
         return f"{line}; {total:.0f} MB all-gathered, {doubt}in FP8"
-    each = gather.bytes_per_parameter
-    proof = f" ({each:.2f} bytes a parameter)" if each else ""
     fp8 = gather.eight_bit_bytes / 1e6
-    return f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8{proof}"
+    said = f"{line}; {fp8:.0f} of {total:.0f} MB all-gathered in FP8"
+    if gather.bytes_per_parameter:
+        return f"{said} ({gather.bytes_per_parameter:.2f} bytes a parameter)"
+    return said
 
 
 def _scales(numerics: NumericsReport) -> str:
@@ -471,15 +521,17 @@ def _scales(numerics: NumericsReport) -> str:
         "history": recipe.history_length,
         "by": recipe.algorithm,
     }
-    how = ", ".join(
-        f"{name} {value}" for name, value in settings.items() if value is not None
-    )
-    free = [
-        row.headroom_octaves
-        for row in numerics.scales
-        if row.headroom_octaves is not None
-    ]
-    headroom = ""
+    how = []
+    for name, value in settings.items():
+        if value is not None:
+            how.append(f"{name} {value}")
+    said = recipe.name
+    if how:
+        said = f"{said} ({', '.join(how)})"
+    free = []
+    for row in numerics.scales:
+        if row.headroom_octaves is not None:
+            free.append(row.headroom_octaves)
     if free:
-        headroom = f"; headroom {min(free):.1f} to {max(free):.1f} octaves"
-    return f"{recipe.name}{how and f' ({how})'}{headroom}"
+        return f"{said}; headroom {min(free):.1f} to {max(free):.1f} octaves"
+    return said

@@ -34,6 +34,7 @@ class Fact(str, Enum):
     ATTENTION = "attention"  # its attention multiplies in GEMMs of its own
     PARALLEL = "parallel"  # its GPUs talk to each other
     WIDE = "wide"  # most of the time of its other GEMMs is in 32 bits
+    ONE_SIZE = "one-size"  # all its FP8 layers have the same inputs and outputs
     SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
 
 
@@ -56,6 +57,7 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
         Fact.ATTENTION: bool(rank.trace.attention),
         Fact.PARALLEL: bool(rank.trace.collectives),
         Fact.WIDE: _is_wide(rank),
+        Fact.ONE_SIZE: len(_low_sizes(rank)) == 1,
         Fact.SLOW_GEMMS: rank.gain.saving.lost_ns
         >= LOST * rank.trace.timeline.busy
         > 0,
@@ -91,6 +93,18 @@ def _has_frozen_base(rank: RankEvidence) -> bool:
     return bool(forward) and is_certain and not forward & trained
 
 
+def _low_sizes(rank: RankEvidence) -> set[tuple[int, ...]]:
+    """Return outputs and inputs of the layers that run forward in low precision, where known."""
+    sizes: set[tuple[int, ...]] = set()
+    for row in rank.trace.gemms:
+        if row.leg is Leg.FPROP and row.precision.is_low:
+            shape = shape_of(row)
+            if shape is None:
+                return set()
+            sizes.add((shape.n, shape.k))
+    return sizes
+
+
 def _is_wide(rank: RankEvidence) -> bool:
     """Whether most of the time of GEMMs in high precision is in FP32 or TF32."""
     time_us = rank.linear.time_us
@@ -124,7 +138,8 @@ def gain_of_fusing(rank: RankEvidence) -> str:
     casts = (
         f"casts take {tax.share_of_gpu_time:.0%} of GPU time; fused about {left:.0%}"
     )
-    return f", for up to about {figures.gpu_busy_us / fused_us:.2f}x ({casts})"
+    faster = figures.gpu_busy_us / fused_us
+    return f", for GPU work up to about {faster:.2f}x as fast ({casts})"
 
 
 def gain_of_graphs(rank: RankEvidence) -> str:
@@ -135,7 +150,8 @@ def gain_of_graphs(rank: RankEvidence) -> str:
     left_us = figures.gpu_busy_in_step_us
     fewer_us = _saved_by_fusing(rank) / len(rank.trace.steps)
     fused = " (which fuses the casts, too)" if fewer_us > HALF * left_us else ""
-    return f", for up to about {figures.step_us / (left_us - fewer_us):.2f}x{fused}"
+    faster = figures.step_us / (left_us - fewer_us)
+    return f", for steps up to about {faster:.2f}x as fast{fused}"
 
 
 def _saved_by_fusing(rank: RankEvidence) -> float:

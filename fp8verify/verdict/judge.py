@@ -33,6 +33,7 @@ from fp8verify.verdict.ledger_report import ledger_report
 from fp8verify.verdict.policy import EXPECTED, Policy
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
+    counted_cause,
     logged_cause,
     ran_high,
     undecidable,
@@ -207,7 +208,8 @@ def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
     """Say why the share is not all: legs or layers that were left out by design."""
     left = (x for x in findings if viewed(x, "rest"))
     by_design = (x.message for x in left if x.severity is Severity.INFO)
-    return logged_cause(promises) or next(by_design, None)
+    said = logged_cause(promises) or next(by_design, None)
+    return said or counted_cause(promises)
 
 
 def _settled(

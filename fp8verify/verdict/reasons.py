@@ -9,6 +9,7 @@ from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import missed_window
 from fp8verify.capture.schema import StorageRecord
+from fp8verify.model.claims import Claim
 from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
 from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
@@ -255,16 +256,29 @@ def stored_weights(rank: RankEvidence) -> StorageRecord | None:
     return max(found, key=lambda one: one.elements, default=None)
 
 
+def _left_out(claim: Claim) -> int:
+    """Return how many layers a line of the log counts as not converted."""
+    if claim.converted is None or not claim.total:
+        return 0
+    return max(0, claim.total - claim.converted)
+
+
+def _left_out_cause(claim: Claim) -> str:
+    of = f"{_left_out(claim)} of {claim.total} layers"
+    return f"{of} were left out of the conversion (log {claim.place})"
+
+
+def counted_cause(promises: Promises) -> str | None:
+    """Say how many layers the log counts as left out of the conversion."""
+    counted_out = (claim for claim in promises.claims if _left_out(claim))
+    return next(map(_left_out_cause, counted_out), None)
+
+
 def logged_cause(promises: Promises) -> str | None:
-    """Say why not all GEMMs ran in FP8, as the log counts the layers or keeps some out."""
+    """Say why not all GEMMs ran in FP8, as the log counts most layers or keeps some out."""
     for claim in promises.claims:
-        if (
-            claim.converted is not None
-            and claim.total
-            and 2 * claim.converted < claim.total
-        ):
-            of = f"{claim.total - claim.converted} of {claim.total} layers"
-            return f"{of} were left out of the conversion (log {claim.place})"
+        if 2 * _left_out(claim) > (claim.total or 0):
+            return _left_out_cause(claim)
     for pin in promises.layers:
         if pin.is_pin:
             if pin.select == "blocks":

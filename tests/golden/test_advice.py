@@ -9,7 +9,7 @@ import pytest
 
 from fp8verify import Report
 from fp8verify.report.sentences import payoff
-from fp8verify.terms import Leg
+from fp8verify.terms import Leg, Role
 from fp8verify.verdict.findings_table import findings_table
 from tests.captures import CAPTURES, report_of
 
@@ -28,10 +28,24 @@ def holds(report: Report) -> dict[str, bool]:
         "compiled": any(row.name.startswith("triton_") for row in kernels),
         "recomputes": Leg.RECOMPUTE in legs,
         "torchao": any("fprop=" in recipe for recipe in recipes),
-        "transformer-engine": any(
-            row.library == "Transformer Engine" or "te." in row.name for row in kernels
-        ),
+        "transformer-engine": any("transformer_engine" in row.name for row in kernels)
+        or any("te_" in claim.text or "TE" in claim.text for claim in report.claims),
+        "one-size": len(_forward_sizes(report)) == 1,
+        "fp4": "NVFP4" in report.reason,
+        "attention": any(row.role is Role.ATTENTION for row in kernels)
+        or bool(report.attention_gemm.launches),
+        "micro-batches": any("micro-batch" in one.message for one in report.findings),
+        "log": bool(report.logs),
     }
+
+
+def _forward_sizes(report: Report) -> set[tuple[int, ...]]:
+    sizes = set()
+    for rank in report.ranks:
+        for row in rank.kernels:
+            if row.leg is Leg.FPROP and row.precision.is_low and row.shape is not None:
+                sizes.add(row.shape[2:])
+    return sizes
 
 
 # What each word of advice claims of the run that gets it.
@@ -43,6 +57,11 @@ CLAIMS = {
     "rowwise_with_gw_hp": ("torchao", True),
     "Compile the model (torch.compile)": ("compiled", False),
     "part of the model is compiled": ("compiled", True),
+    "All FP8 layers have one size": ("one-size", True),
+    "FP4 needs compute capability": ("fp4", True),
+    "scaled_dot_product_attention": ("attention", True),
+    "is_first_microbatch": ("micro-batches", True),
+    "filter_fqns: it has rejected": ("log", True),
 }
 
 

@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from fp8verify import inspect
 from fp8verify.cli.group import cli
 from fp8verify.report.forms import page_of, render
 from fp8verify.terms import Severity
 from tests.captures import report_of
 from tests.golden.test_reports import CAPTURES
+from tests.hand_built import TraceBuilder
+
+LABELS = ("error", "warning", "info", "speed")
 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_no_sentence_is_said_twice(name: str) -> None:
-    page = page_of(report_of(name))
-    told = [page.sentence, *(note.text for note in page.told(verbose=True))]
+    page = page_of(report_of(name), verbose=True)
+    told = [page.sentence, page.exit]
+    told += [note.text for note in page.told(verbose=True)]
+    for part in (*page.requested, *page.body):
+        told += [part] if isinstance(part, str) else [part.above, *part.below]
     said = [
         sentence.strip(" .")
         for text in told
         for sentence in re.split(r"(?<=[.;])\s+", text)
+        if sentence
     ]
+    # Of each rank its own figures, which may be the same.
+    said += [note.text for note in (*page.notes, *page.facts)]
     assert sorted(said) == sorted(set(said))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_fix_is_shown_with_what_it_is_about(name: str) -> None:
+    shown = report_of(name).to_text().splitlines()
+    labels = [line[:9].strip() for line in shown]
+    advice = [label for label in labels if label in (*LABELS, "fix")]
+    assert advice[:1] != ["fix"] or page_of(report_of(name)).fix
+    for before, label in pairwise(advice):
+        assert label != "fix" or before != "fix"
 
 
 @pytest.mark.parametrize("name", CAPTURES)
@@ -53,7 +76,8 @@ def test_what_is_hidden_is_counted(name: str) -> None:
 @pytest.mark.parametrize("name", CAPTURES)
 def test_each_percentage_names_its_whole(name: str) -> None:
     page = page_of(report_of(name))
-    for text in (page.sentence, *(note.text for note in page.told())):
+    notes = [*page.told(verbose=True), *page.notes]
+    for text in (page.sentence, *(note.text for note in notes)):
         for share in re.finditer(r"[\d.]+%(?P<after>[^%]*)", text):
             named = r" (of|faster|slower|less|more|expected)\b|\)|, less than half"
             assert re.match(named, share["after"]), text
@@ -91,6 +115,40 @@ def test_the_states_of_layers_add_up_and_say_when_they_were_read() -> None:
         r"8 of 17 linear layers converted, 8 .*, 1 not converted", model.text
     )
     assert "was off when the window ended" in model.text
+
+
+def test_a_notice_of_a_library_is_no_evidence(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "fp8_autocast is deprecated\n  with te.fp8_autocast():\nstep 1\nno fp8 here\n"
+    )
+    build = TraceBuilder().linear(64, 32, 16, fp8=False)
+    report = inspect(build.write(tmp_path / "trace.json"), log=log)
+    assert report.mention is not None
+    assert report.mention.line == 4
+
+
+def test_a_finding_that_the_sentence_says_has_no_message_of_its_own() -> None:
+    report = report_of("fp8_unfused_attention")
+    (first, *_) = (one for one in report.findings if one.hint)
+    reason = f"{report.reason}; {first.message}; and more"
+    page = page_of(replace(report, reason=reason))
+    (shown,) = (one for one in page.findings if one.code == first.code)
+    assert shown.message == ""
+    assert shown.hint == first.hint
+
+
+def test_layers_that_the_log_counts_out_are_why_not_all_ran_in_fp8() -> None:
+    reason = report_of("fp8_nanochat").reason
+    assert reason.endswith(
+        "; 7 of 80 layers were left out of the conversion (log line 30)"
+    )
+
+
+def test_layers_of_one_size_are_not_told_apart_by_size() -> None:
+    hints = [one.hint for one in report_of("fp8_experts").findings]
+    assert any(hint.startswith("All FP8 layers have one size") for hint in hints)
+    assert not any("shortest sides" in hint for hint in hints)
 
 
 @pytest.mark.parametrize("name", CAPTURES)

@@ -86,7 +86,7 @@ def legs(
     ("name", "fields", "formats", "scaling"),
     [
         ("DelayedScaling", DELAYED, legs("fp8"), "delayed (margin 1, history 16, most_recent)"),
-        ("Float8CurrentScaling", {}, legs("fp8"), "current (one scale a tensor)"),
+        ("Float8CurrentScaling", {}, legs("fp8"), "current (one scale per tensor)"),
         ("Float8BlockScaling", BLOCKS, legs("fp8_block"),
          "blocks (input 1x128, weight 128x128, gradient 1x128)"),
         ("MXFP8BlockScaling", {}, legs("mxfp8"), MX),
