@@ -89,20 +89,20 @@ class FrameworkCounters:
     def observe(self, begins: Callable[[], object]) -> None:
         """Call `begins` before each step of the frameworks that are imported by now."""
         for counter in self._known:
-            _, _, name = counter.cls.rpartition(".")
+            name = counter.cls.rpartition(".")[2]
             cls = getattr(sys.modules.get(counter.module), name, None)
             if isinstance(cls, type) and counter.method in vars(cls):
-                listener = partial(self._step_begins, counter, begins)
-                observe(cls, counter.method, listener)
+                observe(
+                    cls, counter.method, partial(self._step_begins, counter, begins)
+                )
 
     def _step_begins(
         self, counter: StepCounter, begins: Callable[[], object], instance: Any
     ) -> None:
-        # This runs inside a call of the script, which must not fail.
-        with quietly(Exception):
-            owner = instance
-            if counter.owner:
-                owner = getattr(instance, counter.owner)
+        with quietly(
+            Exception
+        ):  # this runs inside a call of the script, which must not fail
+            owner = getattr(instance, counter.owner) if counter.owner else instance
             self._owners[counter] = weakref.ref(owner)
             begins()
 
@@ -115,12 +115,9 @@ class FrameworkCounters:
 
     def shown(self) -> dict[StepCounter, int]:
         """Return the numbers of the script, then those of live objects, as configured."""
-        numbers = {}
-        if self._announced is not None:
-            numbers[SCRIPT] = self._announced
+        numbers = {} if self._announced is None else {SCRIPT: self._announced}
         for counter in self._known:
-            owner = self._owners.get(counter)
-            value = None if owner is None else owner()
+            value = self._owners[counter]() if counter in self._owners else None
             for name in counter.path.split("."):
                 value = getattr(value, name, None)
             if isinstance(value, int):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fp8verify.capture.names import BOOTS
 from fp8verify.cli.options import (
     FILE,
     PLACE,
@@ -22,7 +21,7 @@ from fp8verify.cli.options import (
 )
 from fp8verify.cli.progress import shown_progress
 from fp8verify.errors import InputError, requires
-from fp8verify.text import clean, counted
+from fp8verify.text import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -86,7 +85,6 @@ def inspect_command(
     if breakdown:
         with requires("HolisticTraceAnalysis", "--breakdown"):  # before traces are read
             import hta  # noqa: F401
-    _tidy(paths, quiet=options.shown.quiet)
     from fp8verify.pipeline.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
@@ -115,20 +113,6 @@ def inspect_command(
     report = options.gated(report)
     options.write(report, "" if comes_through_pipe(paths) else again)
     sys.exit(report.exit_code)
-
-
-def _tidy(paths: tuple[str, ...], *, quiet: bool) -> None:
-    """Remove what killed runs left in captures, and say so."""
-    for path in paths:
-        capture = Path(path)
-        if not any(capture.glob(BOOTS)):
-            continue
-        from fp8verify.record.leftovers import remove_leftovers
-
-        for name in remove_leftovers(capture):
-            if not quiet:
-                place = clean(str(capture / name))
-                click.echo(f"removed {place}, which a killed run had left", err=True)
 
 
 def _named_code(folder: str | None) -> CodeSource:

@@ -224,6 +224,10 @@ class Ledger:
         cells = (cell for cell in self.cells if cell.rank == rank)
         return [cell for cell in cells if not legs or cell.leg in legs]
 
+    def entries(self, cell: Cell) -> list[Entry]:
+        """Return the entries of a cell."""
+        return self.program_of[cell.place].by_layer[cell.layer, cell.leg]
+
     def total(self, cells: Iterable[Cell]) -> Tally:
         """Add up what ran in some cells."""
         return add_up(map(self.cells.__getitem__, cells))
@@ -235,18 +239,14 @@ class Ledger:
 
     def flops(self, cells: Iterable[Cell]) -> float | None:
         """Return the FLOPs of what ran in some cells, None unless those of all are known."""
-        ran = [
-            entry.ran
-            for cell in cells
-            for entry in self.program_of[cell.place].by_layer[cell.layer, cell.leg]
-        ]
+        ran = [entry.ran for cell in cells for entry in self.entries(cell)]
         return sum(one.work for one in ran) if all(one.work for one in ran) else None
 
     def main_high(self, cells: Iterable[Cell]) -> str:
         """Name the class of high precision in which most launches of some cells ran."""
         counts: Counter[Precision] = Counter()
         for cell in cells:
-            for entry in self.program_of[cell.place].by_layer[cell.layer, cell.leg]:
+            for entry in self.entries(cell):
                 counts[entry.ran.precision] += entry.ran.launches
         known = (
             precision

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import grouped
 from fp8verify.thresholds import NEARLY_ALL, NEGLIGIBLE
+from fp8verify.verdict.expectation import Expected, Witness
 from fp8verify.verdict.ledger import Cell, Ledger, Tally
 from fp8verify.verdict.statements import Statements
-from fp8verify.verdict.witnesses import Expected, Witness, expectations
+from fp8verify.verdict.witnesses import expectations
 
 COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
 VALUE_OF: Final = {

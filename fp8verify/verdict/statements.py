@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
@@ -14,13 +14,15 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.claims import Claim
-from fp8verify.terms import Leg, Role
+from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Role
+from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.ledger import Layer, Place, Program
 
 _LEGS_OF: Final = {
-    Leg.BACKWARD: (Leg.DGRAD, Leg.WGRAD),
+    Leg.BACKWARD: GRADIENT_LEGS,
     Leg.RECOMPUTE: (Leg.FPROP,),
+    Leg.UNKNOWN: LEGS,
 }
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
@@ -30,6 +32,17 @@ _TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
 HEAD: Final = re.compile(
     r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$"
 )
+
+
+def legs_of(leg: Leg) -> tuple[Leg, ...]:
+    """Return the legs of a call that a launch may be; a recomputed product is one of fprop."""
+    return _LEGS_OF.get(leg, (leg,))
+
+
+class Part(NamedTuple):
+    """Launches of a replay that follow one another, each of a module and a leg of it."""
+
+    legs: tuple[tuple[ModuleRecord, Leg], ...]
 
 
 class Blocks(NamedTuple):
@@ -52,9 +65,10 @@ class Statements:
         self._ranks = ranks
         self._promises = promises
         self._leaves_high = {
-            leg: any(map(promises.leaves_high, _LEGS_OF.get(leg, (leg,))))
-            for leg in Leg
+            leg: any(map(promises.leaves_high, legs_of(leg))) for leg in Leg
         }
+        # Launches of no known leg are mostly of others.
+        self._leaves_high[Leg.UNKNOWN] = False
         collectives = (total for rank in ranks for total in rank.trace.collectives)
         self.alike = not any(_TRANSFER.search(total.name) for total in collectives)
         by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
@@ -109,8 +123,17 @@ class Statements:
         if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
             return False
         # Weights of experts do not show what multiplies them.
-        formats = {module.format_of(each.value) for each in _LEGS_OF.get(leg, (leg,))}
-        return HIGH_PRECISION not in formats and not self._leaves_high[leg]
+        legs = legs_of(leg)
+        formats = {module.format_of(each.value) for each in legs}
+        by_recipe = any(self._leaves_high[each] for each in legs)
+        return HIGH_PRECISION not in formats and not by_recipe
+
+    def low_legs(self, modules: Iterable[ModuleRecord], leg: Leg) -> int:
+        """Return how many launches of a leg, or of those that it may be, run low in one pass."""
+        low = 0
+        for module in modules:
+            low += sum(self.is_low(module, each) for each in legs_of(leg))
+        return low
 
     def tells_apart(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module runs its forward product in low precision, and a leg of it not."""
@@ -134,16 +157,19 @@ class Statements:
     ) -> list[tuple[list[int], list[ModuleRecord]]]:
         """Return the calls whose modules are known by order: places of calls, and their modules.
 
-        That is where an execution calls as many layers as are listed, of these sizes in this order.
-        Neighbors of one size cannot be told apart.
+        That is where an execution calls as many layers as are listed, of these sizes in this order;
+        without sizes, where none of them runs low that the list keeps in high precision. Neighbors
+        of one size cannot be told apart.
         """
         calls = program.forward_calls
-        listed = [
-            (size, module)
-            for module in self._lists[self._context[rank]]
-            for size in sizes_of(module)
-        ]
-        if [size for size, _ in listed] != [program.calls[c].size for c in calls]:
+        listed = self._listed_sizes(rank)
+        if not calls or not listed:
+            return []
+        sizes = [program.calls[call].size for call in calls]
+        is_sized = any(size is not None for size in sizes)
+        if not is_sized and len(calls) % len(listed) == 0:
+            listed = listed * (len(calls) // len(listed))
+        elif sizes != [size for size, _ in listed]:
             return []
         found = []
         pairs = zip(calls, listed, strict=True)
@@ -152,7 +178,55 @@ class Statements:
             places = [place for place, _ in neighbors]
             modules = [module for _, (_, module) in neighbors]
             found.append((places, modules))
+        if is_sized or self._is_order_of(program, found):
+            return found
+        return []
+
+    def _listed_sizes(self, rank: int) -> list[tuple[tuple[int, int], ModuleRecord]]:
+        """Return the sizes that the modules of a rank have, in the order of the list."""
+        found = []
+        for module in self._lists[self._context[rank]]:
+            found += [(size, module) for size in sizes_of(module)]
         return found
+
+    def _is_order_of(
+        self,
+        program: Program,
+        ordered: Iterable[tuple[Sequence[int], Sequence[ModuleRecord]]],
+    ) -> bool:
+        """Whether no more calls of neighbors run low than the list states of them."""
+        for places, modules in ordered:
+            stated = sum(self.is_low(module, Leg.FPROP) for module in modules)
+            ran = [dict(program.calls[place].legs).get(Leg.FPROP) for place in places]
+            if sum(one is not None and one.low == one.launches for one in ran) > stated:
+                return False
+        return True
+
+    def order_of_replay(self, rank: int, launches: int) -> list[Part]:
+        """Return what launches of a replay are, if they are passes through the list and back.
+
+        The first modules may lack dgrad. Neighbors of one size are one part, and so are their
+        gradients.
+        """
+        listed = self._listed_sizes(rank)
+        if not listed:
+            return []
+        each = len(LEGS) * len(listed)
+        passes = -(-launches // each)
+        without_dgrad, rest = divmod(passes * each - launches, passes)
+        if rest or without_dgrad > min(FIRST_LAYERS, len(listed)):
+            return []
+        forward: list[Part] = []
+        backward: list[Part] = []
+        numbered = enumerate(listed)
+        for _, group in groupby(numbered, key=lambda pair: pair[1][0]):
+            neighbors = [(number, module) for number, (_, module) in group]
+            legs = [(module, Leg.FPROP) for _, module in neighbors]
+            forward.append(Part(tuple(legs)))
+            dgrad = [(m, Leg.DGRAD) for n, m in neighbors if n >= without_dgrad]
+            wgrad = [(module, Leg.WGRAD) for _, module in neighbors]
+            backward.append(Part((*dgrad, *wgrad)))
+        return [*forward, *reversed(backward)] * passes
 
     def pinned(self, rank: int) -> int:
         """Return how many blocks the log keeps in high precision that no module list names.

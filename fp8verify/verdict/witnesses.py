@@ -17,15 +17,20 @@ itself. In order of authority:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.calls import Tie
-from fp8verify.analysis.kinds import EXPERTS
-from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg
-from fp8verify.thresholds import FIRST_LAYERS, HALF
+from fp8verify.thresholds import HALF
+from fp8verify.verdict.expectation import (
+    Expected,
+    Said,
+    Witness,
+    all_but,
+    launches_of,
+    said,
+)
 from fp8verify.verdict.ledger import (
     Cell,
     Entry,
@@ -35,94 +40,14 @@ from fp8verify.verdict.ledger import (
     Program,
     add_up,
 )
+from fp8verify.verdict.listed import by_list, by_list_of_steps
 from fp8verify.verdict.statements import Statements
-
-
-class Witness(IntEnum):
-    """Who expects it, by authority; those up to `COUNT` state it."""
-
-    NAMES = 0
-    MODULES = 1
-    LOG = 2
-    COUNT = 3
-    EXECUTIONS = 4
-    CALL = 5
-    OTHERS = 6
-
-
-class Expected(NamedTuple):
-    """What one witness expects of launches.
-
-    Attributes:
-        by: the witness.
-        cells: where the launches are.
-        launches: how many there are.
-        low: those that ran in low precision.
-        unknown: those of unknown precision.
-        least: how many are expected in low precision.
-        names: the modules that it is about, if they are known.
-        is_sure: whether the launches are surely those that it is about.
-    """
-
-    by: Witness
-    cells: tuple[Cell, ...]
-    launches: float
-    low: float
-    unknown: float
-    least: float
-    names: tuple[str, ...] = ()
-    is_sure: bool = True
-
-    @property
-    def lacks(self) -> float:
-        """Launches that lack, whatever those of unknown precision are."""
-        if not self.is_sure:
-            return 0.0
-        return max(0.0, self.least - self.low - self.unknown)
-
-    @property
-    def may_lack(self) -> float:
-        """Launches that lack, if those of unknown precision ran in high precision."""
-        return max(0.0, self.least - self.low)
-
-
-class _Said(NamedTuple):
-    """What a witness says of a program: `Expected`, with layers and legs instead of cells."""
-
-    by: Witness
-    where: tuple[tuple[Layer, Leg], ...]
-    launches: float
-    low: float
-    unknown: float
-    least: float
-    names: tuple[str, ...] = ()
-    is_sure: bool = True
-
-    def at(self, place: Place) -> Expected:
-        """Return what it says of one execution of the program."""
-        cells = tuple(Cell(*place, layer, leg) for layer, leg in self.where)
-        return Expected(
-            by=self.by,
-            cells=cells,
-            launches=self.launches,
-            low=self.low,
-            unknown=self.unknown,
-            least=self.least,
-            names=self.names,
-            is_sure=self.is_sure,
-        )
-
-
-# How many launches one call has of a leg that may be several.
-_PER_CALL: Final = {Leg.BACKWARD: 2, Leg.UNKNOWN: len(LEGS)}
-# What a launch of such a leg may be.
-_MAY_BE: Final = {Leg.BACKWARD: GRADIENT_LEGS, Leg.UNKNOWN: LEGS}
 
 
 def expectations(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
     """Yield what all witnesses expect of a ledger."""
     peers = _Peers(ledger, statements)
-    cache: dict[object, list[_Said]] = {}
+    cache: dict[object, list[Said]] = {}
     for program in ledger.programs:
         for place in program.places:
             if statements.is_high(place):
@@ -134,170 +59,23 @@ def expectations(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
             )
             if context not in cache:
                 cache[context] = [
-                    *_by_list(program, place, statements),
+                    *by_list(program, place, statements),
                     *_by_log(program, place, statements),
                     *peers.of(program, place),
                     *_by_call(program, place, statements),
                     *_by_missing_gradients(program, statements),
                 ]
-            for said in cache[context]:
-                yield said.at(place)
-    yield from _by_list_of_steps(ledger, statements)
+            for stated in cache[context]:
+                yield stated.at(place)
+    yield from by_list_of_steps(ledger, statements)
     yield from _by_loose_calls(ledger, statements)
     yield from _by_others(ledger, statements)
-
-
-def _said(
-    by: Witness,
-    entries: Sequence[Entry],
-    least: float,
-    names: Sequence[str] = (),
-    *,
-    is_sure: bool = True,
-) -> _Said:
-    return _Said(
-        by=by,
-        where=tuple(dict.fromkeys((e.slot.layer, e.leg) for e in entries)),
-        launches=sum(e.ran.launches for e in entries),
-        low=sum(e.ran.low for e in entries),
-        unknown=sum(e.ran.unknown for e in entries),
-        least=least,
-        names=tuple(names),
-        is_sure=is_sure,
-    )
-
-
-def _all_but(entries: Iterable[Entry], calls: float) -> float:
-    """Return how many launches run low at least, if so many calls may run in high precision."""
-    counts = sorted((e.ran.launches for e in entries), reverse=True)
-    whole = int(calls)
-    return float(sum(counts[whole:]))
-
-
-# ---- the module list
-
-
-def _by_list(program: Program, place: Place, statements: Statements) -> Iterator[_Said]:
-    """Yield what the module list states: of calls by name, else of those of one size."""
-    for layer, legs, entries in _groups(program):
-        modules = statements.modules_of(place.rank, layer)
-        if not modules or any(map(statements.leaves_high, legs)):
-            continue
-        by = Witness.NAMES if isinstance(layer, str) else Witness.MODULES
-        may_be_high = statements.may_be_high(modules, legs[-1])
-        names = [module.fqn for module in modules if module not in may_be_high]
-        each = _PER_CALL.get(legs[-1], 1)
-        if layer is None:
-            least = _least_without_sizes(entries, modules, legs, statements)
-            forward = len(program.by_layer.get((None, Leg.FPROP), ()))
-            if legs[-1] is Leg.BACKWARD and forward == len(modules):
-                # The launches are the modules', whose first ones may lack dgrad.
-                apart = 2 * len(modules) - _launches(entries)
-                if 0 <= apart <= FIRST_LAYERS:
-                    least = max(least, _all_but(entries, 2 * len(may_be_high)))
-        else:
-            least = _least_of_list(entries, each, len(modules), len(may_be_high))
-        yield _said(by, entries, least, names)
-    for calls, modules in statements.in_order(program, place.rank):
-        may_be_named = {leg: statements.may_be_high(modules, leg) for leg in Leg}
-        for leg, may_be_high in may_be_named.items():
-            here = [e for call in calls for e in program.by_call[call] if e.leg is leg]
-            names = [module.fqn for module in modules if module not in may_be_high]
-            if here and names and not statements.leaves_high(leg):
-                least = _all_but(here, len(may_be_high))
-                yield _said(Witness.NAMES, here, least, names)
-
-
-def _by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
-    """Yield what the module list states of a step that calls each of its modules once.
-
-    Layers that are called one after the other, each with its gradients, are executions of their
-    own, and none of these calls all modules.
-    """
-    steps: dict[tuple[int, int, Layer, Leg], list[_Of]] = defaultdict(list)
-    for place, program in ledger.program_of.items():
-        if statements.is_high(place):
-            continue
-        for entry in program.entries:
-            cell = Cell(*place, entry.slot.layer, entry.leg)
-            steps[place.rank, place.step, cell.layer, cell.leg].append(_Of(cell, entry))
-    for (rank, _, layer, leg), found in steps.items():
-        modules = statements.modules_of(rank, layer)
-        cells = tuple(dict.fromkeys(one.cell for one in found))
-        if len(cells) < 2 or len(found) != len(modules):
-            continue
-        if leg in _PER_CALL or statements.leaves_high(leg):
-            continue
-        may_be_high = statements.may_be_high(modules, leg)
-        names = tuple(m.fqn for m in modules if m not in may_be_high)
-        least = _all_but([one.entry for one in found], len(may_be_high))
-        figures = (*_count(found), least)
-        yield Expected(Witness.MODULES, cells, *figures, names)
-
-
-def _groups(
-    program: Program,
-) -> Iterator[tuple[Layer, tuple[Leg, ...], list[Entry]]]:
-    """Yield the entries of a layer, of calls of one sort, by leg.
-
-    Beside gradients that may be dgrad or wgrad, those that are known are counted with these.
-    """
-    found: dict[tuple[Layer, Leg], dict[Leg, list[Entry]]]
-    found = defaultdict(lambda: defaultdict(list))
-    for (layer, leg), entries in program.by_layer.items():
-        for entry in entries:
-            found[layer, entry.slot.sort][leg].append(entry)
-    for (layer, _), by_leg in found.items():
-        vague = [leg for leg in (*GRADIENT_LEGS, Leg.BACKWARD) if leg in by_leg]
-        joined = vague if Leg.BACKWARD in by_leg else []
-        for leg in by_leg:
-            if leg not in joined:
-                yield layer, (leg,), by_leg[leg]
-        if joined:
-            yield layer, tuple(joined), [e for leg in joined for e in by_leg[leg]]
-
-
-def _least_of_list(
-    entries: Sequence[Entry], each: int, modules: int, may_be_high: int
-) -> float:
-    """Return how many launches of a size run low at least, by the modules of that size."""
-    layer = entries[0].slot.layer
-    launches = len(entries) if each == 1 else sum(e.ran.launches for e in entries)
-    if layer == EXPERTS:
-        return 0.0 if may_be_high else _all_but(entries, 0)
-    passes, rest = divmod(launches, modules * each)
-    most = passes + 1 if rest else passes
-    return _all_but(entries, most * may_be_high * each)
-
-
-def _least_without_sizes(
-    entries: Sequence[Entry],
-    modules: Sequence[ModuleRecord],
-    legs: Sequence[Leg],
-    statements: Statements,
-) -> float:
-    """Return how many launches run low at least, where any of them may be of any module.
-
-    They may be of no module too: each ran once, if so many ran. The first layers of a model have no
-    dgrad.
-    """
-    each = _PER_CALL.get(legs[-1], 1)
-    launches = len(entries) if each == 1 else _launches(entries)
-    passes, rest = divmod(launches, len(modules) * each)
-    of_call = _MAY_BE.get(legs[-1], legs)
-    low = sum(statements.is_low(m, leg) for m in modules for leg in of_call)
-    if not rest:
-        return float(passes * low)
-    if not passes:
-        return 0.0
-    is_first = statements.leaves_high(Leg.DGRAD) or Leg.DGRAD not in of_call
-    return float(max(0, low - (0 if is_first else FIRST_LAYERS)))
 
 
 # ---- the log
 
 
-def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[_Said]:
+def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
     """Yield what the log states of blocks and counts, without a module list."""
     by_leg = {leg: [e for e in program.entries if e.leg is leg] for leg in LEGS}
     calls = len(by_leg[Leg.FPROP])
@@ -310,25 +88,25 @@ def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[
             # Gradients that are not there may be those of converted layers.
             least = float(converted * passes - (calls - len(entries)))
             if calls >= total and entries and not statements.leaves_high(leg):
-                yield _said(Witness.COUNT, entries, least)
+                yield said(Witness.COUNT, entries, least)
     for (_, leg), entries in program.by_layer.items():
         if statements.leaves_high(leg) or not any(e.is_low for e in entries):
             continue
         free = _outside_of_pins(entries, statements)
         if free:
-            yield _said(Witness.LOG, free, _all_but(free, 0))
+            yield said(Witness.LOG, free, all_but(free, 0))
     heads = statements.heads_left_out(place.rank)
     for leg in LEGS if heads is not None else ():
         if not statements.leaves_high(leg):
             yield from _all_but_heads(program, leg, heads or 0)
 
 
-def _all_but_heads(program: Program, leg: Leg, heads: int) -> Iterator[_Said]:
+def _all_but_heads(program: Program, leg: Leg, heads: int) -> Iterator[Said]:
     """Yield that all layers but so many heads run in low precision, if others of their size do."""
     layers = [found for (_, of), found in program.by_layer.items() if of is leg]
     mixed = [e for found in layers if any(e.is_low for e in found) for e in found]
     wholly_high = sum(map(len, layers)) - len(mixed)
-    yield _said(Witness.LOG, mixed, _all_but(mixed, max(0, heads - wholly_high)))
+    yield said(Witness.LOG, mixed, all_but(mixed, max(0, heads - wholly_high)))
 
 
 def _outside_of_pins(entries: Sequence[Entry], statements: Statements) -> list[Entry]:
@@ -372,7 +150,7 @@ class _Peers:
                     key = scope, entry.slot, entry.leg, entry.ran.launches
                     self._most[key] = max(self._most[key], entry.ran.low)
                 for gradients in _gradients(program):
-                    whole = scope, gradients[0].slot, None, _launches(gradients)
+                    whole = scope, gradients[0].slot, None, launches_of(gradients)
                     low = sum(entry.ran.low for entry in gradients)
                     self._most[whole] = max(self._most[whole], low)
 
@@ -380,7 +158,7 @@ class _Peers:
         """Return what ranks have in common that are compared alike."""
         return _ALL if self._statements.alike else rank
 
-    def of(self, program: Program, place: Place) -> Iterator[_Said]:
+    def of(self, program: Program, place: Place) -> Iterator[Said]:
         """Yield that a program runs as much in low precision as others did in the same slot."""
         surely = self.scope(place.rank)
         yield from self._compared(program, place, surely, is_sure=True)
@@ -389,7 +167,7 @@ class _Peers:
 
     def _compared(
         self, program: Program, place: Place, scope: int, *, is_sure: bool
-    ) -> Iterator[_Said]:
+    ) -> Iterator[Said]:
         for (layer, leg), entries in program.by_layer.items():
             of = entries[0].slot.of
             if self._statements.leaves_high(leg) or self._statements.may_be_others(
@@ -406,14 +184,14 @@ class _Peers:
                 continue
             for entry in short:
                 most = float(least[entry])
-                yield _said(Witness.EXECUTIONS, [entry], most, is_sure=is_sure)
+                yield said(Witness.EXECUTIONS, [entry], most, is_sure=is_sure)
         yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
 
     def _compared_as_one(
         self, program: Program, place: Place, scope: int, *, is_sure: bool
-    ) -> Iterator[_Said]:
+    ) -> Iterator[Said]:
         """Compare the gradients of calls, where it is not known which of them is dgrad."""
-        short: dict[Layer, list[_Said]] = defaultdict(list)
+        short: dict[Layer, list[Said]] = defaultdict(list)
         for gradients in _gradients(program):
             slot = gradients[0].slot
             legs = [entry.leg for entry in gradients]
@@ -422,13 +200,13 @@ class _Peers:
                 for leg in legs
             ):
                 continue
-            most = self._most[scope, slot, None, _launches(gradients)]
+            most = self._most[scope, slot, None, launches_of(gradients)]
             lacks = most - sum(entry.ran.low for entry in gradients)
             by_leg = sum(self._lacks(entry, scope) for entry in gradients)
             if lacks > by_leg:
                 by = Witness.EXECUTIONS
-                said = _said(by, gradients, float(most - by_leg), is_sure=is_sure)
-                short[slot.layer].append(said)
+                lacking = said(by, gradients, float(most - by_leg), is_sure=is_sure)
+                short[slot.layer].append(lacking)
         for of_layer in short.values():
             if len(of_layer) > self._statements.pinned(place.rank):
                 yield from of_layer
@@ -447,10 +225,6 @@ def _gradients(program: Program) -> Iterator[list[Entry]]:
             yield found
 
 
-def _launches(entries: Iterable[Entry]) -> int:
-    return sum(entry.ran.launches for entry in entries)
-
-
 # The scope of all ranks together.
 _ALL: Final = -1
 
@@ -458,7 +232,7 @@ _ALL: Final = -1
 # ---- the legs of a call
 
 
-def _by_call(program: Program, place: Place, statements: Statements) -> Iterator[_Said]:
+def _by_call(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
     """Yield that the legs of a call agree, but of as many calls as a list tells their legs apart."""
     short: dict[tuple[Layer, Leg], list[Entry]] = defaultdict(list)
     for entries in program.by_call.values():
@@ -472,10 +246,10 @@ def _by_call(program: Program, place: Place, statements: Statements) -> Iterator
         passes = -(-entries[0].slot.of // len(modules)) if modules else 0
         if len(entries) > apart * passes:
             for entry in entries:
-                yield _said(Witness.CALL, [entry], float(entry.ran.launches))
+                yield said(Witness.CALL, [entry], float(entry.ran.launches))
 
 
-def _by_missing_gradients(program: Program, statements: Statements) -> Iterator[_Said]:
+def _by_missing_gradients(program: Program, statements: Statements) -> Iterator[Said]:
     """Yield that launches of no known leg are the gradients that layers in low precision lack."""
     unknown = [entry for entry in program.entries if entry.leg is Leg.UNKNOWN]
     gradients = [e for e in program.entries if e.leg in BACKWARD_LEGS]
@@ -484,7 +258,7 @@ def _by_missing_gradients(program: Program, statements: Statements) -> Iterator[
     missing = 2 * low - sum(entry.ran.launches for entry in gradients)
     if unknown and missing > 0 and not any(map(statements.leaves_high, GRADIENT_LEGS)):
         launches = sum(entry.ran.launches for entry in unknown)
-        yield _said(Witness.CALL, unknown, float(min(launches, missing)), is_sure=False)
+        yield said(Witness.CALL, unknown, float(min(launches, missing)), is_sure=False)
 
 
 def _by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
@@ -602,8 +376,10 @@ def _no_more_high(
     """Expect no more launches in high precision than others had, of each of which some belong."""
     launches, low, unknown = _count(found)
     of_others, low_others, _ = _count(others)
-    # Where more ran than the others have, the rest belongs to what is not seen.
-    least = min(launches - each * (of_others - low_others), each * low_others)
+    # Where more ran than the others have, the rest belongs to what is not seen. Compiled code may
+    # have recomputed some.
+    most = each + 1 if 1 < each < launches / (of_others or 1) else each
+    least = min(launches - most * (of_others - low_others), each * low_others)
     cells = tuple(dict.fromkeys(one.cell for one in found))
     figures = launches, low, unknown, least
     return Expected(Witness.CALL, cells, *figures, is_sure=is_sure)

@@ -9,9 +9,10 @@ import pytest
 
 from fp8verify.analysis.calls import Call, Execution, Ran, Tie
 from fp8verify.terms import Leg, Precision
+from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.ledger import Ledger
 from fp8verify.verdict.shortfalls import Shortfalls
-from fp8verify.verdict.witnesses import Witness
+from fp8verify.verdict.statements import legs_of
 
 F, D, W, R, B = Leg.FPROP, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE, Leg.BACKWARD
 UP, DOWN = (64, 16), (16, 64)
@@ -30,6 +31,14 @@ def nothing(**said: Any) -> Any:
         is_high=lambda place: place.step in high_steps,
         leaves_high=high_legs.__contains__,
         modules_of=lambda _, layer: modules.get(layer, []),
+        is_low=lambda module, leg: module.fqn != "high" and leg not in high_legs,
+        low_legs=lambda listed, leg: sum(
+            m.fqn != "high"
+            for m in listed
+            for each in legs_of(leg)
+            if each not in high_legs
+        ),
+        order_of_replay=lambda *_: [],
         may_be_high=lambda listed, _: [m for m in listed if m.fqn == "high"],
         tells_apart=lambda *_: False,
         may_be_others=lambda *_: False,

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
-from fp8verify.analysis.calls import Execution, of_rows
+from fp8verify.analysis.calls import Execution, Tie, of_rows
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.model.verdict import CountedGemms, ExpectedReport, Finding
+from fp8verify.model.verdict import ExpectedReport, Finding
 from fp8verify.terms import (
     BACKWARD_LEGS,
     GRADIENT_LEGS,
@@ -34,6 +34,7 @@ from fp8verify.text import (
     patterns,
 )
 from fp8verify.verdict.advice import facts_of
+from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
@@ -45,8 +46,7 @@ from fp8verify.verdict.shortfalls import (
     Shortfalls,
     by_value,
 )
-from fp8verify.verdict.statements import Statements
-from fp8verify.verdict.witnesses import Witness
+from fp8verify.verdict.statements import Statements, legs_of
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT = 1 << 48
@@ -178,8 +178,9 @@ class LedgerFindings:
     def _is_of_a_layer(self, cell: Cell) -> bool:
         """Whether what lacks is a layer's: without a size, launches of a leg may be attention's."""
         strongest = min(self._lack(cell).by)
-        if cell.layer is None:
-            return strongest < Witness.CALL
+        if cell.layer is None and strongest is Witness.CALL:
+            entries = self.ledger.entries(cell)
+            return any(e.tie is Tie.NUMBER and not e.is_low for e in entries)
         return strongest < Witness.OTHERS
 
     def _of_no_module(self, place: int) -> Iterator[Finding]:
@@ -262,29 +263,6 @@ class LedgerFindings:
             or (bool(left) and all(promises.pin(module.fqn) for module in left)),
         )
 
-    def counted(self, place: int) -> CountedGemms | None:
-        """Return how many GEMMs should have run in low precision, and how many of them did not.
-
-        None where that is stated of only some of those that did, or where some perhaps lack.
-        """
-        expected = 0.0
-        lacking = 0.0
-        for cell in self.ledger.of_rank(place):
-            ran = self.ledger.cells[cell]
-            lack = self.lacking.lacks.get(cell)
-            by = self.lacking.by.get(cell)
-            is_stated = by is not None and by <= Witness.COUNT
-            if cell in self.lacking.may_lack and lack is None:
-                return None
-            if not is_stated and (ran.low or lack is not None):
-                return None
-            lacks = lack.launches if lack is not None else 0.0
-            expected += ran.low + lacks
-            lacking += lacks
-        if not expected:
-            return None
-        return CountedGemms(expected=round(expected), lacking=round(lacking))
-
     def stated_share(self, cell: Cell) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
         statements = self.statements
@@ -297,11 +275,12 @@ class LedgerFindings:
         modules = statements.modules_of(cell.rank, cell.layer)
         if not modules or any(statements.is_open(m) for m in modules):
             return None
-        may_be_high = len(statements.may_be_high(modules, cell.leg))
-        if cell.layer == EXPERTS and 0 < may_be_high < len(modules):
+        low = statements.low_legs(modules, cell.leg)
+        each = len(modules) * len(legs_of(cell.leg))
+        if cell.layer == EXPERTS and 0 < low < each:
             return None
-        if may_be_high in (0, len(modules)) or not ran.launches % len(modules):
-            return 1 - may_be_high / len(modules)
+        if low in (0, each) or not ran.launches % len(modules):
+            return low / each
         least = self.lacking.least.get(cell, 0.0)
         return max(least, ran.low) / ran.launches
 
@@ -341,17 +320,6 @@ class LedgerFindings:
         by = {witness for cell in short.cells for witness in self._lack(cell).by}
         return by == {Witness.COUNT}
 
-    def _lacking(self, short: Shortfall) -> int:
-        """Return how many GEMMs lack; of what only other calls of a layer show, all in high."""
-        lacks = 0.0
-        for cell in short.cells:
-            lack = self._lack(cell)
-            if lack.by == {Witness.OTHERS}:
-                lacks += self.ledger.cells[cell].high
-            else:
-                lacks += lack.launches
-        return round(lacks)
-
     def _said_of_count(self, short: Shortfall) -> Finding:
         lacks = round(sum(self._lack(cell).launches for cell in short.cells))
         claim = self.statements.counts[0]
@@ -384,7 +352,6 @@ class LedgerFindings:
             ],
             "layers": fqns,
             "parts": " in ".join(found[name] for name in reversed(names)),
-            "lacks": counted(self._lacking(short), "GEMM"),
             "others": counted(sum(rank.ran_low for rank in self._ranks), "other rank"),
             "where": self._micro_batches(short),
             "ran": f"{self._ran((c for c in alike if c.leg in legs), of)}{self._seen}{after}",
@@ -423,13 +390,8 @@ class LedgerFindings:
         if name == "layer":
             shown = patterns(self._names_of(short)) or values
             return abridged(in_sentences(shown), limits.SHOWN_NUMBERS)
-        plural = {
-            "step": "steps",
-            "micro-batch": "micro-batches",
-            "rank": "ranks",
-        }.get(name)
-        are_numbered = all(value.rpartition(" ")[2].isdecimal() for value in values)
-        if plural is None or len(values) == 1 or not are_numbered:
+        plural = {"step": "steps", "micro-batch": "micro-batches"}.get(name)
+        if plural is None or len(values) == 1:
             return listed(values)
         numbers = [value.rpartition(" ")[2] for value in values]
         return f"{plural} {listed(numbers, limits.SHOWN_NUMBERS)}"
@@ -437,15 +399,33 @@ class LedgerFindings:
     def _names_of(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the converted modules that layers of a shortfall are."""
         layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
-        named = [name for cell in short.cells for name in self._lack(cell).names]
         names = [layer for _, layer in layers if isinstance(layer, str)]
-        if "layer" not in short.coordinates and len(names) < len(layers):
+        by_order = self._named_by_order(short)
+        of_layers = "layer" in short.coordinates
+        if by_order and (of_layers or {layer for _, layer in layers} == {None}):
+            return by_order
+        if not of_layers and len(names) < len(layers):
             return ()
+        named = [name for cell in short.cells for name in self._lack(cell).names]
         if named and not names:
             return tuple(dict.fromkeys(named))
         modules = (m for layer in layers for m in self.statements.modules_of(*layer))
         converted = [m.fqn for m in modules if m.state in CONVERTED or m.fqn in names]
         return tuple(dict.fromkeys(converted or names))
+
+    def _named_by_order(self, short: Shortfall) -> tuple[str, ...]:
+        """Return the modules that the order of calls names, none unless it names all that lack.
+
+        Gradients need not be in order, so a layer is named by those of its cells that are.
+        """
+        named: dict[str, None] = {}
+        layers = set()
+        for cell in short.cells:
+            lack = self._lack(cell)
+            if Witness.NAMES in lack.by and not isinstance(cell.layer, str):
+                named.update(dict.fromkeys(lack.names))
+                layers.add(cell.layer)
+        return tuple(named) if layers == {cell.layer for cell in short.cells} else ()
 
     def _lack(self, cell: Cell) -> Lack:
         return self.lacking.lacks[cell]

@@ -1,0 +1,324 @@
+"""What a module list states of the calls of an execution.
+
+It states of each module which legs run in low precision. Where the trace names the module of a call,
+or the order of the calls does, that is of this call. Else it is of all calls of one size, or of all
+calls without a size: so many of them may stay in high precision as the list has modules that do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from fp8verify.analysis.calls import Tie
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg
+from fp8verify.thresholds import FIRST_LAYERS
+from fp8verify.verdict.expectation import (
+    Expected,
+    Said,
+    Witness,
+    all_but,
+    launches_of,
+    said,
+)
+from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.statements import Statements, legs_of
+
+_GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
+
+
+def by_list(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+    """Yield what the module list states of an execution."""
+    for layer, legs, entries in _groups(program):
+        modules = statements.modules_of(place.rank, layer)
+        if modules and layer is not None:
+            forward = launches_of(program.by_layer.get((layer, Leg.FPROP), ()))
+            may_be = _may_be(legs[-1], launches_of(entries), forward)
+            yield from _of_layer(legs, may_be, entries, modules, statements)
+    yield from _without_sizes(program, place, statements)
+    yield from _by_order(program, place, statements)
+    yield from _by_order_of_replay(program, place, statements)
+
+
+def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
+    """Yield what the module list states of a step that calls each of its modules once.
+
+    Layers that are called one after the other, each with its gradients, are executions of their
+    own, and none of these calls all modules.
+    """
+    steps: dict[tuple[int, int, Layer, Leg], list[_Of]] = defaultdict(list)
+    for place, program in ledger.program_of.items():
+        if statements.is_high(place):
+            continue
+        for entry in program.entries:
+            cell = Cell(*place, entry.slot.layer, entry.leg)
+            steps[place.rank, place.step, cell.layer, cell.leg].append(_Of(cell, entry))
+    for (rank, step, layer, leg), found in steps.items():
+        modules = statements.modules_of(rank, layer)
+        cells = tuple(dict.fromkeys(one.cell for one in found))
+        forward = steps.get((rank, step, layer, Leg.FPROP), ())
+        if len(cells) < 2 or not len(found) == len(forward) == len(modules):
+            continue
+        if len(legs_of(leg)) > 1 or statements.leaves_high(leg):
+            continue
+        may_be_high = statements.may_be_high(modules, leg)
+        entries = [one.entry for one in found]
+        yield Expected(
+            by=Witness.MODULES,
+            cells=cells,
+            launches=launches_of(entries),
+            low=sum(entry.ran.low for entry in entries),
+            unknown=sum(entry.ran.unknown for entry in entries),
+            least=all_but(entries, len(may_be_high)),
+            names=_names(modules, may_be_high),
+        )
+
+
+class _Of(NamedTuple):
+    """An entry and its cell."""
+
+    cell: Cell
+    entry: Entry
+
+
+def _names(
+    modules: Sequence[ModuleRecord], but: Sequence[ModuleRecord]
+) -> tuple[str, ...]:
+    return tuple(module.fqn for module in modules if module not in but)
+
+
+# ---- calls of one layer, or of layers of one size
+
+
+def _groups(
+    program: Program,
+) -> Iterator[tuple[Layer, tuple[Leg, ...], list[Entry]]]:
+    """Yield the entries of a layer, of calls of one sort, by leg.
+
+    Beside gradients that may be dgrad or wgrad, those that are known are counted with these.
+    """
+    found: dict[tuple[Layer, Leg], dict[Leg, list[Entry]]]
+    found = defaultdict(lambda: defaultdict(list))
+    for (layer, leg), entries in program.by_layer.items():
+        for entry in entries:
+            found[layer, entry.slot.sort][leg].append(entry)
+    for (layer, _), by_leg in found.items():
+        for legs in _joined_legs(by_leg):
+            yield layer, legs, [entry for leg in legs for entry in by_leg[leg]]
+
+
+def _joined_legs(by_leg: dict[Leg, list[Entry]]) -> list[tuple[Leg, ...]]:
+    """Return the legs that there are, those of gradients as one where some may be either."""
+    if Leg.BACKWARD not in by_leg:
+        return [(leg,) for leg in by_leg]
+    others = [(leg,) for leg in by_leg if leg not in BACKWARD_LEGS]
+    return [*others, tuple(leg for leg in _GRADIENTS if leg in by_leg)]
+
+
+def _may_be(leg: Leg, launches: int, forward: int) -> tuple[Leg, ...]:
+    """Return the legs that launches may be.
+
+    Where there are more than two for each forward product, compiled code recomputed some.
+    """
+    if leg is Leg.BACKWARD and launches > len(GRADIENT_LEGS) * forward:
+        return LEGS
+    return legs_of(leg)
+
+
+def _of_layer(
+    legs: tuple[Leg, ...],
+    may_be: tuple[Leg, ...],
+    entries: Sequence[Entry],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> Iterator[Said]:
+    """Yield how many launches of a layer, or of a size, run low at least."""
+    leg = legs[-1]
+    layer = entries[0].slot.layer
+    by = Witness.NAMES if isinstance(layer, str) else Witness.MODULES
+    may_be_high = statements.may_be_high(modules, leg)
+    if layer == EXPERTS:
+        least = 0.0 if may_be_high else all_but(entries, 0)
+    elif len(may_be) > 1:
+        least = _least_of_vague(entries, modules, may_be, statements)
+    elif statements.leaves_high(leg):
+        return
+    else:
+        passes = -(-len(entries) // len(modules))
+        least = all_but(entries, passes * len(may_be_high))
+    yield said(by, entries, least, _names(modules, may_be_high))
+
+
+def _least_of_vague(
+    entries: Sequence[Entry],
+    modules: Sequence[ModuleRecord],
+    may_be: tuple[Leg, ...],
+    statements: Statements,
+) -> float:
+    """Return how many launches run low at least, each of which may be of several legs."""
+    each = len(may_be)
+    launches = launches_of(entries)
+    passes = -(-launches // (len(modules) * each))
+    low = sum(statements.low_legs(modules, leg) for leg in may_be)
+    high = passes * (len(modules) * each - low)
+    if max(entry.ran.launches for entry in entries) > each:
+        return all_but(entries, high)  # some launch a leg in parts
+    return float(max(0, launches - high))
+
+
+# ---- calls without sizes
+
+
+def _without_sizes(
+    program: Program, place: Place, statements: Statements
+) -> Iterator[Said]:
+    """Yield how many launches without sizes run low at least: any of them may be of any module."""
+    modules = statements.modules_of(place.rank, None)
+    by_leg: dict[Leg, list[Entry]] = defaultdict(list)
+    for entry in program.entries:
+        if entry.slot.layer is None:
+            by_leg[entry.leg].append(entry)
+    if not modules or not by_leg:
+        return
+    is_whole = sum(map(len, by_leg.values())) == len(program.entries)
+    forward = len(by_leg.get(Leg.FPROP, ())) if is_whole else None
+    for legs in _joined_legs(by_leg):
+        entries = [entry for leg in legs for entry in by_leg[leg]]
+        low = statements.low_legs(modules, legs[-1])
+        ran = _Counted(
+            launches=launches_of(entries)
+            if len(legs_of(legs[-1])) > 1
+            else len(entries),
+            forward=forward,
+            each=len(modules) * len(legs_of(legs[-1])),
+            of_modules=len(modules),
+            has_dgrad=Leg.DGRAD in legs_of(legs[-1]),
+        )
+        yield said(Witness.MODULES, entries, float(_least(ran, low)))
+
+
+class _Counted(NamedTuple):
+    """Launches without sizes.
+
+    Attributes:
+        launches: of the leg, or of legs that cannot be told apart.
+        forward: of the forward pass, None where some have sizes.
+        each: launches of the leg in a pass through all modules.
+        of_modules: modules of the list.
+        has_dgrad: whether some may be dgrad, which the first layers of a model lack.
+    """
+
+    launches: int
+    forward: int | None
+    each: int
+    of_modules: int
+    has_dgrad: bool
+
+
+def _least(ran: _Counted, low: int) -> int:
+    """Return how many launches run low at least, if so many do in a pass through all modules.
+
+    Launches may be of no module too: each module ran once, if so many ran.
+    """
+    passes, rest = divmod(ran.launches, ran.each)
+    if not rest:
+        return passes * low
+    whole = passes + 1
+    missing = whole * ran.each - ran.launches
+    is_known = ran.forward is not None and ran.forward in (0, whole * ran.of_modules)
+    if ran.has_dgrad and is_known and missing <= whole * FIRST_LAYERS:
+        return max(0, whole * low - missing)
+    if not passes:
+        return 0
+    return max(0, low - FIRST_LAYERS if ran.has_dgrad else low)
+
+
+# ---- calls whose modules are known by their order
+
+
+def _by_order(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+    """Yield what the list states of calls that are in its order."""
+    for calls, modules in statements.in_order(program, place.rank):
+        by_leg: dict[Leg, list[Entry]] = defaultdict(list)
+        for call in calls:
+            for entry in program.by_call[call]:
+                by_leg[entry.leg].append(entry)
+        are_paired = _are_paired(program, calls)
+        for leg, entries in by_leg.items():
+            if leg in BACKWARD_LEGS and not are_paired:
+                continue
+            yield from _of_named(leg, entries, modules, statements)
+
+
+def _of_named(
+    leg: Leg,
+    entries: Sequence[Entry],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> Iterator[Said]:
+    """Yield how many launches of neighbors of one size run low at least."""
+    low = statements.low_legs(modules, leg)
+    if not low:
+        return
+    if len(legs_of(leg)) > 1:
+        high = len(legs_of(leg)) * len(modules) - low
+        least = float(max(0, launches_of(entries) - high))
+    else:
+        least = all_but(entries, len(modules) - low)
+    names = [
+        m.fqn for m in modules if any(statements.is_low(m, x) for x in legs_of(leg))
+    ]
+    yield said(Witness.NAMES, entries, least, names)
+
+
+def _are_paired(program: Program, calls: Sequence[int]) -> bool:
+    """Whether the gradients of calls are known to be theirs: by number, or as all have as many.
+
+    Else recomputed products, which have the sizes of gradients where a layer is square, may have
+    been taken for some of them. The first layer of a model has no dgrad.
+    """
+    if all(program.calls[call].tie is Tie.NUMBER for call in calls):
+        return True
+    layer = program.by_call[calls[0]][0].slot.layer
+    counts: list[int] = []
+    for entries in program.by_call.values():
+        gradients = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
+        if entries[0].slot.layer != layer:
+            continue
+        if entries[0].slot.sort is Leg.FPROP:
+            counts.append(launches_of(gradients))
+        elif gradients:
+            return False  # some belong to no call
+    most = max(counts)
+    return most <= len(GRADIENT_LEGS) and sum(counts) >= most * len(counts) - 1
+
+
+def _by_order_of_replay(
+    program: Program, place: Place, statements: Statements
+) -> Iterator[Said]:
+    """Yield what the list states of a replay whose launches are a forward and a backward pass.
+
+    They are in the order of the list and in the opposite one, if none runs low that the list keeps
+    in high precision.
+    """
+    entries = program.entries
+    if not entries or any(
+        e.leg is not Leg.UNKNOWN or e.slot.layer is not None for e in entries
+    ):
+        return
+    begin = 0
+    found = []
+    for part in statements.order_of_replay(place.rank, len(entries)):
+        here = entries[begin : begin + len(part.legs)]
+        begin += len(part.legs)
+        expected = sum(statements.is_low(module, leg) for module, leg in part.legs)
+        if sum(entry.ran.low for entry in here) > expected:
+            return
+        names = dict.fromkeys(
+            module.fqn for module, leg in part.legs if statements.is_low(module, leg)
+        )
+        found.append(said(Witness.NAMES, here, float(expected), tuple(names)))
+    yield from found
