@@ -52,8 +52,10 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """The share by which the estimate is off."""
-        return None if self.estimate is None else self.estimate / self.measured - 1
+        """The share by which an estimate of the step is off; those of GPU kernels are not held."""
+        if self.estimate is None or self.waits:
+            return None
+        return self.estimate / self.measured - 1
 
 
 def report_of(trace: Path, steps_ms: list[float]) -> Report:
@@ -121,7 +123,7 @@ def main() -> int:
             f"| {row.said} | {off} |"
         )
     wrong = [row for row in rows if not row.is_right]
-    far = [row for row in rows if not row.waits and abs(row.error or 0.0) > WITHIN]
+    far = [row for row in rows if abs(row.error or 0.0) > WITHIN]
     print(
         f"{len(rows)} pairs, {len(wrong)} with a wrong sign, {len(far)} off by more than 10%"
     )

@@ -42,12 +42,14 @@ class Format(NamedTuple):
     @property
     def emax(self) -> int:
         """The exponent of the largest value, which MX scales leave out."""
-        return math.frexp(self.largest)[1] - 1
+        _, exponent = math.frexp(self.largest)
+        return exponent - 1
 
     @property
     def clipped(self) -> float:
         """What is larger is clipped, not rounded to the largest value."""
-        return self.largest + float(torch.finfo(self.dtype).eps) * 2.0**self.emax / 2
+        distance = float(torch.finfo(self.dtype).eps) * 2.0**self.emax
+        return self.largest + distance / 2
 
 
 E4M3 = Format("e4m3", torch.float8_e4m3fn)
@@ -117,12 +119,21 @@ def quantize(rows: Tensor, cast: Cast, amax: Tensor) -> Quantized:
 def can_block(shape: Any, scaling: str) -> bool:
     """Whether a matrix divides into whole blocks, or needs none."""
     high, wide = BLOCKS.get(scaling, (1, 1))
-    return bool(shape[-2] % high == 0 and shape[-1] % wide == 0)
+    has_whole_rows = shape[-2] % high == 0
+    has_whole_columns = shape[-1] % wide == 0
+    return bool(has_whole_rows and has_whole_columns)
 
 
 def _blocked(x: Tensor, block: tuple[int, int]) -> Tensor:
     high, wide = block
-    return x.view(*x.shape[:-2], x.shape[-2] // high, high, x.shape[-1] // wide, wide)
+    *outer, rows, columns = x.shape
+    return x.view(
+        *outer,
+        rows // high,
+        high,
+        columns // wide,
+        wide,
+    )
 
 
 def _scale(amax: Tensor, cast: Cast) -> Tensor:
@@ -131,9 +142,8 @@ def _scale(amax: Tensor, cast: Cast) -> Tensor:
     if cast.scaling == MXFP8:
         return _mx_scale(amax.to(torch.float32), cast)
     kind = torch.float64 if cast.double else torch.float32
-    scale = (cast.format.largest / amax.to(kind).clamp(min=SMALLEST_AMAX)).to(
-        torch.float32
-    )
+    bounded = amax.to(kind).clamp(min=SMALLEST_AMAX)
+    scale = (cast.format.largest / bounded).to(torch.float32)
     if cast.power_of_2:
         return torch.exp2(torch.floor(torch.log2(scale)))
     return scale

@@ -63,22 +63,26 @@ def _records_of(layer: Layer) -> Iterator[dict[str, Any]]:
     weight = layers.weight_of(module)
     promise = promise_of(module, weight)
     sides = _features(module, weight)
-    both = [stored(module, name) for name in ("fc1_weight", "fc2_weight")]
-    sizes = [shape_of(weight) for weight in both if is_a(weight, Tensor)]
-    grouped = any(cls.__name__ in GROUPED_CLASSES for cls in type(module).__mro__)
-    yield {
-        **_record(
-            layer.name,
-            "experts" if grouped else "linear",
-            module,
-            weight,
-            promise,
-            sides,
-        ),
-        # (outputs, inputs) of each layer of a module that is two: LayerNormMLP.
-        "sizes": sizes if all(len(size) == 2 for size in sizes) else [],
-        "reason": _why_left(*sides) if promise is HIGH_PRECISION else None,
-    }
+    kind = "linear"
+    if any(cls.__name__ in GROUPED_CLASSES for cls in type(module).__mro__):
+        kind = "experts"
+    record = _record(layer.name, kind, module, weight, promise, sides)
+    record["sizes"] = _sizes_of_two(module)
+    if promise is HIGH_PRECISION:
+        record["reason"] = _why_left(*sides)
+    yield record
+
+
+def _sizes_of_two(module: Any) -> list[tuple[int, ...]]:
+    """Return (outputs, inputs) of each layer of a module that is two: LayerNormMLP."""
+    sizes = []
+    for name in ("fc1_weight", "fc2_weight"):
+        weight = stored(module, name)
+        if is_a(weight, Tensor):
+            sizes.append(shape_of(weight))
+    if all(len(size) == 2 for size in sizes):
+        return sizes
+    return []
 
 
 def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
@@ -90,7 +94,10 @@ def _features(module: Any, weight: Any) -> tuple[int | None, int | None]:
     sizes = () if weight is None else shape_of(weight)
     if len(sizes) != 2 or stored(module, "fc1_weight") is not None:
         return None, None
-    columns, rows = sizes if layers.class_name(module) == "Conv1D" else reversed(sizes)
+    if layers.class_name(module) == "Conv1D":
+        columns, rows = sizes
+    else:
+        rows, columns = sizes
     return rows, columns
 
 
@@ -103,17 +110,14 @@ def _record(
     sides: tuple[Any, Any],
 ) -> dict[str, Any]:
     name = layers.class_name(module)
-    # FSDP2 makes a subclass on the spot: the Python module is that of the class below it.
-    source = next(
-        (cls for cls in type(module).__mro__ if cls.__name__ == name), type(module)
-    )
+    rows, columns = sides
     return {
         "fqn": fqn,
         "class": name,
-        "source": source.__module__,
+        "source": _source_of(module, name),
         "kind": kind,
-        "in_features": sides[1],
-        "out_features": sides[0],
+        "in_features": columns,
+        "out_features": rows,
         "sizes": [],
         "reason": None,
         "weight_class": layers.tensor_class(weight),
@@ -121,6 +125,14 @@ def _record(
         "frozen": weight is None or not header(weight, "requires_grad"),
         **promise._asdict(),
     }
+
+
+def _source_of(module: Any, name: str) -> str:
+    """Return the Python module of a class: FSDP2 makes a subclass of it on the spot."""
+    for cls in type(module).__mro__:
+        if cls.__name__ == name:
+            return str(cls.__module__)
+    return str(type(module).__module__)
 
 
 def _why_left(rows: int | None, columns: int | None) -> str | None:
@@ -145,12 +157,12 @@ class Kept(NamedTuple):
 
 def stored_in_fp8(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
     """Return a record for each type of weights and of optimizer states that are kept in FP8."""
-    kept = [
-        ("weights", part, _multiplies(module))
-        for module in layers.known_modules()
-        for part in _weights_in_fp8(module)
-    ]
-    kept += [("optimizer", part, True) for part in _states_in_fp8(optimizers)]
+    kept = []
+    for module in layers.known_modules():
+        for part in _weights_in_fp8(module):
+            kept.append(("weights", part, _multiplies(module)))
+    for part in _states_in_fp8(optimizers):
+        kept.append(("optimizer", part, True))
     records: dict[tuple[str, str], dict[str, Any]] = {}
     for what, part, counts in kept:
         new = {"what": what, "dtype": part.dtype, "count": 0, "elements": 0}
@@ -174,31 +186,47 @@ def kept_in_fp8(tensor: Any, depth: int = DEPTH) -> Kept | None:
     if of_engine is not None:
         name = "float8_e5m2" if "E5M2" in str(of_engine) else "float8_e4m3fn"
         return Kept(name, prod(shape_of(tensor)))
-    inner = (kept_in_fp8(value, depth - 1) for value in list(fields(tensor).values()))
-    return next((part for part in inner if part is not None), None)
+    for value in list(fields(tensor).values()):
+        part = kept_in_fp8(value, depth - 1)
+        if part is not None:
+            return part
+    return None
 
 
 def _weights_in_fp8(module: Any) -> Iterator[Kept]:
     """Yield the FP8 matrices of a module that keeps them in no other type."""
-    buffers = items_of(stored(module, "_buffers")).values()
-    values = [*parameters_of(module).values(), *buffers, *list(fields(module).values())]
-    matrices = {id(v): v for v in values if is_a(v, Tensor) and len(shape_of(v)) > 1}
-    in_fp8 = {key: kept_in_fp8(matrix) for key, matrix in matrices.items()}
-    wide = {
-        prod(shape_of(matrix))
-        for key, matrix in matrices.items()
-        if in_fp8[key] is None
-    }
-    yield from (
-        part
-        for part in in_fp8.values()
-        if part is not None and part.elements not in wide
-    )
+    kept = []
+    wide = set()
+    for matrix in _matrices(module):
+        part = kept_in_fp8(matrix)
+        if part is not None:
+            kept.append(part)
+        else:
+            wide.add(prod(shape_of(matrix)))
+    for part in kept:
+        if part.elements not in wide:
+            yield part
+
+
+def _matrices(module: Any) -> list[Any]:
+    """Return the matrices that a module itself has, each once."""
+    found: dict[int, Any] = {}
+    for value in (
+        *parameters_of(module).values(),
+        *items_of(stored(module, "_buffers")).values(),
+        *list(fields(module).values()),
+    ):
+        if is_a(value, Tensor) and len(shape_of(value)) > 1:
+            found[id(value)] = value
+    return list(found.values())
 
 
 def _multiplies(module: Any) -> bool:
-    sides = (stored(module, name) for name in ("in_features", "out_features"))
-    return layers.is_linear_class(module) or all(is_a(side, int) for side in sides)
+    if layers.is_linear_class(module):
+        return True
+    rows = stored(module, "out_features")
+    columns = stored(module, "in_features")
+    return is_a(rows, int) and is_a(columns, int)
 
 
 def _states_in_fp8(optimizers: Iterable[Any]) -> Iterator[Kept]:

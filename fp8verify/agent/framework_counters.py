@@ -89,20 +89,20 @@ class FrameworkCounters:
     def observe(self, begins: Callable[[], object]) -> None:
         """Call `begins` before each step of the frameworks that are imported by now."""
         for counter in self._known:
-            name = counter.cls.rpartition(".")[2]
+            _, _, name = counter.cls.rpartition(".")
             cls = getattr(sys.modules.get(counter.module), name, None)
             if isinstance(cls, type) and counter.method in vars(cls):
-                observe(
-                    cls, counter.method, partial(self._step_begins, counter, begins)
-                )
+                listener = partial(self._step_begins, counter, begins)
+                observe(cls, counter.method, listener)
 
     def _step_begins(
         self, counter: StepCounter, begins: Callable[[], object], instance: Any
     ) -> None:
-        with quietly(
-            Exception
-        ):  # this runs inside a call of the script, which must not fail
-            owner = getattr(instance, counter.owner) if counter.owner else instance
+        # This runs inside a call of the script, which must not fail.
+        with quietly(Exception):
+            owner = instance
+            if counter.owner:
+                owner = getattr(instance, counter.owner)
             self._owners[counter] = weakref.ref(owner)
             begins()
 
@@ -115,9 +115,12 @@ class FrameworkCounters:
 
     def shown(self) -> dict[StepCounter, int]:
         """Return the numbers of the script, then those of live objects, as configured."""
-        numbers = {} if self._announced is None else {SCRIPT: self._announced}
+        numbers = {}
+        if self._announced is not None:
+            numbers[SCRIPT] = self._announced
         for counter in self._known:
-            value = self._owners[counter]() if counter in self._owners else None
+            owner = self._owners.get(counter)
+            value = None if owner is None else owner()
             for name in counter.path.split("."):
                 value = getattr(value, name, None)
             if isinstance(value, int):

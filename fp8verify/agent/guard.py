@@ -53,9 +53,11 @@ def is_the_scripts(error: BaseException) -> bool:
     if not isinstance(error, Exception):  # KeyboardInterrupt, SystemExit
         return True
     frames = list(_frames(error.__traceback__))
-    if any(_interrupts(frame) for frame in frames):
+    if any(map(_interrupts, frames)):
         return True
-    return bool(frames) and _is_known(frames[-1]) and _was_set_from_outside(error)
+    if not frames or not _is_known(frames[-1]):
+        return False
+    return _was_set_from_outside(error)
 
 
 def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
@@ -73,11 +75,17 @@ def _interrupts(frame: FrameType) -> bool:
     if interrupted is None or _root(frame.f_globals.get("__name__")) == _OWN:
         return False
     code = frame.f_code
-    starred = bool(code.co_flags & inspect.CO_VARARGS)
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + starred]
-    values: list[Any] = [frame.f_locals.get(name) for name in names]
-    packed = [item for value in values if type(value) is tuple for item in value]
-    return any(value is interrupted for value in [*values, *packed])
+    count = code.co_argcount + code.co_kwonlyargcount
+    if code.co_flags & inspect.CO_VARARGS:
+        count += 1
+    known = frame.f_locals
+    for name in code.co_varnames[:count]:
+        value: Any = known.get(name)
+        if value is interrupted:
+            return True
+        if type(value) is tuple and any(item is interrupted for item in value):
+            return True
+    return False
 
 
 def _is_known(frame: FrameType) -> bool:

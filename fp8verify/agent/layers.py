@@ -52,9 +52,8 @@ EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 
 # By id: a module may define `__eq__` and `__hash__`.
 _modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
-_searched: dict[
-    int, weakref.ref[Any]
-] = {}  # the parameters whose owners were searched for, by id
+# The parameters whose owners were searched for, by id.
+_searched: dict[int, weakref.ref[Any]] = {}
 
 
 class Registrations:
@@ -108,9 +107,8 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
     global _last
     parameters = trained_by(optimizers)
     made_for = (registrations.changes, frozenset(parameters))
-    if made_for == _last[0] and (
-        not anew or (parameters and registrations.changes is not None)
-    ):
+    is_heard_of = bool(parameters) and registrations.changes is not None
+    if made_for == _last[0] and (is_heard_of or not anew):
         cached = [
             Layer(name, module(), is_linear) for name, module, is_linear in _last[1]
         ]
@@ -123,15 +121,14 @@ def trained_layers(optimizers: Iterable[Any], *, anew: bool = False) -> list[Lay
             unique.setdefault(id(layer.module), (root, layer))
     # Two models (a GAN's) may share names: these get the class of their model.
     uses = Counter(layer.name for _, layer in unique.values())
-    fresh = [
-        layer._replace(name=f"{class_name(root)}.{layer.name}".removesuffix(".(root)"))
-        if uses[layer.name] > 1
-        else layer
-        for root, layer in unique.values()
-    ]
-    references = [
-        (name, weakref.ref(module), is_linear) for name, module, is_linear in fresh
-    ]
+    fresh = []
+    references = []
+    for root, layer in unique.values():
+        if uses[layer.name] > 1:
+            name = f"{class_name(root)}.{layer.name}"
+            layer = layer._replace(name=name.removesuffix(".(root)"))
+        fresh.append(layer)
+        references.append((layer.name, weakref.ref(layer.module), layer.is_linear))
     _last = ((registrations.changes, made_for[1]), references)
     return fresh
 
@@ -149,44 +146,50 @@ def _trained_roots(parameters: dict[int, Any]) -> list[nn.Module]:
     """Return the outermost modules that own any of these parameters."""
     owned = set(parameters)
     known = _roots_owning(owned, known_modules())
-    if owned and owned <= {id(p) for root in known for p in all_parameters(root)}:
+    found: set[int] = set()
+    for root in known:
+        found.update(map(id, all_parameters(root)))
+    if owned and owned <= found:
         return known
     # A search holds the script up, and is made once: later modules come by the hook.
-    searched = (
-        _searched.get(key, lambda: None)() is p for key, p in parameters.items()
-    )
-    if parameters and all(searched):
+    if parameters and all(map(_was_searched_for, parameters.values())):
         return known
     roots = _roots_owning(owned, all_modules())
     for root in roots:
-        _modules.update({id(module): module for _, module in walk(root)})
-    _searched.update(
-        {key: weakref.ref(parameter) for key, parameter in parameters.items()}
-    )
+        for _, module in walk(root):
+            remember(module)
+    for key, parameter in parameters.items():
+        _searched[key] = weakref.ref(parameter)
     return roots
+
+
+def _was_searched_for(parameter: Any) -> bool:
+    reference = _searched.get(id(parameter))
+    return reference is not None and reference() is parameter
 
 
 def _roots_owning(owned: set[int], candidates: Iterable[nn.Module]) -> list[nn.Module]:
     modules = {id(module): module for module in candidates}
-    children = {
-        id(child)
-        for module in modules.values()
-        for child in children_of(module).values()
-    }
-    roots = {key: list(all_parameters(module)) for key, module in modules.items()
-             if key not in children}  # fmt: skip
+    children: set[int] = set()
+    for module in modules.values():
+        children.update(map(id, children_of(module).values()))
+    roots = {}
+    for key, module in modules.items():
+        if key not in children:
+            roots[key] = list(all_parameters(module))
     trained = [
-        key
+        modules[key]
         for key, parameters in roots.items()
-        if any(id(p) in owned for p in parameters)
+        if not owned.isdisjoint(map(id, parameters))
     ]
+    if trained:
+        return trained
     # Sharded optimizers (ZeRO) step flat copies, which no module owns.
-    trained = trained or [
-        k
-        for k, parameters in roots.items()
-        if any(header(p, "requires_grad") for p in parameters)
+    return [
+        modules[key]
+        for key, parameters in roots.items()
+        if any(header(parameter, "requires_grad") for parameter in parameters)
     ]
-    return [modules[key] for key in trained]
 
 
 def known_modules() -> list[nn.Module]:
@@ -217,10 +220,16 @@ def _is_linear(module: nn.Module) -> bool:
     """Whether a module is linear itself, and no wrapper of linear ones, such as LoRA's."""
     if not is_linear_class(module):
         return False
-    has_matrix = any(len(shape_of(p)) > 1 for p in parameters_of(module).values())
-    if has_matrix or "parametrizations" in children_of(module):
+    if any(map(_is_matrix, parameters_of(module).values())):
         return True
-    return not any(is_linear_class(m) for _, m in walk(module) if m is not module)
+    if "parametrizations" in children_of(module):
+        return True
+    below = [inner for _, inner in walk(module) if inner is not module]
+    return not any(map(is_linear_class, below))
+
+
+def _is_matrix(parameter: Any) -> bool:
+    return len(shape_of(parameter)) > 1
 
 
 def is_linear_class(module: nn.Module) -> bool:
@@ -232,8 +241,10 @@ def is_linear_class(module: nn.Module) -> bool:
 def class_name(module: nn.Module) -> str:
     """Return the name of a module's class; for FSDP2's generated classes, of the original class."""
     # FSDP2 trains a subclass made on the spot, named FSDP + the class.
-    bases = [cls.__name__ for cls in type(module).__mro__]
-    return bases[0][len("FSDP") :] if "FSDPModule" in bases[1:] else bases[0]
+    own, *bases = [cls.__name__ for cls in type(module).__mro__]
+    if "FSDPModule" in bases:
+        return own[len("FSDP") :]
+    return own
 
 
 def expert_weights(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -249,15 +260,14 @@ def weight_of(module: nn.Module) -> Any:
     weight = stored(module, "weight")
     if is_a(weight, Tensor):
         return weight
-    computed = children_of(stored(module, "parametrizations")).values()
-    originals = (
-        p for parametrization in computed for p in all_parameters(parametrization)
-    )
-    parameters = [*parameters_of(module).values(), *originals]
-    matrices = [p for p in parameters if len(shape_of(p)) > 1]
+    parameters = list(parameters_of(module).values())
+    for computed in children_of(stored(module, "parametrizations")).values():
+        parameters += all_parameters(computed)
+    matrices = list(filter(_is_matrix, parameters))
+    if not matrices:
+        return next(all_parameters(module), None)
     # Of weight_norm's two originals one has a single column.
-    largest = max(matrices, key=lambda p: prod(shape_of(p)), default=None)
-    return next(all_parameters(module), None) if largest is None else largest
+    return max(matrices, key=lambda matrix: prod(shape_of(matrix)))
 
 
 def matrices_of(module: Any) -> list[tuple[str, Any]]:
@@ -265,15 +275,16 @@ def matrices_of(module: Any) -> list[tuple[str, Any]]:
     weight = stored(module, "weight")
     if is_a(weight, Tensor):
         return [("", local(weight))]
-    return [
+    matrices = []
+    for name, parameter in parameters_of(module).items():
+        if not _is_matrix(parameter):
+            continue
+        part = ""
         # GroupedLinear's weight0, weight1 … are one layer.
-        (
-            "" if name.startswith("weight") else f".{name.removesuffix('_weight')}",
-            local(parameter),
-        )
-        for name, parameter in parameters_of(module).items()
-        if len(shape_of(parameter)) >= 2
-    ]
+        if not name.startswith("weight"):
+            part = f".{name.removesuffix('_weight')}"
+        matrices.append((part, local(parameter)))
+    return matrices
 
 
 def local(tensor: Any) -> Any:
@@ -284,7 +295,9 @@ def local(tensor: Any) -> Any:
 def tensor_class(tensor: Any) -> str | None:
     """Return the name of a tensor's wrapper subclass, inside a DTensor too; None for plain ones."""
     name = type(local(tensor)).__name__
-    return None if name in {"Parameter", "Tensor", "NoneType"} else name
+    if name in {"Parameter", "Tensor", "NoneType"}:
+        return None
+    return name
 
 
 def plain(tensor: Any) -> Any:
@@ -302,7 +315,9 @@ def plain(tensor: Any) -> Any:
         inner = stored(tensor, name)
         if is_a(inner, Tensor):
             return plain(inner)
-    return tensor.detach() if has_values(tensor) else None
+    if not has_values(tensor):
+        return None
+    return tensor.detach()
 
 
 def measurable(tensor: Any) -> bool:

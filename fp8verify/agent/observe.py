@@ -104,15 +104,13 @@ TRACERS = (_KEYS.PROXY, _KEYS.FUNCTIONAL, _KEYS.FAKE)
 
 def is_traced() -> bool:
     """Whether the caller runs to be scripted, traced or exported, and not to train."""
-    return bool(
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or _is_exporting()
-        or (
-            torch._C._len_torch_dispatch_stack()
-            and any(torch._C._get_dispatch_mode(key) is not None for key in TRACERS)
-        )
-    )
+    if torch.compiler.is_compiling():
+        return True
+    if torch._C._get_tracing_state() is not None or _is_exporting():
+        return True
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    return any(torch._C._get_dispatch_mode(key) is not None for key in TRACERS)
 
 
 # Before torch 2.7 there is none.
@@ -130,7 +128,8 @@ def register(how: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     handle = how(*args, **kwargs)
     RemovableHandle.next_id = following
     number = next(_own_numbers)
-    for reference in (handle.hooks_dict_ref, *(handle.extra_dict_ref or ())):
+    others = handle.extra_dict_ref or ()
+    for reference in (handle.hooks_dict_ref, *others):
         hooks = reference()
         if hooks is not None and handle.id in hooks:
             hooks[number] = hooks.pop(handle.id)
@@ -159,10 +158,10 @@ def on_calls(
         name = names.of(module)
         if name is None or is_traced():
             return
-        if (
-            to is after and len(seen) == 2
-        ):  # torch gives no keyword arguments after an error
-            seen = (seen[0], {}, seen[1])
+        if to is after and len(seen) == 2:
+            # torch gives no keyword arguments after an error.
+            args, result = seen
+            seen = (args, {}, result)
         try:
             without_modes(to, name, module, *seen)
         except Exception as error:
@@ -172,18 +171,20 @@ def on_calls(
 
     begins = hidden(functools.partial(report, before))
     ends = hidden(functools.partial(report, after))
-    handles = [
-        register(module_hooks.register_module_forward_pre_hook, begins),
-        register(module_hooks.register_module_forward_hook, ends, always_call=True),
-    ]
+    before_calls = register(module_hooks.register_module_forward_pre_hook, begins)
+    after_calls = register(
+        module_hooks.register_module_forward_hook,
+        ends,
+        always_call=True,
+    )
     with_kwargs = module_hooks._global_forward_hooks_with_kwargs
-    with_kwargs[handles[1].id] = True  # which torch's handle leaves behind
+    with_kwargs[after_calls.id] = True  # which torch's handle leaves behind
     undo = replaced(module_hooks, "_has_any_global_hook", _not_counting_ours)
 
     def end() -> None:
-        for handle in handles:
-            handle.remove()
-        with_kwargs.pop(handles[1].id, None)
+        before_calls.remove()
+        after_calls.remove()
+        with_kwargs.pop(after_calls.id, None)
         undo()
 
     return until_compiling(end)
@@ -196,15 +197,19 @@ class ModuleNames:
     """
 
     def __init__(self, modules: Iterable[tuple[str, Any]]) -> None:
-        hooks = [(vars(module).get("_forward_hooks"), name) for name, module in modules]
-        self._hooks = (
-            hooks  # while they live, no other dictionary has the number of one
-        )
-        self._names = {id(key): name for key, name in hooks if key is not None}
+        # While these live, no other dictionary has the number of one.
+        self._hooks = []
+        self._names = {}
+        for name, module in modules:
+            hooks = vars(module).get("_forward_hooks")
+            if hooks is not None:
+                self._hooks.append(hooks)
+                self._names[id(hooks)] = name
 
     def of(self, module: Any) -> str | None:
         """Return the name of a module, None if it is not one of these."""
-        return self._names.get(id(vars(module).get("_forward_hooks")))
+        hooks = vars(module).get("_forward_hooks")
+        return self._names.get(id(hooks))
 
 
 _ends: list[Callable[[], None]] = []
@@ -243,9 +248,15 @@ def _not_counting_ours(_: Callable[[], bool]) -> Callable[[], bool]:
     )
 
     def fp8verify_has_any_global_hook() -> bool:
-        return any(others) or any(number >= 0 for known in hooks for number in known)
+        if any(others):
+            return True
+        return any(_has_script_hook(known) for known in hooks)
 
     return fp8verify_has_any_global_hook
+
+
+def _has_script_hook(hooks: Iterable[int]) -> bool:
+    return any(number >= 0 for number in hooks)
 
 
 class Replacement:
@@ -372,9 +383,12 @@ class ObservedCalls(Observed):
 def caller_of_ours() -> FrameType | None:
     """Return the frame of the script, torch or a framework that has led to the code of ours."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(OWN):
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(OWN):
+            return frame
         frame = frame.f_back
-    return frame
+    return None
 
 
 def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:

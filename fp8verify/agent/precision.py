@@ -75,23 +75,40 @@ def _promise(
     low = [name for name in formats.values() if name != HIGH]
     if not low:
         return Promise(HIGH, recipe, formats)
-    state = "fp8" if any(name.endswith(("fp8", "fp8_block")) for name in low) else "fp4"
-    return Promise(f"{state}_emulated" if emulated else state, recipe, formats)
+    if any(name.endswith(("fp8", "fp8_block")) for name in low):
+        state = "fp8"
+    else:
+        state = "fp4"
+    if emulated:
+        state = f"{state}_emulated"
+    return Promise(state, recipe, formats)
 
 
 def _all_legs(
-    name: str, recipe: str, *, emulated: bool = False, high: tuple[str, ...] = ()
+    name: str,
+    recipe: str,
+    *,
+    emulated: bool = False,
+    high: tuple[str, ...] = (),
 ) -> Promise:
-    formats = {leg: HIGH if leg in high else name for leg in LEGS}
+    formats = dict.fromkeys(LEGS, name)
+    for leg in high:
+        formats[leg] = HIGH
     return _promise(formats, recipe, emulated=emulated)
 
 
 def _casts(
-    cast: Cast, *, weight: Cast | None = None, gradient: Format | None = None
+    cast: Cast,
+    *,
+    weight: Cast | None = None,
+    gradient: Format | None = None,
 ) -> Casts:
     """Return one cast for all tensors, but for another of the weight or format of the gradient."""
-    to_gradient = cast._replace(format=gradient or cast.format)
-    return {INPUT: cast, WEIGHT: weight or cast, GRAD_OUTPUT: to_gradient}
+    return {
+        INPUT: cast,
+        WEIGHT: weight or cast,
+        GRAD_OUTPUT: cast._replace(format=gradient or cast.format),
+    }
 
 
 # --- torchao ------------------------------------------------------------------
@@ -109,17 +126,20 @@ def _float8_linear(module: Any) -> Promise:
     formats = {}
     words = []
     for leg, operands in FLOAT8_CASTS.items():
-        casts = [
-            (label, required(config, f"cast_config_{name}")) for label, name in operands
-        ]
-        # A disabled cast leaves that GEMM in high precision by design (rowwise_with_gw_hp: wgrad).
-        is_high = any(_choice(cast, "scaling_type") == "disabled" for _, cast in casts)
-        formats[leg] = HIGH if is_high else "fp8"
-        described = ",".join(f"{label}:{_cast_words(cast)}" for label, cast in casts)
-        words.append(f"{leg}={HIGH if is_high else described}")
-    return _promise(
-        formats, " ".join(words), emulated=required(config, "emulate") is True
-    )
+        described = []
+        formats[leg] = "fp8"
+        for label, name in operands:
+            cast = required(config, f"cast_config_{name}")
+            described.append(f"{label}:{_cast_words(cast)}")
+            # A disabled cast leaves that GEMM in high precision by design
+            # (rowwise_with_gw_hp: wgrad).
+            if _choice(cast, "scaling_type") == "disabled":
+                formats[leg] = HIGH
+        if formats[leg] == HIGH:
+            described = [HIGH]
+        words.append(f"{leg}={','.join(described)}")
+    emulated = required(config, "emulate") is True
+    return _promise(formats, " ".join(words), emulated=emulated)
 
 
 def _choice(owner: Any, name: str) -> Any:
@@ -129,12 +149,14 @@ def _choice(owner: Any, name: str) -> Any:
 
 def _cast_words(cast: Any) -> str:
     """Describe a cast as torchao's `CastConfig.short_str` does."""
-    words = [
-        str(_choice(cast, f"scaling_{name}"))[:3] for name in ("type", "granularity")
-    ]
-    words[1] = words[1].replace("axi", "axs")
+    scaling = str(_choice(cast, "scaling_type"))[:3]
+    granularity = str(_choice(cast, "scaling_granularity"))[:3]
+    granularity = granularity.replace("axi", "axs")
     kind = FORMATS.get(required(cast, "target_dtype"))
-    return "_".join([*words, kind.name.lower() if kind else "?"])
+    form = "?"
+    if kind is not None:
+        form = kind.name.lower()
+    return f"{scaling}_{granularity}_{form}"
 
 
 def _float8_linear_casts(module: Any) -> Casts:
@@ -142,13 +164,13 @@ def _float8_linear_casts(module: Any) -> Casts:
     casts = {}
     for tensor in TENSORS:
         cast_config = required(config, f"cast_config_{tensor}")
-        if _choice(cast_config, "scaling_type") == "dynamic":
-            rows = _choice(cast_config, "scaling_granularity") == "axiswise"
-            casts[tensor] = Cast(
-                FORMATS[required(cast_config, "target_dtype")],
-                ROWWISE if rows else TENSORWISE,
-                power_of_2=required(config, "round_scales_to_power_of_2") is True,
-            )
+        if _choice(cast_config, "scaling_type") != "dynamic":
+            continue
+        rows = _choice(cast_config, "scaling_granularity") == "axiswise"
+        form = FORMATS[required(cast_config, "target_dtype")]
+        power_of_2 = required(config, "round_scales_to_power_of_2") is True
+        scaling = ROWWISE if rows else TENSORWISE
+        casts[tensor] = Cast(form, scaling, power_of_2=power_of_2)
     return casts
 
 
@@ -162,9 +184,18 @@ def casts_of_recipe(name: str) -> Casts:
 def _mx(owner: Any) -> Promise:
     """Read an MX linear or an MX weight, which may have its settings in `config`."""
     config = stored(owner, "config", owner)
-    name = "mxfp4" if "float4" in str(stored(config, "elem_dtype")) else "mxfp8"
-    high = ("wgrad",) if stored(config, "wgrad_with_hp") is True else ()
-    return _all_legs(name, name, emulated=_emulates(config), high=high)
+    name = "mxfp8"
+    if "float4" in str(stored(config, "elem_dtype")):
+        name = "mxfp4"
+    high: tuple[str, ...] = ()
+    if stored(config, "wgrad_with_hp") is True:
+        high = ("wgrad",)
+    return _all_legs(
+        name,
+        name,
+        emulated=_emulates(config),
+        high=high,
+    )
 
 
 def _mx_casts(owner: Any) -> Casts:
@@ -173,9 +204,11 @@ def _mx_casts(owner: Any) -> Casts:
     element = stored(config, "elem_dtype", E4M3.dtype)
     if element not in FORMATS:
         return {}
-    gradient = FORMATS[stored(config, "elem_dtype_grad_output_override") or element]
+    override = stored(config, "elem_dtype_grad_output_override")
+    gradient = FORMATS[override or element]
     ceiling = stored(mode, "_value_", mode) in (None, "rceil", "ceil")
-    return _casts(Cast(FORMATS[element], MXFP8, ceiling=ceiling), gradient=gradient)
+    cast = Cast(FORMATS[element], MXFP8, ceiling=ceiling)
+    return _casts(cast, gradient=gradient)
 
 
 def _emulates(config: Any) -> bool:
@@ -202,12 +235,18 @@ def _fake_quantized(module: Any) -> Promise:
         blocks = "mxfp8"
     else:
         blocks = HIGH
-    plain = "fp8" if dtype in FORMATS else HIGH
-    name = "nvfp4" if "NVFP4" in kind else blocks if "MX" in kind else plain
+    if "NVFP4" in kind:
+        name = "nvfp4"
+    elif "MX" in kind:
+        name = blocks
+    elif dtype in FORMATS:
+        name = "fp8"
+    else:
+        name = HIGH
     emulates = stored(config, "kernel_preference") is None or _emulates(config)
-    return _promise(
-        dict.fromkeys(LEGS, HIGH) | {"fprop": name}, "qat", emulated=emulates
-    )
+    formats = dict.fromkeys(LEGS, HIGH)
+    formats["fprop"] = name
+    return _promise(formats, "qat", emulated=emulates)
 
 
 def _blockwise(module: Any) -> Promise:
@@ -220,13 +259,17 @@ def _blockwise_casts(_: Any) -> Casts:
 
 def _float8_weight(weight: Any) -> Promise:
     recipe = _weight_recipe(weight, required(weight, "config"))
-    return _all_legs("fp8", recipe, high=("wgrad",) if recipe.endswith("gw_hp") else ())
+    if recipe.endswith("gw_hp"):
+        return _all_legs("fp8", recipe, high=("wgrad",))
+    return _all_legs("fp8", recipe)
 
 
 def _weight_recipe(weight: Any, config: Any) -> str:
     # `linear` has a recipe of its own from 0.18 on, grouped GEMMs are always scaled by row.
-    recipe = stored(config, "float8_linear_recipe", "rowwise")
-    return str(recipe) if len(shape_of(weight)) == 2 else "rowwise"
+    is_linear = len(shape_of(weight)) == 2
+    if not is_linear:
+        return "rowwise"
+    return str(stored(config, "float8_linear_recipe", "rowwise"))
 
 
 def _float8_weight_casts(weight: Any) -> Casts:
@@ -235,7 +278,9 @@ def _float8_weight_casts(weight: Any) -> Casts:
 
 def _grouped(weight: Any) -> Known:
     scaling = stored(stored(weight, "scaling_type"), "_value_", "")
-    return _MX_EXPERTS if "mxfp8" in str(scaling) else _FLOAT8_EXPERTS
+    if "mxfp8" in str(scaling):
+        return _MX_EXPERTS
+    return _FLOAT8_EXPERTS
 
 
 # --- Transformer Engine -------------------------------------------------------
@@ -280,7 +325,9 @@ def recipe_class(recipe: Any) -> str:
 def formats_of(recipe: Any) -> tuple[Format, Format]:
     """Return a recipe's formats of the forward and the backward pass."""
     name = _format_name(recipe) or "HYBRID"
-    return E5M2 if name == "E5M2" else E4M3, E4M3 if name == "E4M3" else E5M2
+    forward = E5M2 if name == "E5M2" else E4M3
+    backward = E4M3 if name == "E4M3" else E5M2
+    return forward, backward
 
 
 def _format_name(recipe: Any) -> str | None:
@@ -298,13 +345,17 @@ def _te_module(module: Any) -> Promise:
     known = RECIPES.get(name)
     if known is None:  # CustomRecipe: a factory of the script's own makes any format
         return Promise("unknown", name)
-    formats = dict.fromkeys(LEGS, known.format) | dict.fromkeys(
-        _high_legs(recipe), HIGH
-    )
-    gradients = _format_name(recipe) in ("HYBRID", "E4M3", "E5M2")
-    return _promise(formats, name)._replace(
+    formats = dict.fromkeys(LEGS, known.format)
+    for leg in _high_legs(recipe):
+        formats[leg] = HIGH
+    gradients = None
+    if _format_name(recipe) in ("HYBRID", "E4M3", "E5M2"):
+        _, backward = formats_of(recipe)
+        gradients = backward.name
+    promise = _promise(formats, name)
+    return promise._replace(
         scaling=_words(recipe, known),
-        gradients=formats_of(recipe)[1].name if gradients else None,
+        gradients=gradients,
     )
 
 
@@ -320,9 +371,11 @@ def _high_legs(recipe: Any) -> set[str]:
 
 def _words(recipe: Any, known: Recipe) -> str:
     """Say how the recipe scales, with what its user may have set."""
-    words = known.words if isinstance(known.words, str) else known.words(recipe)
-    dequantized = stored(recipe, "backward_override") == "dequantized"
-    if dequantized:
+    if isinstance(known.words, str):
+        words = known.words
+    else:
+        words = known.words(recipe)
+    if stored(recipe, "backward_override") == "dequantized":
         return f"{words}, backward from dequantized operands"
     return words
 
@@ -348,14 +401,15 @@ def transformer_engine_casts(module: Any) -> Casts:
     meta = items_of(stored(module, "fp8_meta"))
     recipe = meta.get("recipe") if runs_fp8(module) else None
     known = RECIPES.get(recipe_class(recipe))
-    return known.casts(recipe, meta) if known and known.casts else {}
+    if known is None or known.casts is None:
+        return {}
+    return known.casts(recipe, meta)
 
 
 def _delayed_casts(recipe: Any, meta: dict[str, Any]) -> Casts:
     forward, backward = formats_of(recipe)
-    scale, gradient = (
-        stored(meta.get(f"scaling_{p}"), "scale") for p in ("fwd", "bwd")
-    )
+    scale = stored(meta.get("scaling_fwd"), "scale")
+    gradient = stored(meta.get("scaling_bwd"), "scale")
     casts: Casts = {}
     if has_values(scale) and scale.numel() >= 2:
         casts[INPUT] = Cast(forward, DELAYED, scale=scale[0])
@@ -380,10 +434,15 @@ def _computed_casts(recipe: Any, _: dict[str, Any]) -> Casts:
     casts = {}
     for tensor, (setting, *_rest) in _SETTINGS.items():
         settings = stored(recipe, f"fp8_quant_{setting}")
+        power_of_2 = bool(stored(settings, "power_2_scale", blocks))
+        form = backward if tensor == GRAD_OUTPUT else forward
+        scaling = TENSORWISE
+        if blocks:
+            scaling = _block_of(recipe, tensor)
         casts[tensor] = Cast(
-            backward if tensor == GRAD_OUTPUT else forward,
-            _block_of(recipe, tensor) if blocks else TENSORWISE,
-            power_of_2=bool(stored(settings, "power_2_scale", blocks)),
+            form,
+            scaling,
+            power_of_2=power_of_2,
             double=False,
         )
     return casts
@@ -471,10 +530,10 @@ def promise_of(module: Any, weight: Any) -> Promise:
         return HIGH_PRECISION if is_plain(module, weight) else UNKNOWN
     try:
         return known.promise(owner)
-    except (
-        AttributeError
-    ):  # another version of the class: its name alone tells what it is for
-        return Promise("fp4" if "NVFP4" in name else "fp8")
+    except AttributeError:
+        # Another version of the class: its name alone tells what it is for.
+        state = "fp4" if "NVFP4" in name else "fp8"
+        return Promise(state)
 
 
 def casts_of(module: Any, weight: Any) -> Casts | None:
@@ -488,8 +547,10 @@ def casts_of(module: Any, weight: Any) -> Casts | None:
         weight: its weight, or the local shard of it.
     """
     known, owner, _ = _known(module, weight)
+    if known is None:
+        return None
     try:
-        return known.casts(owner) if known is not None else None
+        return known.casts(owner)
     except (AttributeError, KeyError):  # another version of the class
         return {}
 
@@ -514,7 +575,8 @@ def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
     """Return the row of a module or of its weight, which of both it is of, and the class's name."""
     for cls in type(module).__mro__:
         package = cls.__module__.partition(".")[0]
-        for name in (f"{cls.__module__}.{cls.__name__}", f"{package}.{cls.__name__}"):
+        for place in (cls.__module__, package):
+            name = f"{place}.{cls.__name__}"
             row = _declared.get(name) or MODULES.get(name)
             if row is not None:
                 return row, module, cls.__name__
@@ -523,9 +585,11 @@ def _known(module: Any, weight: Any) -> tuple[Known | None, Any, str]:
         return WEIGHTS[name], local(weight), name
     for cls in type(module).__mro__:
         expert = _EXPERTS.fullmatch(cls.__name__)
-        if expert is not None:
-            row = _MX_EXPERTS if expert["format"] == "MXFP8" else _FLOAT8_EXPERTS
-            return row, module, cls.__name__
+        if expert is None:
+            continue
+        is_mx = expert["format"] == "MXFP8"
+        row = _MX_EXPERTS if is_mx else _FLOAT8_EXPERTS
+        return row, module, cls.__name__
     return None, module, ""
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 MISSING: Any = object()
+MEMBERS = ("_parameters", "_buffers", "_modules")  # of a module, by name
 T = TypeVar("T")
 _TENSOR: Any = torch._C.TensorBase
 _enable_record_function: Any = getattr(
@@ -38,9 +39,10 @@ def fields(thing: Any) -> dict[str, Any]:
 
 def of_class(cls: type, name: str) -> Any:
     """Return an attribute as a class or its bases define it; MISSING if none does."""
-    return next(
-        (vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISSING
-    )
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return MISSING
 
 
 def stored(thing: Any, name: str, default: Any = None) -> Any:
@@ -48,20 +50,21 @@ def stored(thing: Any, name: str, default: Any = None) -> Any:
     attributes = fields(thing)
     if name in attributes:
         return attributes[name]
-    for kind in (
-        ("_parameters", "_buffers", "_modules") if is_a(thing, nn.Module) else ()
-    ):
-        member = items_of(attributes.get(kind)).get(name)
-        if member is not None:
-            return member
+    if is_a(thing, nn.Module):
+        for kind in MEMBERS:
+            member = items_of(attributes.get(kind)).get(name)
+            if member is not None:
+                return member
     value = of_class(type(thing), name)
     if type(value) is MemberDescriptorType:
         try:
             return value.__get__(thing)
         except AttributeError:
             return default
-    computed = value is MISSING or of_class(type(value), "__get__") is not MISSING
-    return default if computed else value
+    if value is MISSING:
+        return default
+    is_computed = of_class(type(value), "__get__") is not MISSING
+    return default if is_computed else value
 
 
 def required(thing: Any, name: str) -> Any:
@@ -78,8 +81,10 @@ def required(thing: Any, name: str) -> Any:
 
 def pairs_of(mapping: Any) -> list[tuple[Any, Any]]:
     """Return keys and values of a dictionary of whatever class; no key is hashed."""
+    if not is_a(mapping, dict):
+        return []
     # An OrderedDict of DeepSpeed's gathers the parameter that is asked for.
-    return list(dict.items(mapping)) if is_a(mapping, dict) else []
+    return list(dict.items(mapping))
 
 
 def items_of(mapping: Any) -> dict[str, Any]:
@@ -90,17 +95,17 @@ def items_of(mapping: Any) -> dict[str, Any]:
 def parameters_of(module: Any) -> dict[str, Any]:
     """Return a module's own parameters by name."""
     parameters = items_of(stored(module, "_parameters"))
-    return {
-        name: parameter
-        for name, parameter in parameters.items()
-        if is_a(parameter, Tensor)
-    }
+    return _only(parameters, Tensor)
 
 
 def children_of(module: Any) -> dict[str, Any]:
     """Return a module's own children by name."""
     children = items_of(stored(module, "_modules"))
-    return {name: child for name, child in children.items() if is_a(child, nn.Module)}
+    return _only(children, nn.Module)
+
+
+def _only(members: dict[str, Any], kind: type) -> dict[str, Any]:
+    return {name: member for name, member in members.items() if is_a(member, kind)}
 
 
 def walk(root: Any) -> Iterator[tuple[str, Any]]:
@@ -114,10 +119,9 @@ def walk(root: Any) -> Iterator[tuple[str, Any]]:
         seen.add(id(module))
         yield name, module
         prefix = f"{name}." if name else ""
-        below = [
-            (f"{prefix}{key}", child) for key, child in children_of(module).items()
-        ]
-        waiting += reversed(below)
+        children = children_of(module)
+        for key in reversed(children):
+            waiting.append((f"{prefix}{key}", children[key]))
 
 
 def all_parameters(root: Any) -> Iterator[Any]:
@@ -136,9 +140,13 @@ def groups_of(optimizer: Any) -> list[dict[str, Any]]:
 
 def trained_by(optimizers: Any) -> dict[int, Any]:
     """Return the parameters of optimizers by id."""
-    groups = [group for optimizer in optimizers for group in groups_of(optimizer)]
-    lists: list[Any] = [group.get("params") for group in groups]
-    return {id(p): p for some in lists if type(some) in (list, tuple) for p in some}
+    trained: dict[int, Any] = {}
+    for optimizer in optimizers:
+        for group in groups_of(optimizer):
+            parameters: Any = group.get("params")
+            if type(parameters) in (list, tuple):
+                trained.update(zip(map(id, parameters), parameters, strict=True))
+    return trained
 
 
 def header(tensor: Any, name: str) -> Any:

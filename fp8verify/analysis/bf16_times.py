@@ -8,14 +8,14 @@ loses is the time that it took against this.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import GemmShape, Kind
 from fp8verify.analysis.rates import RateTable
-from fp8verify.terms import Precision
+from fp8verify.terms import Leg, Precision
 from fp8verify.thresholds import (
     LEAST_MEASURED,
     LEAST_TURNED,
@@ -48,9 +48,9 @@ class SizeTotal(NamedTuple):
     @property
     def tflops(self) -> float:
         """Their rate."""
-        return (
-            self.shape.flops * self.calls / self.time_ns / 1000 if self.time_ns else 0.0
-        )
+        if not self.time_ns:
+            return 0.0
+        return self.shape.flops * self.calls / self.time_ns / 1000
 
 
 class Slow(NamedTuple):
@@ -91,22 +91,29 @@ def by_size(rows: Iterable[GemmRow]) -> list[SizeTotal]:
     totals = []
     for shape, alike in of_sizes.items():
         products = [row for row in alike if row.kind.multiplies and row.calls]
-        if not products:
-            continue
-        calls = sum(row.calls for row in products)
-        time_ns = sum(row.time_ns for row in alike)
-        reduced_ns = time_ns - sum(row.time_ns for row in products)
-        fastest_ns = min(row.time_ns / row.calls for row in products)
-        totals.append(
-            SizeTotal(
-                shape=shape,
-                kind=max(products, key=lambda row: row.time_ns).kind,
-                calls=calls,
-                time_ns=time_ns,
-                best_ns=fastest_ns + reduced_ns / calls,
-            )
-        )
+        if products:
+            time_ns = sum(row.time_ns for row in alike)
+            totals.append(_size_total(shape, products, time_ns))
     return totals
+
+
+def _size_total(
+    shape: GemmShape,
+    products: Sequence[GemmRow],
+    time_ns: int,
+) -> SizeTotal:
+    """Return the sums of GEMMs of one size, whose time with split-K reductions is given."""
+    calls = sum(row.calls for row in products)
+    reduced_ns = time_ns - sum(row.time_ns for row in products)
+    fastest_ns = min(row.time_ns / row.calls for row in products)
+    longest = max(products, key=lambda row: row.time_ns)
+    return SizeTotal(
+        shape=shape,
+        kind=longest.kind,
+        calls=calls,
+        time_ns=time_ns,
+        best_ns=fastest_ns + reduced_ns / calls,
+    )
 
 
 def shape_of(row: GemmRow) -> GemmShape | None:
@@ -129,12 +136,27 @@ def shape_of(row: GemmRow) -> GemmShape | None:
 class Bf16Times:
     """What BF16 takes by size on the GPU of a trace."""
 
-    def __init__(self, rows: Iterable[GemmRow], table: RateTable | None) -> None:
-        """Take the GEMMs of a trace, and the measured rates of its GPU if there are any."""
-        high = [row for row in rows if row.precision in SIXTEEN_BIT and not row.untimed]
+    def __init__(
+        self,
+        rows: Iterable[GemmRow],
+        table: RateTable | None,
+        largest_gradient: int | None = None,
+    ) -> None:
+        """Take what a trace shows.
+
+        Args:
+            rows: its GEMMs.
+            table: the measured rates of its GPU, if there are any.
+            largest_gradient: how many elements the largest gradient of a parameter has, if known.
+        """
         self.table = table
+        self._largest_gradient = largest_gradient
         self._same: dict[tuple[int, ...], SizeTotal] = {}
         self._turned: dict[tuple[int, ...], SizeTotal] = {}
+        high = []
+        for row in rows:
+            if row.precision in SIXTEEN_BIT and not row.untimed:
+                high.append(row)
         for total in by_size(high):
             if total.time_ns:
                 self._same[_up_to_transposition(total.shape)] = total
@@ -153,14 +175,24 @@ class Bf16Times:
     def saving(self, low: Iterable[GemmRow], gpu: str | None) -> Saving:
         """Return what GEMMs in low precision saved."""
         rows = list(low)
-        every = sum(row.time_ns for row in rows)
-        without = sum(row.time_ns for row in rows if shape_of(row) is None)
-        if without > NEGLIGIBLE * every:
+        every = 0
+        without_sizes = 0
+        for row in rows:
+            every += row.time_ns
+            if shape_of(row) is None:
+                without_sizes += row.time_ns
+        if without_sizes > NEGLIGIBLE * every:
             return Saving(None, _NO_SIZES)
         saved = 0.0
+        needed = []
+        for row in rows:
+            if self._is_in_vain(row):
+                saved -= row.time_ns
+            else:
+                needed.append(row)
         unknown = 0
         slow = []
-        for total in by_size(rows):
+        for total in by_size(needed):
             each = self.time_ns(total.shape)
             if each is None:
                 unknown += total.time_ns
@@ -174,8 +206,19 @@ class Bf16Times:
                 slow.append(Slow(total, rate, total.time_ns - in_bf16))
         slow.sort(key=lambda one: -one.lost_ns)
         if unknown > NEGLIGIBLE * every:
-            return Saving(None, _NO_RATES.format(gpu or "this GPU"), tuple(slow))
+            why = _NO_RATES.format(gpu or "this GPU")
+            return Saving(None, why, tuple(slow))
         return Saving(saved, "", tuple(slow))
+
+    def _is_in_vain(self, row: GemmRow) -> bool:
+        """Whether a wgrad is of a weight that no gradient reaches, such as a frozen one.
+
+        A function of a library may compute it all the same. A layer in BF16 does not.
+        """
+        shape = shape_of(row)
+        if row.leg is not Leg.WGRAD or shape is None or self._largest_gradient is None:
+            return False
+        return shape.m * shape.n > self._largest_gradient
 
 
 def _up_to_transposition(shape: GemmShape) -> tuple[int, ...]:

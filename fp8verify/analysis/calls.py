@@ -80,7 +80,7 @@ class Execution(NamedTuple):
     """One forward pass through the model, with its backward pass.
 
     Attributes:
-        step: its place among the steps, -1 for none.
+        step: its index among the steps, -1 for none.
         micro_batch: its number within the step.
         calls: in the order in which they began.
         times: by layer and leg the ns of all launches, and of those in no low precision.
@@ -108,8 +108,16 @@ class _Open:
 
     def close(self) -> Call:
         self._settle_vague()
-        legs = tuple((leg, _sum(self.legs[leg])) for leg in Leg if leg in self.legs)
-        return Call(self.layer or None, self.size, legs, self.tie)
+        legs = []
+        for leg in Leg:
+            if leg in self.legs:
+                legs.append((leg, _sum(self.legs[leg])))
+        return Call(
+            layer=self.layer or None,
+            size=self.size,
+            legs=tuple(legs),
+            tie=self.tie,
+        )
 
     def _settle_vague(self) -> None:
         """Let what may be dgrad or wgrad be the one that the call lacks, if it has the other."""
@@ -120,8 +128,59 @@ class _Open:
             self.legs[lacking] = self.legs.pop(Leg.BACKWARD)
 
 
+class _Calls:
+    """The calls of a window, found by their launches."""
+
+    def __init__(self, trace: Trace, nodes: Mapping[int, Node]) -> None:
+        self.in_order: list[_Open] = []
+        self._nodes = nodes
+        self._name = _names_of(trace)
+        self._sites = trace.kernels.site
+        self._nodes_of_sites = [site.node for site in trace.sites]
+        self._by_key: dict[object, _Open] = {}
+        self._by_forward: dict[int, _Open] = {}  # by the index of the forward launch
+
+    def add(self, gemm: Gemm, size: LayerSize, leg: Leg) -> None:
+        """Add a launch to its call, which may be new.
+
+        Args:
+            gemm: the launch.
+            size: of its layer.
+            leg: what it counts as.
+        """
+        key, tie = _key_of(gemm, size, self._nodes)
+        call = self._of_gradient(gemm, size) or self._by_key.get(key)
+        if call is None:
+            call = _Open(gemm, tie, size, self._name(gemm))
+            self._by_key[key] = call
+            if tie is Tie.NUMBER:
+                self._by_key.setdefault((gemm.makes,), call)
+            self.in_order.append(call)
+        launched_by = self._nodes_of_sites[self._sites[gemm.index]]
+        if launched_by != gemm.node and not _fits(gemm, size):
+            call.tie = Tie.DELAYED
+        call.add(gemm, leg)
+        self._by_forward[gemm.index] = call
+
+    def _of_gradient(self, gemm: Gemm, size: LayerSize) -> _Open | None:
+        """Return the call of a gradient: that of its node, else that of its forward launch."""
+        if gemm.leg not in BACKWARD_LEGS:
+            return None
+        by_size = self._by_key.get((gemm.node, size))
+        if by_size is not None:
+            return by_size
+        of_node = self._by_key.get((gemm.node,))
+        if of_node is not None:
+            return of_node
+        if gemm.forward is not None:
+            return self._by_forward.get(gemm.forward.index)
+        return None
+
+
 def executions_of(
-    trace: Trace, gemms: Iterable[Gemm], nodes: Mapping[int, Node]
+    trace: Trace,
+    gemms: Iterable[Gemm],
+    nodes: Mapping[int, Node],
 ) -> list[Execution]:
     """Return the executions of a rank's window, in their order.
 
@@ -131,43 +190,21 @@ def executions_of(
         nodes: those of autograd, by their numbers.
     """
     products = [gemm for gemm in gemms if gemm.kind.multiplies and gemm.trained]
-    names = _names_of(trace)
-    forward_sizes = {
-        size
-        for gemm in products
-        if gemm.leg is Leg.FPROP and gemm.shape is not None
-        for size in gemm.shape.layer_sizes(gemm.leg)
-    }
-    sites = trace.kernels.site
-    nodes_of_sites = [site.node for site in trace.sites]
-    # Where some may be of any leg, those that may be dgrad or wgrad are no leg of their own: only
-    # their formats tell them, which others need not have.
-    any_unknown = any(gemm.leg is Leg.UNKNOWN for gemm in products)
-    opened: dict[object, _Open] = {}
-    of_forward: dict[int, _Open] = {}  # by the place of the forward launch
-    in_order: list[_Open] = []
+    forward_sizes: set[tuple[int, int]] = set()
+    any_unknown = False
     for gemm in products:
-        size = layer_size(gemm, forward_sizes)
-        call = None
-        if gemm.leg in BACKWARD_LEGS:
-            call = _of_node(gemm, size, opened)
-            if call is None and gemm.forward is not None:
-                call = of_forward.get(gemm.forward.place)
-        key, tie = _key_of(gemm, size, nodes)
-        if call is None:
-            call = opened.get(key)
-        if call is None:
-            call = _Open(gemm, tie, size, names(gemm))
-            opened[key] = call
-            if tie is Tie.NUMBER:
-                opened.setdefault((gemm.makes,), call)
-            in_order.append(call)
-        if nodes_of_sites[sites[gemm.place]] != gemm.node and not _fits(gemm, size):
-            call.tie = Tie.DELAYED
-        is_vague = any_unknown and gemm.leg is Leg.BACKWARD
-        call.add(gemm, Leg.UNKNOWN if is_vague else gemm.leg)
-        of_forward[gemm.place] = call
-    return _in_executions(in_order, trace.kernels.duration_ns)
+        any_unknown |= gemm.leg is Leg.UNKNOWN
+        if gemm.leg is Leg.FPROP and gemm.shape is not None:
+            forward_sizes.update(gemm.shape.layer_sizes(gemm.leg))
+    calls = _Calls(trace, nodes)
+    for gemm in products:
+        leg = gemm.leg
+        if any_unknown and leg is Leg.BACKWARD:
+            # Where some may be of any leg, those that may be dgrad or wgrad are no leg of their
+            # own: only their formats tell them, which others need not have.
+            leg = Leg.UNKNOWN
+        calls.add(gemm, layer_size(gemm, forward_sizes), leg)
+    return _in_executions(calls.in_order, trace.kernels.duration_ns)
 
 
 def layer_size(gemm: Gemm, forward: Iterable[tuple[int, int]] = ()) -> LayerSize:
@@ -175,11 +212,14 @@ def layer_size(gemm: Gemm, forward: Iterable[tuple[int, int]] = ()) -> LayerSize
     found = gemm.kind.classification
     if found.role is Role.GROUPED_GEMM:
         return EXPERTS
-    if gemm.shape is None:  # what is only a possible product may be of experts
+    if gemm.shape is None:
+        # What is only a possible product may be of experts.
         return EXPERTS if found.hidden else None
     sizes = gemm.shape.layer_sizes(gemm.leg)
-    known = (size for size in sizes if size in forward)
-    return next(known, sizes[0] if sizes else None)
+    for size in sizes:
+        if size in forward:
+            return size
+    return sizes[0] if sizes else None
 
 
 def _key_of(
@@ -187,23 +227,13 @@ def _key_of(
 ) -> tuple[object, Tie]:
     """Return what the launches of one call have in common, and what ties its gradients to it."""
     if gemm.leg not in (Leg.FPROP, Leg.RECOMPUTE):
-        return (gemm.place, "alone"), Tie.NOTHING
+        return (gemm.index, "alone"), Tie.NOTHING
     is_graph = any(name.startswith(_GRAPH) for name in gemm.kind.op.around)
     if gemm.makes not in nodes:
-        return (gemm.place, "alone"), Tie.SIZE
+        return (gemm.index, "alone"), Tie.SIZE
     if is_graph:
-        return (gemm.place, "alone"), Tie.GRAPH
+        return (gemm.index, "alone"), Tie.GRAPH
     return (gemm.makes, size), Tie.NUMBER
-
-
-def _of_node(
-    gemm: Gemm, size: LayerSize, opened: Mapping[object, _Open]
-) -> _Open | None:
-    """Return the call that a gradient's node was made by, None if none has a number."""
-    by_size = opened.get((gemm.node, size))
-    if by_size is not None:
-        return by_size
-    return opened.get((gemm.node,))
 
 
 def _fits(gemm: Gemm, size: LayerSize) -> bool:
@@ -219,56 +249,87 @@ def _names_of(trace: Trace) -> Callable[[Gemm], str]:
     names = [*trace.layers, ""]
     if not layers:
         return lambda _: ""
-    return lambda gemm: names[layers[gemm.place]]
+    return lambda gemm: names[layers[gemm.index]]
 
 
 def _sum(gemms: Sequence[Gemm]) -> Ran:
     """Add up launches of one leg of a call."""
-    low = sum(gemm.kind.classification.precision.is_low for gemm in gemms)
-    unknown = 0
     work = 0.0
     counts: dict[Precision, int] = defaultdict(int)
     for gemm in gemms:
-        precision = gemm.kind.classification.precision
-        counts[precision] += 1
-        unknown += precision is Precision.UNKNOWN
-        work += gemm.shape.flops if gemm.shape is not None else 0
-    return Ran(len(gemms), low, unknown, work, _main(counts))
+        counts[gemm.kind.precision] += 1
+        if gemm.shape is not None:
+            work += gemm.shape.flops
+    return _ran(counts, work)
+
+
+def _ran(counts: Mapping[Precision, int], work: float) -> Ran:
+    """Return what ran, by its launches of each precision class."""
+    low = 0
+    for precision, count in counts.items():
+        if precision.is_low:
+            low += count
+    return Ran(
+        launches=sum(counts.values()),
+        low=low,
+        unknown=counts.get(Precision.UNKNOWN, 0),
+        work=work,
+        precision=_main(counts),
+    )
 
 
 def _main(counts: Mapping[Precision, int]) -> Precision:
     """Return the class of most launches: of those in no low precision, if there are any."""
-    high = {one: count for one, count in counts.items() if not one.is_low}
+    high = [precision for precision in counts if not precision.is_low]
     return max(high or counts, key=counts.__getitem__)
+
+
+class _Times:
+    """By layer and leg the ns of all launches of an execution, and of those in no low precision."""
+
+    def __init__(self) -> None:
+        self._every = Counter[tuple[Layer, Leg]]()
+        self._high = Counter[tuple[Layer, Leg]]()
+
+    def add(
+        self, layer: Layer, leg: Leg, gemms: Iterable[Gemm], durations: Sequence[int]
+    ) -> None:
+        """Add the launches of a leg of a call."""
+        key = (layer, leg)
+        for gemm in gemms:
+            duration = durations[gemm.index]
+            self._every[key] += duration
+            if not gemm.kind.is_low:
+                self._high[key] += duration
+
+    def rows(self) -> tuple[tuple[Layer, Leg, int, int], ...]:
+        """Return them, in the order in which layers and legs came first."""
+        rows = []
+        for key, every in self._every.items():
+            layer, leg = key
+            rows.append((layer, leg, every, self._high[key]))
+        return tuple(rows)
 
 
 def _in_executions(calls: Iterable[_Open], durations: Sequence[int]) -> list[Execution]:
     """Sort calls into executions; equal ones share their tuple."""
-    grouped: dict[tuple[int, int], list[Call]] = defaultdict(list)
-    times: dict[tuple[int, int], dict[tuple[Layer, Leg], list[int]]]
-    times = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    by_execution: dict[tuple[int, int], list[Call]] = defaultdict(list)
+    times: dict[tuple[int, int], _Times] = defaultdict(_Times)
     known: dict[Call, Call] = {}
     for opened in calls:
-        place = opened.step, opened.micro_batch
+        key = (opened.step, opened.micro_batch)
         call = opened.close()
-        grouped[place].append(known.setdefault(call, call))
+        by_execution[key].append(known.setdefault(call, call))
+        layer = call.layer or call.size
         for leg, gemms in opened.legs.items():
-            spent = times[place][call.layer or call.size, leg]
-            for gemm in gemms:
-                duration = durations[gemm.place]
-                spent[0] += duration
-                is_low = gemm.kind.classification.precision.is_low
-                spent[1] += 0 if is_low else duration
+            times[key].add(layer, leg, gemms, durations)
     programs: dict[tuple[Call, ...], tuple[Call, ...]] = {}
     found = []
-    for place in sorted(grouped):
-        program = tuple(grouped[place])
+    for key in sorted(by_execution):
+        step, micro_batch = key
+        program = tuple(by_execution[key])
         program = programs.setdefault(program, program)
-        spent_by = tuple(
-            (layer, leg, spent[0], spent[1])
-            for (layer, leg), spent in times[place].items()
-        )
-        found.append(Execution(*place, program, spent_by))
+        found.append(Execution(step, micro_batch, program, times[key].rows()))
     return found
 
 
@@ -286,19 +347,19 @@ def of_rows(rows: Iterable[GemmRow]) -> Execution:
         legs = tuple((leg, _sum_rows(by_leg[leg])) for leg in Leg if leg in by_leg)
         calls.append(Call(layer, None, legs, Tie.NUMBER))
         for leg, found in by_leg.items():
-            high = sum(row.time_ns for row in found if not row.precision.is_low)
-            times.append((layer, leg, sum(row.time_ns for row in found), high))
+            every = 0
+            high = 0
+            for row in found:
+                every += row.time_ns
+                high += 0 if row.precision.is_low else row.time_ns
+            times.append((layer, leg, every, high))
     return Execution(-1, 0, tuple(calls), tuple(times))
 
 
 def _sum_rows(rows: Sequence[GemmRow]) -> Ran:
     counts: Counter[Precision] = Counter()
+    work = 0.0
     for row in rows:
         counts[row.precision] += row.calls
-    return Ran(
-        launches=counts.total(),
-        low=sum(count for precision, count in counts.items() if precision.is_low),
-        unknown=counts[Precision.UNKNOWN],
-        work=float(sum(row.flops or 0 for row in rows)),
-        precision=_main(counts),
-    )
+        work += row.flops or 0
+    return _ran(counts, work)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec.structs import asdict
+
 from fp8verify.analysis.code_word import TRITONS, Words
 from fp8verify.analysis.kinds import Kinds
 from fp8verify.model.kernels import CompiledCodeReport
@@ -49,13 +51,8 @@ def joined_reports(
     reports: Sequence[CompiledCodeReport | None],
 ) -> CompiledCodeReport | None:
     """Add up what the code says of several windows."""
-    known = [one for one in reports if one is not None]
-    if not known:
-        return None
-    return CompiledCodeReport(
-        gemms=sum(one.gemms for one in known),
-        vouched=sum(one.vouched for one in known),
-        settled=sum(one.settled for one in known),
-        disputed=sum(one.disputed for one in known),
-        differing=sum(one.differing for one in known),
-    )
+    totals = Counter[str]()
+    for report in reports:
+        if report is not None:
+            totals.update(asdict(report))
+    return CompiledCodeReport(**totals) if totals else None

@@ -53,7 +53,7 @@ class Words(NamedTuple):
 
     Attributes:
         words: the different ones.
-        ids: of each kernel the place of its word, -1 for none; empty without any.
+        ids: of each kernel the index of its word, -1 for none; empty without any.
     """
 
     words: Sequence[Word]
@@ -68,20 +68,20 @@ def wanted_code(trace: Trace) -> dict[str, set[tuple[int, int]]]:
 
     These are products, or unrecognized kernels, whose names may be of Triton's functions.
     """
-    names = {
-        number: name
-        for number, name in enumerate(trace.names)
-        if _PLAIN.fullmatch(name) and _could_be_tritons(decode(name))
-    }
     wanted: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    if not names or not trace.kernels.config:
+    if not trace.kernels.config:
         return wanted
-    for number, place in set(
-        zip(trace.kernels.name, trace.kernels.config, strict=False)
-    ):
+    names: dict[int, str] = {}
+    for number, name in enumerate(trace.names):
+        if _PLAIN.fullmatch(name) and _could_be_tritons(decode(name)):
+            names[number] = name
+    if not names:
+        return wanted
+    launches = set(zip(trace.kernels.name, trace.kernels.config, strict=False))
+    for number, config_index in launches:
         if number not in names:
             continue
-        config = trace.configs[place]
+        config = trace.configs[config_index]
         if config.threads is not None and config.shared is not None:
             wanted[names[number]].add((config.threads, config.shared))
     return wanted
@@ -100,22 +100,26 @@ def hear_code(trace: Trace, compiled: Sequence[CompiledKernel]) -> Words:
     for kernel in compiled:
         if capability_of(kernel.arch) == trace.compute_capability:
             by_name[kernel.name].append(kernel)
-    candidates = wanted_code(trace) if by_name and trace.kernels.config else {}
-    numbers = {
-        number: by_name[name]
-        for number, name in enumerate(trace.names)
-        if name in candidates and name in by_name
-    }
-    if not numbers:
+    if not by_name or not trace.kernels.config:
+        return NO_WORDS
+    wanted = wanted_code(trace)
+    candidates: dict[int, list[CompiledKernel]] = {}
+    for number, name in enumerate(trace.names):
+        if name in wanted and name in by_name:
+            candidates[number] = by_name[name]
+    if not candidates:
         return NO_WORDS
     words: dict[Word, int] = {}
-    places: dict[tuple[int, int], int] = {}
-    pairs = list(zip(trace.kernels.name, trace.kernels.config, strict=True))
-    for pair in set(pairs):
-        number, config = pair
-        word = _word(numbers.get(number, ()), trace.configs[config])
-        places[pair] = -1 if word is None else words.setdefault(word, len(words))
-    return Words(list(words), [places[pair] for pair in pairs])
+    word_ids: dict[tuple[int, int], int] = {}
+    launches = list(zip(trace.kernels.name, trace.kernels.config, strict=True))
+    for launch in set(launches):
+        number, config = launch
+        word = _word(candidates.get(number, ()), trace.configs[config])
+        if word is None:
+            word_ids[launch] = -1
+        else:
+            word_ids[launch] = words.setdefault(word, len(words))
+    return Words(list(words), [word_ids[launch] for launch in launches])
 
 
 def _word(compiled: Iterable[CompiledKernel], config: LaunchConfig) -> Word | None:
@@ -128,13 +132,15 @@ def _word(compiled: Iterable[CompiledKernel], config: LaunchConfig) -> Word | No
 
 
 def _is_launched_as(kernel: CompiledKernel, config: LaunchConfig) -> bool:
-    known = (
-        (kernel.shared, config.shared),
-        (kernel.registers, config.registers),
-    )
-    return kernel.threads == config.threads and all(
-        said == launched for said, launched in known if None not in (said, launched)
-    )
+    if kernel.threads != config.threads:
+        return False
+    fits_shared = _may_equal(kernel.shared, config.shared)
+    return fits_shared and _may_equal(kernel.registers, config.registers)
+
+
+def _may_equal(compiled: int | None, launched: int | None) -> bool:
+    """Whether two numbers are equal, or one of them is not known."""
+    return compiled is None or launched is None or compiled == launched
 
 
 def _code(kernel: CompiledKernel) -> MachineCode:
@@ -162,22 +168,26 @@ def heard(found: Classification, word: Word) -> Classification:
         return found
     if code is None:
         classes = " and ".join(word.classes)
-        said = (
-            f"kernels of this name and launch are in the cache that differ: {classes}"
+        return _with_reason(
+            found,
+            f"kernels of this name and launch are in the cache that differ: {classes}",
         )
-        return replace(found, reason=f"{found.reason}; {said}")
     if nameless:
         return _nameless(found, code)
     if not code.products:
         return _without_products(found, code)
     if code.precision is Precision.UNKNOWN:
-        return replace(found, reason=f"{found.reason}; its code has {code}")
+        return _with_reason(found, f"its code has {code}")
     return _decided(found, code)
+
+
+def _with_reason(found: Classification, why: str) -> Classification:
+    return replace(found, reason=f"{found.reason}; {why}")
 
 
 def _decided(found: Classification, code: MachineCode) -> Classification:
     """Give a product the class of its instructions; a name that says another is a conflict."""
-    said = f"its code has {code}"
+    contents = f"its code has {code}"
     named = found.precision
     ran = code.precision
     same = _agree(named, code)
@@ -186,14 +196,15 @@ def _decided(found: Classification, code: MachineCode) -> Classification:
     disputed = named is not Precision.UNKNOWN and not same
     conflict = None
     if disputed and (named.is_low or ran.is_low):
-        conflict = f"the name says {named.value} ({found.reason}), and {said}"
+        conflict = f"the name says {named.value} ({found.reason}), and {contents}"
+    named_scaling = found.scaling if same else None
     return replace(
         found,
         precision=named if keeps else ran,
         a=_plain_type(code.types.a) or found.a,
         b=_plain_type(code.types.b) or found.b,
-        scaling=code.types.scaling or (found.scaling if same else None),
-        reason=f"{found.reason}; {said}",
+        scaling=code.types.scaling or named_scaling,
+        reason=f"{found.reason}; {contents}",
         source="code",
         conflict=conflict,
         upcast_from=None,
@@ -208,30 +219,31 @@ def _agree(named: Precision, code: MachineCode) -> bool:
 
 
 def _plain_type(element: str | None) -> str | None:
-    return None if element in (SIXTEEN_BITS, Precision.BELOW16.value) else element
+    if element in (SIXTEEN_BITS, Precision.BELOW16.value):
+        return None
+    return element
 
 
 def _without_products(found: Classification, code: MachineCode) -> Classification:
     """Describe a kernel that is called a GEMM: a dot without matrix instructions is FMA in FP32."""
-    said = f"its code has {code}"
-    if found.precision.is_low or found.precision is Precision.UNKNOWN:
-        conflict = None
-        if found.precision.is_low:
-            conflict = (
-                f"the name says {found.precision.value} ({found.reason}), and {said}"
-            )
-        return replace(
-            found,
-            role=found.role if code.fmas else Role.OTHER,
-            precision=Precision.FP32 if code.fmas else Precision.UNKNOWN,
-            a=None,
-            b=None,
-            scaling=None,
-            reason=f"{found.reason}; {said}",
-            source="code",
-            conflict=conflict,
-        )
-    return found
+    named = found.precision
+    if not named.is_low and named is not Precision.UNKNOWN:
+        return found
+    contents = f"its code has {code}"
+    conflict = None
+    if named.is_low:
+        conflict = f"the name says {named.value} ({found.reason}), and {contents}"
+    return replace(
+        found,
+        role=found.role if code.fmas else Role.OTHER,
+        precision=Precision.FP32 if code.fmas else Precision.UNKNOWN,
+        a=None,
+        b=None,
+        scaling=None,
+        reason=f"{found.reason}; {contents}",
+        source="code",
+        conflict=conflict,
+    )
 
 
 def _nameless(found: Classification, code: MachineCode) -> Classification:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from itertools import compress
 from operator import add, or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -17,7 +17,7 @@ from fp8verify.analysis.calls import Execution, executions_of
 from fp8verify.analysis.code_report import code_report, joined_reports
 from fp8verify.analysis.code_word import hear_code
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kinds, KindTotal, grouped
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, grouped
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.pairing import nodes_of
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fp8verify.capture.schema import CompiledKernel
     from fp8verify.trace.blas_log import Product
 
+
+_Row = TypeVar("_Row", GemmRow, Execution)
 
 # What holds of a rank if it holds of any window, and what adds up.
 _FACTS: Final = ("backward", "updates", "trains")
@@ -134,9 +136,10 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     @cached_property
     def named(self) -> NamedLayers | None:
         """The layers by name, if they have names."""
-        rows = [
-            r for r in self.gemms if r.leg is not Leg.ATTENTION and r.layer is not None
-        ]
+        rows = []
+        for row in self.gemms:
+            if row.leg is not Leg.ATTENTION and row.layer is not None:
+                rows.append(row)
         return NamedLayers(rows, self.casts) if rows else self.naming
 
 
@@ -155,62 +158,104 @@ def gather(
     trace = within_window(trace)
     words = hear_code(trace, compiled.kernels)
     kinds = classify_kernels(trace, words)
-    if not all(step.whole for step in trace.steps):
+    if not _are_whole(trace.steps):
         trace = _without_cut_steps(trace, kinds)
         words = hear_code(trace, compiled.kernels)
         kinds = classify_kernels(trace, words)
-    library_log = None if logged is None else hear_library(trace, kinds, logged)
+    library_log = None
+    if logged is not None:
+        library_log = hear_library(trace, kinds, logged)
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
-    if not all(step.whole for step in trace.steps):
+    if not _are_whole(trace.steps):
         _settle_cut_steps(gemms, trace.steps)
     rows = gemm_rows(trace, kinds, gemms)
-    of_layers = [
-        gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
-    ]
     measured = timeline.measure(trace, kinds, steps)
-    begin = min(trace.kernels.start_ns, default=None)
-    bounds = None if begin is None else (begin, begin + measured.span)
+    bounds = None
     buckets: tuple[TimelineReport, ...] = ()
-    if bounds is not None and not trace.in_flops:
-        buckets = (timeline.bucket_times(trace, kinds, steps, measured.span),)
-    any_low = any(row.precision.is_low for row in rows)
+    if trace.kernels.start_ns:
+        begin = min(trace.kernels.start_ns)
+        bounds = (begin, begin + measured.span)
+        if not trace.in_flops:
+            buckets = (timeline.bucket_times(trace, kinds, steps, measured.span),)
+    began_ns = None
+    if trace.base_ns and bounds is not None:
+        began_ns = trace.base_ns + bounds[0]
     updates = any(map(purpose.is_update, kinds.rows))
-    backward = any(
-        kind.op.backward or purpose.is_of_backward(kind) for kind in kinds.rows
-    )
+    backward = any(map(_is_of_backward, kinds.rows))
+    head = {name: getattr(trace, name) for name in TraceHead.__struct_fields__}
     return TraceEvidence(
-        **{name: getattr(trace, name) for name in TraceHead.__struct_fields__},
-        copies=Counter(
-            {name: time_ns for name, (_, time_ns, _) in trace.copies.items()}
-        ),
+        **head,
+        copies=_copy_times(trace),
         bounds=bounds,
-        began_ns=trace.base_ns + bounds[0] if trace.base_ns and bounds else None,
+        began_ns=began_ns,
         collectives=timeline.collective_totals(trace, kinds),
         timeline=measured,
         buckets=buckets,
         gemms=[row for row in rows if row.leg is not Leg.OPTIMIZER],
-        executions=executions_of(trace, of_layers, nodes_of(of_layers)),
+        executions=_executions(trace, gemms),
         others=kinds.others(),
         optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
-        fed=0 if any_low else purpose.fed_gemms(trace, kinds, gemms),
+        fed=_fed_gemms(trace, kinds, gemms, rows),
         backward=purpose.runs_backward(kinds.rows, gemms),
         updates=updates or any(map(purpose.is_of_optimizer, trace.seen)),
         trains=updates or backward or any(map(BACKWARD.search, trace.seen)),
-        seen_nodes=sum(
-            trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)
-        ),
-        remarks=(
-            *trace.remarks,
-            *(() if library_log is None else (remark(library_log),)),
-            *compiled.notes,
-        ),
+        seen_nodes=_seen_nodes(trace),
+        remarks=_remarks(trace, library_log, compiled),
         library_log=library_log,
         compiled_code=code_report(kinds, words),
         compiled=compiled.kernels,
     )
+
+
+def _are_whole(steps: Iterable[Step]) -> bool:
+    return all(step.whole for step in steps)
+
+
+def _copy_times(trace: Trace) -> Counter[str]:
+    """Return the ns of memcpy and memset, by their names."""
+    times = Counter[str]()
+    for name, (_, time_ns, _) in trace.copies.items():
+        times[name] = time_ns
+    return times
+
+
+def _executions(trace: Trace, gemms: Iterable[Gemm]) -> list[Execution]:
+    """Return the executions of the layers of a trace."""
+    of_layers = []
+    for gemm in gemms:
+        if gemm.of_layer:
+            of_layers.append(gemm)
+    return executions_of(trace, of_layers, nodes_of(of_layers))
+
+
+def _is_of_backward(kind: Kind) -> bool:
+    return kind.op.backward or purpose.is_of_backward(kind)
+
+
+def _fed_gemms(
+    trace: Trace, kinds: Kinds, gemms: list[Gemm], rows: Iterable[GemmRow]
+) -> int:
+    """Count the GEMMs that casts to FP8 feed, 0 where GEMMs ran in low precision."""
+    if any(row.precision.is_low for row in rows):
+        return 0
+    return purpose.fed_gemms(trace, kinds, gemms)
+
+
+def _seen_nodes(trace: Trace) -> int:
+    """Count the calls of autograd nodes of GEMMs that the source lists without kernels."""
+    return sum(
+        trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)
+    )
+
+
+def _remarks(
+    trace: Trace, library_log: LibraryLogReport | None, compiled: CacheContents
+) -> tuple[str, ...]:
+    of_log = [] if library_log is None else [remark(library_log)]
+    return (*trace.remarks, *of_log, *compiled.notes)
 
 
 def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
@@ -222,70 +267,110 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
     if len(parts) == 1:
         return parts[0]
     health = Health()
-    numbered: list[TraceEvidence] = []
-    steps = micro_batches = 0
     for part in parts:
         health.add(part.health)
-        gemms, optimizer = (
-            [
-                row._replace(step=row.step + steps)
-                if row.step >= 0
-                else row._replace(micro_batch=row.micro_batch + micro_batches)
-                for row in rows
-            ]
-            for rows in (part.gemms, part.optimizer)
-        )
-        executions = [
-            one._replace(step=one.step + steps)
-            if one.step >= 0
-            else one._replace(micro_batch=one.micro_batch + micro_batches)
-            for one in part.executions
-        ]
+    library_logs = [part.library_log for part in parts if part.library_log]
+    remarks: dict[str, None] = {}
+    for part in parts:
+        remarks.update(dict.fromkeys(part.remarks))
+    facts = {}
+    for name in _FACTS:
+        facts[name] = any(getattr(part, name) for part in parts)
+    sums = {}
+    numbered = _numbered(parts)
+    for name in _SUMS:
+        sums[name] = reduce(add, (getattr(part, name) for part in numbered))
+    return replace(
+        parts[0],
+        largest_gradient=_largest([part.largest_gradient for part in parts]),
+        source=", ".join(part.source for part in parts),
+        health=health,
+        bounds=_joined_bounds(parts),
+        others=_joined_totals(parts),
+        timeline=timeline.join([part.timeline for part in parts]),
+        remarks=tuple(remarks),
+        library_log=_joined_log(library_logs),
+        compiled_code=joined_reports([part.compiled_code for part in parts]),
+        compiled=distinct(kernel for part in parts for kernel in part.compiled),
+        **facts,
+        **sums,
+    )
+
+
+def _numbered(parts: Sequence[TraceEvidence]) -> list[TraceEvidence]:
+    """Return windows whose steps, or micro-batches, go on from those of the windows before."""
+    numbered: list[TraceEvidence] = []
+    steps = 0
+    micro_batches = 0
+    for part in parts:
+        gemms = _moved(part.gemms, steps, micro_batches)
         numbered.append(
-            replace(part, gemms=gemms, optimizer=optimizer, executions=executions)
+            replace(
+                part,
+                gemms=gemms,
+                optimizer=_moved(part.optimizer, steps, micro_batches),
+                executions=_moved(part.executions, steps, micro_batches),
+            )
         )
         steps += len(part.steps)
         micro_batches = max(
             (row.micro_batch + 1 for row in gemms), default=micro_batches
         )
-    others = grouped(
-        (total for part in parts for total in part.others), lambda total: total.kind
-    )
+    return numbered
+
+
+def _moved(rows: Iterable[_Row], steps: int, micro_batches: int) -> list[_Row]:
+    """Return rows whose step comes after `steps` others; without one, so the micro-batch."""
+    moved = []
+    for row in rows:
+        if row.step >= 0:
+            moved.append(row._replace(step=row.step + steps))
+        else:
+            moved.append(row._replace(micro_batch=row.micro_batch + micro_batches))
+    return moved
+
+
+def _joined_bounds(parts: Iterable[TraceEvidence]) -> tuple[int, int] | None:
+    """Return when the first kernel of any window began and the last one ended."""
     bounds = [part.bounds for part in parts if part.bounds is not None]
-    return replace(
-        parts[0],
-        source=", ".join(part.source for part in parts),
-        health=health,
-        bounds=(min(bounds)[0], max(end for _, end in bounds)) if bounds else None,
-        others=[
-            KindTotal(kind, sum(t.calls for t in alike), sum(t.time_ns for t in alike))
-            for kind, alike in others.items()
-        ],
-        timeline=timeline.join([part.timeline for part in parts]),
-        remarks=tuple(
-            dict.fromkeys(remark for part in parts for remark in part.remarks)
-        ),
-        library_log=_joined_log(
-            [part.library_log for part in parts if part.library_log]
-        ),
-        compiled_code=joined_reports([part.compiled_code for part in parts]),
-        compiled=distinct(kernel for part in parts for kernel in part.compiled),
-        **{name: any(getattr(part, name) for part in parts) for name in _FACTS},
-        **{
-            name: reduce(add, (getattr(part, name) for part in numbered))
-            for name in _SUMS
-        },
-    )
+    if not bounds:
+        return None
+    return min(bounds)[0], max(end for _, end in bounds)
+
+
+def _joined_totals(parts: Iterable[TraceEvidence]) -> list[KindTotal]:
+    """Add up the kernels that are no GEMMs by kind."""
+    every = [total for part in parts for total in part.others]
+    joined = []
+    for kind, alike in grouped(every, lambda total: total.kind).items():
+        calls = sum(total.calls for total in alike)
+        time_ns = sum(total.time_ns for total in alike)
+        joined.append(KindTotal(kind, calls, time_ns))
+    return joined
+
+
+def _largest(known: Sequence[int | None]) -> int | None:
+    """Return the largest number, None if one is not known."""
+    largest = 0
+    for number in known:
+        if number is None:
+            return None
+        largest = max(largest, number)
+    return largest
 
 
 def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
     """Add up what was logged in several windows."""
     if not logs:
         return None
-    names = ("products", "gemms", "vouched", "settled", "disputed")
-    sums = {name: sum(getattr(log, name) for log in logs) for name in names}
+    notes = [log.note for log in logs if log.note]
     return LibraryLogReport(
-        **sums, note=next((log.note for log in logs if log.note), None)
+        products=sum(log.products for log in logs),
+        gemms=sum(log.gemms for log in logs),
+        vouched=sum(log.vouched for log in logs),
+        settled=sum(log.settled for log in logs),
+        disputed=sum(log.disputed for log in logs),
+        note=notes[0] if notes else None,
     )
 
 
@@ -328,19 +413,21 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
 
     A step that ran GEMMs and none in low precision, as whole steps did, stays: it lacks them.
     """
-    low_gemms = kinds.started(
-        lambda kind: kind.is_gemm and kind.classification.precision.is_low
-    )
-    low = {trace.kernels.step[place] for place in low_gemms}
-    whole = {place for place, step in enumerate(trace.steps) if step.whole}
+    whole = {index for index, step in enumerate(trace.steps) if step.whole}
     if not whole:
         return trace
-    stays = whole if low.isdisjoint(whole) else whole | set(trace.kernels.step) - low
+    low_gemms = kinds.started(lambda kind: kind.is_gemm and kind.is_low)
+    low = {trace.kernels.step[index] for index in low_gemms}
+    stays = whole
+    if not low.isdisjoint(whole):
+        stays = whole | set(trace.kernels.step) - low
     return _with_kernels(trace, [step in stays for step in trace.kernels.step])
 
 
 def _with_kernels(trace: Trace, inside: Sequence[bool]) -> Trace:
     """Return the trace with some of its kernels."""
     columns: dict[str, array[Any]] = asdict(trace.kernels)
-    kept = {name: array(v.typecode, compress(v, inside)) for name, v in columns.items()}
+    kept = {}
+    for name, values in columns.items():
+        kept[name] = array(values.typecode, compress(values, inside))
     return replace(trace, kernels=Kernels(**kept))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from fp8verify.analysis import legs, pairing
@@ -58,7 +58,7 @@ class GemmRow(NamedTuple):
     @property
     def precision(self) -> Precision:
         """The precision class of the operands."""
-        return self.kind.classification.precision
+        return self.kind.precision
 
     @property
     def layer_sizes(self) -> tuple[tuple[int, int], ...]:
@@ -72,18 +72,28 @@ _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_f
 
 
 def name_conflicts(
-    gemms: Iterable[GemmRow], others: Iterable[KindTotal]
+    gemms: Iterable[GemmRow],
+    others: Iterable[KindTotal],
 ) -> tuple[int, int]:
     """Count the launches whose names contradict their operators, and all that were compared.
 
     It is also a contradiction if an ATen operator launched a compiler's kernel.
     """
-    known = [row for row in gemms if row.kind.op.name]
-    generated = [total for total in others if _GENERATED.match(total.kind.name)]
-    lost = sum(t.calls for t in generated if t.kind.op.name.startswith("aten::"))
-    conflicts = (row for row in known if row.kind.classification.conflict is not None)
-    disputed = sum(row.calls for row in conflicts if row.precision is Precision.UNKNOWN)
-    return disputed + lost, sum(row.calls for row in known) + lost
+    compared = 0
+    conflicts = 0
+    for row in gemms:
+        if not row.kind.op.name:
+            continue
+        compared += row.calls
+        is_disputed = row.kind.classification.conflict is not None
+        if is_disputed and row.precision is Precision.UNKNOWN:
+            conflicts += row.calls
+    for total in others:
+        is_atens = total.kind.op.name.startswith("aten::")
+        if is_atens and _GENERATED.match(total.kind.name):
+            compared += total.calls
+            conflicts += total.calls
+    return conflicts, compared
 
 
 def classify_kernels(trace: Trace, words: Words = NO_WORDS) -> Kinds:
@@ -97,33 +107,20 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return each launch of a GEMM and what it computes, in the order in which they started."""
     gemms = _launches(trace, kinds)
     owners = legs.owners_of(trace, kinds)
-    attention = attention_without_operators(trace, kinds)
-    calls = {gemm.makes: gemm.call for gemm in gemms}
-    ran = {gemm.node for gemm in gemms} - {-1}
-    for gemm in gemms:
-        # A product whose call made a node that has gradients is a layer's, as inside a closure.
-        has_gradients = gemm.makes in ran and gemm.call == calls[gemm.makes]
-        owner = owners.get(gemm.kind_id, gemm.leg)
-        gemm.leg = gemm.leg if owner is Leg.OPTIMIZER and has_gradients else owner
-        if gemm.place in attention:
-            gemm.leg = Leg.ATTENTION
-    of_layers = [
-        gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
-    ]
+    _settle_owners(gemms, owners, attention_without_operators(trace, kinds))
+    of_layers = [gemm for gemm in gemms if gemm.of_layer]
     legs.place_gemms(of_layers)
     nodes = pairing.nodes_of(of_layers)
     pairing.settle_delayed(gemms, nodes)
-    of_layers = [
-        gemm for gemm in gemms if gemm.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
-    ]
+    of_layers = [gemm for gemm in gemms if gemm.of_layer]
     pairing.settle_by_node(of_layers, nodes)
     forward = legs.surely_forward(trace, kinds)
     last_updates = pairing.last_updates(trace, kinds)
-    legs.settle_by_shape(
-        [gemm for gemm in of_layers if not last_updates.is_before(gemm)],
-        nodes,
-        forward,
-    )
+    before_updates = []
+    for gemm in of_layers:
+        if not last_updates.is_before(gemm):
+            before_updates.append(gemm)
+    legs.settle_by_shape(before_updates, nodes, forward)
     if trace.in_flops:
         legs.doubt(of_layers)
     ran_nodes = pairing.functions_of_nodes(trace, kinds)
@@ -142,77 +139,124 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     return gemms
 
 
+def _settle_owners(
+    gemms: Iterable[Gemm],
+    owners: Mapping[int, Leg],
+    attention: Set[int],
+) -> None:
+    """Mark the GEMMs of attention and of the optimizer.
+
+    A product whose call made a node that has gradients is a layer's, as inside a closure.
+
+    Args:
+        gemms: all launches.
+        owners: those of kinds, by their numbers.
+        attention: the indices of further products of attention.
+    """
+    calls: dict[int, int] = {}
+    ran: set[int] = set()
+    for gemm in gemms:
+        calls[gemm.makes] = gemm.call
+        ran.add(gemm.node)
+    ran.discard(-1)
+    for gemm in gemms:
+        owner = owners.get(gemm.kind_id)
+        has_gradients = gemm.makes in ran and gemm.call == calls[gemm.makes]
+        if owner is not None and not (owner is Leg.OPTIMIZER and has_gradients):
+            gemm.leg = owner
+        if gemm.index in attention:
+            gemm.leg = Leg.ATTENTION
+
+
 def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
     """Return the launches; reductions of unknown type have the precision of the GEMM before."""
     columns = trace.kernels
     last: dict[int, Precision] = {}
-    shapes = [gemm_shape(kind.op) if kind.is_gemm else None for kind in kinds.rows]
+    shapes: list[GemmShape | None] = []
+    for kind in kinds.rows:
+        shapes.append(gemm_shape(kind.op) if kind.is_gemm else None)
     found = []
-    for place in kinds.started(lambda kind: kind.is_gemm):
-        number = kinds.ids[place]
-        stream = columns.stream[place]
+    for index in kinds.started(lambda kind: kind.is_gemm):
+        number = kinds.ids[index]
+        stream = columns.stream[index]
         kind = kinds.rows[number]
         shape = shapes[number]
         if kind.multiplies:
-            last[stream] = kind.classification.precision
-        elif kind.classification.precision is Precision.UNKNOWN and stream in last:
+            last[stream] = kind.precision
+        elif kind.precision is Precision.UNKNOWN and stream in last:
             number = kinds.inherit(number, last[stream])
             kind = kinds.rows[number]
-        site = trace.sites[columns.site[place]]
-        found.append(Gemm(place, columns.step[place], number, kind, shape, *site))
+        site = trace.sites[columns.site[index]]
+        found.append(Gemm(index, columns.step[index], number, kind, shape, *site))
     return found
+
+
+class _RowKey(NamedTuple):
+    """What the launches of one row have in common."""
+
+    kind_id: int
+    step: int
+    leg: Leg
+    shape: GemmShape | None
+    trained: bool
+    micro_batch: int
+    layer: str | None
 
 
 def gemm_rows(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> list[GemmRow]:
     """Sum the GEMMs of a trace by kind, step, leg, shape, micro-batch and layer."""
-    times: dict[
-        tuple[int, int, Leg, GemmShape | None, bool, int, str | None], list[int]
-    ]
-    times = defaultdict(list)
-    rows = []
+    times: dict[_RowKey, list[int]] = defaultdict(list)
     columns = trace.kernels
     names = [*trace.layers, ""]
     for gemm in gemms:
-        layer = names[columns.layer[gemm.place]] if columns.layer else None
-        key = (
-            gemm.kind_id,
-            gemm.step,
-            gemm.leg,
-            gemm.shape,
-            gemm.trained,
-            gemm.micro_batch,
-            layer,
+        key = _RowKey(
+            kind_id=gemm.kind_id,
+            step=gemm.step,
+            leg=gemm.leg,
+            shape=gemm.shape,
+            trained=gemm.trained,
+            micro_batch=gemm.micro_batch,
+            layer=names[columns.layer[gemm.index]] if columns.layer else None,
         )
-        times[key].append(columns.duration_ns[gemm.place])
+        times[key].append(columns.duration_ns[gemm.index])
+    rows = []
     for key, durations in times.items():
-        number, step, leg, shape, trained, micro_batch, layer = key
-        kind = kinds.rows[number]
-        calls = len(durations)
-        if not kind.multiplies:
-            flops = 0
-        elif shape is None:
-            flops = None
-        else:
-            flops = shape.flops * calls
-        found = (
-            kind,
-            step,
-            leg,
-            calls,
-            sum(durations),
-            flops,
-            shape,
-            durations.count(0),
-        )
-        rows.append(GemmRow(*found, trained, micro_batch, layer))
+        rows.append(_gemm_row(key, kinds.rows[key.kind_id], durations))
     return rows
 
 
+def _gemm_row(key: _RowKey, kind: Kind, durations: Sequence[int]) -> GemmRow:
+    calls = len(durations)
+    flops: int | None
+    if not kind.multiplies:
+        flops = 0
+    elif key.shape is None:
+        flops = None
+    else:
+        flops = key.shape.flops * calls
+    return GemmRow(
+        kind=kind,
+        step=key.step,
+        leg=key.leg,
+        calls=calls,
+        time_ns=sum(durations),
+        flops=flops,
+        shape=key.shape,
+        untimed=durations.count(0),
+        trained=key.trained,
+        micro_batch=key.micro_batch,
+        layer=key.layer,
+    )
+
+
+def _gpu_time_key(role: Role) -> str:
+    if role.is_gemm:
+        return "gemm"
+    return "quantize" if role in QUANTIZING else role.value
+
+
 # What a kernel's time is shown under.
-GPU_TIME_KEYS: dict[Role, str] = {
-    role: "gemm" if role.is_gemm else "quantize" if role in QUANTIZING else role.value
-    for role in Role
-}
+GPU_TIME_KEYS: dict[Role, str] = {role: _gpu_time_key(role) for role in Role}
 
 
 def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
@@ -232,23 +276,28 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
             flops[precision] += row.flops
             covered_ns += row.time_ns
     total_ns = time_ns.total()
+    divisor = total_ns or 1
     knows_flops = 0 < total_ns <= covered_ns + total_ns * WITHOUT_SHAPES
+    flops_by_class = None
+    if covered_ns:
+        flops_by_class = {p.value: float(flops[p]) for p in Precision}
     return GemmSummary(
         time_us={p.value: micros(time_ns[p]) for p in Precision},
         kernels={p.value: kernels[p] for p in Precision},
-        flops={p.value: float(flops[p]) for p in Precision} if covered_ns else None,
+        flops=flops_by_class,
         fp8_share_of_time=rounded(fp8_share(time_ns)),
         low_precision_share_of_time=rounded(low_precision_share(time_ns)),
         fp8_share_of_flops=rounded(fp8_share(flops)) if knows_flops else None,
-        unknown_share_of_time=round(time_ns[Precision.UNKNOWN] / (total_ns or 1), 6),
-        flops_coverage=round(covered_ns / (total_ns or 1), 6),
+        unknown_share_of_time=round(time_ns[Precision.UNKNOWN] / divisor, 6),
+        flops_coverage=round(covered_ns / divisor, 6),
     )
 
 
 def known_flops(totals: GemmSummary) -> float | None:
     """Return the FLOPs of all GEMMs; None unless those of (nearly) all GEMM time are known."""
-    known = totals.flops if totals.fp8_share_of_flops is not None else None
-    return sum(known.values()) if known else None
+    if totals.fp8_share_of_flops is None or not totals.flops:
+        return None
+    return sum(totals.flops.values())
 
 
 def gpu_time_key(kind: Kind, *, casts: bool) -> str:
@@ -259,11 +308,15 @@ def gpu_time_key(kind: Kind, *, casts: bool) -> str:
         casts: whether the rank ran or cast low precision. Then `purpose_of` says what was for that,
             as in FP8's overhead, and a cast of the optimizer or of a codec is elementwise work.
     """
-    key = GPU_TIME_KEYS[kind.classification.role]
-    purpose = purpose_of(kind) if casts else None
+    key = GPU_TIME_KEYS[kind.role]
+    if not casts:
+        return key
+    purpose = purpose_of(kind)
+    if purpose == "transpose":
+        return "transpose"
     if purpose is not None:
-        return "transpose" if purpose == "transpose" else "quantize"
-    return "elementwise" if casts and key in ("quantize", "transpose") else key
+        return "quantize"
+    return "elementwise" if key in ("quantize", "transpose") else key
 
 
 def micros(time_ns: int) -> float:

@@ -30,10 +30,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
-from itertools import chain, permutations, repeat
+from itertools import permutations, repeat
 from math import prod
 from statistics import median
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis import purpose
@@ -44,7 +44,7 @@ from fp8verify.analysis.gpus import (
     reads_fnuz,
     runs_elsewhere,
 )
-from fp8verify.analysis.kinds import Kind, Kinds, grouped
+from fp8verify.analysis.kinds import Kind, Kinds
 from fp8verify.kernels.operators import (
     UNKNOWN,
     find,
@@ -81,62 +81,69 @@ _INPUTS = 16
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
-    taking = (
-        number for number, kind in enumerate(kinds.rows) if purpose.takes_fp8(kind.op)
-    )
-    for op, members in grouped(taking, lambda number: kinds.rows[number].op).items():
+    taking_fp8: dict[OpContext, list[int]] = defaultdict(list)
+    casting: set[str] = set()
+    for number, kind in enumerate(kinds.rows):
+        if purpose.takes_fp8(kind.op):
+            taking_fp8[kind.op].append(number)
+    for op, members in taking_fp8.items():
         if multiplies_fp8(op):
             _settle_longest(kinds, op, members)
-    casting = {
-        name
-        for kind in kinds.rows
-        if _casts(kind)
-        for name in (kind.name, *kind.op.around)
-    }
+    for kind in kinds.rows:
+        if _casts(kind):
+            casting.update((kind.name, *kind.op.around))
     without_fp8 = _functions_without_fp8(trace, casting)
     for number, kind in enumerate(kinds.rows):
-        if kind.classification.source == "code":
-            continue  # what ran is known
-        if kind.is_gemm and kind.classification.precision.is_low:
-            if (
-                kind.name.startswith("triton_tem_")
-                and "scaled" not in kind.name + kind.op.name
-            ):
-                kinds.rows[number] = _as_high(
-                    kind, "its template widens FP8 before the product"
-                )
-            elif why := _why_name_alone(kind, casting):
-                kinds.rows[number] = kind.changed(
-                    why, precision=Precision.UNKNOWN, source="none"
-                )
-        elif kind.is_undecided and kind.op.name in without_fp8:
-            kinds.rows[number] = _as_high(
-                kind, f"{kind.op.name} takes and makes no FP8 tensor"
-            )
+        if kind.classification.source != "code":  # else what ran is known
+            kinds.rows[number] = _settled(kind, casting, without_fp8)
     _settle_hidden_products(trace, kinds)
     _settle_unsupported_formats(trace, kinds)
 
 
+def _settled(kind: Kind, casting: Set[str], without_fp8: Set[str]) -> Kind:
+    """Return a kernel with the precision that its operator's inputs leave it.
+
+    Args:
+        kind: the kernel.
+        casting: the names of kernels that write FP8, and of what launched them.
+        without_fp8: functions without FP8 inputs and results.
+    """
+    if kind.is_gemm and kind.is_low:
+        if _is_widening_template(kind):
+            return _as_high(kind, "its template widens FP8 before the product")
+        why = _why_name_alone(kind, casting)
+        if why is not None:
+            return kind.changed(why, precision=Precision.UNKNOWN, source="none")
+    elif kind.is_undecided and kind.op.name in without_fp8:
+        return _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
+    return kind
+
+
+def _is_widening_template(kind: Kind) -> bool:
+    """Whether a template of Inductor reads FP8 and multiplies in 16 bits."""
+    is_scaled = "scaled" in kind.name or "scaled" in kind.op.name
+    return kind.name.startswith("triton_tem_") and not is_scaled
+
+
 def _settle_longest(kinds: Kinds, op: OpContext, members: Iterable[int]) -> None:
     """Make the longest kernels of an operator that multiplies FP8 its products, if none is."""
-    means = {n: kinds.mean_ns(n) for n in members if kinds.rows[n].is_undecided}
-    products = (
-        kinds.rows[n].classification for n in members if kinds.rows[n].multiplies
-    )
-    if any(found.precision is not Precision.UNKNOWN for found in products):
-        return
+    means: dict[int, float] = {}
+    for number in members:
+        kind = kinds.rows[number]
+        if kind.multiplies and kind.precision is not Precision.UNKNOWN:
+            return
+        if kind.is_undecided:
+            means[number] = kinds.mean_ns(number)
     types = filter(purpose.FP8_TYPE.search, op.types)
     a, b, *_ = ("e5m2" if "e5m2" in text else "e4m3" for text in types)
+    is_grouped = any(len(dims) == 3 for dims in op.dims)
+    has_block_scales = "e8m0" in " ".join(op.types)
     for number, mean in means.items():
         if mean >= limits.AS_LONG * max(means.values()):
             kinds.rows[number] = kinds.rows[number].changed(
                 f"{op.name} takes two FP8 matrices and gives none",
-                role=Role.GROUPED_GEMM
-                if any(len(dims) == 3 for dims in op.dims)
-                else Role.GEMM,
-                precision=Precision.MXFP8
-                if "e8m0" in " ".join(op.types)
-                else Precision.FP8,
+                role=Role.GROUPED_GEMM if is_grouped else Role.GEMM,
+                precision=Precision.MXFP8 if has_block_scales else Precision.FP8,
                 source="op",
                 a=a,
                 b=b,
@@ -144,27 +151,38 @@ def _settle_longest(kinds: Kinds, op: OpContext, members: Iterable[int]) -> None
 
 
 def _tensors(op: OpContext) -> list[tuple[str, Shape]]:
-    """Return the type and the size of each input whose size can be believed."""
-    return [
-        (text.rpartition("::")[2], dims)
-        for text, dims in zip(op.types[:_INPUTS], op.dims, strict=False)
-        if len(dims) <= _DIMS and all(0 < side < _LARGEST for side in dims)
-    ]
+    """Return the type and the size of each input whose size is possible."""
+    tensors = []
+    for text, dims in zip(op.types[:_INPUTS], op.dims, strict=False):
+        if len(dims) <= _DIMS and all(0 < side < _LARGEST for side in dims):
+            tensors.append((_plain_type(text), dims))
+    return tensors
+
+
+def _plain_type(text: str) -> str:
+    """Return the name of a type without its namespace."""
+    return text.rpartition("::")[2]
 
 
 def _recorded(op: OpContext, unknown: Precision = Precision.UNKNOWN) -> Precision:
     """Return the 16-bit type of an operator's tensors, `unknown` if there is none."""
-    types = {text.rpartition("::")[2] for text in op.types}
-    half = Precision.FP16 if "Half" in types else unknown
-    return Precision.BF16 if "BFloat16" in types else half
+    types = set(map(_plain_type, op.types))
+    if "BFloat16" in types:
+        return Precision.BF16
+    if "Half" in types:
+        return Precision.FP16
+    return unknown
 
 
 def _casts(kind: Kind) -> bool:
     """Whether a kernel writes FP8, by its name or by the types that its operator recorded."""
-    role = kind.classification.role
-    low = kind.classification.precision.is_low
-    by_name = role is Role.AMAX_REDUCE or (role is Role.CAST_QUANTIZE and low)
-    return role not in purpose.CONSUMERS and (by_name or purpose.takes_fp8(kind.op))
+    if kind.role in purpose.CONSUMERS:
+        return False
+    if kind.role is Role.AMAX_REDUCE:
+        return True
+    if kind.role is Role.CAST_QUANTIZE and kind.is_low:
+        return True
+    return purpose.takes_fp8(kind.op)
 
 
 def _functions_without_fp8(trace: Trace, casting: Set[str]) -> set[str]:
@@ -177,14 +195,23 @@ def _functions_without_fp8(trace: Trace, casting: Set[str]) -> set[str]:
     for op in trace.ops:
         types[function_of(op.name) or op.name].update(op.types)
     found: set[str] = set()
-    for name, seen in types.items():
+    for name, types_of_inputs in types.items():
         both = {name, f"{name}Backward"}
-        has_floats = any(text.rpartition("::")[2] in _HIGH_TYPES for text in seen)
-        known = find(name) is not UNKNOWN or name.startswith(("aten::", "triton_"))
-        hidden = known or _LISTS & seen or _SAYS_LOW.search(f"{name}{seen}")
-        if has_floats and not hidden and casting.isdisjoint(both):
+        has_floats = not _HIGH_TYPES.keys().isdisjoint(
+            map(_plain_type, types_of_inputs)
+        )
+        may_cast = not casting.isdisjoint(both)
+        if has_floats and not may_cast and not _may_hide_fp8(name, types_of_inputs):
             found |= both
     return found
+
+
+def _may_hide_fp8(name: str, types: Set[str]) -> bool:
+    """Whether the recorded types of a function need not be those of its GEMMs."""
+    is_known = find(name) is not UNKNOWN or name.startswith(("aten::", "triton_"))
+    if is_known or not _LISTS.isdisjoint(types):
+        return True
+    return _SAYS_LOW.search(f"{name}{types}") is not None
 
 
 def _why_name_alone(kind: Kind, casting: Set[str]) -> str | None:
@@ -219,8 +246,9 @@ def is_unrecognized(kind: Kind) -> bool:
     """
     if kind.classification.hidden:
         return not kind.is_gemm
-    of_model = kind.is_nameless and not purpose.in_optimizer(kind.op)
-    return of_model and not (_is_other_work(kind.name[:400]) or _explains(kind.op))
+    if not kind.is_nameless or purpose.in_optimizer(kind.op):
+        return False
+    return not (_is_other_work(kind.name[:400]) or _explains(kind.op))
 
 
 def _is_other_work(name: str) -> bool:
@@ -231,18 +259,21 @@ def _explains(op: OpContext) -> bool:
     known = find(op.name)
     if known is not UNKNOWN:
         return known.layer_inputs is None
-    if _is_atens(op.name) or _is_other_work(op.name.rpartition("::")[2]):
+    if _is_atens(op.name) or _is_other_work(_plain_type(op.name)):
         return True
     if not op.dims or "::" not in op.name or not _LISTS.isdisjoint(op.types):
         return False
-    return "" not in op.types and sum(len(dims) >= 2 for dims in op.dims) < 2
+    if "" in op.types:
+        return False
+    matrices = sum(len(dims) >= 2 for dims in op.dims)
+    return matrices < 2
 
 
 def _is_atens(name: str) -> bool:
     """Whether it is ATen's or a node of autograd's own: these have numbers, as `MulBackward0`."""
-    return name.startswith("aten::") or (
-        name[-1:].isdigit() and node_of(name) is not None
-    )
+    if name.startswith("aten::"):
+        return True
+    return name[-1:].isdigit() and node_of(name) is not None
 
 
 # ---- formats that the GPU cannot multiply
@@ -254,27 +285,31 @@ _OWN_ENCODING: Final = frozenset({"hipBLASLt", "Composable Kernel", "aiter"})
 
 def _settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
     """Make the precision unknown of GEMMs in formats that the GPU of a trace cannot multiply."""
-    gpu = trace.gpu, trace.compute_capability
-    fnuz = reads_fnuz(*gpu)
+    if not trace.gpu:
+        return
     for number, kind in enumerate(kinds.rows):
-        found = kind.classification
-        if not (trace.gpu and kind.is_gemm and found.precision.is_low):
-            continue
-        if found.source == "code":
-            continue  # compiled for this GPU
-        ocp = (
-            any(map(_OCP.search, kind.op.types)) and found.library not in _OWN_ENCODING
-        )
-        if multiplies(*gpu, found.precision) is False or (fnuz and ocp):
-            why = f"{trace.gpu} cannot multiply it, so the operands are converted"
-        elif runs_elsewhere(kind.name, *gpu):
-            why = f"it was not compiled for {trace.gpu}"
-        else:
-            continue
-        unknown = kind.changed(
-            why, precision=Precision.UNKNOWN, upcast_from=found.precision
-        )
-        kinds.rows[number] = unknown
+        # What was compiled for this GPU runs on it.
+        from_code = kind.classification.source == "code"
+        if kind.is_gemm and kind.is_low and not from_code:
+            why = _why_unsupported(kind, trace.gpu, trace.compute_capability)
+            if why is not None:
+                kinds.rows[number] = kind.changed(
+                    why,
+                    precision=Precision.UNKNOWN,
+                    upcast_from=kind.precision,
+                )
+
+
+def _why_unsupported(kind: Kind, gpu: str, capability: str | None) -> str | None:
+    """Say why a GPU cannot have run a GEMM in the format of its name; None if it can."""
+    is_ocp = any(map(_OCP.search, kind.op.types))
+    own_encoding = kind.classification.library in _OWN_ENCODING
+    converts = reads_fnuz(gpu, capability) and is_ocp and not own_encoding
+    if multiplies(gpu, capability, kind.precision) is False or converts:
+        return f"{gpu} cannot multiply it, so the operands are converted"
+    if runs_elsewhere(kind.name, gpu, capability):
+        return f"it was not compiled for {gpu}"
+    return None
 
 
 # ---- possible products, whatever they are called
@@ -290,39 +325,52 @@ _PROVED: Final = re.compile(
     r"|triton_(?:poi|red|per|for|spl|split_scan)_fused_|Mem(?:cpy|set)|_ZN(?:2at|3c10|3cub|18trans)"
 )
 _OTHER_ROLES: Final = (*purpose.CONSUMERS, Role.CONV, Role.MEMORY)
-# The FLOPs that a kernel of a function may have computed, and the precision of its inputs.
-_Function: TypeAlias = "tuple[list[float], Precision]"
-_NONE: Final[_Function] = [], Precision.UNKNOWN
+
+
+class _Function(NamedTuple):
+    """A function that takes weights: what a kernel of it may have computed.
+
+    Attributes:
+        flops: of each product of its inputs.
+        precision: that of its inputs.
+    """
+
+    flops: list[float]
+    precision: Precision
+
+    def has_product(self, mean_ns: float, rate: float) -> bool:
+        """Whether a kernel of this duration can have computed one, or both of its gradients."""
+        return any(_is_at_rate(n, mean_ns, rate, _GRADIENTS) for n in self.flops)
+
+
+_NONE: Final = _Function([], Precision.UNKNOWN)
 
 
 def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     """Make GEMMs of possible products whose precision the inputs show, and doubts of others."""
     closure = purpose.runs_closure(trace.ops)
-    hiding = [
-        (number, kind)
-        for number, kind in enumerate(kinds.rows)
-        if _may_hide(kind) and (closure or not purpose.in_optimizer(kind.op))
-    ]
+    hiding: list[tuple[int, Kind]] = []
+    for number, kind in enumerate(kinds.rows):
+        if _may_hide(kind) and (closure or not purpose.in_optimizer(kind.op)):
+            hiding.append((number, kind))
     if not hiding:
         return
-    rate = (peak_of(trace.gpu) or PEAKS["H100"]).bf16 * 1000  # FLOPs a ns
+    peak = peak_of(trace.gpu) or PEAKS["H100"]
+    rate = peak.bf16 * 1000  # FLOPs a ns
     functions = _taking_weights(kinds, hiding, rate)
     usual = _median_gemm_ns(kinds)
-    ran_low = any(
-        kind.is_gemm and kind.classification.precision.is_low for kind in kinds.rows
-    )
+    ran_low = any(kind.is_gemm and kind.is_low for kind in kinds.rows)
     for number, kind in hiding:
         mean = kinds.mean_ns(number)
-        flops, precision = functions.get(_key(kind.op.name)) or functions.get(
-            kind.name, _NONE
-        )
-        if not any(_is_at_rate(n, mean, rate, _GRADIENTS) for n in flops):
-            if kind.op.dims or not mean >= limits.AS_LONG_AS_GEMMS * usual > 0:
-                continue
-            words = kind.name[:400], kind.op.name.rpartition("::")[2]
-            if not ran_low and any(map(_is_other_work, words)):
-                continue  # without FP8 there is no ACTIVE that it could make wrong
-            precision = Precision.UNKNOWN
+        by_name = functions.get(kind.name, _NONE)
+        function = functions.get(_key(kind.op.name)) or by_name
+        precision = Precision.UNKNOWN
+        if function.has_product(mean, rate):
+            precision = function.precision
+        elif kind.op.dims or not mean >= limits.AS_LONG_AS_GEMMS * usual > 0:
+            continue
+        elif not ran_low and _is_called_other_work(kind):
+            continue  # without FP8 there is no ACTIVE that it could make wrong
         known = precision is not Precision.UNKNOWN
         kinds.rows[number] = kind.changed(
             "but it ran as long as a product of what its function takes",
@@ -335,30 +383,33 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
         )
 
 
+def _is_called_other_work(kind: Kind) -> bool:
+    names = (kind.name[:400], _plain_type(kind.op.name))
+    return any(map(_is_other_work, names))
+
+
 def _median_gemm_ns(kinds: Kinds) -> float:
     """Return how long a launch of a GEMM usually took, 0 without any."""
-    products = [number for number, kind in enumerate(kinds.rows) if kind.multiplies]
-    launches = (
-        repeat(kinds.mean_ns(number), kinds.totals[number][0]) for number in products
-    )
-    return median(chain.from_iterable(launches)) if products else 0.0
+    launches: list[float] = []
+    for number, kind in enumerate(kinds.rows):
+        if kind.multiplies:
+            calls, _ = kinds.totals[number]
+            launches.extend(repeat(kinds.mean_ns(number), calls))
+    return median(launches) if launches else 0.0
 
 
 def _may_hide(kind: Kind) -> bool:
     """Whether nothing proves that a kernel is something else than a product."""
     op = kind.op
     found = kind.classification
-    if (
-        not op.name
-        or found.role in _OTHER_ROLES
-        or found.split_k
-        or found.source == "code"
-        or _PROVED.match(kind.name)
-    ):
+    if not op.name or found.role in _OTHER_ROLES:
+        return False
+    if found.split_k or found.source == "code" or _PROVED.match(kind.name):
+        return False
+    if _is_atens(op.name) or op.name.startswith("triton_"):
         return False
     row = find(function_of(op.name) or op.name)
-    is_known = row is not UNKNOWN and not row.layer
-    return not (is_known or _is_atens(op.name) or op.name.startswith("triton_"))
+    return row is UNKNOWN or row.layer
 
 
 def _key(name: str) -> str:
@@ -368,28 +419,37 @@ def _key(name: str) -> str:
 
 
 def _taking_weights(
-    kinds: Kinds, hiding: Iterable[tuple[int, Kind]], rate: float
+    kinds: Kinds,
+    hiding: Iterable[tuple[int, Kind]],
+    rate: float,
 ) -> dict[str, _Function]:
     """Return the functions whose inputs are a product that a kernel of theirs may have computed."""
-    quantizing = [
-        kind for kind in kinds.rows if kind.classification.role in purpose.QUANTIZING
-    ]
-    casting = {_key(name) for kind in quantizing for name in kind.op.around}
+    casting: set[str] = set()
+    for kind in kinds.rows:
+        if kind.role in purpose.QUANTIZING:
+            casting.update(map(_key, kind.op.around))
     found: dict[str, _Function] = {}
     for number, kind in hiding:
         op = kind.op
         mean = kinds.mean_ns(number)
-        fits = [n for n in _products(op) if _is_at_rate(n, mean, rate)]
-        moved = sum(
-            _HIGH_TYPES.get(name, 1) * prod(dims) for name, dims in _tensors(op)
-        )
-        is_long = mean >= limits.LONGER_THAN_MOVING * moved / _BYTES_PER_FLOP / rate
-        if fits and is_long:
+        fits = [flops for flops in _products(op) if _is_at_rate(flops, mean, rate)]
+        moving = _bytes_of(op) / _BYTES_PER_FLOP / rate
+        if fits and mean >= limits.LONGER_THAN_MOVING * moving:
             casts = _key(op.name) in casting or find(op.name) is not UNKNOWN
             low = casts or _SAYS_LOW.search(f"{kind.name}{op.name}{op.types}")
             precision = Precision.UNKNOWN if low else _recorded(op)
-            found[_key(op.name)] = found[kind.name] = fits, precision
+            function = _Function(fits, precision)
+            found[_key(op.name)] = function
+            found[kind.name] = function
     return found
+
+
+def _bytes_of(op: OpContext) -> int:
+    """Return the bytes of an operator's tensors; a byte an element where the type is not known."""
+    moved = 0
+    for name, dims in _tensors(op):
+        moved += _HIGH_TYPES.get(name, 1) * prod(dims)
+    return moved
 
 
 def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> bool:
@@ -399,10 +459,13 @@ def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> boo
 
 def _products(op: OpContext) -> Iterator[float]:
     """Yield the FLOPs of each product of a weight and an activation among the inputs."""
-    matrices = [
-        dims for name, dims in _tensors(op) if name in _HIGH_TYPES and len(dims) >= 2
-    ]
+    matrices = []
+    for name, dims in _tensors(op):
+        if name in _HIGH_TYPES and len(dims) >= 2:
+            matrices.append(dims)
     for weight, x in permutations(matrices, 2):
-        is_weight = len(weight) in (2, 3) and min(weight[-2:]) >= limits.LEAST_SIDE
-        if is_weight and x[-1] in weight[-2:] and (weight != x or len(matrices) == 2):
-            yield 2.0 * prod(x) * prod(weight[-2:]) / x[-1]
+        sides = weight[-2:]
+        is_weight = len(weight) in (2, 3) and min(sides) >= limits.LEAST_SIDE
+        differ = weight != x or len(matrices) == 2
+        if is_weight and differ and x[-1] in sides:
+            yield 2.0 * prod(x) * prod(sides) / x[-1]

@@ -89,13 +89,14 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
     b = op.dims[product.b]
     counts = product.counts
     if counts is Counts.VECTOR:
-        fits = a and len(b) == 1 and a[-1] == b[0]
-        return GemmShape(1, prod(a[:-1]), 1, b[0]) if fits else None
+        return _matrix_by_vector(a, b)
     if counts is Counts.NEVER or len(a) < 2 or len(b) < 2:
         return None
     if counts is Counts.GROUPED and not len(a) == len(b) == 3:
         # The groups share M, N or K among them, so a 2-D side counts once.
-        return GemmShape(1, a[-2], b[-1], a[-1]) if a[-1] == b[-2] else None
+        if a[-1] != b[-2]:
+            return None
+        return GemmShape(batch=1, m=a[-2], n=b[-1], k=a[-1])
     if counts is Counts.TEMPLATE:
         # Only the first two inputs can be A and B, and no other matrix may stand before them.
         matrices = [dims for dims in op.dims if len(dims) == 2 and min(dims) > 1]
@@ -104,14 +105,23 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
     return _plain(a, b, product)
 
 
+def _matrix_by_vector(a: Shape, b: Shape) -> GemmShape | None:
+    if not a or len(b) != 1 or a[-1] != b[0]:
+        return None
+    return GemmShape(batch=1, m=prod(a[:-1]), n=1, k=b[0])
+
+
 def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
     """Multiply the last two dimensions; leading ones of A are rows, or a batch where B has it."""
-    k, n = (b[-1], b[-2]) if product.b_is_nk else (b[-2], b[-1])
+    if product.b_is_nk:
+        n, k = b[-2:]
+    else:
+        k, n = b[-2:]
     rows = prod(a[:-1])
     batch = prod(b[:-2])
     if a[-1] != k or not batch or rows % batch:
         return None
-    return GemmShape(batch, rows // batch, n, k * product.packed)
+    return GemmShape(batch=batch, m=rows // batch, n=n, k=k * product.packed)
 
 
 def layer_shapes(kind: Kind) -> list[GemmShape]:
@@ -124,26 +134,31 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
     inputs = kind.layer_inputs
     if inputs is None or len(dims) <= inputs.input or len(dims[inputs.input]) < 2:
         return []
-    (*rows, width), after, each = dims[inputs.input], dims[inputs.input + 1 :], 1
-    weights: list[Shape] = [
-        dims[place] for place in inputs.weights if place < len(dims)
-    ]
-    if (
-        inputs.grouped
-    ):  # after arguments that vary: the first matrix that the input fits
-        fitting: list[Shape] = [d for d in after if len(d) == 2 and d[1] == width]
+    *rows, width = dims[inputs.input]
+    tokens = prod(rows)
+    experts = 1
+    weights = [dims[index] for index in inputs.weights if index < len(dims)]
+    if inputs.grouped:
+        # After arguments that vary: the first matrix that the input fits.
+        after = dims[inputs.input + 1 :]
+        fitting: list[Shape] = []
+        for sides in after:
+            if len(sides) == 2 and sides[1] == width:
+                fitting.append(sides)
         weights = fitting[:1] or weights
         if weights and decode(kind.name).role is not Role.GROUPED_GEMM:
-            each = after.count(weights[0])
-    if len(weights) < len(inputs.weights) or prod(rows) % each:
+            experts = after.count(weights[0])
+    if len(weights) < len(inputs.weights) or tokens % experts:
         return []
     shapes = []
     for weight in weights:
         # A gated activation halves what the first layer puts out.
         if len(weight) != 2 or weight[1] not in (width, width / 2):
             return []
-        width = weight[0]
-        shapes += [GemmShape(1, prod(rows) // each, *weight)] * each
+        outputs, inputs_of_layer = weight
+        shape = GemmShape(batch=1, m=tokens // experts, n=outputs, k=inputs_of_layer)
+        shapes += [shape] * experts
+        width = outputs
     return shapes
 
 
@@ -160,9 +175,24 @@ class Kind(NamedTuple):
         return find(function_of(self.op.name) or self.op.name).layer_inputs
 
     @property
+    def role(self) -> Role:
+        """What it does."""
+        return self.classification.role
+
+    @property
+    def precision(self) -> Precision:
+        """The precision class of its operands."""
+        return self.classification.precision
+
+    @property
+    def is_low(self) -> bool:
+        """Whether its operands are in low precision."""
+        return self.classification.precision.is_low
+
+    @property
     def is_gemm(self) -> bool:
         """Whether its time is GEMM time."""
-        return self.classification.role.is_gemm
+        return self.role.is_gemm
 
     @property
     def multiplies(self) -> bool:
@@ -172,24 +202,21 @@ class Kind(NamedTuple):
     @property
     def is_nameless(self) -> bool:
         """Whether neither its name nor its operator shows what it is."""
-        return (
-            self.classification.role is Role.OTHER
-            and self.classification.source == "none"
-        )
+        return self.role is Role.OTHER and self.classification.source == "none"
 
     @property
     def is_undecided(self) -> bool:
         """Whether it may be a product: a GEMM of unknown precision, or unrecognized."""
-        found = self.classification
-        unknown = found.precision is Precision.UNKNOWN and found.conflict is None
-        return self.is_nameless or (self.multiplies and unknown)
+        if self.is_nameless:
+            return True
+        agrees = self.classification.conflict is None
+        return self.multiplies and self.precision is Precision.UNKNOWN and agrees
 
     def changed(self, why: str, **changes: Any) -> Kind:
         """Return the kind with another classification, and why."""
-        reason = f"{self.classification.reason}; {why}"
-        return self._replace(
-            classification=replace(self.classification, reason=reason, **changes)
-        )
+        found = self.classification
+        reason = f"{found.reason}; {why}"
+        return self._replace(classification=replace(found, reason=reason, **changes))
 
 
 # Grouped GEMMs of experts share their sizes among the experts: one population.
@@ -201,9 +228,9 @@ class Gemm(Struct):
     """One launch of a GEMM kernel, and what it computes.
 
     Attributes:
-        place: its place among the kernels.
+        index: that of its kernel among all kernels.
         step: its step, -1 for none.
-        kind_id: the place of its kind in `Kinds.rows`.
+        kind_id: the index of its kind in `Kinds.rows`.
         kind: that kind.
         shape: None if the record does not say it.
         leg: which of its layer's GEMMs it is.
@@ -215,7 +242,12 @@ class Gemm(Struct):
         micro_batch: its number within the step.
     """
 
-    place: int
+    @property
+    def of_layer(self) -> bool:
+        """Whether it is a product of a layer, not of attention or the optimizer."""
+        return self.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
+
+    index: int
     step: int
     kind_id: int
     kind: Kind
@@ -236,7 +268,7 @@ class Gemm(Struct):
     @property
     def size(self) -> Size:
         """Key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
-        if self.kind.classification.role is Role.GROUPED_GEMM:
+        if self.kind.role is Role.GROUPED_GEMM:
             return EXPERTS
         return ANY_SIZE if self.shape is None else self.shape[1:]
 
@@ -272,12 +304,14 @@ class Kinds:
         self.unheard: dict[int, Classification] = {}
         decoded = [decode(name) for name in trace.names]
         keys = Interner()
-        said = words.ids or repeat(-1)
-        launches = zip(trace.kernels.name, trace.kernels.op, said)  # noqa: B905
+        words_of_kernels = words.ids or repeat(-1)
+        launches = zip(  # noqa: B905
+            trace.kernels.name, trace.kernels.op, words_of_kernels
+        )
         self.ids = array("q", map(keys.__getitem__, launches))
         self.rows: list[Kind] = []
-        for number, (name, place, word) in enumerate(keys):
-            op = trace.ops[place] if place >= 0 else None
+        for number, (name, op_index, word) in enumerate(keys):
+            op = trace.ops[op_index] if op_index >= 0 else None
             found = classify(decoded[name], op)
             if word >= 0:
                 self.unheard[number] = found
@@ -286,10 +320,10 @@ class Kinds:
         self._read = len(self.rows)
 
     def started(self, wanted: Callable[[Kind], bool]) -> list[int]:
-        """Return the places of the kernels of some kinds, in the order in which they started."""
+        """Return the indices of the kernels of some kinds, in the order in which they started."""
         chosen = [wanted(kind) for kind in self.rows]
-        places = [place for place, number in enumerate(self.ids) if chosen[number]]
-        return sorted(places, key=self._kernels.start_ns.__getitem__)
+        indices = [index for index, number in enumerate(self.ids) if chosen[number]]
+        return sorted(indices, key=self._kernels.start_ns.__getitem__)
 
     @cached_property
     def totals(self) -> list[tuple[int, int]]:
@@ -307,15 +341,21 @@ class Kinds:
 
     def others(self) -> list[KindTotal]:
         """Sum the kernels that are no GEMMs by kind."""
-        rows = zip(self.rows, self.totals, strict=False)
-        return [KindTotal(kind, *sums) for kind, sums in rows if not kind.is_gemm]
+        totals = []
+        for kind, (calls, time_ns) in zip(self.rows, self.totals, strict=False):
+            if not kind.is_gemm:
+                totals.append(KindTotal(kind, calls, time_ns))
+        return totals
 
     def inherit(self, number: int, precision: Precision) -> int:
-        """Return the place of a kind that adds up the parts of a GEMM of this precision."""
-        place = self._read + self._inherited[number, precision]
-        if place == len(self.rows):
+        """Return the index of a kind that adds up the parts of a GEMM of this precision."""
+        index = self._read + self._inherited[number, precision]
+        if index == len(self.rows):
             kind = self.rows[number]
-            why = "part of the GEMM launched just before it"
-            found = replace(kind.classification, precision=precision, reason=why)
+            found = replace(
+                kind.classification,
+                precision=precision,
+                reason="part of the GEMM launched just before it",
+            )
             self.rows.append(kind._replace(classification=found))
-        return place
+        return index

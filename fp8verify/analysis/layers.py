@@ -7,11 +7,11 @@ are one class, and so are all products of (tokens, K) by (K, N).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, known_flops
-from fp8verify.analysis.kinds import Kinds, grouped
+from fp8verify.analysis.kinds import Kind, Kinds
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.model.layers import LayerRow
@@ -65,17 +65,20 @@ class Layers(NamedTuple):
 
     def share_of(self, names: Collection[str]) -> float:
         """Share of GEMM FLOPs of some modules, 0 if not known; modules of a size share evenly."""
-        named = (
-            (x.row.share_of_flops, [m.fqn in names for m in x.modules])
-            for x in self.classes
-        )
-        return sum(
-            (share or 0) * sum(which) / len(which) for share, which in named if which
-        )
+        whole = 0.0
+        for layer_class in self.classes:
+            modules = layer_class.modules
+            if modules:
+                named = sum(module.fqn in names for module in modules)
+                share = layer_class.row.share_of_flops or 0
+                whole += share * named / len(modules)
+        return whole
 
 
 def join_by_size(
-    gemms: Sequence[GemmRow], modules: Sequence[ModuleRecord] | None, steps: int
+    gemms: Sequence[GemmRow],
+    modules: Sequence[ModuleRecord] | None,
+    steps: int,
 ) -> Layers:
     """Join the modules of a rank's module list to its GEMMs by size.
 
@@ -84,35 +87,51 @@ def join_by_size(
         modules: its module list; None if there is none: then the forward GEMMs give the sizes.
         steps: of its windows.
     """
-    by_size: dict[_Size, list[ModuleRecord]] = defaultdict(list)
-    of_size: dict[_Size, list[GemmRow]] = defaultdict(list)
-    of_modules = [(module, _sizes_of(module)) for module in modules or ()]
-    for module, own in of_modules:
-        for size in own:
-            by_size[size].append(module)
+    modules_by_size: dict[_Size, list[ModuleRecord]] = defaultdict(list)
+    for module in modules or ():
+        for size in _sizes_of(module):
+            modules_by_size[size].append(module)
     rows = [row for row in gemms if row.flops and _is_linear(row)]
-    forward = (row for row in rows if row.leg is Leg.FPROP)
-    if modules is None:
-        sizes = {size for row in forward for size in _fitting(row)}
-    else:
-        sizes = {*by_size}
-    for row in rows:
-        fitting = next((size for size in _fitting(row) if size in sizes), None)
-        if fitting is not None:
-            of_size[fitting].append(row)
+    sizes = modules_by_size.keys() if modules is not None else _forward_sizes(rows)
+    rows_by_size = _rows_by_size(rows, sizes)
     whole = known_flops(gemm_totals(gemms))
-    classes = [
-        _class_of(size, by_size[size], of_size[size], whole, steps) for size in of_size
-    ]
-    return Layers(
-        classes=tuple(
-            sorted(classes, key=lambda layer: (-layer.flops, layer.row.n, layer.row.k))
-        ),
-        flops=whole,
-        apart=tuple(
-            m for m, own in of_modules if own and of_size.keys().isdisjoint(own)
-        ),
-    )
+    classes = []
+    for size, alike in rows_by_size.items():
+        classes.append(_class_of(size, modules_by_size[size], alike, whole, steps))
+    classes.sort(key=_largest_first)
+    apart = []
+    for module in modules or ():
+        own = _sizes_of(module)
+        if own and rows_by_size.keys().isdisjoint(own):
+            apart.append(module)
+    return Layers(classes=tuple(classes), flops=whole, apart=tuple(apart))
+
+
+def _forward_sizes(rows: Iterable[GemmRow]) -> Set[_Size]:
+    """Return the sizes that layers may have, by their forward GEMMs."""
+    sizes: set[_Size] = set()
+    for row in rows:
+        if row.leg is Leg.FPROP:
+            sizes.update(_fitting(row))
+    return sizes
+
+
+def _rows_by_size(
+    rows: Iterable[GemmRow],
+    sizes: Set[_Size],
+) -> dict[_Size, list[GemmRow]]:
+    """Return GEMMs by the first of some sizes that their layer may have."""
+    by_size: dict[_Size, list[GemmRow]] = defaultdict(list)
+    for row in rows:
+        for size in _fitting(row):
+            if size in sizes:
+                by_size[size].append(row)
+                break
+    return by_size
+
+
+def _largest_first(layer_class: LayerClass) -> tuple[int, int, int]:
+    return (-layer_class.flops, layer_class.row.n, layer_class.row.k)
 
 
 def _class_of(
@@ -123,18 +142,29 @@ def _class_of(
     steps: int,
 ) -> LayerClass:
     """Return the linears of a size; how often each ran is known if all ran equally often."""
-    low = [module for module in modules if module.state in ("fp8", "fp4")]
-    converted = tuple(m for m in low if m.format_of("fprop") != "high_precision")
+    converted = []
+    trained = 0
+    for module in modules:
+        is_low = module.state in ("fp8", "fp4")
+        if is_low and module.format_of("fprop") != "high_precision":
+            converted.append(module)
+        trained += not module.frozen
     observed = Counter[str]()
     in_fp8 = Counter[str]()
+    flops = 0
     for row in rows:
         observed[row.leg.value] += row.calls
         in_fp8[row.leg.value] += row.calls * row.precision.is_low
+        flops += row.flops or 0
     runs, rest = divmod(observed["fprop"], len(modules) or 1)
     passes = runs if modules and runs and not rest else None
-    trained = sum(not module.frozen for module in modules)
-    needed = {"fprop": len(modules), "dgrad": len(modules), "wgrad": trained}
-    flops = sum(row.flops or 0 for row in rows)
+    expected = {}
+    if passes:
+        expected = {
+            "fprop": passes * len(modules),
+            "dgrad": passes * len(modules),
+            "wgrad": passes * trained,
+        }
     row_of_report = LayerRow(
         n=size[0],
         k=size[1],
@@ -145,20 +175,18 @@ def _class_of(
         passes_per_step=passes / steps if passes and steps else None,
         observed=dict(+observed),
         in_fp8=dict(+in_fp8),
-        expected={leg: passes * count for leg, count in needed.items()}
-        if passes
-        else {},
+        expected=expected,
         share_of_flops=round(flops / whole, 6) if whole else None,
     )
-    return LayerClass(row_of_report, tuple(modules), converted, flops)
+    return LayerClass(row_of_report, tuple(modules), tuple(converted), flops)
 
 
 def sizes_of(module: ModuleRecord) -> list[tuple[int, int]]:
     """Return (outputs, inputs) of the linear layers of a module, nothing if not known."""
+    if module.kind != "linear":
+        return []
     sizes = module.sizes or ((module.out_features, module.in_features),)
-    if module.kind == "linear":
-        return [(n, k) for n, k in sizes if n and k]
-    return []
+    return [(n, k) for n, k in sizes if n and k]
 
 
 def _sizes_of(module: ModuleRecord) -> list[_Size]:
@@ -168,8 +196,9 @@ def _sizes_of(module: ModuleRecord) -> list[_Size]:
 
 def is_transformer_engine(module: ModuleRecord) -> bool:
     """Whether a module is Transformer Engine's, by its recipe, its weight or its class."""
-    told = module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS
-    return told or package_of(module) == "transformer_engine"
+    if module.recipe in _RECIPES or module.weight_class in FP8_PARAMETERS:
+        return True
+    return package_of(module) == "transformer_engine"
 
 
 def package_of(module: ModuleRecord) -> str:
@@ -179,8 +208,9 @@ def package_of(module: ModuleRecord) -> str:
 
 def _is_linear(row: GemmRow) -> bool:
     """Whether a row can be a linear layer's: one GEMM, of known types and leg."""
-    single = row.kind.classification.role is Role.GEMM and row.kind.multiplies
-    return single and row.precision is not Precision.UNKNOWN and row.leg in CERTAIN_LEGS
+    is_single = row.kind.role is Role.GEMM and row.kind.multiplies
+    is_known = row.precision is not Precision.UNKNOWN and row.leg in CERTAIN_LEGS
+    return is_single and is_known
 
 
 def _fitting(row: GemmRow) -> Iterator[_Size]:
@@ -209,19 +239,25 @@ class NamedLayers(NamedTuple):
 
     def by_layer(self) -> dict[str, list[GemmRow]]:
         """Return the GEMMs of each layer, in the order in which the layers ran first."""
-        return grouped(
-            (row for row in self.rows if row.layer), lambda row: row.layer or ""
-        )
+        rows: dict[str, list[GemmRow]] = defaultdict(list)
+        for row in self.rows:
+            if row.layer:
+                rows[row.layer].append(row)
+        return rows
 
 
 def name_casts(trace: Trace, kinds: Kinds) -> Counter[str]:
     """Return the ns that each layer's casts, scales and copies for FP8 took."""
     times = Counter[str]()
     columns = trace.kernels
-    if columns.layer:  # empty if the trace names none
-        for place in kinds.started(
-            lambda kind: not kind.is_gemm and purpose_of(kind) is not None
-        ):
-            if columns.layer[place] >= 0:
-                times[trace.layers[columns.layer[place]]] += columns.duration_ns[place]
+    if not columns.layer:
+        return times  # the trace names none
+    for index in kinds.started(_serves_fp8):
+        layer = columns.layer[index]
+        if layer >= 0:
+            times[trace.layers[layer]] += columns.duration_ns[index]
     return times
+
+
+def _serves_fp8(kind: Kind) -> bool:
+    return not kind.is_gemm and purpose_of(kind) is not None

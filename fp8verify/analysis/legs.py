@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import zip_longest
 from math import prod
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import (
     Gemm,
@@ -36,6 +36,7 @@ from fp8verify.analysis.kinds import (
     gemm_shape,
 )
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
+from fp8verify.analysis.replays import is_softmax
 from fp8verify.kernels.operators import OPERATORS, find, function_of
 from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
@@ -52,19 +53,17 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
     """Give launches of one trace, in order, the leg and the shape that each computes."""
     of_kind = {gemm.kind_id: gemm for gemm in gemms}
     # Custom autograd functions: X where a node XBackward encloses a GEMM.
-    nodes = {name for gemm in of_kind.values() for name in gemm.kind.op.around}
-    functions = _LINEAR.union(filter(None, map(function_of, nodes)))
-    settled = {
-        number: _from_context(g.kind, functions) for number, g in of_kind.items()
-    }
-    shaped = (
-        (gemm.kind_id, gemm.shape)
-        for gemm in gemms
-        if gemm.shape and gemm.kind.multiplies
-    )
-    forward = Counter(
-        shape[1:] for number, shape in shaped if settled[number] is Leg.FPROP
-    )
+    functions = set(_LINEAR)
+    for gemm in of_kind.values():
+        functions.update(filter(None, map(function_of, gemm.kind.op.around)))
+    settled: dict[int, Leg | None] = {}
+    for number, gemm in of_kind.items():
+        settled[number] = _from_context(gemm.kind, functions)
+    forward = Counter[Size]()
+    for gemm in gemms:
+        is_forward = settled[gemm.kind_id] is Leg.FPROP
+        if is_forward and gemm.shape and gemm.kind.multiplies:
+            forward[gemm.shape[1:]] += 1
     for number, gemm in of_kind.items():
         if settled[number] is None:
             settled[number] = _from_shape(gemm.kind, gemm.shape, forward)
@@ -75,18 +74,20 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
         shape = gemm.shape
         if leg is None and shape in lacking:
             turn[shape] += gemm.kind.multiplies
-            leg = lacking[shape][(turn[shape] - 1) % len(lacking[shape])]
+            in_turn = lacking[shape]
+            leg = in_turn[(turn[shape] - 1) % len(in_turn)]
         gemm.leg = leg or Leg.BACKWARD
 
 
-def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
+def _from_context(kind: Kind, functions: Set[str]) -> Leg | None:
     """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
     if not op.name or op.name.startswith(COUNTED):
         return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
     if not op.backward:
         # A replayed CUDA graph of a backward pass is launched by the node, not run inside it.
-        return Leg.BACKWARD if has_gradient(kind) and not op.types else Leg.FPROP
+        is_replayed = has_gradient(kind) and not op.types
+        return Leg.BACKWARD if is_replayed else Leg.FPROP
     for name in op.around:
         if function_of(name) is not None:
             return None
@@ -96,7 +97,9 @@ def _from_context(kind: Kind, functions: frozenset[str]) -> Leg | None:
 
 
 def _from_shape(
-    kind: Kind, shape: GemmShape | None, forward: Counter[Size]
+    kind: Kind,
+    shape: GemmShape | None,
+    forward: Counter[Size],
 ) -> Leg | None:
     """Decide by the shapes of the forward pass, else by the layout of the operands.
 
@@ -105,16 +108,16 @@ def _from_shape(
     Hopper has no choice of layout.
     """
     if shape is not None:
-        recomputes = _COMPILED in map(function_of, kind.op.around) and not has_gradient(
-            kind
-        )
-        possible = (*GRADIENT_LEGS, Leg.RECOMPUTE) if recomputes else GRADIENT_LEGS
-        legs = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
-        if len(legs) == 1:
-            return legs[0]
-        if not legs and forward[shape.k, shape.n, shape.m]:
+        in_graph = _COMPILED in map(function_of, kind.op.around)
+        possible: tuple[Leg, ...] = GRADIENT_LEGS
+        if in_graph and not has_gradient(kind):
+            possible = (*GRADIENT_LEGS, Leg.RECOMPUTE)
+        fitting = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
+        if len(fitting) == 1:
+            return fitting[0]
+        if not fitting and forward[shape.k, shape.n, shape.m]:
             return Leg.WGRAD
-    if kind.classification.precision.is_low:
+    if kind.is_low:
         return None
     return layout_leg(kind.name)
 
@@ -124,11 +127,14 @@ def layout_leg(kernel: str) -> Leg | None:
     match = _LAYOUT.search(kernel)
     if match is None:
         return None
-    return _LAYOUT_LEGS.get((match[1] or match[2]).upper())
+    layout = match[1] or match[2]
+    return _LAYOUT_LEGS.get(layout.upper())
 
 
 def _lacking(
-    gemms: Sequence[Gemm], settled: Mapping[int, Leg | None], forward: Counter[Size]
+    gemms: Sequence[Gemm],
+    settled: Mapping[int, Leg | None],
+    forward: Counter[Size],
 ) -> dict[GemmShape, tuple[Leg, ...]]:
     """Return the shapes that lack only one leg, and those that lack two equally, in turn."""
     taken: Counter[tuple[GemmShape, Leg | None]] = Counter()
@@ -138,8 +144,10 @@ def _lacking(
     lacking: dict[GemmShape, tuple[Leg, ...]] = {}
     for shape in [shape for shape, leg in taken if leg is None]:
         total = taken[shape, None]
-        expected = {leg: forward[shape.forward_sizes(leg)[0]] for leg in GRADIENT_LEGS}
-        dgrad, wgrad = (count - taken[shape, leg] for leg, count in expected.items())
+        of_dgrad = forward[shape.forward_sizes(Leg.DGRAD)[0]]
+        of_wgrad = forward[shape.forward_sizes(Leg.WGRAD)[0]]
+        dgrad = of_dgrad - taken[shape, Leg.DGRAD]
+        wgrad = of_wgrad - taken[shape, Leg.WGRAD]
         if dgrad == wgrad and total == dgrad + wgrad:
             lacking[shape] = GRADIENT_LEGS
         elif min(dgrad, wgrad) <= 0 < total <= max(dgrad, wgrad):
@@ -161,11 +169,99 @@ def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     """Return the kinds under a function of the forward pass, by the numbers of `kinds`."""
     nodes = {name for op in trace.ops for name in op.around}
     forward = {*map(function_of, nodes), *filter(is_of_layers, nodes)}
-    return frozenset(
-        number
-        for number, kind in enumerate(kinds.rows)
-        if not kind.op.backward and not forward.isdisjoint(kind.op.around)
-    )
+    found = set()
+    for number, kind in enumerate(kinds.rows):
+        if not kind.op.backward and not forward.isdisjoint(kind.op.around):
+            found.add(number)
+    return frozenset(found)
+
+
+class _Calls(NamedTuple):
+    """Calls of forward products, by autograd's numbers.
+
+    Attributes:
+        trains: those whose nodes ran.
+        makers: those that may have gradients; empty if nothing is numbered.
+    """
+
+    trains: Set[int]
+    makers: Set[int]
+
+    @classmethod
+    def of(cls, gemms: Iterable[Gemm], nodes: Mapping[int, Node]) -> _Calls:
+        """Return the calls of launches of a trace.
+
+        Where autograd numbers calls, one without a node has no gradient: an optimizer's product.
+        One that is no node's last call only has the number of the next node; a joint graph has no
+        nodes.
+        """
+        trains: set[int] = set()
+        every: set[int] = set()
+        for node in nodes.values():
+            call = node.forward[0].call
+            every.add(call)
+            if node.gradients:
+                trains.add(call)
+        if trains:
+            return cls(trains, every)
+        return cls(trains, {gemm.call for gemm in gemms if gemm.makes >= 0})
+
+
+class _Missing:
+    """The gradients that the forward GEMMs so far still lack, by their sizes.
+
+    wgrad counts by its work and the sides of its layer, as it may run in parts.
+    """
+
+    def __init__(self, surely_forward: Set[int], calls: _Calls) -> None:
+        self.surely_forward = surely_forward
+        self.calls = calls
+        self.layers: set[_Sides] = set()
+        self._dgrad: dict[Size, float] = defaultdict(float)
+        self._wgrad: dict[_Sides, float] = defaultdict(float)
+
+    def lacks_dgrad(self, shape: GemmShape) -> bool:
+        """Whether a product of this shape can be dgrad of a forward GEMM before it."""
+        return self._dgrad[_of_dgrad(shape)] > 0
+
+    def lacks_wgrad(self, shape: GemmShape) -> bool:
+        """Whether a product of this shape can be wgrad of a forward GEMM before it."""
+        return self._wgrad[_of_wgrad(shape)] > 0
+
+    def add(self, gemm: Gemm, shape: GemmShape) -> None:
+        """Expect the gradients of a forward GEMM, if its call may have any."""
+        makers = self.calls.makers
+        if not makers or gemm.call in makers:
+            sides = _sides_of_layer(shape)
+            self._dgrad[shape[1:]] += 1
+            self._wgrad[sides] += prod(shape)
+            self.layers.add(sides)
+
+    def remove(self, shape: GemmShape, leg: Leg) -> None:
+        """Count a GEMM as the gradient that its leg says, in parts if it may be either."""
+        of_dgrad, of_wgrad = _PARTS.get(leg, (0, 0))
+        lacks_dgrad = self.lacks_dgrad(shape)
+        lacks_wgrad = self.lacks_wgrad(shape)
+        if leg is Leg.BACKWARD and not (lacks_dgrad and lacks_wgrad):
+            of_dgrad = float(lacks_dgrad)
+            of_wgrad = float(lacks_wgrad)
+        self._dgrad[_of_dgrad(shape)] -= of_dgrad
+        self._wgrad[_of_wgrad(shape)] -= of_wgrad * prod(shape)
+
+
+def _of_dgrad(shape: GemmShape) -> Size:
+    """Return the size of the forward GEMM whose dgrad has this shape."""
+    return (shape.m, shape.k, shape.n)
+
+
+def _of_wgrad(shape: GemmShape) -> _Sides:
+    """Return the sides of the layer whose wgrad has this shape."""
+    return frozenset((shape.m, shape.n))
+
+
+def _sides_of_layer(shape: GemmShape) -> _Sides:
+    """Return the sides of the layer whose forward GEMM, or dgrad, has this shape."""
+    return frozenset((shape.n, shape.k))
 
 
 # How much of a dgrad and of a wgrad a GEMM is.
@@ -173,94 +269,94 @@ _PARTS: Final = {Leg.DGRAD: (1, 0), Leg.WGRAD: (0, 1), Leg.BACKWARD: (1 / 2, 1 /
 
 
 def settle_by_shape(
-    gemms: Sequence[Gemm], nodes: Mapping[int, Node], surely_forward: frozenset[int]
+    gemms: Sequence[Gemm],
+    nodes: Mapping[int, Node],
+    surely_forward: frozenset[int],
 ) -> None:
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
-    shaped = [
-        (gemm, gemm.shape) for gemm in gemms if gemm.shape and gemm.leg is Leg.FPROP
-    ]
-    sure = Counter(
-        shape[1:] for gemm, shape in shaped if gemm.kind_id in surely_forward
-    )
-    delayed = _delayed(
-        (shape, gemm.kind_id in surely_forward) for gemm, shape in shaped
-    )
-    layers = {frozenset(size[1:]) for size in sure}
-    # Where autograd numbers calls, one without a node has no gradient: an optimizer's product. One
-    # that is no node's last call only has the number of the next node; a joint graph has no nodes.
-    trains = {node.forward[0].call for node in nodes.values() if node.gradients}
-    numbered = {gemm.call for gemm in gemms if gemm.makes >= 0}
-    makers = {node.forward[0].call for node in nodes.values()} if trains else numbered
-    dgrad: dict[Size, float] = defaultdict(float)
-    wgrad: dict[_Sides, float] = defaultdict(float)  # work: it may run in parts
+    forward: list[tuple[GemmShape, bool]] = []
+    for gemm in gemms:
+        if gemm.shape and gemm.leg is Leg.FPROP:
+            forward.append((gemm.shape, gemm.kind_id in surely_forward))
+    sure = Counter(shape[1:] for shape, is_sure in forward if is_sure)
+    delayed = _delayed(forward)
+    missing = _Missing(surely_forward, _Calls.of(gemms, nodes))
+    missing.layers.update(frozenset(size[1:]) for size in sure)
     turned: set[int] = set()
     after_gradient = False
     for gemm, following in zip_longest(gemms, gemms[1:]):
-        leg = gemm.leg
         shape = gemm.shape
         if shape is None or shape.batch != 1:
             continue
-        of_dgrad = (shape.m, shape.k, shape.n)
-        of_wgrad = frozenset((shape.m, shape.n))
-        sides = frozenset(
-            (shape.n, shape.k)
-        )  # of its layer, if it is a forward GEMM or dgrad
-        if (
-            leg is Leg.FPROP
-            and gemm.kind_id not in surely_forward
-            and gemm.call not in trains
-        ):
-            is_dgrad = dgrad[of_dgrad] > 0
+        if gemm.leg is Leg.FPROP:
             in_backward = after_gradient and gemm.step in turned
-            # As many outputs as tokens make wgrad and a forward GEMM alike.
-            if wgrad[of_wgrad] > 0 and (
-                sides not in layers or (in_backward and not is_dgrad)
-            ):
-                leg = Leg.WGRAD
-            elif (
-                is_dgrad
-                and not trains
-                and (in_backward or _is_wgrad_of(following, shape, surely_forward))
-            ):
-                leg = Leg.DGRAD
-        elif leg is Leg.BACKWARD and sure[of_dgrad] and sides in delayed:
-            leg = Leg.DGRAD
-        if leg is Leg.FPROP and (gemm.call in makers or not makers):
-            dgrad[shape[1:]] += 1
-            wgrad[sides] += prod(shape)
-            layers.add(sides)
-        fits = dgrad[of_dgrad] > 0, wgrad[of_wgrad] > 0
-        parts: tuple[float, float]
-        if leg is Leg.BACKWARD and not all(fits):
-            parts = fits
-        else:
-            parts = _PARTS.get(leg, (0, 0))
-        dgrad[of_dgrad] -= parts[0]
-        wgrad[of_wgrad] -= parts[1] * prod(shape)
-        after_gradient = leg is not Leg.FPROP
+            gemm.leg = _leg_outside_nodes(gemm, following, missing, in_backward)
+        elif gemm.leg is Leg.BACKWARD:
+            wgrad_is_delayed = _sides_of_layer(shape) in delayed
+            if wgrad_is_delayed and sure[_of_dgrad(shape)]:
+                gemm.leg = Leg.DGRAD
+        if gemm.leg is Leg.FPROP:
+            missing.add(gemm, shape)
+        missing.remove(shape, gemm.leg)
+        after_gradient = gemm.leg is not Leg.FPROP
         if after_gradient:
             turned.add(gemm.step)
-        gemm.leg = leg
 
 
-def _delayed(shaped: Iterable[tuple[GemmShape, bool]]) -> set[_Sides]:
-    """Return the sides of layers as much of whose wgrad may run outside of nodes as is expected."""
-    work: defaultdict[_Sides, list[int]] = defaultdict(lambda: [0, 0])
-    for shape, is_forward in shaped:
-        work[frozenset(shape[2:] if is_forward else shape[1:3])][is_forward] += prod(
-            shape
-        )
-    return {sides for sides, (outside, forward) in work.items() if outside >= forward}
+def _leg_outside_nodes(
+    gemm: Gemm,
+    following: Gemm | None,
+    missing: _Missing,
+    in_backward: bool,
+) -> Leg:
+    """Return the leg of what looks like a forward GEMM.
+
+    Args:
+        gemm: the launch.
+        following: the next one.
+        missing: the gradients that forward GEMMs before it lack.
+        in_backward: whether the launch before it is a gradient.
+    """
+    shape = gemm.shape
+    trains = missing.calls.trains
+    is_sure = gemm.kind_id in missing.surely_forward or gemm.call in trains
+    if shape is None or is_sure:
+        return Leg.FPROP
+    is_dgrad = missing.lacks_dgrad(shape)
+    if missing.lacks_wgrad(shape):
+        # As many outputs as tokens make wgrad and a forward GEMM alike.
+        is_layers = _sides_of_layer(shape) in missing.layers
+        if not is_layers or (in_backward and not is_dgrad):
+            return Leg.WGRAD
+    if not is_dgrad or trains:
+        return Leg.FPROP
+    if in_backward or _is_wgrad_of(following, shape, missing.surely_forward):
+        return Leg.DGRAD
+    return Leg.FPROP
 
 
-def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: frozenset[int]) -> bool:
+def _delayed(forward: Iterable[tuple[GemmShape, bool]]) -> set[_Sides]:
+    """Return the sides of layers as much of whose wgrad may run outside of nodes as is expected.
+
+    Args:
+        forward: the shapes of what look like forward GEMMs, and whether each surely is one.
+    """
+    expected = Counter[_Sides]()
+    outside = Counter[_Sides]()
+    for shape, is_sure in forward:
+        if is_sure:
+            expected[_sides_of_layer(shape)] += prod(shape)
+        else:
+            outside[_of_wgrad(shape)] += prod(shape)
+    every = expected.keys() | outside.keys()
+    return {sides for sides in every if outside[sides] >= expected[sides]}
+
+
+def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: Set[int]) -> bool:
     """Whether the next GEMM is wgrad of the layer whose dgrad has this shape."""
-    if (
-        gemm is None
-        or gemm.shape is None
-        or gemm.leg is not Leg.FPROP
-        or gemm.kind_id in sure
-    ):
+    if gemm is None or gemm.shape is None:
+        return False
+    if gemm.leg is not Leg.FPROP or gemm.kind_id in sure:
         return False
     tokens = dgrad.m
     outputs = dgrad.k
@@ -288,11 +384,13 @@ _SOFTMAX: Final = frozenset(
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return ATTENTION or OPTIMIZER by number of kind, for GEMMs that are not a layer's."""
     found = dict.fromkeys(optimizer_products(trace.ops, kinds.rows), Leg.OPTIMIZER)
-    gemms = {
-        n: kind for n, kind in enumerate(kinds.rows) if kind.is_gemm and n not in found
-    }
-    batched = {number: kind for number, kind in gemms.items() if _is_batched(kind)}
-    inside = {number for number, kind in batched.items() if _under_attention(kind.op)}
+    batched: dict[int, Kind] = {}
+    inside: set[int] = set()
+    for number, kind in enumerate(kinds.rows):
+        if kind.is_gemm and number not in found and _is_batched(kind):
+            batched[number] = kind
+            if _under_attention(kind.op):
+                inside.add(number)
     if batched:
         inside |= _between_softmaxes(trace, kinds, batched)
     return found | dict.fromkeys(_with_gradients(batched, inside), Leg.ATTENTION)
@@ -300,12 +398,11 @@ def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
 
 def _is_batched(kind: Kind) -> bool:
     """Whether a kernel multiplies batches of matrices, as no linear layer does except experts."""
-    known = kind.op.name in _BATCHED or _under_attention(kind.op)
-    from fp8verify.kernels.symbol import (
-        split,
-    )  # as the grammars, not for a run without a trace
+    from fp8verify.kernels.symbol import split  # as the grammars: not without a trace
 
-    return known or "bmm" in split(kind.name[:200])
+    if kind.op.name in _BATCHED or _under_attention(kind.op):
+        return True
+    return "bmm" in split(kind.name[:200])
 
 
 def _under_attention(op: OpContext) -> bool:
@@ -313,29 +410,33 @@ def _under_attention(op: OpContext) -> bool:
 
 
 def _between_softmaxes(
-    trace: Trace, kinds: Kinds, batched: Mapping[int, Kind]
+    trace: Trace,
+    kinds: Kinds,
+    batched: Mapping[int, Kind],
 ) -> set[int]:
     """Return the pairs of GEMMs around a softmax whose sizes fit, in the forward pass."""
     found: set[int] = set()
-    before: dict[int, tuple[int | None, bool]] = defaultdict(lambda: (None, False))
-    for place in kinds.started(lambda kind: kind.is_gemm or _is_softmax(kind)):
-        stream = trace.kernels.stream[place]
-        number = kinds.ids[place]
-        (first, softmax), kind = before[stream], kinds.rows[number]
+    scores: dict[int, int | None] = {}  # by stream, the GEMM that ran last, if batched
+    after_softmax: dict[int, bool] = {}
+    for index in kinds.started(lambda kind: kind.is_gemm or _runs_softmax(kind)):
+        stream = trace.kernels.stream[index]
+        number = kinds.ids[index]
+        kind = kinds.rows[number]
         if not kind.is_gemm:
-            before[stream] = (first, True)
+            after_softmax[stream] = True
             continue
         is_batched = number in batched and not kind.op.backward
-        if is_batched and softmax and first is not None and _fit(batched[first], kind):
+        first = scores.get(stream)
+        is_second = is_batched and after_softmax.get(stream)
+        if is_second and first is not None and _fit(batched[first], kind):
             found |= {first, number}
-        before[stream] = (number if is_batched else None, False)
+        scores[stream] = number if is_batched else None
+        after_softmax[stream] = False
     return found
 
 
-def _is_softmax(kind: Kind) -> bool:
-    text = kind.name[:400].lower()
-    named = "softmax" in text and "log_softmax" not in text and "logsoftmax" not in text
-    return named or not _SOFTMAX.isdisjoint(kind.op.around)
+def _runs_softmax(kind: Kind) -> bool:
+    return is_softmax(kind) or not _SOFTMAX.isdisjoint(kind.op.around)
 
 
 def _fit(first: Kind, second: Kind) -> bool:
@@ -351,13 +452,17 @@ def _with_gradients(batched: Mapping[int, Kind], inside: set[int]) -> Iterator[i
     """Yield the products of attention and all that have their sizes, as their gradients have."""
     sizes = {number: _sizes(kind) for number, kind in batched.items()}
     of_attention = {sizes[number] for number in inside}
-    forward = {
-        n for n, kind in batched.items() if kind.op.name and not kind.op.backward
-    }
+    forward: set[int] = set()
+    for number, kind in batched.items():
+        if kind.op.name and not kind.op.backward:
+            forward.add(number)
+    # Without sizes, gradients are attention's if every forward product is.
+    only_attention = bool(inside) and forward <= inside
     for number, size in sizes.items():
-        alike = size in of_attention
-        if size is None:  # gradients are attention's if every forward product is
-            alike = bool(inside) and forward <= inside and number not in forward
+        if size is None:
+            alike = only_attention and number not in forward
+        else:
+            alike = size in of_attention
         if number in inside or alike:
             yield number
 

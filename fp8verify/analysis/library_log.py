@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape, grouped
+from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
 from fp8verify.kernels import alike, decode
 from fp8verify.kernels.operators import find
 from fp8verify.model.kernels import LibraryLogReport
@@ -29,40 +29,50 @@ _OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt"})
 # CUTLASS kernels that cuBLAS contains have procedural names.
 _IN_CUBLAS: Final = re.compile(r"(?:.{0,80}<)?cutlass(?:3x)?_(?:sm)?\d+_")
 _NVJET_TILE: Final = re.compile(r"nvjet_\w*?_(\d+x\d+)_")
+# The thread of all products, where those of the log are not the trace's.
+_ANY_THREAD: Final = -1
 _Pairs = list["tuple[int, Product]"]
 
 
 def hear_library(
-    trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
+    trace: Trace,
+    kinds: Kinds,
+    logged: Sequence[tuple[int, Product]],
 ) -> LibraryLogReport:
     """Give kernels the types that the library logged, and say how many it vouches for."""
     pairs = _join(trace, kinds, logged)
-    words: dict[int, Counter[str]] = defaultdict(Counter)
-    for place, product in pairs or ():
-        words[kinds.ids[place]][product.name] += 1
-    vouched = settled = disputed = 0
-    for number, names in words.items():
-        before = kinds.rows[number]
-        said = [decode(name) for name in names]
-        precisions = {word.precision for word in said}
+    names_of_kinds: dict[int, Counter[str]] = defaultdict(Counter)
+    for index, product in pairs or ():
+        names_of_kinds[kinds.ids[index]][product.name] += 1
+    vouched = 0
+    settled = 0
+    disputed = 0
+    for number, names in names_of_kinds.items():
+        logged_types = [decode(name) for name in names]
+        precisions = {types.precision for types in logged_types}
         if Precision.UNKNOWN in precisions or len(precisions) > 1:
             continue
-        after = kinds.rows[number] = _heard(before, said[0])
-        was, now = (
-            k.classification.precision is not Precision.UNKNOWN for k in (before, after)
+        before = kinds.rows[number]
+        after = _heard(before, logged_types[0])
+        kinds.rows[number] = after
+        was_known = before.precision is not Precision.UNKNOWN
+        is_known = after.precision is not Precision.UNKNOWN
+        launches = names.total()
+        vouched += launches * is_known
+        settled += launches * (is_known and not was_known)
+        disputed += launches * (was_known and not is_known)
+    note = None
+    if pairs is None:
+        note = (
+            f"its {len(logged)} products are not the kernels that this window launched"
         )
-        vouched += names.total() * now
-        settled += names.total() * (now and not was)
-        disputed += names.total() * (was and not now)
     return LibraryLogReport(
         products=len(logged),
         gemms=len(kinds.started(lambda kind: kind.multiplies)),
         vouched=vouched,
         settled=settled,
         disputed=disputed,
-        note=f"its {len(logged)} products are not the kernels that this window launched"
-        if pairs is None
-        else None,
+        note=note,
     )
 
 
@@ -70,53 +80,80 @@ def remark(found: LibraryLogReport) -> str:
     """Say in a sentence what the log shows."""
     if found.note is not None:
         return f"the BLAS library's log was not used: {found.note}"
-    said = f"the BLAS library's own log agrees on {found.vouched} of {found.gemms} GEMM kernels"
-    also = [f"{found.settled} by it alone"] if found.settled else []
-    also += [f"disputes {found.disputed}"] if found.disputed else []
-    return ", ".join((said, *also))
+    parts = [
+        f"the BLAS library's own log agrees on {found.vouched} of {found.gemms} GEMM kernels"
+    ]
+    if found.settled:
+        parts.append(f"{found.settled} by it alone")
+    if found.disputed:
+        parts.append(f"disputes {found.disputed}")
+    return ", ".join(parts)
 
 
 def _join(
-    trace: Trace, kinds: Kinds, logged: Sequence[tuple[int, Product]]
+    trace: Trace,
+    kinds: Kinds,
+    logged: Sequence[tuple[int, Product]],
 ) -> _Pairs | None:
-    """Return each product with the place of its kernel; None if they do not fit together."""
-    columns = trace.kernels
-    when = columns.launch_ns or columns.start_ns
-    one_sequence = not {thread for thread, _ in logged} <= set(columns.thread)
-    of_thread = grouped(logged, lambda pair: -1 if one_sequence else pair[0])
+    """Return each product with the index of its kernel; None if they do not fit together."""
+    threads = {thread for thread, _ in logged}
+    one_sequence = not threads <= set(trace.kernels.thread)
+    products: dict[int, list[Product]] = defaultdict(list)
+    for thread, product in logged:
+        products[_ANY_THREAD if one_sequence else thread].append(product)
     for is_candidate in (_is_blas_gemm, _may_be_blas):
-        places = sorted(kinds.started(is_candidate), key=when.__getitem__)
-        # A graph's kernels have no launch of their own; without any, the GPU's order counts.
-        own = (x for x in places if not columns.launch_ns or columns.launch_ns[x] >= 0)
-        launched = grouped(
-            own, lambda place: -1 if one_sequence else columns.thread[place]
-        )
-        both = [
-            (launched[thread], [p for _, p in pairs])
-            for thread, pairs in of_thread.items()
-        ]
-        if not any(_is_another_run(kinds, *of_one) for of_one in both):
-            return [pair for of_one in both for pair in zip(*of_one, strict=True)]
+        launched: dict[int, list[int]] = defaultdict(list)
+        for index in _in_order_of_launch(trace, kinds, is_candidate):
+            thread = _ANY_THREAD if one_sequence else trace.kernels.thread[index]
+            launched[thread].append(index)
+        pairs: _Pairs = []
+        for thread, of_thread in products.items():
+            if _is_another_run(kinds, launched[thread], of_thread):
+                break
+            pairs += zip(launched[thread], of_thread, strict=True)
+        else:
+            return pairs
     return None
 
 
+def _in_order_of_launch(
+    trace: Trace,
+    kinds: Kinds,
+    is_candidate: Callable[[Kind], bool],
+) -> list[int]:
+    """Return the indices of kernels, without those that a graph replayed.
+
+    These have no launch of their own. Where no launch is known, the order on the GPU counts.
+    """
+    columns = trace.kernels
+    started = kinds.started(is_candidate)
+    if not columns.launch_ns:
+        return sorted(started, key=columns.start_ns.__getitem__)
+    launched = [index for index in started if columns.launch_ns[index] >= 0]
+    return sorted(launched, key=columns.launch_ns.__getitem__)
+
+
 def _is_another_run(
-    kinds: Kinds, places: Sequence[int], products: Sequence[Product]
+    kinds: Kinds,
+    indices: Sequence[int],
+    products: Sequence[Product],
 ) -> bool:
     """Whether products are not those of the kernels: not as many, or others."""
-    if len(places) != len(products):
+    if len(indices) != len(products):
         return True
-    of_kinds = (kinds.rows[kinds.ids[place]] for place in places)
-    pairs = list(zip(of_kinds, products, strict=True))
-    tiles = [same for same in (_same_tile(*pair) for pair in pairs) if same is not None]
-    return (
-        any(_same_size(*pair) is False for pair in pairs)
-        or 2 * tiles.count(False) > len(tiles)
+    tiles = 0
+    other_tiles = 0
+    for index, product in zip(indices, products, strict=True):
+        kind = kinds.rows[kinds.ids[index]]
+        if _same_size(kind, product) is False:
+            return True
         # Where name and operator agree, the log is the one that is wrong.
-        or any(
-            k.classification.source == "name+op" and not _agree(k, p) for k, p in pairs
-        )
-    )
+        if kind.classification.source == "name+op" and not _agree(kind, product):
+            return True
+        same_tile = _same_tile(kind, product)
+        tiles += same_tile is not None
+        other_tiles += same_tile is False
+    return 2 * other_tiles > tiles
 
 
 def _same_size(kind: Kind, product: Product) -> bool | None:
@@ -138,45 +175,50 @@ def _same_tile(kind: Kind, product: Product) -> bool | None:
 
 def _agree(kind: Kind, product: Product) -> bool:
     """Whether the types of a product are not other than those that its kernel's witnesses give."""
-    known = kind.classification.precision
+    known = kind.precision
     logged = decode(product.name).precision
     return Precision.UNKNOWN in (known, logged) or alike(known, logged)
 
 
 def _is_blas_gemm(kind: Kind) -> bool:
-    of_blas = (
-        kind.classification.library in _OF_BLAS
-        or _IN_CUBLAS.match(kind.name) is not None
-    )
-    return kind.multiplies and of_blas
+    if not kind.multiplies:
+        return False
+    if kind.classification.library in _OF_BLAS:
+        return True
+    return _IN_CUBLAS.match(kind.name) is not None
 
 
 def _may_be_blas(kind: Kind) -> bool:
     """Whether a kernel is of BLAS, or its name is unknown and its operator multiplies."""
     if kind.classification.library != "unknown" or kind.classification.split_k:
         return _is_blas_gemm(kind)
-    return kind.is_gemm or (kind.is_nameless and find(kind.op.name).product is not None)
+    if kind.is_gemm:
+        return True
+    return kind.is_nameless and find(kind.op.name).product is not None
 
 
-def _heard(kind: Kind, word: KernelName) -> Kind:
-    """Return a kind with the library's word: settled by it, in conflict with it, or as it was."""
+def _heard(kind: Kind, logged: KernelName) -> Kind:
+    """Return a kind with what the library logged: settled, in conflict with it, or as it was."""
     found = kind.classification
-    said = f"{word.reason.partition(':')[0]} as {word.a} x {word.b}"
+    operation, _, _ = logged.reason.partition(":")
+    types = f"{operation} as {logged.a} x {logged.b}"
     if found.precision is Precision.UNKNOWN:
         return kind.changed(
-            said,
+            types,
             role=found.role if kind.is_gemm else Role.GEMM,
-            precision=word.precision,
-            a=word.a,
-            b=word.b,
-            scaling=word.scaling or found.scaling,
-            library=word.library if found.library == "unknown" else found.library,
+            precision=logged.precision,
+            a=logged.a,
+            b=logged.b,
+            scaling=logged.scaling or found.scaling,
+            library=logged.library if found.library == "unknown" else found.library,
             source="library",
         )
-    if alike(found.precision, word.precision):
+    if alike(found.precision, logged.precision):
         return kind
-    conflict = (
-        f"the name says {found.precision.value} ({found.reason}), and it is {said}"
+    named = f"the name says {found.precision.value} ({found.reason})"
+    found = replace(
+        found,
+        precision=Precision.UNKNOWN,
+        conflict=f"{named}, and it is {types}",
     )
-    found = replace(found, precision=Precision.UNKNOWN, conflict=conflict)
     return kind._replace(classification=found)

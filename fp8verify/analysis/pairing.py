@@ -30,6 +30,7 @@ from fp8verify.analysis.kinds import (
     ANY_SIZE,
     EXPERTS,
     Gemm,
+    GemmShape,
     Kind,
     Kinds,
     Node,
@@ -83,7 +84,8 @@ class _Waiting:
         legs = (gemm.leg,) if is_certain else GRADIENT_LEGS
         for leg in legs:
             taken[leg] += 1 / len(legs)
-        if ceil(max(taken.values())) > before:
+        after = ceil(max(taken.values()))
+        if after > before:
             self._mark(size)
         return self._last.get(size)
 
@@ -96,28 +98,29 @@ class _Waiting:
             self._mark(ANY_SIZE)
 
     def _mark(self, size: Size) -> None:
-        open_ = self._open[size]
-        while open_ and open_[-1].trained:
-            open_.pop()
-        if open_:
-            self._last[size] = open_.pop()
-            self._last[size].trained = True
+        waiting = self._open[size]
+        while waiting and waiting[-1].trained:
+            waiting.pop()
+        if waiting:
+            forward = waiting.pop()
+            forward.trained = True
+            self._last[size] = forward
 
     def _forward_size(self, gemm: Gemm) -> Size:
-        size = gemm.size
         shape = gemm.shape
-        if size in (EXPERTS, ANY_SIZE) or shape is None:
-            return size if self._open[size] else ANY_SIZE
-        return next(
-            (s for s in shape.forward_sizes(gemm.leg) if s in self._open), ANY_SIZE
-        )
+        if gemm.size in (EXPERTS, ANY_SIZE) or shape is None:
+            return gemm.size if self._open[gemm.size] else ANY_SIZE
+        for size in shape.forward_sizes(gemm.leg):
+            if size in self._open:
+                return size
+        return ANY_SIZE
 
 
 _NO_NODE: Final = Node([], [])
 
 
 def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
-    """Return the names of the functions of the nodes that launched a kernel, by their numbers."""
+    """Return the functions of autograd's nodes that launched a kernel, by their numbers."""
     columns = trace.kernels
     pairs = set(zip(columns.site, kinds.ids, strict=True))
     names: dict[int, set[str]] = defaultdict(set)
@@ -170,7 +173,9 @@ def _functions(kinds: Kinds, *, with_gemms: bool) -> frozenset[str]:
 def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
     """Return by their numbers the nodes whose calls are known, of launches in order."""
     nodes: dict[int, Node] = {}
-    for gemm in (gemm for gemm in gemms if gemm.kind.multiplies):
+    for gemm in gemms:
+        if not gemm.kind.multiplies:
+            continue
         if gemm.node in nodes and gemm.leg in BACKWARD_LEGS:
             nodes[gemm.node].gradients.append(gemm)
         if gemm.makes >= 0:
@@ -190,27 +195,53 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     """
     _settle_layer_functions(gemms)
     known = [node for node in nodes.values() if node.gradients]
-    whole = sum(len(node.gradients) == 2 * len(node.forward) for node in known)
-    first = sum(len(node.gradients) == 2 * len(node.forward) - 1 for node in known)
-    for forward, gradients in known:
-        inputs = forward[0].kind.layer_inputs
-        if inputs is not None:
-            gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
-        if inputs and inputs.grouped:
-            layers = [forward]
-        else:
-            layers = [[gemm] for gemm in forward]
-        in_turn = ((leg, layer) for layer in reversed(layers) for leg in GRADIENT_LEGS)
-        work = [(leg, gemm.shape) for leg, layer in in_turn for gemm in layer]
-        if len(gradients) == len(work) - 1 and first < HALF * whole:
-            del work[-2]
-        if len(gradients) == len(work) and len(layers) <= 2:
-            for gemm, (leg, shape) in zip(gradients, work, strict=True):
-                gemm.leg = leg if gemm.leg in VAGUE_LEGS else gemm.leg
-                gemm.shape = gemm.shape or (shape and shape.gradient(gemm.leg))
+    whole = 0
+    lacking_one = 0
+    for node in known:
+        expected = 2 * len(node.forward)
+        whole += len(node.gradients) == expected
+        lacking_one += len(node.gradients) == expected - 1
+    is_first_rare = lacking_one < HALF * whole
+    for node in known:
+        _settle_node(node, is_first_rare=is_first_rare)
+    _settle_split_k(gemms)
+
+
+def _settle_node(node: Node, *, is_first_rare: bool) -> None:
+    """Settle the legs of a node's gradients, if it has as many as its layers need.
+
+    Args:
+        node: the node.
+        is_first_rare: whether what lacks one gradient can only be a model's first layer.
+    """
+    inputs = node.forward[0].kind.layer_inputs
+    gradients = node.gradients
+    if inputs is not None:
+        gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
+    if inputs is not None and inputs.grouped:
+        layers = [node.forward]
+    else:
+        layers = [[gemm] for gemm in node.forward]
+    work: list[tuple[Leg, GemmShape | None]] = []
+    for layer in reversed(layers):
+        for leg in GRADIENT_LEGS:
+            work.extend((leg, gemm.shape) for gemm in layer)
+    if len(gradients) == len(work) - 1 and is_first_rare:
+        del work[-2]
+    if len(gradients) != len(work) or len(layers) > 2:
+        return
+    for gemm, (leg, forward_shape) in zip(gradients, work, strict=True):
+        if gemm.leg in VAGUE_LEGS:
+            gemm.leg = leg
+        if not gemm.shape and forward_shape is not None:
+            gemm.shape = forward_shape.gradient(gemm.leg)
+
+
+def _settle_split_k(gemms: Iterable[Gemm]) -> None:
+    """Give the reductions of split products the leg and the shape of these."""
     last: dict[tuple[int, int], Gemm] = {}
     for gemm in gemms:
-        site = gemm.call, gemm.node
+        site = (gemm.call, gemm.node)
         if gemm.kind.multiplies:
             last[site] = gemm
         elif max(site) >= 0 and site in last:
@@ -271,39 +302,40 @@ def pair(
                 _train_together(nodes[gemm.node].forward)
         if gemm.leg is Leg.FPROP and gemm.makes < _OURS:
             of_all.add(gemm)
-    if not whole or _is_cut_between_passes(products):
-        _settle_end(products)
+    # Steps that are cut between forward and backward pass end with a forward pass that trains.
+    if not whole or any(map(_is_of_step_before, products)):
+        _train_last(products)
 
 
 def _train_together(call: Sequence[Gemm]) -> None:
-    """Let all products of a layer's call train; those of a graph need not."""
-    is_graph = any(name.startswith(_GRAPH) for name in call[0].kind.op.around)
-    for forward in call if not is_graph else ():
+    """Let all forward GEMMs of a layer's call train; those of a compiled graph need not."""
+    if not call or _is_of_graph(call[0]):
+        return
+    for forward in call:
         forward.trained = True
 
 
-def _is_cut_between_passes(products: Iterable[Gemm]) -> bool:
-    """Whether gradients belong to forward products of an earlier step.
-
-    Such steps end with a forward pass that trains.
-    """
-    return any(
-        gemm.forward is not None
-        and gemm.forward.step < gemm.step
-        and gemm.node == gemm.forward.makes >= 0
-        for gemm in products
-    )
+def _is_of_graph(gemm: Gemm) -> bool:
+    return any(name.startswith(_GRAPH) for name in gemm.kind.op.around)
 
 
-def _settle_end(products: Sequence[Gemm]) -> None:
-    """Let forward products train behind the last gradient, whose gradients may be cut away.
+def _is_of_step_before(gemm: Gemm) -> bool:
+    """Whether a gradient's own node was made in an earlier step."""
+    forward = gemm.forward
+    if forward is None or forward.step >= gemm.step:
+        return False
+    return gemm.node == forward.makes >= 0
 
-    Where autograd numbers calls, one without a number ran under no_grad, and never trains.
-    """
-    last = max(
-        (n for n, gemm in enumerate(products) if gemm.leg in BACKWARD_LEGS), default=0
-    )
-    numbered = any(0 <= gemm.makes < _OURS for gemm in products)
+
+def _train_last(products: Sequence[Gemm]) -> None:
+    """Let forward GEMMs behind the last gradient train, as its pass may be cut away."""
+    last = 0
+    # Where autograd numbers calls, one without a number ran under no_grad, and never trains.
+    numbered = False
+    for index, gemm in enumerate(products):
+        if gemm.leg in BACKWARD_LEGS:
+            last = index
+        numbered |= 0 <= gemm.makes < _OURS
     for gemm in products[last:]:
         may_train = gemm.makes >= 0 or not numbered
         gemm.trained |= gemm.leg is Leg.FPROP and may_train
@@ -332,48 +364,79 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     as many products. They are taken in the order of the nodes.
     """
     missing: dict[int, list[Gemm]] = defaultdict(list)  # forward GEMMs
-    first: dict[int, list[Gemm]] = defaultdict(
-        list
-    )  # those that may lack dgrad instead
+    # Those that may lack dgrad instead.
+    first: dict[int, list[Gemm]] = defaultdict(list)
     outside: dict[int, list[Gemm]] = defaultdict(list)
     forward: Counter[int] = Counter()  # of nodes that ran in a step
     for gemm in gemms:
-        made, gradients = nodes.get(gemm.node, _NO_NODE)
-        if gradients and gradients[0] is gemm:
-            forward[gemm.step] += len(made)
-            if Leg.WGRAD not in {gradient.leg for gradient in gradients}:
-                lacks = first if _may_be_wgrad(gradients, made) else missing
-                lacks[gemm.step] += (made * 2)[len(gradients) :]
-        elif (
-            max(gemm.node, gemm.makes) < 0
-            and (gemm.step in missing or gemm.step in first)
-            and gemm.kind.multiplies
-        ):
+        node = nodes.get(gemm.node, _NO_NODE)
+        if node.gradients and node.gradients[0] is gemm:
+            forward[gemm.step] += len(node.forward)
+            if all(gradient.leg is not Leg.WGRAD for gradient in node.gradients):
+                lacks = first if _may_lack_dgrad(node) else missing
+                both = node.forward * 2
+                lacks[gemm.step] += both[len(node.gradients) :]
+            continue
+        lacks_wgrad = gemm.step in missing or gemm.step in first
+        if lacks_wgrad and _is_outside_nodes(gemm):
             outside[gemm.step].append(gemm)
     for step, products in outside.items():
         layers = missing[step] + first[step]
         if len(layers) < HALF * forward[step]:
             layers = missing[step]
-        sides = {frozenset(gemm.size[1:]) for gemm in layers}
-        delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
-        if all(gemm.shape for gemm in (*delayed, *layers)):
-            of_sides = grouped(layers, lambda gemm: frozenset(gemm.size[1:]))
-            found = grouped(delayed, lambda gemm: frozenset(gemm.size[:2]))
-            for size, same in found.items():
-                _settle_as_wgrad(same, of_sides[size], nodes, shaped=True)
-        elif len(layers) >= HALF * forward[step]:
-            # Fewer may be the first layers, which have no dgrad.
-            _settle_as_wgrad(delayed, layers, nodes, shaped=False)
+        _settle_delayed_in_step(products, layers, forward[step], nodes)
 
 
-def _may_be_wgrad(gradients: Sequence[Gemm], made: Sequence[Gemm]) -> bool:
+def _is_outside_nodes(gemm: Gemm) -> bool:
+    return gemm.node < 0 and gemm.makes < 0 and gemm.kind.multiplies
+
+
+def _settle_delayed_in_step(
+    products: Sequence[Gemm],
+    layers: Sequence[Gemm],
+    forward: int,
+    nodes: Mapping[int, Node],
+) -> None:
+    """Let products of a step be wgrad of its layers that lack it.
+
+    Args:
+        products: those outside of nodes, behind the first gradient.
+        layers: the forward GEMMs that lack wgrad.
+        forward: how many forward GEMMs the nodes of the step have.
+        nodes: all nodes, by their numbers.
+    """
+    sides = set(map(_sides_of_layer, layers))
+    delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
+    if all(gemm.shape for gemm in (*delayed, *layers)):
+        by_sides = grouped(layers, _sides_of_layer)
+        for found, same in grouped(delayed, _sides_of_wgrad).items():
+            _settle_as_wgrad(same, by_sides[found], nodes, shaped=True)
+    elif len(layers) >= HALF * forward:
+        # Fewer may be the first layers, which have no dgrad.
+        _settle_as_wgrad(delayed, layers, nodes, shaped=False)
+
+
+def _sides_of_layer(gemm: Gemm) -> frozenset[int]:
+    """Return the outputs and inputs of the layer of a forward GEMM."""
+    return frozenset(gemm.size[1:])
+
+
+def _sides_of_wgrad(gemm: Gemm) -> frozenset[int]:
+    """Return the outputs and inputs of the layer that a product would be wgrad of."""
+    return frozenset(gemm.size[:2])
+
+
+def _may_lack_dgrad(node: Node) -> bool:
     """Whether the one gradient of a call may be wgrad by its size, as of square layers.
 
     Such calls may be the first layers, which have no dgrad.
     """
-    if len(gradients) != 1 or len(made) != 1 or gradients[0].shape is None:
+    if len(node.gradients) != 1 or len(node.forward) != 1:
         return False
-    return made[0].size in gradients[0].shape.forward_sizes(Leg.WGRAD)
+    shape = node.gradients[0].shape
+    if shape is None:
+        return False
+    return node.forward[0].size in shape.forward_sizes(Leg.WGRAD)
 
 
 def _settle_as_wgrad(
@@ -384,24 +447,33 @@ def _settle_as_wgrad(
     shaped: bool,
 ) -> None:
     """Let products be wgrad of the layers that lack it, if they are as much work."""
-    work = sum(prod(gemm.size) if shaped else 1 for gemm in delayed)
-    lacks = sum(prod(gemm.size) if shaped else 1 for gemm in layers)
+    if shaped:
+        work = sum(prod(gemm.size) for gemm in delayed)
+        lacks = sum(prod(gemm.size) for gemm in layers)
+    else:
+        work = len(delayed)
+        lacks = len(layers)
     if not HALF * lacks <= work <= lacks:
         return
-    for place, gemm in enumerate(delayed):
-        gemm.forward = layers[place * len(layers) // max(len(delayed), len(layers))]
+    longer = max(len(delayed), len(layers))
+    for index, gemm in enumerate(delayed):
+        forward = layers[index * len(layers) // longer]
+        gemm.forward = forward
         gemm.leg = Leg.WGRAD
-        gemm.node = gemm.forward.makes
-        single = nodes[gemm.node].gradients
-        if work == lacks and len(single) == len(nodes[gemm.node].forward) == 1:
-            single[0].leg = Leg.DGRAD
+        gemm.node = forward.makes
+        node = nodes[gemm.node]
+        is_single = len(node.gradients) == len(node.forward) == 1
+        if work == lacks and is_single:
+            node.gradients[0].leg = Leg.DGRAD
 
 
 def _may_be_delayed(gemm: Gemm, sides: Container[frozenset[int]]) -> bool:
     """Whether a product outside of nodes may be wgrad of a layer of some (outputs, inputs)."""
-    if gemm.leg in (Leg.FPROP, Leg.OPTIMIZER) and gemm.shape is not None:
+    if gemm.leg in (Leg.FPROP, Leg.OPTIMIZER):
+        if gemm.shape is None:
+            return True
         return frozenset((gemm.shape.m, gemm.shape.n)) in sides
-    return gemm.leg in (*VAGUE_LEGS, Leg.FPROP, Leg.OPTIMIZER)
+    return gemm.leg in VAGUE_LEGS
 
 
 class LastUpdates(NamedTuple):
@@ -417,35 +489,43 @@ class LastUpdates(NamedTuple):
         """Whether the last update of the step of a launch started before it."""
         if gemm.step < 0 or gemm.step not in self.starts:
             return False
-        return self.starts[gemm.step] < self.of_kernels[gemm.place]
+        return self.starts[gemm.step] < self.of_kernels[gemm.index]
 
 
 def last_updates(trace: Trace, kinds: Kinds) -> LastUpdates:
     """Return the last updates of the steps of a trace."""
     columns = trace.kernels
-    places = kinds.started(is_update)
-    starts = {columns.step[place]: columns.start_ns[place] for place in places}
+    indices = kinds.started(is_update)
+    starts = {columns.step[index]: columns.start_ns[index] for index in indices}
     return LastUpdates(starts, columns.start_ns)
 
 
 def settle_outside(
-    trace: Trace, gemms: Sequence[Gemm], nodes: Mapping[int, Node]
+    trace: Trace,
+    gemms: Sequence[Gemm],
+    nodes: Mapping[int, Node],
 ) -> None:
     """Let GEMMs outside of operators be forward GEMMs, where they cannot have a gradient.
 
     Their launches are no graph's, so autograd made no node for them; and no node lacks a gradient
     that they could be.
     """
-    outside = [gemm for gemm in gemms if gemm.leg is Leg.UNKNOWN and not gemm.trained]
-    is_complete = all(
-        len(node.gradients) == 2 * len(node.forward) for node in nodes.values()
-    )
-    are_known = all(gemm.node in nodes for gemm in gemms if gemm.leg in BACKWARD_LEGS)
-    may_train = any(is_of_backward(g.kind) or layout_leg(g.kind.name) for g in outside)
-    if nodes and is_complete and are_known and not may_train:
-        for gemm in outside:
-            if trace.kernels.launch[gemm.place] == Launch.OUTSIDE:
-                gemm.leg = Leg.FPROP
+    if not nodes:
+        return
+    for node in nodes.values():
+        if len(node.gradients) != 2 * len(node.forward):
+            return
+    outside = []
+    for gemm in gemms:
+        if gemm.leg in BACKWARD_LEGS and gemm.node not in nodes:
+            return
+        if gemm.leg is Leg.UNKNOWN and not gemm.trained:
+            if is_of_backward(gemm.kind) or layout_leg(gemm.kind.name):
+                return
+            outside.append(gemm)
+    for gemm in outside:
+        if trace.kernels.launch[gemm.index] == Launch.OUTSIDE:
+            gemm.leg = Leg.FPROP
 
 
 def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) -> None:
@@ -455,7 +535,8 @@ def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) 
     time; the node that their call made ran, and launched no GEMM.
     """
     for number, node in nodes.items():
-        if node.gradients or not ran.get(number, frozenset()) - {_GRAPH}:
+        functions = ran.get(number, frozenset()) - {_GRAPH}
+        if node.gradients or not functions:
             continue
         gradients: dict[Size, tuple[Leg, Gemm]] = {}
         for gemm in node.forward:
@@ -465,7 +546,8 @@ def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) 
                 gemm.leg, gemm.forward = gradients[gemm.size]
                 continue
             for leg in GRADIENT_LEGS:
-                gradients[gemm.shape.gradient(leg)[1:]] = leg, gemm
+                size = gemm.shape.gradient(leg)[1:]
+                gradients[size] = (leg, gemm)
 
 
 # ---- micro-batches
@@ -483,18 +565,18 @@ def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> N
     consumed: dict[int, int] = {}
     for gemm in gemms:
         if gemm.forward is not None and gemm.node == gemm.forward.makes >= 0:
-            consumed.setdefault(gemm.node, starts[gemm.place])
-    ends = [starts[place] for place in kinds.started(_is_end)]
+            consumed.setdefault(gemm.node, starts[gemm.index])
+    ends = [starts[index] for index in kinds.started(_is_end)]
     number: Counter[int] = Counter()
     for piece in _pieces(gemms, consumed):
-        length = _repetition(piece, [starts[gemm.place] for gemm in piece], ends)
-        for place, gemm in enumerate(piece):
-            gemm.micro_batch = number[gemm.step] + place // length
-        number[piece[0].step] += len(piece) // length
-    if trace.steps:
-        updates = []
-    else:
-        updates = [starts[place] for place in kinds.started(is_update)]
+        step = piece[0].step
+        length = _repetition(piece, [starts[gemm.index] for gemm in piece], ends)
+        for index, gemm in enumerate(piece):
+            gemm.micro_batch = number[step] + index // length
+        number[step] += len(piece) // length
+    updates: list[int] = []
+    if not trace.steps:
+        updates = [starts[index] for index in kinds.started(is_update)]
     current: dict[int, int] = defaultdict(int)
     for gemm in gemms:
         if gemm.trains_forward:
@@ -502,45 +584,57 @@ def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> N
         elif gemm.forward is not None:
             gemm.micro_batch = gemm.forward.micro_batch
         else:
-            part = 0 if gemm.kind.op.name else bisect_right(updates, starts[gemm.place])
-            gemm.micro_batch = part or current[gemm.step]
+            after_updates = 0
+            if not gemm.kind.op.name:
+                after_updates = bisect_right(updates, starts[gemm.index])
+            gemm.micro_batch = after_updates or current[gemm.step]
 
 
 def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Gemm]]:
-    """Yield the forward GEMMs of each step up to where gradients tell a cut."""
-    open_: dict[int, list[Gemm]] = {}
+    """Yield the forward GEMMs of each step up to where gradients tell a cut.
+
+    Args:
+        gemms: launches of layers, in order.
+        consumed: when the first gradient of each node began.
+    """
+    pieces: dict[int, list[Gemm]] = {}
     turned: set[int] = set()
     for gemm in gemms:
         if gemm.leg in BACKWARD_LEGS:
             turned.add(gemm.step)
         if not gemm.trains_forward:
             continue
-        piece = open_.setdefault(gemm.step, [])
-        after = consumed.get(gemm.makes, -inf)
-        if piece and (
-            gemm.step in turned or after > consumed.get(piece[-1].makes, inf)
-        ):
-            yield open_.pop(gemm.step)
-            open_[gemm.step] = piece = []
+        piece = pieces.setdefault(gemm.step, [])
+        is_cut = gemm.step in turned
+        if piece and not is_cut:
+            own = consumed.get(gemm.makes, -inf)
+            is_cut = own > consumed.get(piece[-1].makes, inf)
+        if piece and is_cut:
+            yield pieces.pop(gemm.step)
+            piece = []
+            pieces[gemm.step] = piece
         turned.discard(gemm.step)
         piece.append(gemm)
-    yield from filter(None, open_.values())
+    yield from filter(None, pieces.values())
 
 
 def _repetition(
-    piece: Sequence[Gemm], starts: Sequence[int], ends: Sequence[int]
+    piece: Sequence[Gemm],
+    starts: Sequence[int],
+    ends: Sequence[int],
 ) -> int:
     """Return how many GEMMs a repetition has: all, if layers and ends of a model do not repeat."""
     first = bisect_left(ends, starts[0])
     last = bisect_left(ends, starts[-1])
-    cuts = {0, *(bisect_left(starts, end) for end in ends[first:last])}
+    cuts = {bisect_left(starts, end) for end in ends[first:last]}
+    cuts.add(0)
     # Views of one batch may differ in their tokens.
-    marks = [(gemm.size[1:], place in cuts) for place, gemm in enumerate(piece)]
-    times = ((length, *divmod(len(piece), length)) for length in sorted(cuts - {0}))
-    fitting = (
-        length for length, n, rest in times if not rest and marks == marks[:length] * n
-    )
-    return next(fitting, len(piece))
+    marks = [(gemm.size[1:], index in cuts) for index, gemm in enumerate(piece)]
+    for length in sorted(cuts - {0}):
+        times, rest = divmod(len(piece), length)
+        if not rest and marks == marks[:length] * times:
+            return length
+    return len(piece)
 
 
 def _is_end(kind: Kind) -> bool:

@@ -49,6 +49,11 @@ class Gain(NamedTuple):
 class _Step(NamedTuple):
     """A step outside of windows: its time, and how much of it the GPU works; in ns, if known."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether both are known."""
+        return bool(self.whole) and self.busy is not None
+
     whole: int | None
     busy: int | None
 
@@ -83,34 +88,39 @@ def payoff(
     low = [row for row in trace.trained if row.precision.is_low]
     high = [row for row in trace.trained if row.precision in SIXTEEN_BIT]
     table = rates_of(trace.gpu)
-    saving = Bf16Times(trace.gemms, table).saving(low, trace.gpu)
+    in_bf16 = Bf16Times(trace.gemms, table, trace.largest_gradient)
+    saving = in_bf16.saving(low, trace.gpu)
     rows = _overhead(trace.others) if casts else ()
     cost = 1000 * added_us(rows)
     steps = len(trace.steps)
     copying = trace.copies.total()
-    step = _Step(step_ns, (busy + copying) // steps if steps else None)
-    gained = ((saving.saved_ns or 0.0) - cost) / steps if steps else 0.0
-    knows_step = bool(step.whole) and step.busy is not None
-    waits = step.waits_beyond(gained, WAITING) if knows_step else None
+    gained = 0.0
+    step = _Step(step_ns, None)
+    if steps:
+        gained = ((saving.saved_ns or 0.0) - cost) / steps
+        step = _Step(step_ns, (busy + copying) // steps)
+    waits = step.waits_beyond(gained, WAITING) if step.is_known else None
     span = trace.timeline.span
-    idle_share = max(0.0, span - busy - copying) / span if span else 0.0
-    estimate = of_step = None
+    idle_share = 0.0
+    if span:
+        idle_share = max(0.0, span - busy - copying) / span
+    estimate = None
     if low and saving.saved_ns is not None:
         estimate = max(0.0, busy - cost + saving.saved_ns) / busy
         # A GPU that waits for the CPU gains nothing by faster kernels, but can lose by slower ones.
-        is_idle = bool(waits) or (not knows_step and idle_share >= HALF)
+        is_idle = bool(waits) or (not step.is_known and idle_share >= HALF)
         if is_idle and estimate > 1 - EVEN:
             estimate = None
-    is_busy = knows_step and not step.waits_beyond(gained, USUAL_WAIT)
-    if estimate is not None and step.whole and is_busy:
-        of_step = max(0.0, step.whole + gained) / step.whole
-    bound = sum(gpu_time[key] for key in _BANDWIDTH_BOUND)
+    of_step = None
+    if estimate is not None:
+        of_step = _speedup_of_step(step, gained)
+    bandwidth_bound = sum(gpu_time[key] for key in _BANDWIDTH_BOUND)
     report = PayoffReport(
         gpu_busy_us=micros(busy),
         idle_share=round(idle_share, 6),
-        fp8_gemm_share=round(sum(row.time_ns for row in low) / busy, 6),
-        sixteen_bit_gemm_share=round(sum(row.time_ns for row in high) / busy, 6),
-        bandwidth_bound_share=round(min(1.0, bound / busy), 6),
+        fp8_gemm_share=round(_time_ns(low) / busy, 6),
+        sixteen_bit_gemm_share=round(_time_ns(high) / busy, 6),
+        bandwidth_bound_share=round(min(1.0, bandwidth_bound / busy), 6),
         small_gemm_share=rounded(_small_share(low)),
         ceiling=rounded(_ceiling(busy - cost, saving.saved_ns, high, table)),
         speedup_estimate=rounded(estimate),
@@ -123,6 +133,17 @@ def payoff(
     return Gain(report, _tax(rows, saving, report.gpu_busy_us), saving)
 
 
+def _time_ns(rows: Iterable[GemmRow]) -> int:
+    return sum(row.time_ns for row in rows)
+
+
+def _speedup_of_step(step: _Step, gained: float) -> float | None:
+    """Return how much faster a step is than in BF16; None unless the GPU limits it."""
+    if not step.whole or not step.is_known or step.waits_beyond(gained, USUAL_WAIT):
+        return None
+    return max(0.0, step.whole + gained) / step.whole
+
+
 def _small_share(low: Iterable[GemmRow]) -> float | None:
     """Return the share of the time of GEMMs in those that are small; None without shapes."""
     known = 0
@@ -130,12 +151,16 @@ def _small_share(low: Iterable[GemmRow]) -> float | None:
     for row in low:
         if row.shape is not None:
             known += row.time_ns
-            small += row.time_ns if min(row.shape[1:]) < SMALL_SIDE else 0
+            if min(row.shape[1:]) < SMALL_SIDE:
+                small += row.time_ns
     return small / known if known else None
 
 
 def _ceiling(
-    others: float, saved: float | None, high: Sequence[GemmRow], table: RateTable | None
+    others: float,
+    saved: float | None,
+    high: Sequence[GemmRow],
+    table: RateTable | None,
 ) -> float | None:
     """Return how much faster the GPU can be with every 16-bit GEMM in FP8 and no casts.
 
@@ -149,29 +174,30 @@ def _ceiling(
     """
     if table is None or saved is None:
         return None
+    if any(row.shape is None for row in high):
+        return None
     gain = 0.0
-    sized = by_size(high)
-    for total in sized:
+    for total in by_size(high):
         bf16 = table.time_ns(total.shape)
         fp8 = table.time_ns(total.shape, TENSORWISE)
         if bf16 and fp8:
             gain += total.time_ns * max(0.0, 1 - fp8 / bf16)
-    unsized = any(row.shape is None for row in high)
-    if unsized:
-        return None
     return (others + saved) / max(1.0, others - gain)
 
 
 def _tax(
-    rows: tuple[TaxEntry, ...], saving: Saving, busy_us: float
+    rows: tuple[TaxEntry, ...],
+    saving: Saving,
+    busy_us: float,
 ) -> TaxReport | None:
     if not rows:
         return None
     time_us = round(fsum(row.time_us for row in rows), 3)
+    unfused = [row.time_us for row in rows if not row.fused]
     saved_us = micros(round(saving.saved_ns or 0))
     return TaxReport(
         time_us=time_us,
-        unfused_us=round(fsum(row.time_us for row in rows if not row.fused), 3),
+        unfused_us=round(fsum(unfused), 3),
         share_of_gpu_time=round(time_us / busy_us, 6),
         saved_at_most_us=saved_us,
         share_of_saving=rounded(time_us / saved_us) if saved_us > 0 else None,
@@ -179,30 +205,45 @@ def _tax(
     )
 
 
+class _Cost(NamedTuple):
+    """What kernels of one row of FP8's overhead have in common."""
+
+    purpose: str
+    op: str | None
+    leg: Leg
+    fused: bool
+
+
 def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
     """Add up the kernels that a run in BF16 would not need, by purpose, operator and leg."""
-    calls = Counter[tuple[str, str | None, Leg, bool]]()
-    times = Counter[tuple[str, str | None, Leg, bool]]()
+    calls = Counter[_Cost]()
+    times = Counter[_Cost]()
     for total in others:
         purpose = purpose_of(total.kind)
         if purpose is not None:
             op = total.kind.op
-            fused = total.kind.classification.library != "PyTorch"
-            key = (purpose, op.name or None, _leg_of(op), fused)
-            calls[key] += total.calls
-            times[key] += total.time_ns
-    rows = [
-        TaxEntry(
-            purpose=purpose,
-            op=op,
-            leg=leg,
-            fused=fused,
-            kernels=calls[purpose, op, leg, fused],
-            time_us=micros(time_ns),
+            cost = _Cost(
+                purpose=purpose,
+                op=op.name or None,
+                leg=_leg_of(op),
+                fused=total.kind.classification.library != "PyTorch",
+            )
+            calls[cost] += total.calls
+            times[cost] += total.time_ns
+    rows = []
+    for cost, time_ns in times.items():
+        rows.append(
+            TaxEntry(
+                purpose=cost.purpose,
+                op=cost.op,
+                leg=cost.leg,
+                fused=cost.fused,
+                kernels=calls[cost],
+                time_us=micros(time_ns),
+            )
         )
-        for (purpose, op, leg, fused), time_ns in times.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.time_us))
+    rows.sort(key=lambda row: -row.time_us)
+    return tuple(rows)
 
 
 def _leg_of(op: OpContext) -> Leg:

@@ -48,61 +48,73 @@ def takes_fp8(op: OpContext) -> bool:
 
 def _inside_range(op: OpContext) -> tuple[str, ...] | None:
     """Return an operator and its parents inside the optimizer's range, None outside of any."""
-    ranges = (place for place, name in enumerate(op.around) if _RANGE.match(name))
-    place = next(ranges, None)
-    return None if place is None else op.around[:place]
+    for index, name in enumerate(op.around):
+        if _RANGE.match(name):
+            return op.around[:index]
+    return None
 
 
 def in_optimizer(op: OpContext) -> bool:
     """Whether an optimizer launched a kernel, and not the model inside its closure."""
     between = _inside_range(op)
-    # A node is the backward pass of a closure.
-    if between is None or (op.backward and any(map(node_of, between))):
+    if between is None:
         return False
+    if op.backward and any(map(node_of, between)):
+        return False  # a node is the backward pass of a closure
     return not any(map(is_of_layers, between))
 
 
 def is_of_layers(name: str) -> bool:
     """Whether an operator or a function is of layers, which no optimizer calls."""
     row = find(name)
-    return row.layer or row.linear or row.encloses is not None or row.part is Part.LAYER
+    if row.layer or row.linear or row.encloses is not None:
+        return True
+    return row.part is Part.LAYER
 
 
 def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[int]:
-    """Return the places of GEMM kinds that an optimizer launched.
+    """Return the indices of GEMM kinds that an optimizer launched.
 
     Args:
         ops: every operator that launched a kernel.
         kinds: all kinds of kernel.
     """
     closure = runs_closure(ops)
-    compiled = {_graph(kind.op) for kind in kinds if kind.name.startswith(_FOREACH)} - {
-        ()
-    }
+    compiled: set[tuple[str, ...]] = set()
+    for kind in kinds:
+        graph = _graph(kind.op)
+        if graph and kind.name.startswith(_FOREACH):
+            compiled.add(graph)
+    products = set()
+    for number, kind in enumerate(kinds):
+        if not kind.is_gemm:
+            continue
+        if _inside_range(kind.op) is not None:
+            is_own = _is_optimizers(kind, closure=closure)
+        else:
+            is_own = not kind.op.backward and _graph(kind.op) in compiled
+        if is_own:
+            products.add(number)
+    return products
 
-    def is_own(kind: Kind) -> bool:
-        if _inside_range(kind.op) is None:
-            return not kind.op.backward and _graph(kind.op) in compiled
-        of_closure = kind.classification.precision.is_low or not multiplies_square(
-            kind.op
-        )
-        return in_optimizer(kind.op) and not (
-            has_gradient(kind) or (closure and of_closure)
-        )
 
-    return {
-        number for number, kind in enumerate(kinds) if kind.is_gemm and is_own(kind)
-    }
+def _is_optimizers(kind: Kind, *, closure: bool) -> bool:
+    """Whether a GEMM inside the optimizer's range is its own, and not of the model in a closure."""
+    if not in_optimizer(kind.op) or has_gradient(kind):
+        return False
+    is_like_the_models = kind.is_low or not multiplies_square(kind.op)
+    return not (closure and is_like_the_models)
 
 
 def runs_closure(ops: Iterable[OpContext]) -> bool:
     """Whether an optimizer ran the model's forward pass, given it as a closure."""
-    inside = (_inside_range(op) or () for op in ops if not op.backward)
-    return any(
-        is_of_layers(name) or _FORWARD.fullmatch(name)
-        for names in inside
-        for name in names
-    )
+    for op in ops:
+        if op.backward:
+            continue
+        for name in _inside_range(op) or ():
+            if is_of_layers(name) or _FORWARD.fullmatch(name):
+                return True
+    return False
 
 
 def _graph(op: OpContext) -> tuple[str, ...]:
@@ -160,35 +172,47 @@ def _gathers(op: OpContext) -> bool:
 
 def is_node_of_gemms(name: str) -> bool:
     """Whether a name is that of an autograd node that launches a GEMM or more: MmBackward0."""
-    function = None if name.startswith("autograd::") else function_of(name)
+    if name.startswith("autograd::"):
+        return False
+    function = function_of(name)
     if function is None:
         return False
+    if is_of_layers(function):
+        return True
     product = find(f"aten::{function.lower()}").product
-    return is_of_layers(function) or (
-        product is not None and product.counts is Counts.PLAIN
-    )
+    return product is not None and product.counts is Counts.PLAIN
 
 
 def purpose_of(kind: Kind) -> str | None:
     """Return the purpose of a kernel other than a GEMM in FP8, as `TaxRow.purpose`, or None."""
     op = kind.op
-    role = kind.classification.role
-    around = set(kind.op.around)
-    inside = not FP8_FUNCTIONS.isdisjoint(around)
-    if role in _ASIDE if inside else not of_the_model(op):
+    around = set(op.around)
+    if not FP8_FUNCTIONS.isdisjoint(around):
+        return _inside_fp8(kind, around)
+    if not of_the_model(op):
         return None
-    if inside or _gathers(op):
-        if around & _AMAX_OPS or (inside and role is Role.AMAX_REDUCE):
+    if _gathers(op):
+        if around & _AMAX_OPS:
             return "amax"
-        if around & _SCALE_OPS or (inside and "double" in op.types):
+        if around & _SCALE_OPS:
             return "scale"
-    if not inside:
-        return _ROLES.get(role) or _by_types(kind)
-    moves = (
-        sum("Float8" in name for name in op.types) > 1
-        and role is not Role.CAST_QUANTIZE
-    )
-    return "transpose" if role is Role.TRANSPOSE or moves else "cast"
+    return _ROLES.get(kind.role) or _by_types(kind)
+
+
+def _inside_fp8(kind: Kind, around: set[str]) -> str | None:
+    """Return the purpose of a kernel that a function of FP8 launched."""
+    role = kind.role
+    if role in _ASIDE:
+        return None
+    if around & _AMAX_OPS or role is Role.AMAX_REDUCE:
+        return "amax"
+    if around & _SCALE_OPS or "double" in kind.op.types:
+        return "scale"
+    if role is Role.TRANSPOSE:
+        return "transpose"
+    fp8_tensors = sum("Float8" in name for name in kind.op.types)
+    moves = fp8_tensors > 1 and role is not Role.CAST_QUANTIZE
+    return "transpose" if moves else "cast"
 
 
 def _by_types(kind: Kind) -> str | None:
@@ -197,14 +221,17 @@ def _by_types(kind: Kind) -> str | None:
     Other kernels that a GEMM's own operator launches set it up.
     """
     op = kind.op
-    role = kind.classification.role
     low = sum(_LOW_TYPE.search(name) is not None for name in op.types)
-    if not low or role not in _CASTING or find(op.name).product is not None:
+    if not low or kind.role not in _CASTING or find(op.name).product is not None:
         return None
     # Tensors of numbers, not of scales or scalars.
     typed = zip(op.types, op.dims, strict=False)
     matrices = sum(len(dims) > 1 and name != "" for name, dims in typed)
     return "transpose" if low == matrices > 1 else "cast"
+
+
+# Legs of which a backward pass runs each, or may.
+_MAY_BE_BACKWARD = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
 
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
@@ -226,24 +253,24 @@ _MAX_NAME = 400
 
 def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
     """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
-    vague = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
-    return any(kind.op.backward for kind in kinds) or any(
-        gemm.leg in vague for gemm in gemms
-    )
+    if any(kind.op.backward for kind in kinds):
+        return True
+    return any(gemm.leg in _MAY_BE_BACKWARD for gemm in gemms)
 
 
 def is_update(kind: Kind) -> bool:
     """Whether a kernel is of an optimizer's step."""
     names = (kind.name, *kind.op.around)
-    return not any("zero_grad" in name for name in names) and any(
-        map(is_of_optimizer, names)
-    )
+    if any("zero_grad" in name for name in names):
+        return False
+    return any(map(is_of_optimizer, names))
 
 
 def is_of_optimizer(name: str) -> bool:
     """Whether an operator, a kernel or a range by its name is of an optimizer's step."""
-    is_range = _RANGE.match(name) and "zero_grad" not in name
-    return bool(is_range or re.match(_UPDATES, name[:_MAX_NAME], re.IGNORECASE))
+    if _RANGE.match(name) and "zero_grad" not in name:
+        return True
+    return re.match(_UPDATES, name[:_MAX_NAME], re.IGNORECASE) is not None
 
 
 def has_gradient(kind: Kind) -> bool:
@@ -253,8 +280,10 @@ def has_gradient(kind: Kind) -> bool:
 
 def is_of_backward(kind: Kind) -> bool:
     """Whether the name or the operands of a kernel show that it is of a backward pass."""
-    said = re.match(_BACKWARD_NAME, kind.name[:_MAX_NAME], re.IGNORECASE | re.DOTALL)
-    return has_gradient(kind) or said is not None
+    if has_gradient(kind):
+        return True
+    flags = re.IGNORECASE | re.DOTALL
+    return re.match(_BACKWARD_NAME, kind.name[:_MAX_NAME], flags) is not None
 
 
 # ---- casts that feed GEMMs in high precision: FP8 that is only emulated
@@ -281,23 +310,24 @@ def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
     casts = [_cast(kind) for kind in kinds.rows]
     if not any(casts):
         return 0
-    of_layers = {
-        g.place: g for g in gemms if g.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
-    }
+    of_layers = {gemm.index: gemm for gemm in gemms if gemm.of_layer}
     fed = 0
-    waiting = defaultdict[int, list[_Cast]](list)
-    for place in kinds.started(
-        lambda k: bool(_cast(k)) or k.classification.role in CONSUMERS
-    ):
-        cast = casts[kinds.ids[place]]
-        stream = trace.kernels.stream[place]
+    waiting: dict[int, list[_Cast]] = defaultdict(list)
+    for index in kinds.started(_casts_or_consumes):
+        cast = casts[kinds.ids[index]]
+        stream = trace.kernels.stream[index]
         if cast is not None:
             waiting[stream].append(cast)
-        else:
-            gemm = of_layers.get(place)
-            before = waiting.pop(stream, [])
-            fed += gemm is not None and _feed(before, gemm)
+            continue
+        since_last = waiting.pop(stream, [])
+        gemm = of_layers.get(index)
+        if gemm is not None and _feed(since_last, gemm):
+            fed += 1
     return fed
+
+
+def _casts_or_consumes(kind: Kind) -> bool:
+    return kind.role in CONSUMERS or _cast(kind) is not None
 
 
 def _cast(kind: Kind) -> _Cast | None:
@@ -305,22 +335,31 @@ def _cast(kind: Kind) -> _Cast | None:
 
     Operators record their inputs; `copy_` records its output first.
     """
-    found = kind.classification
     op = kind.op
-    if found.role in CONSUMERS or not of_the_model(op):
+    if kind.role in CONSUMERS or not of_the_model(op):
         return None
-    casts = found.role in QUANTIZING and found.precision.is_low
-    named = casts and not _READS.search(kind.name[:400])
-    typed = zip(op.types, op.dims, strict=False)
-    tensors = [(FP8_TYPE.search(name), prod(dims)) for name, dims in typed if dims]
+    cast = _cast_of(kind)
+    if cast is not None and _gathers(op):
+        return cast._replace(written=frozenset())
+    return cast
+
+
+def _cast_of(kind: Kind) -> _Cast | None:
+    op = kind.op
+    tensors = []
+    for name, dims in zip(op.types, op.dims, strict=False):
+        if dims:
+            tensors.append((FP8_TYPE.search(name) is not None, prod(dims)))
     inside = not FP8_FUNCTIONS.isdisjoint(op.around)
     if not takes_fp8(op) or inside or not tensors:
-        cast = _Cast(None) if named or (inside and takes_fp8(op)) else None
-    else:
-        sizes = frozenset(size for is_fp8, size in tensors if is_fp8)
-        reads = (tensors[0][0] is not None) != (op.name == "aten::copy_")
-        cast = _Cast(read=sizes) if reads else _Cast(sizes)
-    return cast._replace(written=frozenset()) if cast and _gathers(op) else cast
+        casts = kind.role in QUANTIZING and kind.is_low
+        is_named = casts and not _READS.search(kind.name[:400])
+        feeds_any = is_named or (inside and takes_fp8(op))
+        return _Cast(None) if feeds_any else None
+    fp8_sizes = frozenset(size for is_fp8, size in tensors if is_fp8)
+    first_is_fp8, _ = tensors[0]
+    reads = first_is_fp8 != (op.name == "aten::copy_")
+    return _Cast(read=fp8_sizes) if reads else _Cast(fp8_sizes)
 
 
 def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
@@ -332,9 +371,13 @@ def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
         return any(cast.written for cast in casts)
     a = shape.batch * shape.m * shape.k
     b = shape.batch * shape.k * shape.n
-    written = Counter(size for cast in casts for size in cast.written or ())
-    read = {size for cast in casts for size in cast.read}
+    written = Counter[int]()
+    read: set[int] = set()
+    for cast in casts:
+        written.update(cast.written or ())
+        read |= cast.read
     if gemm.leg is Leg.WGRAD:  # of two activations
         return any(written[size] and size in read for size in (a, b))
     # The weight has the size b: of two operands of one size both must have been rounded.
-    return written[a] > (a == b) and a in read
+    is_rounded = written[a] > (a == b)
+    return is_rounded and a in read

@@ -66,13 +66,11 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     def gpu_time(self) -> Mapping[str, int]:
         """Kernel time in ns by purpose; the values add up to all kernel time."""
         time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
-        time_ns["gemm"] = sum(
-            row.time_ns for row in (*self.trace.gemms, *self.trace.optimizer)
-        )
+        for row in (*self.trace.gemms, *self.trace.optimizer):
+            time_ns["gemm"] += row.time_ns
         for total in self.trace.others:
-            time_ns[gpu_time_key(total.kind, casts=self.ran_or_cast_low)] += (
-                total.time_ns
-            )
+            key = gpu_time_key(total.kind, casts=self.ran_or_cast_low)
+            time_ns[key] += total.time_ns
         return time_ns
 
     @cached_property
@@ -173,17 +171,16 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
 
         Inductor's names do not say to which type they cast; a few clamps are not a recipe.
         """
-        others = [
-            t for t in self.trace.others if t.kind.classification.role in QUANTIZING
-        ]
-        casts = sum(total.calls for total in others if of_the_model(total.kind.op))
-        low = any(row.precision.is_low for row in self.trace.gemms)
-        return not low and casts * GEMMS_PER_CAST >= self.gemm.launches > 0
+        if any(row.precision.is_low for row in self.trace.gemms):
+            return False
+        casts = 0
+        for total in self.trace.others:
+            if total.kind.role in QUANTIZING and of_the_model(total.kind.op):
+                casts += total.calls
+        return casts * GEMMS_PER_CAST >= self.gemm.launches > 0
 
     @property
     def has_fp8_units(self) -> bool:
         """Whether the GPU may multiply in FP8; True if not known."""
-        return (
-            multiplies(self.trace.gpu, self.trace.compute_capability, Precision.FP8)
-            is not False
-        )
+        capability = self.trace.compute_capability
+        return multiplies(self.trace.gpu, capability, Precision.FP8) is not False

@@ -11,6 +11,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Final
 
@@ -57,37 +58,48 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
         long as that one, as kernels compute whole tiles; what is larger runs at its rate.
         """
         m, n = sorted((shape.batch * shape.m, shape.n))
-        sides = [
-            min(max(side, self.sides[0]), self.sides[-1]) for side in (m, n, shape.k)
-        ]
-        rate = 0.0
-        for place_m, weight_m in _between(self.sides, sides[0]):
-            for place_n, weight_n in _between(self.sides, sides[1]):
-                for place_k, weight_k in _between(self.sides, sides[2]):
-                    measured = self._measured(place_m, place_n, place_k, column)
-                    if not measured:
-                        return None
-                    rate += weight_m * weight_n * weight_k * math.log(measured)
-        least = math.prod(max(side, self.sides[0]) for side in (m, n, shape.k))
-        return math.exp(rate) * (m * n * shape.k) / least
+        k = shape.k
+        smallest = self.sides[0]
+        around_m = _between(self.sides, m)
+        around_n = _between(self.sides, n)
+        around_k = _between(self.sides, k)
+        log_rate = 0.0
+        for corner in product(around_m, around_n, around_k):
+            (index_m, weight_m), (index_n, weight_n), (index_k, weight_k) = corner
+            measured = self._measured(index_m, index_n, index_k, column)
+            if not measured:
+                return None
+            log_rate += weight_m * weight_n * weight_k * math.log(measured)
+        whole_tiles = math.prod(max(side, smallest) for side in (m, n, k))
+        return math.exp(log_rate) * (m * n * k) / whole_tiles
 
     def time_ns(self, shape: GemmShape, column: str = BF16) -> float | None:
         """Return what one product of a size takes."""
         rate = self.tflops(shape, column)
-        return shape.flops / rate / 1000 if rate else None
+        if not rate:
+            return None
+        return shape.flops / rate / 1000
 
     def _measured(self, m: int, n: int, k: int, column: str) -> float | None:
+        """Return the rate at measured values, by their indices."""
         low, high = sorted((self.sides[m], self.sides[n]))
-        return self.rows[f"{low}x{high}"][k][COLUMNS.index(column)]
+        rows = self.rows[f"{low}x{high}"]
+        return rows[k][COLUMNS.index(column)]
 
 
 def _between(sides: Sequence[int], side: int) -> list[tuple[int, float]]:
-    """Return the places of the measured values around one, and their weights."""
-    place = bisect_right(sides, side) - 1
-    if sides[place] == side:
-        return [(place, 1.0)]
-    part = math.log(side / sides[place]) / math.log(sides[place + 1] / sides[place])
-    return [(place, 1 - part), (place + 1, part)]
+    """Return the indices of the measured values around one, and their weights.
+
+    What lies outside of them counts as the nearest.
+    """
+    side = min(max(side, sides[0]), sides[-1])
+    index = bisect_right(sides, side) - 1
+    below = sides[index]
+    if below == side:
+        return [(index, 1.0)]
+    above = sides[index + 1]
+    part = math.log(side / below) / math.log(above / below)
+    return [(index, 1 - part), (index + 1, part)]
 
 
 def rates_of(gpu: str | None) -> RateTable | None:
@@ -96,11 +108,14 @@ def rates_of(gpu: str | None) -> RateTable | None:
     Raises:
         InputError: the table that the user named cannot be read.
     """
+    tables: list[RateTable] = []
     named = os.environ.get(VARIABLE)
-    tables = [*(_tables(Path(named)) if named else ()), *_tables(_SHIPPED)]
+    if named:
+        tables += _tables(Path(named))
+    tables += _tables(_SHIPPED)
     part = part_of(gpu)
     for table in tables:
-        if part in {part_of(name) for name in (table.gpu, *table.like)}:
+        if part in map(part_of, (table.gpu, *table.like)):
             return table
     return None
 
@@ -127,13 +142,15 @@ def _tables(path: Path) -> tuple[RateTable, ...]:
 def _is_whole(table: RateTable) -> bool:
     """Whether a table has a row for each size, in the order of its sides."""
     sides = table.sides
-    if not sides or list(sides) != sorted({side for side in sides if side > 0}):
+    positive = {side for side in sides if side > 0}
+    if not sides or list(sides) != sorted(positive):
         return False
-    for m in sides:
-        for n in sides:
-            rows = table.rows.get(f"{min(m, n)}x{max(m, n)}", ())
-            if len(rows) != len(sides) or any(len(row) != len(COLUMNS) for row in rows):
-                return False
+    for m, n in combinations_with_replacement(sides, 2):
+        rows = table.rows.get(f"{m}x{n}", ())
+        if len(rows) != len(sides):
+            return False
+        if any(len(row) != len(COLUMNS) for row in rows):
+            return False
     return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,6 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from fp8verify.analysis.gemms import rounded
-from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.layers import FP8_PARAMETERS, is_transformer_engine, package_of
 from fp8verify.analysis.rank import NO_NUMERICS, RankEvidence, Recorded
 from fp8verify.analysis.timeline import step_statistics
@@ -38,29 +38,47 @@ def clock_report(recorded: Recorded) -> ClockReport | None:
     if not recorded.observed:
         return None
     meta = recorded.meta
-    classes = [name for name, calls in meta.optimizer_updates.items() if calls]
-    leader = meta.leader or (classes[0] if len(classes) == 1 else None)
-    counts = f"{leader}.step" if leader else None
     return ClockReport(
         source=meta.clock,
-        counts="fp8verify.step" if meta.clock == "explicit" else counts,
+        counts=_counted_as_step(meta),
         steps_seen=meta.steps_seen,
         steps_skipped=meta.steps_skipped,
         updates=meta.optimizer_updates,
-        windows=tuple(
-            WindowReport(
-                first=window.first,
-                last=window.last,
-                state=window.state,
-                framework=framework.name if framework else None,
-                counter=framework.counter if framework else None,
-                framework_first=framework.first if framework else None,
-                framework_last=framework.last if framework else None,
-            )
-            for window, framework in (
-                (window, window.framework) for window in meta.windows
-            )
-        ),
+        windows=tuple(map(_window_report, meta.windows)),
+    )
+
+
+def _counted_as_step(meta: schema.RankMeta) -> str | None:
+    """Return the call that a step was, None if several could be."""
+    if meta.clock == "explicit":
+        return "fp8verify.step"
+    leader = meta.leader
+    classes = [name for name, calls in meta.optimizer_updates.items() if calls]
+    if not leader and len(classes) == 1:
+        leader = classes[0]
+    return f"{leader}.step" if leader else None
+
+
+def _window_report(window: schema.WindowRecord) -> WindowReport:
+    framework = window.framework
+    if framework is None:
+        return WindowReport(
+            first=window.first,
+            last=window.last,
+            state=window.state,
+            framework=None,
+            counter=None,
+            framework_first=None,
+            framework_last=None,
+        )
+    return WindowReport(
+        first=window.first,
+        last=window.last,
+        state=window.state,
+        framework=framework.name,
+        counter=framework.counter,
+        framework_first=framework.first,
+        framework_last=framework.last,
     )
 
 
@@ -76,23 +94,30 @@ def modules_report(rank: RankEvidence) -> ModulesReport | None:
     """Count the linear modules of a rank by state, and list their names, if they were recorded."""
     if not rank.recorded.meta.modules_listed:
         return None
-    # Attention cores do not multiply by a weight of their own.
-    linears = [
-        m for m in rank.linears if not m.class_name.endswith("DotProductAttention")
-    ]
-    by_state = sorted(grouped(linears, lambda module: module.state).items())
-    unknown = ((m.source, m.class_name) for m in linears if m.state == "unknown")
+    by_state: dict[str, list[str]] = defaultdict(list)
+    recipes: set[str] = set()
+    scalings: set[str] = set()
+    unknown_classes: set[str] = set()
+    for module in rank.linears:
+        if module.class_name.endswith("DotProductAttention"):
+            continue  # attention cores do not multiply by a weight of their own
+        by_state[module.state].append(module.fqn)
+        recipes.add(module.recipe or "")
+        scalings.add(configured_scaling(module))
+        if module.state == "unknown":
+            path = filter(None, (module.source, module.class_name))
+            unknown_classes.add(".".join(path))
+    counts = {}
+    names_by_state = {}
+    for state, names in sorted(by_state.items()):
+        counts[state] = len(names)
+        names_by_state[state] = tuple(names)
     return ModulesReport(
-        counts={state: len(modules) for state, modules in by_state},
-        names={
-            state: tuple(module.fqn for module in modules)
-            for state, modules in by_state
-        },
-        recipes=tuple(sorted({module.recipe for module in linears if module.recipe})),
-        scalings=tuple(sorted(set(filter(None, map(configured_scaling, linears))))),
-        unknown_classes=tuple(
-            sorted({".".join(filter(None, names)) for names in unknown})
-        ),
+        counts=counts,
+        names=names_by_state,
+        recipes=tuple(sorted(recipes - {""})),
+        scalings=tuple(sorted(scalings - {""})),
+        unknown_classes=tuple(sorted(unknown_classes)),
         storage=tuple(_storage(rank)),
     )
 
@@ -108,7 +133,7 @@ def configured_scaling(module: schema.ModuleRecord) -> str:
     """
     if module.scaling:
         return module.scaling
-    scalings = []
+    scalings: dict[str, None] = {}  # in the order in which they come first
     high = []
     for part in (module.recipe or "").split():
         leg, _, casts = part.partition("=")
@@ -116,26 +141,31 @@ def configured_scaling(module: schema.ModuleRecord) -> str:
             high.append(leg)
             continue
         words = set(re.split(r"[_,:]", casts))
-        scalings += [name for word, name in _GRANULARITIES.items() if word in words][:1]
-    said = list(dict.fromkeys(scalings))
-    if said and high:
-        said.append(f"{enumerated(high)} in high precision")
-    return ", ".join(said)
+        for word, name in _GRANULARITIES.items():
+            if word in words:
+                scalings[name] = None
+                break
+    phrases = list(scalings)
+    if scalings and high:
+        phrases.append(f"{enumerated(high)} in high precision")
+    return ", ".join(phrases)
 
 
 def _storage(rank: RankEvidence) -> Iterator[str]:
     """Say what is only kept or sent in FP8, which says nothing of the products."""
     for stored in rank.recorded.meta.storage:
         if stored.what == "weights" and stored.count:
-            yield f"{counted(stored.count, 'linear layer')} with weights stored in {stored.dtype}"
+            layers = counted(stored.count, "linear layer")
+            yield f"{layers} with weights stored in {stored.dtype}"
         elif stored.what == "weights" and stored.elements:
             millions = stored.elements / 1e6
             yield f"{millions:.0f} M weights stored in {stored.dtype} outside them"
         elif stored.what == "optimizer":
             yield f"optimizer states stored in {stored.dtype}"
     moved = {(total.name, total.dtype) for total in rank.trace.collectives}
-    sent = {(name, dtype) for name, dtype in moved if dtype.startswith("Float8")}
-    yield from (f"{name} in {dtype.lower()}" for name, dtype in sorted(sent))
+    for name, dtype in sorted(moved):
+        if dtype.startswith("Float8"):
+            yield f"{name} in {dtype.lower()}"
 
 
 # Times outside of these are no dates: 2015 and 2070 in ns since 1970.
@@ -157,15 +187,15 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
 
     A version is "2.10 and 2.11" if ranks differ.
     """
-    metas = [rank.recorded.meta for rank in ranks]
     gpus = [(rank.trace.gpu, rank.trace.compute_capability) for rank in ranks]
-    gpus += [
-        (meta.environment.gpu, meta.environment.compute_capability) for meta in metas
-    ]
+    versions: dict[str, dict[str, None]] = defaultdict(dict)
+    for rank in ranks:
+        meta = rank.recorded.meta
+        recorded = meta.environment
+        gpus.append((recorded.gpu, recorded.compute_capability))
+        for package, version in meta.versions.items():
+            versions[package][version] = None
     name, capability = next((gpu for gpu in gpus if gpu[0]), (None, None))
-    versions: dict[str, dict[str, None]] = {}
-    for package, version in (item for meta in metas for item in meta.versions.items()):
-        versions.setdefault(package, {})[version] = None
     joined = {package: " and ".join(known) for package, known in versions.items()}
     return Environment(
         gpu=name,
@@ -185,29 +215,27 @@ def memory_report(meta: schema.RankMeta) -> MemoryReport | None:
 
 def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
     """Say where FP8 costs and saves memory, by the classes of the converted modules."""
-    converted = [module for module in modules if module.state == "fp8"]
-    engine = [module for module in converted if is_transformer_engine(module)]
-    # They cast values in high precision anew in each pass; what is not known may save anything.
-    others = [
-        (module, module.weight_class or "")
-        for module in converted
-        if module not in engine
-    ]
-    weights = ("Float8Training", "MXFP8Training", "Scaled")
-    packages = ("torchao", "torchtitan")
-    dynamic = [
-        bool(module.recipe)
-        or package_of(module) in packages
-        or weight_class.startswith(weights)
-        for module, weight_class in others
-    ]
-    parameters = sum(module.weight_class in FP8_PARAMETERS for module in engine)
-    # pytorch/module/base.py, get_weight_workspace
-    cached = len(engine) - parameters
+    dynamic = 0
+    cached = 0
+    parameters = 0
+    saves_inputs = False
+    for module in modules:
+        if module.state != "fp8":
+            continue
+        if not is_transformer_engine(module):
+            dynamic += _casts_anew(module)
+            continue
+        if module.weight_class in FP8_PARAMETERS:
+            parameters += 1
+        else:
+            cached += 1  # pytorch/module/base.py, get_weight_workspace
+        # wgrad, which reads the saved input, reads it in FP8: `backward_override`.
+        high_wgrad = module.format_of("wgrad") == "high_precision"
+        saves_inputs |= not high_wgrad or "dequantized" in (module.scaling or "")
     layers = {
         "stay in high precision, and so do the inputs saved for the backward pass: FP8 saves "
         "nothing there, and its copies (1 byte a value) come on top for as long as a product "
-        "takes": sum(dynamic),
+        "takes": dynamic,
         "stay in high precision, with an FP8 copy in addition and, where the GPU needs it, a "
         "transposed one: 1 or 2 bytes a value more, which fp8_model_init would save": cached,
         "are kept in FP8 alone: 1 byte each, 2 with a transpose": parameters,
@@ -215,13 +243,16 @@ def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
     for what, count in layers.items():
         if count:
             yield f"the weights of {counted(count, 'FP8 layer')} {what}"
-    # wgrad, which reads the saved input, reads it in FP8: `backward_override`.
-    formats = ((module.format_of("wgrad"), module.scaling or "") for module in engine)
-    if any(
-        wgrad != "high_precision" or "dequantized" in scaling
-        for wgrad, scaling in formats
-    ):
+    if saves_inputs:
         yield "Transformer Engine saves inputs for the backward pass in FP8: 1 byte a value, not 2"
+
+
+def _casts_anew(module: schema.ModuleRecord) -> bool:
+    """Whether a module casts values in high precision anew in each pass; others may save any."""
+    if module.recipe or package_of(module) in ("torchao", "torchtitan"):
+        return True
+    weight_class = module.weight_class or ""
+    return weight_class.startswith(("Float8Training", "MXFP8Training", "Scaled"))
 
 
 # ---- scales, tensors, gradients
@@ -250,10 +281,8 @@ class Kept(NamedTuple):
     @property
     def frozen(self) -> bool:
         """Whether the scale was the same before the window and after it."""
-        return (
-            self.slot.scale_before is not None
-            and self.slot.scale_before == self.slot.scale
-        )
+        before = self.slot.scale_before
+        return before is not None and before == self.slot.scale
 
     @property
     def newest(self) -> float | None:
@@ -266,19 +295,23 @@ class Kept(NamedTuple):
         transformer_engine/pytorch/quantization.py: `(largest / amax) / 2^margin`.
         """
         slot = self.slot
-        of_all = slot.largest_amax_before if before else slot.largest_amax
-        of_last = slot.amax_before if before else self.newest
-        known = {"max": of_all, "most_recent": of_last}
-        amax = known.get(self.recipe.algorithm or "")
-        if amax:
-            return slot.largest / amax / 2.0 ** (self.recipe.margin or 0)
-        return None
+        amax = None
+        if self.recipe.algorithm == "max":
+            amax = slot.largest_amax_before if before else slot.largest_amax
+        elif self.recipe.algorithm == "most_recent":
+            amax = slot.amax_before if before else self.newest
+        if not amax:
+            return None
+        margin = self.recipe.margin or 0
+        return slot.largest / amax / 2.0**margin
 
     @property
     def headroom(self) -> float | None:
         """Octaves by which the newest amax may grow before values are clipped."""
         used = (self.newest or 0.0) * self.scale
-        return math.log2(self.slot.largest / used) if 0 < used < math.inf else None
+        if not 0 < used < math.inf:
+            return None
+        return math.log2(self.slot.largest / used)
 
     @property
     def first_of_window(self) -> float | None:
@@ -287,28 +320,32 @@ class Kept(NamedTuple):
         history = list(self.slot.amax)
         if not before or before not in history:
             return None
-        place = len(history) - 1 - history[::-1].index(before)
-        return history[place + 1] if place + 1 < len(history) else None
+        last_of_before = len(history) - 1 - history[::-1].index(before)
+        behind = history[last_of_before + 1 :]
+        return behind[0] if behind else None
 
 
 def kept_scales(rank: RankEvidence) -> list[Kept]:
     """Return the scales that delayed scaling keeps and uses, as the last window saw them."""
-    return [
-        Kept(slot, window.recipes[slot.recipe], window)
-        for window in rank.recorded.numerics.record.windows[-1:]
-        for slot in window.slots
+    windows = rank.recorded.numerics.record.windows
+    if not windows:
+        return []
+    window = windows[-1]
+    kept = []
+    for slot in window.slots:
         # Layers do not use all of their slots: of others no amax was recorded.
-        if 0 <= slot.recipe < len(window.recipes)
-        and (slot.largest_amax or any(slot.amax) or slot.staged)
-    ]
+        is_used = slot.largest_amax or any(slot.amax) or slot.staged
+        if is_used and 0 <= slot.recipe < len(window.recipes):
+            kept.append(Kept(slot, window.recipes[slot.recipe], window))
+    return kept
 
 
 def recipes_of(rank: RankEvidence) -> tuple[schema.RecipeRecord, ...]:
     """Return the recipes of a rank's windows, each once."""
-    windows = rank.recorded.numerics.record.windows
-    return tuple(
-        dict.fromkeys(recipe for window in windows for recipe in window.recipes)
-    )
+    recipes: dict[schema.RecipeRecord, None] = {}
+    for window in rank.recorded.numerics.record.windows:
+        recipes.update(dict.fromkeys(window.recipes))
+    return tuple(recipes)
 
 
 def steps_of(rank: RankEvidence) -> list[schema.MeasuredRecord]:
@@ -320,7 +357,9 @@ def steps_of(rank: RankEvidence) -> list[schema.MeasuredRecord]:
 def _lines(rank: RankEvidence) -> list[schema.MeasuredRecord]:
     numerics = rank.recorded.numerics
     measured = numerics.record.measured
-    return [*([] if measured is None else [measured]), *numerics.series]
+    if measured is None:
+        return list(numerics.series)
+    return [measured, *numerics.series]
 
 
 def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
@@ -331,49 +370,66 @@ def loss_scales_of(rank: RankEvidence) -> tuple[float | None, ...]:
 
 def gradients_of(rank: RankEvidence) -> list[schema.GradientRecord]:
     """Return the gradient norms of a rank by step."""
-    windows = rank.recorded.meta.windows
-    noted = [line.gradient for line in _lines(rank) if line.gradient is not None]
-    every = (*(norm for window in windows for norm in window.gradients), *noted)
-    norms = {norm.step: norm for norm in every}
+    norms: dict[int, schema.GradientRecord] = {}
+    for window in rank.recorded.meta.windows:
+        for norm in window.gradients:
+            norms[norm.step] = norm
+    for line in _lines(rank):
+        if line.gradient is not None:
+            norms[line.gradient.step] = line.gradient
     return [norms[step] for step in sorted(norms)]
 
 
 def recomputed_high(rank: RankEvidence) -> tuple[str, ...]:
     """Return the layers that a measured step ran in FP8 and recomputed without FP8."""
-    layers = (layer for line in _lines(rank) for layer in line.recomputed_high)
-    return tuple(dict.fromkeys(layers))
+    layers: dict[str, None] = {}
+    for line in _lines(rank):
+        layers.update(dict.fromkeys(line.recomputed_high))
+    return tuple(layers)
 
 
 def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
     """Return the scalars of each step of a rank's series, with the losses of the log."""
     known = rank.recorded.losses
     losses = {} if known.counted else known.points
-    finite = {step: loss for step, loss in losses.items() if math.isfinite(loss)}
     # Resumed runs: the framework's steps are ahead of those of this process.
-    windows = reversed(rank.recorded.meta.windows)
-    ahead = next((w.framework.last - w.last for w in windows if w.framework), 0)
-    return tuple(
-        TrendPoint(
-            step=line.step, scalars=scalars_of(line, finite.get(line.step + ahead))
-        )
-        for line in rank.recorded.numerics.series
-    )
+    ahead = 0
+    for window in reversed(rank.recorded.meta.windows):
+        if window.framework:
+            ahead = window.framework.last - window.last
+            break
+    points = []
+    for line in rank.recorded.numerics.series:
+        loss = losses.get(line.step + ahead)
+        if loss is not None and not math.isfinite(loss):
+            loss = None
+        points.append(TrendPoint(step=line.step, scalars=scalars_of(line, loss)))
+    return tuple(points)
 
 
 def scalars_of(
-    line: schema.MeasuredRecord, loss: float | None = None
+    line: schema.MeasuredRecord,
+    loss: float | None = None,
 ) -> dict[str, float]:
     """Return the scalars of a measured step, by the names of `fp8verify.model.numerics`."""
-    scalars: dict[str, float | None] = {}
+    scalars: dict[str, float] = {}
     for name, of in OF_TENSORS.items():
-        values = [of.of(row) for row in line.rows if row.tensor in of.tensors]
-        known = [value for value in values if value is not None]
-        scalars[name] = of.worst(known) if known else None
+        known = []
+        for row in line.rows:
+            value = of.of(row) if row.tensor in of.tensors else None
+            if value is not None:
+                known.append(value)
+        worst = of.worst(known) if known else None
+        if worst is not None:
+            scalars[name] = worst
     if line.gradient is not None:
-        scalars[GRAD_NORM] = line.gradient.norm
-        scalars[GRAD_NORM_CLIP_RATIO] = line.gradient.clip_ratio
-    scalars[LOSS] = loss
-    return {name: value for name, value in scalars.items() if value is not None}
+        if line.gradient.norm is not None:
+            scalars[GRAD_NORM] = line.gradient.norm
+        if line.gradient.clip_ratio is not None:
+            scalars[GRAD_NORM_CLIP_RATIO] = line.gradient.clip_ratio
+    if loss is not None:
+        scalars[LOSS] = loss
+    return scalars
 
 
 def numerics_report(rank: RankEvidence) -> NumericsReport | None:
@@ -384,36 +440,43 @@ def numerics_report(rank: RankEvidence) -> NumericsReport | None:
     record = rank.recorded.numerics.record
     measured = record.measured
     reason = record.reason
-    rows, notes = (measured.rows, measured.notes) if measured is not None else ((), ())
-    if measured is not None and not rows:
-        reason = (
-            reason
-            or "; ".join(notes)
-            or f"no FP8 layer was seen in step {measured.step}"
-        )
+    step = None
+    rows: Sequence[schema.TensorRecord] = ()
+    notes: tuple[str, ...] = ()
+    if measured is not None:
+        step = measured.step
+        rows = measured.rows
+        notes = measured.notes
+        if not rows:
+            nothing = f"no FP8 layer was seen in step {measured.step}"
+            reason = reason or "; ".join(notes) or nothing
     return NumericsReport(
-        step=measured.step if measured is not None else None,
+        step=step,
         reason=reason,
-        rows=tuple(
-            replace(row, **{name: rounded(getattr(row, name)) for name in _SHARES})
-            for row in rows
-        ),
+        rows=tuple(map(_rounded_row, rows)),
         recipes=recipes_of(rank),
-        scales=tuple(
-            ScaleRow(
-                layer=kept.slot.layer,
-                tensor=kept.slot.tensor,
-                gemm=kept.slot.gemm,
-                format=kept.slot.format,
-                scale=kept.scale if math.isfinite(kept.scale) else None,
-                amax=kept.newest,
-                headroom_octaves=rounded(kept.headroom),
-                changed=None if kept.slot.scale_before is None else not kept.frozen,
-            )
-            for kept in kept_scales(rank)
-        ),
+        scales=tuple(map(_scale_row, kept_scales(rank))),
         loss_scales=loss_scales_of(rank),
         gradients=gradients,
         trend=_trend(rank),
         notes=notes,
+    )
+
+
+def _rounded_row(row: schema.TensorRecord) -> schema.TensorRecord:
+    shares = {name: rounded(getattr(row, name)) for name in _SHARES}
+    return replace(row, **shares)
+
+
+def _scale_row(kept: Kept) -> ScaleRow:
+    slot = kept.slot
+    return ScaleRow(
+        layer=slot.layer,
+        tensor=slot.tensor,
+        gemm=slot.gemm,
+        format=slot.format,
+        scale=kept.scale if math.isfinite(kept.scale) else None,
+        amax=kept.newest,
+        headroom_octaves=rounded(kept.headroom),
+        changed=None if slot.scale_before is None else not kept.frozen,
     )

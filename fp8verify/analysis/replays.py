@@ -32,19 +32,19 @@ _BESIDE_GRADIENT: Final = 2
 
 
 def attention_without_operators(trace: Trace, kinds: Kinds) -> set[int]:
-    """Return the places of the products of attention among kernels without own operators."""
+    """Return the indices of the products of attention among kernels without own operators."""
     if not any(map(_products_beside, kinds.rows)):
         return set()
     of_streams: dict[int, list[int]] = defaultdict(list)
-    for place in kinds.started(lambda _: True):
-        of_streams[trace.kernels.stream[place]].append(place)
+    for index in kinds.started(lambda _: True):
+        of_streams[trace.kernels.stream[index]].append(index)
     found: set[int] = set()
     expected: Counter[Precision] = Counter()
-    for places in of_streams.values():
-        for position, place in enumerate(places):
-            count = _products_beside(kinds.rows[kinds.ids[place]])
-            before = _next_products(kinds, reversed(places[:position][-_SEEN:]), count)
-            after = _next_products(kinds, places[position + 1 :][:_SEEN], count)
+    for indices in of_streams.values():
+        for position, index in enumerate(indices):
+            count = _products_beside(kinds.rows[kinds.ids[index]])
+            before = _next_products(kinds, reversed(indices[:position][-_SEEN:]), count)
+            after = _next_products(kinds, indices[position + 1 :][:_SEEN], count)
             if before and after:
                 found.update(before, after)
                 expected[_precision(kinds, before[0])] += 2 * count
@@ -72,18 +72,18 @@ def _products_beside(kind: Kind) -> int:
     return _BESIDE_GRADIENT if is_gradient else _BESIDE_SOFTMAX
 
 
-def _next_products(kinds: Kinds, places: Iterable[int], count: int) -> list[int]:
-    """Return the places of the products that come first, at most so many.
+def _next_products(kinds: Kinds, indices: Iterable[int], count: int) -> list[int]:
+    """Return the indices of the products that come first, at most so many.
 
     Only the first may have other kernels before it.
     """
     found: list[int] = []
     if not count:
         return found
-    for number, place in enumerate(places):
-        kind = kinds.rows[kinds.ids[place]]
+    for number, index in enumerate(indices):
+        kind = kinds.rows[kinds.ids[index]]
         if _may_be_of_attention(kind):
-            found.append(place)
+            found.append(index)
         elif kind.is_gemm or found or number == _BETWEEN:
             break
         if len(found) == count:
@@ -92,21 +92,21 @@ def _next_products(kinds: Kinds, places: Iterable[int], count: int) -> list[int]
 
 
 def _unlaunched(kinds: Kinds) -> dict[Precision, list[int]]:
-    """Return the places of all products that may be attention's, by their precision."""
+    """Return the indices of all products that may be attention's, by their precision."""
     found: dict[Precision, list[int]] = defaultdict(list)
     may_be = [_may_be_of_attention(kind) for kind in kinds.rows]
-    for place, number in enumerate(kinds.ids):
+    for index, number in enumerate(kinds.ids):
         if may_be[number]:
-            found[_precision(kinds, place)].append(place)
+            found[_precision(kinds, index)].append(index)
     return found
 
 
-def _precision(kinds: Kinds, place: int) -> Precision:
-    return kinds.rows[kinds.ids[place]].classification.precision
+def _precision(kinds: Kinds, index: int) -> Precision:
+    return kinds.rows[kinds.ids[index]].precision
 
 
 def _may_be_of_attention(kind: Kind) -> bool:
-    is_low = kind.classification.precision.is_low
+    is_low = kind.is_low
     return kind.multiplies and not is_low and _has_no_operator(kind)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from itertools import chain, pairwise
 from statistics import fmean, median, variance
 from typing import NamedTuple, TypeAlias
@@ -59,32 +60,51 @@ def measure(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Timeline:
     columns = trace.kernels
     order = kinds.started(lambda _: True)
     begin = columns.start_ns[order[0]] if order else -_NEVER
-    busy, end = computing, _ = _covered(columns, order)
-    talking, _ = _covered(columns, kinds.started(_communicates))
-    if talking:
-        computing, _ = _covered(
-            columns, kinds.started(lambda kind: not _communicates(kind))
-        )
-    # Kernels of two steps may overlap on two streams; no step takes less than nothing.
-    steps = tuple(
-        None
-        if own is None
-        else max(0, own[1] - (own[0] if before is None else before[1]))
-        for before, own in pairwise([None, *bounds])
+    busy, end = _covered(columns, order)
+    computing = busy
+    communication, _ = _covered(columns, kinds.started(_communicates))
+    if communication:
+        computing, _ = _covered(columns, kinds.started(_computes))
+    return Timeline(
+        span=end - begin,
+        busy=busy,
+        communication=communication,
+        exposed=busy - computing,
+        steps=_step_times(bounds),
     )
-    return Timeline(end - begin, busy, talking, busy - computing, steps)
+
+
+def _step_times(bounds: StepBounds) -> tuple[int | None, ...]:
+    """Return how long each step took, from the end of the one before it."""
+    times: list[int | None] = []
+    for before, own in pairwise([None, *bounds]):
+        if own is None:
+            times.append(None)
+            continue
+        first, last = own
+        begin = first if before is None else before[1]
+        # Kernels of two steps may overlap on two streams; no step takes less than nothing.
+        times.append(max(0, last - begin))
+    return tuple(times)
 
 
 def _communicates(kind: Kind) -> bool:
-    return kind.classification.role is Role.COMMUNICATION
+    return kind.role is Role.COMMUNICATION
+
+
+def _computes(kind: Kind) -> bool:
+    return not _communicates(kind)
 
 
 def join(windows: Sequence[Timeline]) -> Timeline:
     """Add up the timelines of several traces of one rank; time between them is not counted."""
-    steps = tuple(step for window in windows for step in window.steps)
-    figures = zip(*(window[:4] for window in windows), strict=True)
-    span, busy, communication, exposed = map(sum, figures)
-    return Timeline(span, busy, communication, exposed, steps)
+    return Timeline(
+        span=sum(window.span for window in windows),
+        busy=sum(window.busy for window in windows),
+        communication=sum(window.communication for window in windows),
+        exposed=sum(window.exposed for window in windows),
+        steps=tuple(step for window in windows for step in window.steps),
+    )
 
 
 def step_bounds(trace: Trace) -> StepBounds:
@@ -102,15 +122,15 @@ def step_bounds(trace: Trace) -> StepBounds:
 def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
     """Return how long any of some kernels ran, and when the last one ended.
 
-    Their places are given in the order of starts.
+    Their indices are given in the order of starts.
     """
     starts = columns.start_ns
     durations = columns.duration_ns
     covered = 0
     reached = -_NEVER
-    for place in order:
-        start = starts[place]
-        end = start + durations[place]
+    for index in order:
+        start = starts[index]
+        end = start + durations[index]
         if end > reached:
             covered += end - (max(reached, start))
             reached = end
@@ -124,7 +144,10 @@ BUCKETS = 240
 
 
 def bucket_times(
-    trace: Trace, kinds: Kinds, steps: StepBounds, span: int
+    trace: Trace,
+    kinds: Kinds,
+    steps: StepBounds,
+    span: int,
 ) -> TimelineReport:
     """Spread the kernels of a trace over `BUCKETS` buckets of equal length.
 
@@ -138,42 +161,60 @@ def bucket_times(
     width = max(1, -(-span // BUCKETS))
     begin = min(columns.start_ns)
     # Beyond the last bucket is at most an empty kernel at the very end.
-    times = [[0] * (BUCKETS + 1) for _ in range(4)]
-    rows = [times[_row_of(kind)] for kind in kinds.rows]
+    times = {what: [0] * (BUCKETS + 1) for what in _Bucket}
+    rows = [times[_bucket_of(kind)] for kind in kinds.rows]
     launches = zip(kinds.ids, columns.start_ns, columns.duration_ns, strict=True)
     for number, start, duration in launches:
-        row, (place, offset) = rows[number], divmod(start - begin, width)
+        row = rows[number]
+        bucket, offset = divmod(start - begin, width)
         while offset + duration > width:  # cut at the ends of buckets
-            row[place] += width - offset
-            place, offset, duration = place + 1, 0, duration - (width - offset)
-        row[place] += duration
-    # A picture needs one decimal.
-    fp8, high, unknown, rest = (
-        tuple(round(ns / 1000, 1) for ns in row[:BUCKETS]) for row in times
-    )
+            row[bucket] += width - offset
+            duration -= width - offset
+            bucket += 1
+            offset = 0
+        row[bucket] += duration
+    bounds: list[tuple[int, float, float]] = []
+    for step, own in zip(trace.steps, steps, strict=True):
+        if own is not None:
+            first, last = own
+            bounds.append((step.number, (first - begin) / 1000, (last - begin) / 1000))
     return TimelineReport(
         bucket_us=width / 1000,
-        fp8_us=fp8,
-        other_precision_us=high,
-        unknown_precision_us=unknown,
-        rest_us=rest,
-        steps=tuple(
-            (step.number, (own[0] - begin) / 1000, (own[1] - begin) / 1000)
-            for step, own in zip(trace.steps, steps, strict=True)
-            if own is not None
-        ),
+        fp8_us=_shown(times[_Bucket.FP8]),
+        other_precision_us=_shown(times[_Bucket.OTHER_PRECISION]),
+        unknown_precision_us=_shown(times[_Bucket.UNKNOWN_PRECISION]),
+        rest_us=_shown(times[_Bucket.REST]),
+        steps=tuple(bounds),
     )
 
 
-def _row_of(kind: Kind) -> int:
-    """Return where the time of a kernel counts: FP8, another, unknown precision, or no GEMM."""
-    precision = kind.classification.precision
-    of_gemm = 0 if precision.is_fp8 else 2 if precision is Precision.UNKNOWN else 1
-    return of_gemm if kind.is_gemm else 3
+class _Bucket(Enum):
+    """What the time of a kernel counts as."""
+
+    FP8 = "fp8"
+    OTHER_PRECISION = "other precision"
+    UNKNOWN_PRECISION = "unknown precision"
+    REST = "no GEMM"
+
+
+def _bucket_of(kind: Kind) -> _Bucket:
+    if not kind.is_gemm:
+        return _Bucket.REST
+    if kind.precision.is_fp8:
+        return _Bucket.FP8
+    if kind.precision is Precision.UNKNOWN:
+        return _Bucket.UNKNOWN_PRECISION
+    return _Bucket.OTHER_PRECISION
+
+
+def _shown(times_ns: Sequence[int]) -> tuple[float, ...]:
+    """Return the µs of buckets with one decimal, which a picture needs."""
+    return tuple(round(ns / 1000, 1) for ns in times_ns[:BUCKETS])
 
 
 def step_statistics(
-    windows: Sequence[Sequence[float]], count: int | None = None
+    windows: Sequence[Sequence[float]],
+    count: int | None = None,
 ) -> StepStatistics | None:
     """Return the mean of step times and its uncertainty; None without steps.
 
@@ -181,25 +222,31 @@ def step_statistics(
         windows: the times of each window's steps, in any unit of time.
         count: total number of steps, if the times are a sample of them.
     """
-    every = [time for window in windows for time in window]
+    every = list(chain.from_iterable(windows))
     if not every:
         return None
     usual = median(every)
-    far = [time for time in every if time > limits.FAR * usual]
-    left_out = len(far) if len(far) <= limits.RARE * len(every) else 0
-    most = limits.FAR * usual if left_out else max(every)
-    usually = ([time for time in window if time <= most] for window in windows)
-    kept = list(filter(None, usually))
-    times = [*chain.from_iterable(kept)]
+    most = limits.FAR * usual
+    left_out = sum(time > most for time in every)
+    if left_out > limits.RARE * len(every):
+        left_out = 0
+    usual_windows = []
+    for window in windows:
+        times = list(window)
+        if left_out:
+            times = [time for time in window if time <= most]
+        if times:
+            usual_windows.append(times)
+    counted = list(chain.from_iterable(usual_windows))
     return StepStatistics(
         count=(count or len(every)) - left_out,
         left_out=left_out,
-        mean_us=fmean(times),
-        deviation_us=variance(times) ** 0.5 if len(times) > 1 else None,
-        effective=_effective(kept, len(times)),
-        median_us=median(times),
-        min_us=min(times),
-        max_us=max(times),
+        mean_us=fmean(counted),
+        deviation_us=variance(counted) ** 0.5 if len(counted) > 1 else None,
+        effective=_effective(usual_windows, len(counted)),
+        median_us=median(counted),
+        min_us=min(counted),
+        max_us=max(counted),
     )
 
 
@@ -216,19 +263,20 @@ def _effective(windows: Sequence[Sequence[float]], count: int) -> float:
 
 def _design_effect(windows: Sequence[Sequence[float]], count: int) -> float:
     """Return by how much windows inflate the variance of the mean: 1 + (size - 1) x correlation."""
-    means = [fmean(window) for window in windows]
     whole = fmean(chain.from_iterable(windows))
-    between = sum(
-        len(w) * (m - whole) ** 2 for w, m in zip(windows, means, strict=True)
-    )
-    between /= len(windows) - 1
-    inside = sum(
-        (time - m) ** 2 for w, m in zip(windows, means, strict=True) for time in w
-    )
-    inside /= count - len(windows)
+    between = []
+    inside = []
+    for window in windows:
+        mean = fmean(window)
+        between.append(len(window) * (mean - whole) ** 2)
+        inside += [(time - mean) ** 2 for time in window]
+    between_windows = sum(between) / (len(windows) - 1)
+    inside_windows = sum(inside) / (count - len(windows))
     size = count / len(windows)
-    spread = between + (size - 1) * inside
-    alike = (between - inside) / spread if spread else 0.0
+    spread = between_windows + (size - 1) * inside_windows
+    if not spread:
+        return 1.0
+    alike = (between_windows - inside_windows) / spread
     return 1 + (size - 1) * max(0.0, alike)
 
 
@@ -284,21 +332,25 @@ class CollectiveTotal(Collective, frozen=True, kw_only=True):
 def collective_totals(trace: Trace, kinds: Kinds) -> tuple[CollectiveTotal, ...]:
     """Add up the communication kernels of a trace by what they moved."""
     columns = trace.kernels
-    talks = list(map(_communicates, kinds.rows))
+    communicates = list(map(_communicates, kinds.rows))
     calls = Counter[Collective]()
     times = Counter[Collective]()
-    for place, (number, collective) in enumerate(
-        zip(kinds.ids, columns.collective, strict=True)
-    ):
-        if collective >= 0 or talks[number]:
-            name = trace.names[columns.name[place]]
-            known = trace.collectives[collective] if collective >= 0 else _unknown(name)
-            calls[known] += 1
-            times[known] += columns.duration_ns[place]
-    totals = ((known, calls[known], time_ns) for known, time_ns in times.items())
-    return tuple(
-        CollectiveTotal(**asdict(known), calls=n, time_ns=ns) for known, n, ns in totals
-    )
+    launches = zip(kinds.ids, columns.collective, strict=True)
+    for index, (number, collective) in enumerate(launches):
+        if collective >= 0:
+            known = trace.collectives[collective]
+        elif communicates[number]:
+            known = _unknown(trace.names[columns.name[index]])
+        else:
+            continue
+        calls[known] += 1
+        times[known] += columns.duration_ns[index]
+    totals = []
+    for known, time_ns in times.items():
+        totals.append(
+            CollectiveTotal(**asdict(known), calls=calls[known], time_ns=time_ns)
+        )
+    return tuple(totals)
 
 
 def _unknown(kernel: str) -> Collective:
@@ -307,33 +359,41 @@ def _unknown(kernel: str) -> Collective:
 
 
 def communication_report(
-    totals: Sequence[CollectiveTotal], timeline: Timeline
+    totals: Sequence[CollectiveTotal],
+    timeline: Timeline,
 ) -> CommunicationReport | None:
     """Return the collectives of a rank, the longest first; None if there are none."""
     if not totals:
         return None
     merged = grouped(totals, lambda total: (total.name, total.dtype, total.group_size))
-    rows = [
-        CollectiveRow(
-            name=name,
-            dtype=dtype or None,
-            group_size=group_size or None,
-            calls=sum(t.calls for t in same),
-            bytes_in=sum(t.bytes_of(t.in_elements) for t in same) if known else None,
-            bytes_out=sum(t.bytes_of(t.out_elements) for t in same) if known else None,
-            time_us=micros(sum(t.time_ns for t in same)),
-        )
-        for (name, dtype, group_size), same in merged.items()
-        for known in (dtype in ELEMENT_BYTES,)
-    ]
+    rows = [_collective_row(same) for same in merged.values()]
+    rows.sort(key=lambda row: -row.time_us)
     gathers = weight_gathers(totals)
+    any_gathered = gathers.eight_bit_bytes or gathers.wider_bytes
     return CommunicationReport(
         time_us=micros(timeline.communication),
         exposed_us=micros(timeline.exposed),
-        collectives=tuple(sorted(rows, key=lambda row: -row.time_us)),
-        weight_gather=gathers
-        if gathers.eight_bit_bytes or gathers.wider_bytes
-        else None,
+        collectives=tuple(rows),
+        weight_gather=gathers if any_gathered else None,
+    )
+
+
+def _collective_row(same: Sequence[CollectiveTotal]) -> CollectiveRow:
+    """Return the row of collectives of one name, type and size of group."""
+    first = same[0]
+    bytes_in = None
+    bytes_out = None
+    if first.dtype in ELEMENT_BYTES:
+        bytes_in = sum(total.bytes_of(total.in_elements) for total in same)
+        bytes_out = sum(total.bytes_of(total.out_elements) for total in same)
+    return CollectiveRow(
+        name=first.name,
+        dtype=first.dtype or None,
+        group_size=first.group_size or None,
+        calls=sum(total.calls for total in same),
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        time_us=micros(sum(total.time_ns for total in same)),
     )
 
 
@@ -343,38 +403,57 @@ def weight_gathers(totals: Sequence[CollectiveTotal]) -> WeightGather:
     FSDP2 also sends groups of mixed types as bytes, so the element type alone proves nothing:
     it is FP8 only if there is one byte per parameter.
     """
-    gathers = [
-        t
-        for t in totals
-        if t.has_name(_GATHERS) and t.in_elements > limits.FEW_ELEMENTS
-    ]
-    eight_bit = [t for t in gathers if ELEMENT_BYTES.get(t.dtype) == 1]
-    narrow, every = (
-        sum(t.bytes_of(t.in_elements) for t in some) for some in (eight_bit, gathers)
-    )
-    gradients = [
-        t.in_elements for t in totals if t.has_name(_SCATTERS) and t.in_elements
-    ]
-    # Bytes per parameter of the group whose size fits: between FP8 and two FP32.
-    ratios = ([t.out_elements / count for count in gradients] for t in eight_bit)
-    fitting = (
-        [ratio for ratio in of_one if LEAST_FP8_BYTES <= ratio <= MOST_BYTES]
-        for of_one in ratios
-    )
-    nearest = (
-        min(fit, key=lambda ratio: abs(ratio - round(ratio))) for fit in fitting if fit
-    )
-    is_typed = any(total.dtype not in _BYTES for total in eight_bit)
-    per_parameter = 1.0 if is_typed else min(nearest, default=None)
-    least = limits.LEAST_FP8_BYTES
-    most = limits.MOST_FP8_BYTES
-    fp8 = None if per_parameter is None else least <= per_parameter < most
+    eight_bit = []
+    eight_bit_bytes = 0
+    wider_bytes = 0
+    for total in totals:
+        if not total.has_name(_GATHERS) or total.in_elements <= limits.FEW_ELEMENTS:
+            continue
+        moved = total.bytes_of(total.in_elements)
+        if ELEMENT_BYTES.get(total.dtype) == 1:
+            eight_bit.append(total)
+            eight_bit_bytes += moved
+        else:
+            wider_bytes += moved
+    per_parameter = _bytes_per_parameter(eight_bit, totals)
+    fp8: bool | None = False
+    if eight_bit_bytes:
+        fp8 = None
+        if per_parameter is not None:
+            fp8 = LEAST_FP8_BYTES <= per_parameter < limits.MOST_FP8_BYTES
     return WeightGather(
-        fp8=fp8 if narrow else False,
-        eight_bit_bytes=narrow,
-        wider_bytes=every - narrow,
+        fp8=fp8,
+        eight_bit_bytes=eight_bit_bytes,
+        wider_bytes=wider_bytes,
         bytes_per_parameter=rounded(per_parameter),
     )
+
+
+def _bytes_per_parameter(
+    gathers: Sequence[CollectiveTotal],
+    totals: Sequence[CollectiveTotal],
+) -> float | None:
+    """Return the bytes that gathers of bytes move per parameter; None if nothing tells.
+
+    These are of the group whose size fits the gradients: between FP8 and two FP32.
+    """
+    if any(total.dtype not in _BYTES for total in gathers):
+        return 1.0
+    gradients = []
+    for total in totals:
+        if total.has_name(_SCATTERS) and total.in_elements:
+            gradients.append(total.in_elements)
+    nearest = []
+    for total in gathers:
+        ratios = [total.out_elements / count for count in gradients]
+        fitting = [ratio for ratio in ratios if LEAST_FP8_BYTES <= ratio <= MOST_BYTES]
+        if fitting:
+            nearest.append(min(fitting, key=_distance_from_whole))
+    return min(nearest, default=None)
+
+
+def _distance_from_whole(ratio: float) -> float:
+    return abs(ratio - round(ratio))
 
 
 def shards_gradients(totals: Sequence[CollectiveTotal]) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
 from fp8verify.analysis.gather import TraceEvidence
-from fp8verify.analysis.kinds import KindTotal, grouped
+from fp8verify.analysis.kinds import KindTotal
 from fp8verify.analysis.purpose import purpose_of
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import Leg, OpContext, Role
@@ -36,7 +36,8 @@ class WeightCasts(NamedTuple):
 
 
 def weight_casts(
-    trace: TraceEvidence, modules: Iterable[ModuleRecord]
+    trace: TraceEvidence,
+    modules: Iterable[ModuleRecord],
 ) -> WeightCasts | None:
     """Count the casts of weights, which their operators' sizes tell from those of inputs.
 
@@ -49,29 +50,40 @@ def weight_casts(
         gemms[row.kind.op] += row.calls
     micro_batches = min(last.values(), default=0) + 1
     steps = len(trace.steps)
-    layers = _layers_by_size(trace, modules)
     if micro_batches == 1 or not steps:
         return None
-    costs = [
-        total
-        for total in trace.others
-        if total.kind.op.name and purpose_of(total.kind) is not None
-    ]
+    layers = _layers_by_size(trace, modules)
     casts = Counter[Size]()
     time_ns = 0.0
-    for op, totals in grouped(costs, lambda total: total.kind.op).items():
+    for op, totals in _costs_by_operator(trace).items():
         size = _weight_of(op, layers)
         if size is not None:
             count, of_weights_ns = _of_one_operator(op, size, totals, gemms[op])
             casts[size] += count
             time_ns += of_weights_ns
-    often = {
-        size: count / (steps * layers[size]) for size, count in casts.items() if count
-    }
-    most = max(often, key=often.__getitem__, default=None)
-    if most is None:
+    often: dict[Size, float] = {}
+    for size, count in casts.items():
+        if count:
+            often[size] = count / (steps * layers[size])
+    if not often:
         return None
-    return WeightCasts(micro_batches, often[most], most, round(time_ns))
+    most = max(often, key=often.__getitem__)
+    return WeightCasts(
+        micro_batches=micro_batches,
+        casts=often[most],
+        size=most,
+        time_ns=round(time_ns),
+    )
+
+
+def _costs_by_operator(trace: TraceEvidence) -> dict[OpContext, list[KindTotal]]:
+    """Return the kernels that FP8 needs in addition, by the operator that launched them."""
+    costs: dict[OpContext, list[KindTotal]] = defaultdict(list)
+    for total in trace.others:
+        op = total.kind.op
+        if op.name and purpose_of(total.kind) is not None:
+            costs[op].append(total)
+    return costs
 
 
 def _weight_of(op: OpContext, layers: Counter[Size]) -> Size | None:
@@ -83,7 +95,10 @@ def _weight_of(op: OpContext, layers: Counter[Size]) -> Size | None:
 
 
 def _of_one_operator(
-    op: OpContext, size: Size, totals: Sequence[KindTotal], gemms: int
+    op: OpContext,
+    size: Size,
+    totals: Sequence[KindTotal],
+    gemms: int,
 ) -> tuple[int, float]:
     """Return how many weights an operator cast, and the ns of that.
 
@@ -93,12 +108,12 @@ def _of_one_operator(
         totals: its casts and their scales.
         gemms: the products that it launched itself.
     """
-    op_ns = sum(total.time_ns for total in totals)
-    casts = sum(
-        total.calls
-        for total in totals
-        if total.kind.classification.role is Role.CAST_QUANTIZE
-    )
+    op_ns = 0
+    casts = 0
+    for total in totals:
+        op_ns += total.time_ns
+        if total.kind.role is Role.CAST_QUANTIZE:
+            casts += total.calls
     if op.name != _WEIGHT_AND_INPUT or len(op.dims) < 2 or not gemms:
         return casts, op_ns
     weights = max(0, casts - gemms)
@@ -108,11 +123,19 @@ def _of_one_operator(
 
 
 def _layers_by_size(
-    trace: TraceEvidence, modules: Iterable[ModuleRecord]
+    trace: TraceEvidence,
+    modules: Iterable[ModuleRecord],
 ) -> Counter[Size]:
     """Count the FP8 layers of each size that differs from the sizes of all inputs."""
-    shapes = [row.shape for row in trace.trained if row.shape and row.leg is Leg.FPROP]
-    inputs = {(shape.m, shape.k) for shape in shapes}
-    linears = (m for m in modules if m.state.startswith("fp8") and m.kind == "linear")
-    sizes = ((module.out_features, module.in_features) for module in linears)
-    return Counter((n, k) for n, k in sizes if n and k and (n, k) not in inputs)
+    inputs: set[tuple[int, int]] = set()
+    for row in trace.trained:
+        if row.shape and row.leg is Leg.FPROP:
+            inputs.add((row.shape.m, row.shape.k))
+    sizes = Counter[Size]()
+    for module in modules:
+        n = module.out_features
+        k = module.in_features
+        is_fp8 = module.state.startswith("fp8") and module.kind == "linear"
+        if is_fp8 and n and k and (n, k) not in inputs:
+            sizes[n, k] += 1
+    return sizes

@@ -136,7 +136,7 @@ class Writer:
         self._place = 0
         gemms = label_gemms(trace, classify_kernels(trace))
         self._gemms = {
-            one.place: (one.kind.classification.precision, one.leg) for one in gemms
+            one.index: (one.kind.classification.precision, one.leg) for one in gemms
         }
         self._write = write
         self._is_list = is_list

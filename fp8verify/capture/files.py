@@ -371,7 +371,11 @@ def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
         capture: the capture folder.
         observed: whether any process left a record.
     """
-    boots = sorted(capture.glob(names.BOOTS))
+    boots = [
+        boot
+        for boot in sorted(capture.glob(names.BOOTS))
+        if not any(boot.glob(f"{names.RUNNER}*"))  # that of a run which is not over
+    ]
     if not boots:
         return ()
     errors = tuple(note for boot in boots for note in boot_errors(boot))

@@ -23,3 +23,4 @@ SERIES_SUFFIX = (
 CODE_SUFFIX = ".code.json"  # what the compiled code of a rank's kernels holds
 CODE = f"rank*{CODE_SUFFIX}"
 BOOTS = ".boot-*"  # of a run that is not over, or of `fp8verify env`
+RUNNER = "runner."  # and the node: in the boot folder of a run

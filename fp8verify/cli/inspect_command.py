@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fp8verify.capture.names import BOOTS
 from fp8verify.cli.options import (
     FILE,
     PLACE,
@@ -21,7 +22,7 @@ from fp8verify.cli.options import (
 )
 from fp8verify.cli.progress import shown_progress
 from fp8verify.errors import InputError, requires
-from fp8verify.text import counted
+from fp8verify.text import clean, counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -85,6 +86,7 @@ def inspect_command(
     if breakdown:
         with requires("HolisticTraceAnalysis", "--breakdown"):  # before traces are read
             import hta  # noqa: F401
+    _tidy(paths, quiet=options.shown.quiet)
     from fp8verify.pipeline.inspection import inspect
     from fp8verify.trace.places import comes_through_pipe
 
@@ -113,6 +115,20 @@ def inspect_command(
     report = options.gated(report)
     options.write(report, "" if comes_through_pipe(paths) else again)
     sys.exit(report.exit_code)
+
+
+def _tidy(paths: tuple[str, ...], *, quiet: bool) -> None:
+    """Remove what killed runs left in captures, and say so."""
+    for path in paths:
+        capture = Path(path)
+        if not any(capture.glob(BOOTS)):
+            continue
+        from fp8verify.record.leftovers import remove_leftovers
+
+        for name in remove_leftovers(capture):
+            if not quiet:
+                place = clean(str(capture / name))
+                click.echo(f"removed {place}, which a killed run had left", err=True)
 
 
 def _named_code(folder: str | None) -> CodeSource:

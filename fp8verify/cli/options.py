@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from fp8verify.verdict.gates import Baseline
 
 C = TypeVar("C", bound=Callable[..., Any])
-LEAST_WIDTH, MOST_WIDTH = 20, 1000  # narrower than this no figure has room
+LEAST_WIDTH = 20  # narrower than this no figure has room
+MOST_WIDTH = 1000
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 # A path, a pattern, a URL or "-", which stays as it is typed; a shell completes files and folders.
@@ -270,6 +271,8 @@ class ResultOptions(NamedTuple):
         whole: str = "",
         stream: TextIO | None = None,
         page: str = "",
+        *,
+        is_of_run: bool = False,
     ) -> None:
         """Render a result and write it whole.
 
@@ -279,25 +282,32 @@ class ResultOptions(NamedTuple):
         Args:
             found: the result.
             whole: the command that prints the whole result.
-            stream: of a run, used without a file; None for what goes to standard output.
+            stream: used without a file; standard output if None.
             page: the file that has the whole result already, which text then names.
+            is_of_run: whether a run has just ended, whose standard error stays as without us.
         """
         from fp8verify.report.forms import brief, outcome, render
 
         summary = os.environ.get("GITHUB_STEP_SUMMARY")
         if self.form == "github" and summary:
             _write_file(Path(summary), render(found, "markdown"), mode="a")
-        if self.output is not None or not self.quiet or self.form != "text":
+        is_brief = self.quiet and (self.output is not None or self.form == "text")
+        if self.output is not None or not is_brief:
             terminal, width = _screen(self.output, stream or sys.stdout)
-            how = {"terminal": terminal, "verbose": self.verbose}
-            text = render(found, self.form, width=width, whole=page, **how)
+            text = render(
+                found,
+                self.form,
+                terminal=terminal,
+                verbose=self.verbose,
+                width=width,
+                whole=page,
+            )
             emit(text, self.output, stream)
-        is_of_run = stream is not None
-        if self.output is not None and not self.quiet and not is_of_run:
-            # A run's standard error is as without us; standard output may be the file.
-            emit(f"{self.output}: {outcome(found)}\n", None, sys.stderr)
-        if self.quiet and (self.output is not None or self.form == "text"):
+        if is_brief:
             emit(brief(found, str(self.output or whole)), None, stream)
+        elif self.output is not None and not is_of_run:
+            # Not to standard output, which may be the file.
+            emit(f"{self.output}: {outcome(found)}\n", None, sys.stderr)
 
 
 def _form_of(output: Path | None, forms: Collection[str]) -> str:
@@ -365,7 +375,13 @@ class ReportOptions(NamedTuple):
         return report
 
     def write(
-        self, report: Report, again: str, stream: TextIO | None = None, page: str = ""
+        self,
+        report: Report,
+        again: str,
+        stream: TextIO | None = None,
+        page: str = "",
+        *,
+        is_of_run: bool = False,
     ) -> None:
         """Write a report, and save it as a baseline if the user asks for one.
 
@@ -374,8 +390,9 @@ class ReportOptions(NamedTuple):
             again: the command that prints the whole report.
             stream: used without `-o`; standard output if None.
             page: the file that has the whole report already.
+            is_of_run: whether a run has just ended, whose standard error stays as without us.
         """
-        self.shown.write(report, again, stream, page)
+        self.shown.write(report, again, stream, page, is_of_run=is_of_run)
         if self.save_baseline is not None:
             from fp8verify.verdict.gates import can_be_baseline, write_baseline
 

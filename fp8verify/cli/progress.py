@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, TextIO
 
 from fp8verify.errors import InputError
 from fp8verify.text import counted
+from fp8verify.trace.archive_names import UNPACKED, is_archive
 
 if TYPE_CHECKING:
     import threading
@@ -62,12 +64,17 @@ def _show(paths: Sequence[str], stream: TextIO, ended: threading.Event) -> None:
     start = time.monotonic()
     if ended.wait(FIRST_S):
         return
-    sizes = _sizes(paths)
-    read = dict.fromkeys(sizes, 0)
+    progress = _Progress(paths)
     try:
         while not ended.wait(EVERY_S):
-            _follow(read, sizes)
-            stream.write(ERASE + line_of(read, sizes, time.monotonic() - start))
+            progress.follow()
+            line = line_of(
+                progress.read,
+                progress.sizes,
+                time.monotonic() - start,
+                unpacks=progress.unpacks,
+            )
+            stream.write(ERASE + line)
             stream.flush()
     except (OSError, ValueError):  # the terminal has gone
         return
@@ -76,8 +83,51 @@ def _show(paths: Sequence[str], stream: TextIO, ended: threading.Event) -> None:
         stream.flush()
 
 
+class _Progress:
+    """How far the traces have been read.
+
+    Attributes:
+        sizes: bytes of each trace, or of an archive until its traces are read.
+        read: how many of them have been read.
+        unpacks: whether it is an archive that is read.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        """Look up the sizes; of what has no place on this machine there are none."""
+        self.sizes = _sizes(paths)
+        self.read = dict.fromkeys(self.sizes, 0)
+        self.unpacks = len(paths) == 1 and is_archive(Path(paths[0]))
+
+    def follow(self) -> None:
+        """Note how far each trace has been read; one that is not open any more, whole."""
+        are_open = dict(_positions())
+        if self.unpacks:
+            self._look_for_unpacked(are_open)
+        for place, size in self.sizes.items():
+            if place in are_open:
+                # One that is opened again, to be looked at once more, does not go back.
+                position = max(self.read[place], are_open[place], 1)
+                self.read[place] = min(size, position)
+            elif self.read[place]:
+                self.read[place] = size
+
+    def _look_for_unpacked(self, are_open: Iterable[str]) -> None:
+        """Follow the traces of an archive once one of them is read, and the archive is not."""
+        if any(place in self.sizes for place in are_open):
+            return
+        temporary = Path(gettempdir()).resolve()
+        for place in map(Path, are_open):
+            is_inside = temporary in place.parents
+            top = place.relative_to(temporary).parts[0] if is_inside else ""
+            if top.startswith(UNPACKED):
+                below = _sizes([str(temporary / top)])
+                self.sizes = below or _sizes([str(place.parent)])
+                self.read = dict.fromkeys(self.sizes, 0)
+                self.unpacks = False
+                return
+
+
 def _sizes(paths: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of each trace; of what has no place on this machine, nothing."""
     from fp8verify.trace.folder import find_traces
 
     sizes: dict[str, int] = {}
@@ -89,28 +139,16 @@ def _sizes(paths: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def _follow(read: dict[str, int], sizes: Mapping[str, int]) -> None:
-    """Note how far each trace has been read; one that was open and is not has been read whole."""
-    are_open = dict(_positions(sizes))
-    for place, size in sizes.items():
-        if place in are_open:
-            # One that is opened again, to be looked at once more, does not go back.
-            read[place] = min(size, max(read[place], are_open[place], 1))
-        elif read[place]:
-            read[place] = size
-
-
-def _positions(sizes: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the traces that this process or one that it started has open, and the bytes read."""
+def _positions() -> Iterator[tuple[str, int]]:
+    """Yield the files that this process or one that it started has open, and the bytes read."""
     for process in _processes(os.getpid()):
         folder = Path(f"/proc/{process}")
         with suppress(OSError):
             for descriptor in (folder / "fd").iterdir():
                 with suppress(OSError, ValueError, IndexError):
                     place = str(descriptor.readlink())
-                    if place in sizes:
-                        said = (folder / "fdinfo" / descriptor.name).read_text("ascii")
-                        yield place, int(said.split()[1])
+                    said = (folder / "fdinfo" / descriptor.name).read_text("ascii")
+                    yield place, int(said.split()[1])
 
 
 def _processes(first: int) -> Iterator[int]:
@@ -123,13 +161,20 @@ def _processes(first: int) -> Iterator[int]:
                 yield from _processes(int(child))
 
 
-def line_of(read: Mapping[str, int], sizes: Mapping[str, int], seconds: float) -> str:
+def line_of(
+    read: Mapping[str, int],
+    sizes: Mapping[str, int],
+    seconds: float,
+    *,
+    unpacks: bool = False,
+) -> str:
     """Return the line that is shown.
 
     Args:
         read: bytes by trace.
         sizes: bytes of each trace; empty if they are not known.
         seconds: since the start.
+        unpacks: whether they are those of an archive, whose traces are read later.
     """
     clock = f"{int(seconds) // 60}:{int(seconds) % 60:02}"
     whole = sum(sizes.values())
@@ -138,6 +183,8 @@ def line_of(read: Mapping[str, int], sizes: Mapping[str, int], seconds: float) -
     share = sum(read.values()) / whole
     filled = int(share * WIDTH)
     drawn = "█" * filled + "░" * (WIDTH - filled)
+    if unpacks:
+        return f"unpacking {drawn} {share:4.0%}  {clock}"
     done = sum(1 for place, size in sizes.items() if read[place] >= size)
     traces = f"{done} of {counted(len(sizes), 'trace')}"
     return f"reading {drawn} {share:4.0%}  {traces}  {clock}"

@@ -22,7 +22,7 @@ from fp8verify.pipeline.inspection import inspect
 from fp8verify.preflight import explain_missing
 from fp8verify.record.command import script_name
 from fp8verify.record.compiled_code import code_of_run
-from fp8verify.record.folder import CAPTURE, keep_report
+from fp8verify.record.folder import CAPTURE, keep_report, remove_empty
 from fp8verify.record.lines import own_line, say
 from fp8verify.report.forms import render
 from fp8verify.report.results import Report
@@ -86,21 +86,17 @@ def report_run(
     report = replace(
         report, training_exit_code=None if is_stopped else result.exit_code
     )
-    with suppress(OSError):
-        keep_report(source, report.to_json())
-    page = result.capture / PAGE
-    if options.is_default:
-        with suppress(OSError):
-            page.touch(mode=0o600)  # as private as the log
-            page.write_text(render(report, "html"), encoding="utf-8")
-    again = shlex.join(["fp8verify", "inspect", _shown_path(source)])
+    again = ""
+    whole = ""
+    if result.is_empty:
+        remove_empty(result.capture)
+    else:
+        again = shlex.join(["fp8verify", "inspect", _shown_path(source)])
+        whole = _keep(report, source, result.capture, with_page=options.is_default)
     # Never the script's own standard output, even where standard error is closed.
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     if options.shown.output is None:
         emit(own_line(), None, stream)
-    whole = ""
-    if options.is_default and page.is_file():
-        whole = _shown_path(page)
     kept = 0
     if is_ours:
         kept = len(list(result.capture.parent.glob(f"{CAPTURE}*")))
@@ -113,8 +109,20 @@ def report_run(
         say(
             f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*"
         )
-    options.write(report, whole or again, stream, whole)
+    options.write(report, whole or again, stream, whole, is_of_run=True)
     return report.training_exit_code or report.exit_code
+
+
+def _keep(report: Report, source: Path, capture: Path, *, with_page: bool) -> str:
+    """Write a report into the capture that it is on; return the page's path, if there is one."""
+    with suppress(OSError):
+        keep_report(source, report.to_json())
+    page = capture / PAGE
+    if with_page:
+        with suppress(OSError):
+            page.touch(mode=0o600)  # as private as the log
+            page.write_text(render(report, "html"), encoding="utf-8")
+    return _shown_path(page) if with_page and page.is_file() else ""
 
 
 def _shown_path(path: Path) -> str:

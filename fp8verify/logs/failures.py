@@ -24,16 +24,23 @@ _WARNING = re.compile(
 _COMMON = frozenset(
     {"error", "runtimeerror", "warning", "assertionerror", "valueerror", "expected", "supported"}
     | {"not", "with", "that", "this", "from", "must", "have", "does", "only", "when", "line"}
+    | {"cannot", "tensor", "input", "version", "requires", "using", "found", "type", "name"}
+    | {"attribute", "module", "device", "data", "argument", "import", "object", "installed"}
 )  # fmt: skip
 _SHARED = 2  # words from which a known message is near
 MAX_CAUSES = 5
 _BEFORE = 80  # lines of a traceback
 # One of these is in every known message, and not in a line of a step: to try all costs 0.1 ms.
-_WORDS = ("error", "warning", "not ", "cannot", "must be", "requires", "support", "expected",
-          "aborting", "incorrectly", "unable", "autocast", "insufficient", "out of memory",
-          "no attribute", "no module", "is off", "failed", "functionaltensor", "won't convert", "hit config",
-          "only support", "fallback", "target: aten", "dtype", "leaf variable", "loweringexception",
-          "scale", "param_ag", "param-ag", "more than once", "expect to", "couldn't find")  # fmt: skip
+_WORDS = (
+    "error", "warning", "not ", "cannot", "must be", "requires", "support", "expected", "aborting",
+    "incorrectly", "unable", "autocast", "insufficient", "out of memory", "no attribute",
+    "no module", "is off", "failed", "functionaltensor", "won't convert", "hit config", "fallback",
+    "target: aten", "dtype", "leaf variable", "loweringexception", "deprecated", "handled",
+    "invoked", "match", "required for", "forcing", "ignoring", "default module", "linear modules",
+    "default to", "invalid choice", "requirement", "architecture-specific", "unknown",
+    "is invalid", "import name", "declined", "scale", "param_ag", "param-ag", "more than once",
+    "expect to", "couldn't find",
+)  # fmt: skip
 
 
 class Failure(NamedTuple):
@@ -47,6 +54,8 @@ class Failure(NamedTuple):
         remedy: the next step.
         evidence: where that is from.
         words: of a warning: lower-case words of which each such line has one.
+        is_general: whether it counts only where no other row knows a message.
+        is_harmless: whether nothing is wrong: such a message is only explained.
     """
 
     check: str
@@ -56,6 +65,8 @@ class Failure(NamedTuple):
     remedy: str
     evidence: str
     words: tuple[str, ...] = ()
+    is_general: bool = False
+    is_harmless: bool = False
 
 
 class Cause(NamedTuple):
@@ -72,19 +83,27 @@ class Cause(NamedTuple):
     @property
     def ends_run(self) -> bool:
         """Whether it is an error; after a warning the run goes on."""
-        return not self.failure.words and _WARNING.search(self.text) is None
+        if self.failure.words or self.failure.is_harmless:
+            return False
+        return _WARNING.search(self.text) is None
 
 
 @cache
 def failures() -> tuple[Failure, ...]:
-    """Return the known messages, errors and warnings."""
+    """Return the known messages: errors, warnings, what is harmless, and last the general ones."""
     text = Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")
     table = parse_toml(text)
-    errors = [_failure(row) for row in table["failures"]]
-    return (*errors, *(_failure(row, words) for words, *row in table["warnings"]))
+    rows = [_failure(row) for row in table["failures"]]
+    for words, *row in table["warnings"]:
+        rows.append(_failure(row)._replace(words=tuple(words)))
+    for row in table["harmless"]:
+        rows.append(_failure(row)._replace(is_harmless=True))
+    for row in table["general"]:
+        rows.append(_failure(row)._replace(is_general=True))
+    return tuple(rows)
 
 
-def _failure(row: Sequence[str], words: Iterable[str] = ()) -> Failure:
+def _failure(row: Sequence[str]) -> Failure:
     check, pattern, near, cause, remedy, evidence = row
     return Failure(
         check=check,
@@ -93,7 +112,6 @@ def _failure(row: Sequence[str], words: Iterable[str] = ()) -> Failure:
         cause=cause,
         remedy=remedy,
         evidence=evidence,
-        words=tuple(words),
     )
 
 
@@ -125,15 +143,26 @@ def causes(lines: Iterable[str], *, alone: bool = False) -> list[Cause]:
     before: deque[str] = deque(maxlen=_BEFORE)
     for number, raw in enumerate(lines, start=1):
         line = raw[:MAX_LINE].rstrip("\r\n")
-        lower = line.lower()
-        for row in failures() if any(word in lower for word in _WORDS) else ():
-            if row in found or not row.pattern.search(line):
-                continue
-            certain = any(map(row.near.search, (line, *before)))
-            if certain or alone:
-                found[row] = Cause(number, line.strip()[:300], row, certain)
+        for row in _rows_of(line):
+            is_certain = any(map(row.near.search, (line, *before)))
+            is_told = is_certain and not row.is_harmless
+            if row not in found and (is_told or alone):
+                found[row] = Cause(number, line.strip()[:300], row, is_certain)
         before.append(line)
     return list(islice(found.values(), MAX_CAUSES))
+
+
+def _rows_of(line: str) -> list[Failure]:
+    """Return the rows whose pattern a line has, a general one only if it is alone."""
+    lower = line.lower()
+    if not any(word in lower for word in _WORDS):
+        return []
+    rows: list[Failure] = []
+    for row in failures():
+        is_new = not (row.is_general and rows)
+        if is_new and row.pattern.search(line):
+            rows.append(row)
+    return rows
 
 
 def nearest(message: str) -> Failure | None:

@@ -33,7 +33,7 @@ from fp8verify.model.steps import (
     StepStatistics,
     TimelineReport,
 )
-from fp8verify.model.verdict import ExpectedReport, Finding, Proof
+from fp8verify.model.verdict import CountedGemms, ExpectedReport, Finding, Proof
 from fp8verify.terms import Verdict
 from fp8verify.text import label_of_rank
 
@@ -151,8 +151,10 @@ class RankReport(Judged, frozen=True, kw_only=True):
         numerics: scales, tensors and gradients of `fp8verify run`, null without a capture.
         memory: the peak of GPU memory, null without a capture.
         expected: what was to run in low precision against what did, null where not known.
+        counted: the GEMMs that should have run in FP8 or FP4; null unless all that did are stated.
         judged: whether the rank can lack FP8: not where it trains no layer that other ranks run in
-            FP8, as a pipeline stage with the output head alone.
+            FP8, as a pipeline stage with the output head alone, nor where it only runs forward
+            while others train.
         library_log: what the BLAS library logged of the windows, null without its log.
         compiled_code: what the machine code of Triton's kernels says of them, null without it.
         unplaced_us: µs in GEMMs in high precision that may be no layer's, since the source
@@ -188,6 +190,7 @@ class RankReport(Judged, frozen=True, kw_only=True):
     unplaced_us: float = 0.0
     judged: bool = True
     expected: ExpectedReport | None = None
+    counted: CountedGemms | None = None
     low_share: float | None = None
     unknown_share: float = 0.0
     steps_outside: StepStatistics | None = None

@@ -87,6 +87,18 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
 
 
+class CountedGemms(msgspec.Struct, frozen=True, kw_only=True):
+    """The GEMMs of a rank that a list or the log states to run in low precision.
+
+    Attributes:
+        expected: how many should run in FP8 or FP4.
+        lacking: how many of these did not.
+    """
+
+    expected: int
+    lacking: int
+
+
 class ExpectedReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was to run in low precision, by module list, recipe and log, against what did.
 

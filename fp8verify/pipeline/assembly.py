@@ -134,11 +134,11 @@ def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
             step=step.number,
             duration_us=micros(step.end_ns - step.start_ns),
             gpu_us=None if gpu_ns is None else micros(gpu_ns),
-            gemm=gemm_totals(by_step.get(place, ())),
-            trains=place in training,
+            gemm=gemm_totals(by_step.get(index, ())),
+            trains=index in training,
             whole=step.whole,
         )
-        for place, (step, gpu_ns) in enumerate(
+        for index, (step, gpu_ns) in enumerate(
             zip(trace.steps, trace.timeline.steps, strict=True)
         )
     )

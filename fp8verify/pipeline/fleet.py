@@ -317,7 +317,7 @@ def _gathered(
     logged: _Logged = None,
     code: CodeSource = NO_SOURCE,
 ) -> list[TraceEvidence]:
-    """Return the evidence of a file; ranks that it joins are numbered by their place in it."""
+    """Return the evidence of a file; ranks that it joins are numbered by their position in it."""
     if not trace.others:
         guessed = guessed and trace.rank is None
         trace.rank = rank if trace.rank is None else trace.rank
@@ -365,7 +365,7 @@ def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
 
     torch.profiler's schedule with `repeat`, or tensorboard_trace_handler, leaves a file a cycle.
     Ranks of one job work at the same time, the windows of one process one after another. Ranks that
-    are only a place among the files are numbered anew where some of them are joined.
+    are only a position among the files are numbered anew where some of them are joined.
     """
     known: list[TraceEvidence] = []
     guessed: list[TraceEvidence] = []

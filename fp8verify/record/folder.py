@@ -108,6 +108,10 @@ def make_capture_folder(
     with writing_to(folder):
         folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         notes = check_capture(folder)
+        if existed:
+            from fp8verify.record.leftovers import remove_leftovers
+
+            remove_leftovers(folder)
         started = time.time()
         # A claim in the making is hidden.
         is_new = all(entry.name.startswith(".claim-") for entry in folder.iterdir())
@@ -162,6 +166,27 @@ def keep_report(folder: Path, text: str) -> None:
         open_private(draft) as file,
     ):
         file.write(text.encode())
+
+
+def holds_nothing(capture: CaptureFolder, *, was_named: bool) -> bool:
+    """Whether a run has made a folder for itself, and left no more there than what it printed.
+
+    Args:
+        capture: the folder of a run that has ended.
+        was_named: whether the user named it: then what was printed is kept too.
+    """
+    if capture.existed or capture.secondary_node is not None:
+        return False
+    if [entry.name for entry in capture.path.iterdir()] not in ([], [LOG]):
+        return False
+    return not (was_named and capture.log.exists() and capture.log.stat().st_size)
+
+
+def remove_empty(capture: Path) -> None:
+    """Remove the folder of a run that recorded nothing, and what it printed."""
+    with suppress(OSError):  # something was put there
+        (capture / LOG).unlink(missing_ok=True)
+        capture.rmdir()
 
 
 @contextmanager

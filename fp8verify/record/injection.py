@@ -25,6 +25,7 @@ from fp8verify.record.folder import (
     make_capture_folder,
     writing_to,
 )
+from fp8verify.record.leftovers import hold
 from fp8verify.record.settings import RunSettings
 from fp8verify.record.trust import make_private
 from fp8verify.version import __version__
@@ -51,12 +52,16 @@ def boot_folder(parent: Path, config: Mapping[str, Any]) -> Iterator[Path]:
         InputError: it cannot be written, or by others too.
     """
     boot = _new_path(parent)
+    descriptor = None
     try:
         make_boot_folder(boot, config)
+        descriptor = hold(str(boot))
         yield boot
     finally:
         import shutil
 
+        if descriptor is not None:
+            os.close(descriptor)
         shutil.rmtree(boot, ignore_errors=True)
 
 

@@ -24,6 +24,7 @@ import threading
 import time
 from contextlib import suppress
 
+from fp8verify.record.leftovers import hold
 from fp8verify.record.log import BoundedLog
 from fp8verify.record.output import Relay, reserve_closed_streams
 from fp8verify.record.terminal import STDERR, STDIN, STDOUT
@@ -311,9 +312,11 @@ class _Keeping:
         self._orders = orders
         self._reports = reports
         self._script: int | None = None
+        self._held: int | None = None  # of the boot folder
 
     def run(self) -> None:
         """Keep what there is to keep until nobody needs it any more."""
+        self._held = hold(self._boot)
         if self._launch is None:
             self._drop_descriptors()
         else:
@@ -413,7 +416,7 @@ class _Keeping:
 
     def _drop_descriptors(self) -> None:
         """Close all that is not ours to keep, such as what a shell opened for the script."""
-        kept = {self._orders, self._reports, self._log}
+        kept = {self._orders, self._reports, self._log, self._held}
         for end in self._ends.values():
             kept |= {end.read_end, end.target}
         if self._terminal is not None:

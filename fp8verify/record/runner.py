@@ -32,6 +32,7 @@ from fp8verify.record.folder import (
     CaptureFolder,
     Job,
     check_name,
+    holds_nothing,
     job_of,
     make_capture_folder,
     runner_lock,
@@ -47,6 +48,7 @@ from fp8verify.record.keeper import (
     ScriptOnTerminal,
     start_keeper,
 )
+from fp8verify.record.leftovers import ranks_of, remove_drafts
 from fp8verify.record.lines import say
 from fp8verify.record.log import HEAD_BYTES, TAIL_BYTES
 from fp8verify.record.output import Output, reserve_closed_streams
@@ -59,7 +61,6 @@ if TYPE_CHECKING:
 
 
 INNER = "inner"  # written by boot/sitecustomize.py
-RANKS = "ranks"  # and one for each that claimed its files
 REPLAYS = (
     "replays"  # by the agent, where CUDA graphs were replayed and no step was counted
 )
@@ -82,6 +83,7 @@ class RunResult(NamedTuple):
         ranks: those that trained below this runner.
         last: whether no other runner of the job is left to record, so it can be judged.
         signal: the one that ended the command, if one did.
+        is_empty: whether the capture has no more than what the command printed, and may go.
     """
 
     capture: Path
@@ -91,6 +93,7 @@ class RunResult(NamedTuple):
     ranks: tuple[int, ...] = ()
     signal: int | None = None
     guess: str = ""
+    is_empty: bool = False
 
 
 def run_training(
@@ -137,7 +140,16 @@ def run_training(
         except Exception as error:  # the run may have left anything there
             why = f"what the run left cannot be read: {type(error).__name__}: {error}"
             result = RunResult(capture.path, exit_code, notes=(why,))
-    return result._replace(last=lock.last, signal=-code if code < 0 else None)
+    is_empty = False
+    if result.capture == capture.path:
+        with suppress(OSError):
+            was_named = settings.trace_dir is not None
+            is_empty = holds_nothing(capture, was_named=was_named)
+    return result._replace(
+        last=lock.last,
+        signal=-code if code < 0 else None,
+        is_empty=is_empty,
+    )
 
 
 @contextmanager
@@ -252,13 +264,8 @@ def collect_result(
         f"{path.name} could not be written: is the disk full?" for path in empty
     )
     errors = boot_errors(boot, capture.path if settings.debug else None)
-    ranks = tuple(int(line) for line in boot_lines(boot / RANKS) if line.isdecimal())
-    # What processes of this run were writing when they were killed.
-    for rank in set(ranks):
-        name = f".rank{rank}[.-]*"
-        for draft in (*capture.path.glob(name), *capture.path.glob(f"live/*/{name}")):
-            with suppress(OSError):
-                draft.unlink()
+    ranks = tuple(ranks_of(boot))
+    remove_drafts(capture.path, ranks)
     inner = [
         folder for folder in boot_lines(boot / INNER) if any(Path(folder).glob(METAS))
     ]

@@ -43,7 +43,7 @@ def comparison_page(comparison: Comparison) -> Page:
     legs = _leg_grid(comparison)
     further = [grid for grid in _further_grids(comparison) if grid.rows]
     return Page(
-        verdict=comparison.outcome.value.replace("_", " "),
+        verdict=outcome_word(comparison),
         tone=TONES.get(comparison.outcome, FAIR),
         run=tuple(run),
         sentence=comparison.reason,
@@ -60,6 +60,11 @@ def comparison_page(comparison: Comparison) -> Page:
         further=("runs", "GEMMs", "layers", "memory") if budget.rows else (),
         software=f"fp8verify {comparison.fp8verify_version}",
     )
+
+
+def outcome_word(comparison: Comparison) -> str:
+    """Return whether the candidate is faster, as a page says it."""
+    return comparison.outcome.value.replace("_", " ")
 
 
 def _gpu(comparison: Comparison) -> str | None:
@@ -300,17 +305,22 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     rows = [tuple(_run_cells(run, has_ranks)) for run in table.runs]
     reasons = [_why(run) for run in table.runs if verbose]
     grid = Grid("Runs", tuple(headings), rows, below=(*reasons, _LEGEND))
-    active = sum(map(_is_sound, table.runs))
     return Page(
         verdict="",
-        tone=GOOD if active == len(table.runs) else FAIR,
+        tone=GOOD if all(map(_is_sound, table.runs)) else FAIR,
         run=(counted(table.runs, "run"),),
-        sentence=f"{active} of {counted(table.runs, 'run')} ACTIVE",
+        sentence=active_of(table),
         fails=bool(table.exit_code),
         exit=f"exit {table.exit_code}{_failed(table)}",
         body=(grid,),
         software=f"fp8verify {table.fp8verify_version}",
     )
+
+
+def active_of(table: RunTable) -> str:
+    """Say how many runs of a table are ACTIVE and pass."""
+    active = sum(map(_is_sound, table.runs))
+    return f"{active} of {counted(table.runs, 'run')} ACTIVE"
 
 
 def _is_sound(run: RunRow) -> bool:

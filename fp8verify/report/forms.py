@@ -91,13 +91,29 @@ def brief(result: msgspec.Struct, whole: str = "") -> str:
     page = page_of(result)
     lines = [f"{page.verdict}  {' · '.join(page.run)}", f"{page.sentence}."]
     error = next((note for note in page.told() if note.label == "error"), page.speed)
-    lines += [f"{error.label:8} {error.coded()}"] if error is not None else []
-    lines.append(f"{page.exit}{f' · {whole}' if whole else ''}")
+    if error is not None:
+        lines.append(f"{error.label:8} {error.coded()}")
+    last = [page.exit, whole] if whole else [page.exit]
+    lines.append(" · ".join(last))
     return "".join(f"{printable(line)}\n" for line in lines)
 
 
 def outcome(result: msgspec.Struct) -> str:
-    """Return the verdict and the exit code, for whom a result goes into a file."""
-    page = page_of(result)
-    code = page.exit.partition(":")[0]
-    return printable(f"{page.verdict or page.sentence}, {code}")
+    """Return the verdict and the exit code, for whom a result goes into a file.
+
+    No page is laid out for it.
+
+    Raises:
+        TypeError: it is neither a report nor a comparison nor a table of runs.
+    """
+    if isinstance(result, Report):
+        from fp8verify.report.report_page import exit_code_of, verdict_of_report
+
+        return f"{verdict_of_report(result)}, exit {exit_code_of(result)}"
+    from fp8verify.report.comparison_page import active_of, outcome_word
+
+    if isinstance(result, Comparison):
+        return f"{outcome_word(result)}, exit {result.exit_code}"
+    if isinstance(result, RunTable):
+        return f"{active_of(result)}, exit {result.exit_code}"
+    raise TypeError(f"a {type(result).__name__} has no outcome")

@@ -63,7 +63,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
     if report.verdict is Verdict.INCONCLUSIVE:
         urgent = tuple(Note("note", note, rank=6) for note in report.notes)
     return Page(
-        verdict=_verdict(report),
+        verdict=verdict_of_report(report),
         tone=_tone(report),
         run=tuple(dict.fromkeys(_run(report))),
         sentence=sentence(report.reason),
@@ -124,7 +124,7 @@ def _errors(report: Report) -> int:
     return sum(one.severity is Severity.ERROR for one in report.findings)
 
 
-def _verdict(report: Report) -> str:
+def verdict_of_report(report: Report) -> str:
     """Return the verdict; an ACTIVE run that fails for its errors says so."""
     errors = _errors(report)
     if report.verdict is Verdict.ACTIVE and errors:
@@ -167,13 +167,19 @@ def _software(report: Report) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
+def exit_code_of(report: Report) -> int:
+    """Return the exit code of the command: the run's own if it failed."""
+    return report.training_exit_code or report.exit_code
+
+
 def exit_line(report: Report) -> str:
     """Return the exit code of the command, and why."""
+    code = f"exit {exit_code_of(report)}"
     if report.training_exit_code:
-        return f"exit {report.training_exit_code}: the run's own exit code"
+        return f"{code}: the run's own exit code"
     if report.exit_reason:
-        return f"exit {report.exit_code}: {report.exit_reason}"
-    return f"exit {report.exit_code}"
+        return f"{code}: {report.exit_reason}"
+    return code
 
 
 def _fix(report: Report) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 ZIP = (".zip",)
 TAR = (".tar", ".tar.gz", ".tgz")
+# What the private folder is called into which an archive is unpacked.
+UNPACKED = "fp8verify-"
 
 
 def is_archive(path: Path) -> bool:

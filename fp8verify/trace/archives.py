@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 
 from fp8verify.errors import InputError
 from fp8verify.text import clean
-from fp8verify.trace.archive_names import TAR, ZIP
+from fp8verify.trace.archive_names import TAR, UNPACKED, ZIP
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.readers import suffixes
 
@@ -99,7 +99,7 @@ def unpacked(archive: Path) -> Iterator[Path]:
         InputError: it is damaged, encrypted or too large, has a path that leads out of it, or has
             an archive or no trace in it.
     """
-    with TemporaryDirectory(prefix="fp8verify-") as private:
+    with TemporaryDirectory(prefix=UNPACKED) as private:
         folder = Path(private)
         limit = min(_MAX_BYTES, disk_usage(folder).free // 2)
         written: list[Path] = []

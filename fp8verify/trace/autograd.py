@@ -43,7 +43,7 @@ class Autograd:
         )
 
     def sites(self, op_rows: Sequence[int]) -> tuple[list[Site], array[int]]:
-        """Return the places in the graph, and for each kernel the number of its own.
+        """Return the indices in the graph, and for each kernel the number of its own.
 
         A call is the row of the outermost operator with its number; -1 is for none. Of the calls
         that have the number of one node, which one made it is open: frozen layers make none.
@@ -77,8 +77,8 @@ class Autograd:
         sites = [
             Site(call, numbers[call], numbers[nodes[s]]) for s, call in calls.items()
         ]
-        places = {source: place for place, source in enumerate(calls)}
-        return sites, array("i", list(map(places.__getitem__, sources)))
+        indices = {source: index for index, source in enumerate(calls)}
+        return sites, array("i", list(map(indices.__getitem__, sources)))
 
     def is_node(self, row: int) -> bool:
         """Whether autograd runs a node there."""
@@ -182,7 +182,7 @@ class NamedOps:
         labels = [name for name in columns.op_names if name.startswith(LAYER_PREFIX)]
         self.names = [clean(label.removeprefix(LAYER_PREFIX)) for label in labels]
         self._number = {
-            columns.op_names[label]: place for place, label in enumerate(labels)
+            columns.op_names[label]: index for index, label in enumerate(labels)
         }
         self._annotations = frozenset(self._closed_annotations(columns.step_names))
         self._makers = self._forward_rows()
@@ -198,18 +198,18 @@ class NamedOps:
             op_rows: the kernels' operators.
             inner: what encloses their launches; this may be an annotation inside the operator.
         """
-        places = starmap(self._innermost, zip(op_rows, inner, strict=True))
+        indices = starmap(self._innermost, zip(op_rows, inner, strict=True))
         names = self._ops.name
         return array(
             "i",
             (
                 self._number[names[a]] if a >= 0 else -1
-                for a in map(self._annotation, places)
+                for a in map(self._annotation, indices)
             ),
         )
 
     def _innermost(self, row: int, launch: int | None) -> int:
-        """Return where to look from: the launch's place, if it is inside of the operator."""
+        """Return where to look from: the launch's index, if it is inside of the operator."""
         if launch is None:
             return row
         if row < 0 or row in self._outwards(launch):

@@ -297,11 +297,11 @@ def _period(order: array[int]) -> int:
     longest = array("i", [0]) * len(
         order
     )  # the longest proper prefix that ends there, too
-    for place in range(1, len(order)):
-        length = longest[place - 1]
-        while length and order[place] != order[length]:
+    for index in range(1, len(order)):
+        length = longest[index - 1]
+        while length and order[index] != order[length]:
             length = longest[length - 1]
-        longest[place] = length + (order[place] == order[length])
+        longest[index] = length + (order[index] == order[length])
     period = len(order) - longest[-1]
     if period > 1 and 2 * period <= len(order):
         return period

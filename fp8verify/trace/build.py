@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from itertools import compress, count, islice
+from math import prod
 
 from fp8verify.terms import Collective
 from fp8verify.text import clean
@@ -17,6 +18,7 @@ from fp8verify.trace.tables import Health, Kernels, Launch, Step, Trace
 
 # Real traces have some thousands at most.
 _MOST_NAMES = 16_384
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
 _ONE_HOUR_NS = 3600 * 10**9
 
 
@@ -65,11 +67,33 @@ def fill(
     ]
     trace.configs = [launch_config(raw) for raw in columns.configs]
     trace.process = _process(columns)
+    if health.complete:
+        trace.largest_gradient = _largest_gradient(columns)
     trace.copies = dict(sorted(columns.copies.items()))
     trace.steps = [
         Step(step.number, step.start_ns + base_ns, step.end_ns + base_ns, whole)
         for step, whole in zip(columns.steps, whole, strict=True)
     ]
+
+
+def _largest_gradient(columns: Columns) -> int | None:
+    """Return how many elements the largest gradient has that autograd gave a parameter.
+
+    A node accumulates the gradient of each parameter that wants one. None if there is no such
+    node, or one whose gradient has no recorded size.
+    """
+    if _ACCUMULATES not in columns.op_names:
+        return None
+    number = columns.op_names[_ACCUMULATES]
+    ops = columns.ops
+    recorded = list(columns.inputs)
+    largest = 0
+    for index in set(compress(ops.inputs, map(number.__eq__, ops.name))):
+        shapes = Inputs(recorded[index]).dims
+        if not shapes or not shapes[0]:
+            return None
+        largest = max(largest, prod(shapes[0]))
+    return largest
 
 
 def _repeated(columns: Columns) -> int:

@@ -165,14 +165,14 @@ def start_order(
     times = map(start.__getitem__, ordered)
     following = map(start.__getitem__, islice(ordered, 1, None))
     done = 0
-    for place in compress(count(1), map(eq, times, following)):
-        if place >= done:
+    for index in compress(count(1), map(eq, times, following)):
+        if index >= done:
             done = bisect_right(
-                ordered, start[ordered[place]], place, key=start.__getitem__
+                ordered, start[ordered[index]], index, key=start.__getitem__
             )
-            tied = ordered[place - 1 : done]
+            tied = ordered[index - 1 : done]
             in_order = sorted(tied, key=lambda row: (-end[row], inputs[row] >= 0))
-            ordered[place - 1 : done] = array("i", in_order)
+            ordered[index - 1 : done] = array("i", in_order)
     return ordered
 
 

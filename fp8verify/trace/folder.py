@@ -29,11 +29,11 @@ _NO_RANKS = "layers"
 
 
 class TraceFile(Struct, frozen=True):
-    """A trace and the rank it belongs to, by its metadata, its name, or else its place.
+    """A trace and the rank it belongs to, by its metadata, its name, or else its position.
 
     `name` is the file's own, with its folder's where several traces are called alike. `layers` is
     whether the layers have names in it, which take longer to read. `declared` is whether a record
-    of `fp8verify run` says that it is a window of its rank; `guessed` whether the rank is its place
+    of `fp8verify run` says that it is a window of its rank; `guessed` whether the rank is its position
     alone. `blas_log` is what a BLAS library logged of the same window.
     """
 
@@ -174,9 +174,9 @@ def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
     taken = {file.rank for file in files if not file.guessed}
     free = (number for number in count() if number not in taken)
     files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
-    place = {name: index for index, name in enumerate(order)}
+    position = {name: index for index, name in enumerate(order)}
     return sorted(
-        files, key=lambda file: (file.rank, place.get(file.path.name, len(place)))
+        files, key=lambda file: (file.rank, position.get(file.path.name, len(position)))
     )
 
 

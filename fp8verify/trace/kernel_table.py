@@ -203,9 +203,9 @@ class Table(Struct):
         tool: what printed it.
         cells: takes a line apart.
         width: the number of columns.
-        places: of the columns of `_COLUMNS` and of "time".
+        indices: those of the columns of `_COLUMNS` and of "time".
         unit: of times without their own.
-        counters: places and headings of counters of tensor cores.
+        counters: indices and headings of counters of tensor cores.
         sums: by name.
         on_cpu: those of rows with time on the CPU.
         counted: the source type of a kernel's tensor operations, where counters are in the table.
@@ -219,7 +219,7 @@ class Table(Struct):
     tool: str
     cells: Callable[[str], Sequence[str]]
     width: int
-    places: dict[str, int]
+    indices: dict[str, int]
     unit: str
     counters: tuple[tuple[int, str], ...] = ()
     sums: dict[str, _Sum] = field(default_factory=dict)
@@ -240,7 +240,7 @@ class Table(Struct):
             cells = cells[1:]  # pandas prints an index
         if len(cells) != self.width:
             return Fit.NOT
-        row = {what: cells[place].strip() for what, place in self.places.items()}
+        row = {what: cells[index].strip() for what, index in self.indices.items()}
         name = _unquoted(row["name"])
         time = _unquoted(row["time"])
         if not name and (unit := _TIME_UNIT.fullmatch(time)):
@@ -277,7 +277,7 @@ class Table(Struct):
 
     def _count(self, name: str, row: dict[str, str], cells: Sequence[str]) -> None:
         """Note of what type the counted operations of tensor cores were."""
-        counters = [(metric, cells[place]) for place, metric in self.counters]
+        counters = [(metric, cells[index]) for index, metric in self.counters]
         if "metric" in row:
             counters.append((row["metric"], row["time"]))
         for metric, value in counters:
@@ -533,7 +533,7 @@ class _Listed:
             tool=_GUESSED,
             cells=lambda _: (),
             width=-1,
-            places={},
+            indices={},
             unit=_IN_CELLS,
             read_as="name, time in each line",
         )
@@ -685,31 +685,31 @@ def _table(
     known = list(map(_heading, headings))
     if not 2 <= len(known) <= _MOST_COLUMNS:
         return None
-    places = {
+    indices = {
         what: known.index(next(filter(known.__contains__, texts)))
         for what, texts in _COLUMNS.items()
         if not set(texts).isdisjoint(known)
     }
-    if "name" not in places:
+    if "name" not in indices:
         return None
     if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
-        return Table(tool="", cells=lambda _: (), width=-1, places=places, unit="n")
-    if {"metric", "unit", "value"} <= places.keys():
+        return Table(tool="", cells=lambda _: (), width=-1, indices=indices, unit="n")
+    if {"metric", "unit", "value"} <= indices.keys():
         return Table(
             tool="ncu",
             cells=cells,
             width=len(known),
-            places={**places, "time": places["value"]},
+            indices={**indices, "time": indices["value"]},
             unit="n",
         )
-    places.pop("metric", None)
+    indices.pop("metric", None)
     # "Total Time (us)" alone is anybody's.
     is_nsys = not _OF_NSYS.isdisjoint(known)
     for tool, pattern, usual in _TIMES:
         if tool == "nsys" and not is_nsys:
             continue
-        for place, text in enumerate(known):
-            if (match := pattern.fullmatch(text)) and place != places["name"]:
+        for index, text in enumerate(known):
+            if (match := pattern.fullmatch(text)) and index != indices["name"]:
                 if not match.re.groups or match[1] is None:
                     unit = usual
                 else:
@@ -717,39 +717,39 @@ def _table(
                 counters = tuple(
                     (n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])
                 )
-                places = {**places, "time": place}
+                indices = {**indices, "time": index}
                 is_self = tool == "key_averages()" and bool(_SELF.match(text))
                 return Table(
                     tool=tool,
                     cells=cells,
                     width=len(known),
-                    places=places,
+                    indices=indices,
                     unit=unit,
                     counters=counters,
                     is_self_time=is_self,
                 )
-    return _guessed(known, places, cells)
+    return _guessed(known, indices, cells)
 
 
 def _guessed(
     known: Sequence[str],
-    places: dict[str, int],
+    indices: dict[str, int],
     cells: Callable[[str], Sequence[str]],
 ) -> Table | None:
     """Return the table of a script or a report by the words and units of its headings."""
     for pattern in _ANY_TIME:
-        for place, text in enumerate(known):
+        for index, text in enumerate(known):
             match = pattern.fullmatch(text)
-            if match is None or place in places.values():
+            if match is None or index in indices.values():
                 continue
-            parts = [known[places["name"]], text]
-            if "calls" in places:
-                parts.append(known[places["calls"]])
+            parts = [known[indices["name"]], text]
+            if "calls" in indices:
+                parts.append(known[indices["calls"]])
             return Table(
                 tool=_GUESSED,
                 cells=cells,
                 width=len(known),
-                places={**places, "time": place},
+                indices={**indices, "time": index},
                 unit=match[1] if pattern is not _ANY_TIME[-1] else _IN_CELLS,
                 is_self_time=bool(_SELF.match(text)),
                 read_as=", ".join(parts),
@@ -816,11 +816,11 @@ def _is_time_of_ncu(metric: str) -> bool:
 def _json_tables(source: Source) -> Iterator[Table]:
     """Yield the tables of a list of rows, as nsys prints it, or of rocprofv3's results."""
     text = source.whole(_MAX_JSON).decode("utf-8", "replace").lstrip("\ufeff")
-    place = 0
+    index = 0
     decoder = json.JSONDecoder()
-    while start := _JSON_START.search(text, place):
+    while start := _JSON_START.search(text, index):
         try:
-            found, place = decoder.raw_decode(text, start.start())
+            found, index = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
             return
         rows: Any = found

@@ -298,7 +298,7 @@ class Export:
             # CUDA_VISIBLE_DEVICES may have changed the number.
             mine = (device, _system_number(self.process))
             gpus = self.table(_DEVICES, "cudaId", "pid", "gpuId")
-            wanted = next((gpu for *place, gpu in gpus if tuple(place) == mine), device)
+            wanted = next((gpu for *owner, gpu in gpus if tuple(owner) == mine), device)
         rows = self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
         known = {number: rest for number, *rest in rows}
         name, major, minor = known.get(wanted) or next(

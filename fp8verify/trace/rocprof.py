@@ -109,8 +109,8 @@ class _Table:
         try:
             header = next(rows, [])
             # What is not there is behind the last column.
-            places = (header.index(name) if name in header else -1 for name in wanted)
-            chosen = itemgetter(*places)
+            indices = (header.index(name) if name in header else -1 for name in wanted)
+            chosen = itemgetter(*indices)
             for row in rows:
                 if len(row) == len(header):
                     yield chosen([*row, ""])

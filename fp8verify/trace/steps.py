@@ -51,7 +51,7 @@ def mark_profiler_steps(columns: Columns) -> None:
         begun = (
             start for start, name in names_of_starts if name not in columns.step_names
         )
-        busy = set(_places(steps, chain(begun, columns.calls.start)))
+        busy = set(_step_indices(steps, chain(begun, columns.calls.start)))
         steps = _numbered_on(
             [step for at, step in enumerate(steps) if at in busy] or steps
         )
@@ -112,26 +112,26 @@ def _is_empty(columns: Columns, step: Step) -> bool:
 def steps_of_kernels(
     columns: Columns, op_rows: array[int], launch_rows: array[int]
 ) -> array[int]:
-    """Return for each kernel the place of the step in which it was launched, or -1."""
+    """Return for each kernel the index of the step in which it was launched, or -1."""
     calls = columns.calls.start
     ops = columns.ops.start
     rows = zip(op_rows, launch_rows, strict=True)
     times = (calls[c] if c >= 0 else ops[o] if o >= 0 else _NEVER for o, c in rows)
-    return _places(columns.steps, times)
+    return _step_indices(columns.steps, times)
 
 
 _NEVER = -(1 << 63)
 
 
-def _places(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
-    """Return for each time the place of the last step that had begun, or -1 if it was over."""
+def _step_indices(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
+    """Return for each time the index of the last step that had begun, or -1 if it was over."""
     starts = [step.start_ns for step in steps]
     ends = [step.end_ns for step in steps]
-    places = array("i")
+    indices = array("i")
     for time in times:
-        place = bisect_right(starts, time) - 1
-        places.append(place if place >= 0 and time <= ends[place] else -1)
-    return places
+        index = bisect_right(starts, time) - 1
+        indices.append(index if index >= 0 and time <= ends[index] else -1)
+    return indices
 
 
 # How training loops call a step: Megatron-LM "iteration", Lightning "run_training_batch", Hugging
@@ -194,7 +194,7 @@ def whole_steps(
     Args:
         columns: of a damaged trace, with its steps.
         op_rows: for each kernel the row of its operator, or -1.
-        steps: for each kernel the place of its step, or -1.
+        steps: for each kernel the index of its step, or -1.
         is_cut: whether the file ends early, so the step of its last record is not whole.
     """
     whole = [_all_threads_launched(columns, op_rows)] * len(columns.steps)
@@ -203,9 +203,9 @@ def whole_steps(
         # The cut may be in a step of which nothing else is there: its neighbor stands for it.
         starts = [step.start_ns for step in columns.steps]
         ends.append(max(0, bisect_right(starts, columns.ops.start[-1]) - 1))
-    for place in ends:
-        if 0 <= place < len(whole):
-            whole[place] = False
+    for index in ends:
+        if 0 <= index < len(whole):
+            whole[index] = False
     rows, kernels = _counted(columns, op_rows, steps)
     most: dict[tuple[int, ...], float] = {}
     for (key, step), launched in kernels.items():
@@ -237,13 +237,13 @@ def _counted(
     Kernels without an operator, as of a graph, are those of one operator a step.
     """
     ops = columns.ops
-    places = _places(columns.steps, ops.start)
+    indices = _step_indices(columns.steps, ops.start)
     keys: list[tuple[int, ...]] = list(zip(ops.name, ops.inputs, strict=True))
-    rows = Counter(pair for pair in zip(keys, places, strict=True) if pair[1] >= 0)
+    rows = Counter(pair for pair in zip(keys, indices, strict=True) if pair[1] >= 0)
     kernels: _Counts = Counter()
     for op_row, step in zip(op_rows, steps, strict=True):
-        place = places[op_row] if op_row >= 0 else step
-        if place >= 0:
-            kernels[keys[op_row] if op_row >= 0 else _NO_OPERATOR, place] += 1
+        index = indices[op_row] if op_row >= 0 else step
+        if index >= 0:
+            kernels[keys[op_row] if op_row >= 0 else _NO_OPERATOR, index] += 1
     without = zip(repeat(_NO_OPERATOR), range(len(columns.steps)), strict=False)
     return rows + Counter(without), kernels

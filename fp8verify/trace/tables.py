@@ -181,7 +181,8 @@ class TraceHead(Struct):
 
     No other metadata is kept, as traces hold environment variables and host names. `process` is
     the number of the process whose operators it holds, None if that is not known. `in_flops` is
-    whether a kernel's duration is its MFLOPs instead of nanoseconds.
+    whether a kernel's duration is its MFLOPs instead of nanoseconds. `largest_gradient` is the
+    number of elements of the largest gradient that autograd gave a parameter, None if unknown.
     """
 
     source: str
@@ -192,6 +193,7 @@ class TraceHead(Struct):
     compute_capability: str | None = None
     health: Health = field(default_factory=Health)
     in_flops: bool = False
+    largest_gradient: int | None = None
 
 
 class Trace(TraceHead):

@@ -120,7 +120,10 @@ class RankSummary:
 def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what ran in low precision on a rank that is ACTIVE, and why not all."""
     why = _by_design(summary, expected)
-    return f"{ran(summary)}{in_steps([summary])}{why}{apart(summary)}"
+    did = ran(summary)
+    if expected is not None and expected.is_met:
+        did = did_as_expected([summary]) or did
+    return f"{did}{in_steps([summary])}{why}{apart(summary)}"
 
 
 def too_few_whole(summary: RankSummary) -> str:
@@ -152,6 +155,28 @@ def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> 
     if not why and summary.rank.shortfall is not None:
         why = f": {summary.rank.shortfall}"
     return f"{ran(summary, limit)}{why}{apart(summary)}"
+
+
+def did_as_expected(summaries: Sequence[RankSummary]) -> str:
+    """Say how many of the GEMMs that should have run in low precision did.
+
+    Nothing is said where this is not stated of all ranks, or where no GEMM ran in high precision.
+    """
+    expected = 0
+    lacking = 0
+    launches: Counter[str] = Counter()
+    for summary in summaries:
+        counted_gemms = summary.rank.counted
+        if counted_gemms is None:
+            return ""
+        expected += counted_gemms.expected
+        lacking += counted_gemms.lacking
+        launches.update(summary.kernels)
+    if low_precision_count(launches) == sum(launches.values()):
+        return ""
+    formats = low_precision_name(launches)
+    did = f"{expected - lacking} of" if lacking else "all"
+    return f"{did} {expected} GEMMs that should have run in {formats} did"
 
 
 def ran(summary: RankSummary, limit: str = "") -> str:
@@ -216,8 +241,10 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
             if not x.is_low and summary.kernels[x.value]
         ]
         ran_in = enumerated(others).replace("UNKNOWN", "unknown precision")
-        high = f"{enumerated(names, SHOWN_IN_REASON)} in {ran_in}"
-        return f"{configured} with {high}" if configured else f"; {high}"
+        named = enumerated(names, SHOWN_IN_REASON)
+        if configured:
+            return f"; {named} stayed in {ran_in}, as configured"
+        return f"; {named} in {ran_in}"
     if rest:
         return f"{configured}{':' if configured else ';'} {rest}"
     return configured
@@ -274,7 +301,8 @@ _ALONE = frozenset({"step", "micro-batch"})
 def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
     """Say what fell short on a rank, and how the other values of the coordinate ran."""
     if proof is None or proof.coordinate not in _ALONE:
-        return f"{ran(summary)}, but {shortfall}"
+        did = did_as_expected([summary]) or ran(summary)
+        return f"{did}, but {shortfall}"
     others = [row for row in proof.rows if not row.short]
     is_part = 0 < len(others) < len(proof.rows)
     return f"{shortfall}; {_did(proof, others)}" if is_part else shortfall
@@ -309,6 +337,7 @@ def _values(values: Sequence[str]) -> str:
 def active_ranks(
     summaries: Sequence[RankSummary],
     training: Sequence[RankSummary],
+    forward_only: Sequence[RankSummary],
     share_of_all: float,
 ) -> str:
     """Say what ran in low precision on ranks that are ACTIVE.
@@ -316,6 +345,7 @@ def active_ranks(
     Args:
         summaries: the ranks that ran it.
         training: all that train.
+        forward_only: those that train nothing.
         share_of_all: of the GEMM time of these, what ran in low precision.
     """
     if len(training) > len(summaries):
@@ -328,15 +358,26 @@ def active_ranks(
     )
     low = low_precision_count(kernels)
     total = sum(kernels.values())
-    where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
     least = min(summaries, key=lambda summary: summary.share)
     of = f"{whose_gemms(least)} {least.measure}"
-    share = f"; {least.rank.label} has least ({about(least.share)} of {of})"
+    if len(summaries) == 1:
+        where = least.rank.label
+        share = f" ({about(least.share)} of {of})"
+    else:
+        where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
+        share = f"; {least.rank.label} has least ({about(least.share)} of {of})"
+    if low == total:
+        share = ""
     what = gemms_of_layers([summary.rank for summary in summaries])
-    return (
-        f"{low} of {total} {what} ran in {low_precision_name(kernels)} on {where}"
-        f"{in_steps(summaries)}{share if low < total else ''}{apart(least)}"
-    )
+    did = did_as_expected(summaries)
+    if not did:
+        did = f"{low} of {total} {what} ran in {low_precision_name(kernels)}"
+    said = f"{did} on {where}{in_steps(summaries)}{share}{apart(least)}"
+    if not forward_only:
+        return said
+    workers = _values([summary.rank.label for summary in forward_only])
+    verb = "does" if len(forward_only) == 1 else "do"
+    return f"{said}; {workers} ran no backward pass and {verb} not count"
 
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:

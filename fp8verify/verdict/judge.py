@@ -11,7 +11,13 @@ from fp8verify.analysis.gemms import micros
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.ledger import LedgerReport
 from fp8verify.model.report import AnyReport
-from fp8verify.model.verdict import ExpectedReport, Finding, Proof, ProofRow
+from fp8verify.model.verdict import (
+    CountedGemms,
+    ExpectedReport,
+    Finding,
+    Proof,
+    ProofRow,
+)
 from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_ROWS
@@ -69,6 +75,7 @@ class Assessment(NamedTuple):
     rest: str | None
     judged: bool
     expected: ExpectedReport | None
+    counted: CountedGemms | None
     low_share: float | None
     unknown_share: float
 
@@ -85,18 +92,18 @@ class Judgement(NamedTuple):
 def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
     others = other_runs(ranks)
-    trains = any(rank.trace.backward and rank.ran_low for rank in ranks)
+    forward_only = _forward_only(ranks)
     reasons = [_FOREIGN if rank in others else undecidable(rank) for rank in ranks]
     comparable = [
         []
         if rank in others
         or (reason is not None and not rank.ran_low)
-        or (trains and not rank.trace.backward)
+        or rank in forward_only
         else rank.trace.executions
         for rank, reason in zip(ranks, reasons, strict=True)
     ]
     parts = LedgerFindings(ranks, promises, comparable)
-    if any(rank.ran_low for rank in ranks):
+    if any(rank.ran_low for rank in ranks if rank not in forward_only):
         accused = parts.accused
     else:
         accused = frozenset(range(len(ranks)))
@@ -108,6 +115,8 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         found = sorted(
             [*rank_findings(rank, promises), *parts.findings(place)], key=place_of
         )
+        if rank in forward_only:
+            found = [one for one in found if one.code != "no-backward"]
         short = _decider(found, Verdict.PARTIAL)
         undecided = Opinion(Verdict.INCONCLUSIVE, reason) if reason else None
         settled = undecided or _settled(rank, found, promises)
@@ -120,8 +129,10 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
             settled=settled is not None,
             shortfall=short.message if short else None,
             rest=_rest(found, promises) if rank.ran_low else None,
-            judged=rank.ran_low or place in accused or reason is not None,
+            judged=rank not in forward_only
+            and (rank.ran_low or place in accused or reason is not None),
             expected=parts.expected(place),
+            counted=parts.counted(place),
             low_share=shares.least,
             unknown_share=shares.open,
         )
@@ -133,6 +144,17 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         proof=prove(parts, ranks),
         ledger=ledger_report(parts.lacking, parts.statements, ranks),
     )
+
+
+def _forward_only(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
+    """Return the ranks that surely train nothing, where others do: workers that generate."""
+    if not any(rank.trace.backward for rank in ranks):
+        return []
+    return [
+        rank
+        for rank in ranks
+        if rank.trace.trained and not (rank.trace.backward or rank.trace.trains)
+    ]
 
 
 def _is_due(rank: RankEvidence, parts: LedgerFindings, place: int) -> bool:
@@ -398,6 +420,7 @@ def judge_run(
     ]
     whole = sum(summary.total for summary in training) or 1
     share = sum(summary.share * summary.total for summary in training) / whole
-    said = headline.active_ranks(low, training, share)
+    forward_only = [one for one in summaries if one not in training]
+    said = headline.active_ranks(low, training, forward_only, share)
     verdict = Verdict.ACTIVE if share >= policy.share else Verdict.PARTIAL
     return Opinion(verdict if len(low) < len(training) else Verdict.ACTIVE, said)

@@ -207,3 +207,13 @@ def test_hostile_text_leaves_the_structure_of_every_form(silent: Report) -> None
     assert second.startswith("::notice title=FP8 a%3Ab%2Cc::a|b")
     assert "%0A::error::owned,%250A" in second
     assert "CONTRADICTED" in silent._repr_html_()
+
+
+@pytest.mark.parametrize("name", OF_EACH_VERDICT)
+def test_the_outcome_is_that_of_the_page_which_is_not_laid_out_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_of(name)
+    page = forms.page_of(report)
+    monkeypatch.setattr(forms, "page_of", None)
+    assert forms.outcome(report) == f"{page.verdict}, {page.exit.partition(':')[0]}"

@@ -6,7 +6,10 @@ import os
 import pty
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -36,18 +39,25 @@ def read_on_a_terminal(*arguments: str, **variables: str) -> tuple[str, str]:
         env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **variables},
     )
     os.close(theirs)
+    pieces: list[bytes] = []
+    reader = Thread(target=lambda: pieces.extend(_pieces(ours)))
+    reader.start()  # a terminal that nobody reads from takes no more after a while
     printed, _ = process.communicate(timeout=120)
-    shown = b""
+    reader.join()
+    os.close(ours)
+    return printed.decode(), b"".join(pieces).decode()
+
+
+def _pieces(descriptor: int) -> Iterator[bytes]:
+    """Yield what is shown until the other end is closed."""
     while True:
         try:
-            piece = os.read(ours, 65536)
-        except OSError:  # it is closed at the other end
-            break
+            piece = os.read(descriptor, 65536)
+        except OSError:
+            return
         if not piece:
-            break
-        shown += piece
-    os.close(ours)
-    return printed.decode(), shown.decode()
+            return
+        yield piece
 
 
 @pytest.mark.parametrize("command", [("inspect", TRACES), ("table", TRACES, TRACES)])
@@ -58,6 +68,23 @@ def test_a_terminal_shows_how_far_the_traces_are_read(command: tuple[str, ...]) 
     assert " of 1 trace  0:0" in shown
     assert shown.endswith("\r\x1b[K")
     assert "reading" not in printed
+
+
+def test_the_traces_of_an_archive_are_followed_once_it_is_unpacked(
+    tmp_path: Path,
+) -> None:
+    archive = tmp_path / "run.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for number in range(3):
+            packed.write(f"{TRACES}/rank0.json.gz", f"run/rank{number}.json.gz")
+
+    _, shown = read_on_a_terminal("inspect", str(archive), "--workers", "1")
+
+    lines = shown.split("\r\x1b[K")
+    reading = [line for line in lines if line.startswith("reading")]
+    assert any(line.endswith(" of 3 traces  0:00") for line in reading)
+    assert "100%" not in reading[0]
+    assert not any(line.startswith("unpacking") for line in lines[-len(reading) :])
 
 
 @pytest.mark.parametrize(
@@ -90,3 +117,4 @@ def test_the_line_has_the_share_the_traces_and_the_time() -> None:
         "reading ██████████████████░░░░░░  75%  1 of 2 traces  1:15"
     )
     assert line_of({}, {}, 5) == "reading 0:05"
+    assert line_of(read, sizes, 5, unpacks=True).startswith("unpacking █")

@@ -50,6 +50,34 @@ def torch_in(folder: Path) -> None:
     (folder / "torch" / "__init__.py").write_text("value = 7\n")
 
 
+# --- what stays where nothing was recorded
+
+
+@pytest.mark.parametrize(
+    ("place", "script", "kept"),
+    [
+        ("", "import sys\nsys.exit(1)\n", set()),
+        ("", "print('a line')\n", set()),
+        ("--trace-dir capture", "pass\n", set()),
+        ("--trace-dir old", "pass\n", {"old"}),
+        ("--trace-dir capture", "print('a line')\n", {"capture"}),
+    ],
+    ids=["failed", "printed", "silent", "existed", "named and printed"],
+)
+def test_a_run_that_recorded_nothing_leaves_no_empty_capture(
+    tmp_path: Path, place: str, script: str, kept: set[str]
+) -> None:
+    (tmp_path / "old").mkdir(mode=0o700)
+    run = f"{PLAIN} -m fp8verify run --exit-zero {place} train.py 2> err"
+    start(tmp_path, run, script).wait(timeout=60)
+
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert folders - {"old"} == kept - {"old"}
+    assert (tmp_path / "old").is_dir()
+    assert "INCONCLUSIVE" in (tmp_path / "err").read_text()
+    assert "fp8verify-capture-" not in (tmp_path / "err").read_text()
+
+
 # --- where our output goes
 
 
@@ -162,6 +190,33 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(
     assert (tmp_path / "err").read_text() == "warning\n"
     wait_until(lambda: str(tmp_path) not in subprocess.getoutput("ps ax -o args"))
     assert not list((tmp_path / "capture").glob(".boot-*"))
+
+
+def test_inspect_removes_what_a_run_left_whose_processes_were_all_killed(
+    tmp_path: Path,
+) -> None:
+    line = f"{OURS} --trace-dir capture train.py > out 2> err"
+    shell = start(tmp_path, line, ORPHAN)
+    wait_until((tmp_path / "pid").exists)
+    training = int((tmp_path / "pid").read_text())
+    runner = parent_of(training)
+    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+    (keeper,) = {int(child) for child in children} - {training}
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(runner, signal.SIGKILL)
+    shell.wait(timeout=60)
+    inspect = f"{PLAIN} -m fp8verify inspect capture"
+    (boot,) = (tmp_path / "capture").glob(".boot-*")
+
+    _, _, said = output_of(tmp_path, inspect)
+    assert "removed" not in said  # the script has it on its path
+    (tmp_path / "go").touch()
+    wait_until((tmp_path / "finished").exists)
+    wait_until(lambda: not Path(f"/proc/{training}").exists())
+    _, _, said = output_of(tmp_path, inspect)
+
+    assert f"removed capture/{boot.name}, which a killed run had left" in said
+    assert not boot.exists()
 
 
 def parent_of(pid: int) -> int:

@@ -49,7 +49,11 @@ def fixes(report: Report) -> list[str]:
             "Megatron-LM keeps blocks 0, 3",
             "--min-share expected",
         ),
-        ("fp8_te_backward_bf16", "dgrad and wgrad in BF16", "--min-share expected"),
+        (
+            "fp8_te_backward_bf16",
+            "dgrad and wgrad stayed in BF16",
+            "--min-share expected",
+        ),
     ],
 )
 def test_the_page_begins_with_cause_and_remedy(

@@ -88,6 +88,38 @@ def test_a_gemm_that_takes_longer_than_in_bf16_is_a_loss(build: TraceBuilder) ->
     assert "(38% of GPU time)" in finding.message
 
 
+def accumulate(build: TraceBuilder, *dims: int) -> TraceBuilder:
+    """Add the node that gives a parameter its gradient, or an undefined one."""
+    return build.launch(
+        OTHER, "torch::autograd::AccumulateGrad", types=(BF16,), dims=(dims,), us=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "is_in_vain"),
+    [
+        ([(4096, 16), (16, 4096)], True),
+        ([(4096, 16), (4096, 4096)], False),
+        ([(4096 * 4096,)], False),  # many parameters in one, as FSDP has them
+        ([(8, 4096, 4096)], False),
+        ([(4096, 16), ()], False),  # of unknown size
+        ([], False),
+    ],
+)
+def test_gradients_of_frozen_weights_are_no_saving(
+    build: TraceBuilder, accumulated: list[tuple[int, ...]], is_in_vain: bool
+) -> None:
+    """torchao computes them, in FP8; BF16 does not."""
+    bf16 = bf16_us(4096, 4096, 4096)
+    build.linear(4096, 4096, 4096, fp8=True, us=bf16 / 2)
+    build.launch(OTHER, OTHER, us=bf16)
+    for dims in accumulated:
+        accumulate(build, *dims)
+    gain = payoff_of(build.report())
+    products = 2 if is_in_vain else 3
+    assert gain.speedup_estimate == pytest.approx((products + 1) / 2.5, rel=2e-2)
+
+
 def test_a_kernel_that_is_slow_only_now_and_then_is_not_accused(
     build: TraceBuilder,
 ) -> None:

@@ -212,6 +212,24 @@ def test_first_and_last_blocks_in_bf16_excuse_no_stage_between(
     ] * bool(short)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "verdict"), [(True, "ACTIVE"), (False, "INACTIVE")]
+)
+def test_a_worker_that_generates_does_not_count_beside_a_rank_that_trains(
+    trainer: bool, verdict: str, tmp_path: Path
+) -> None:
+    build = TraceBuilder(rank=0, world=2)
+    high = () if trainer else {(block, leg) for block in range(4) for leg in LEGS}
+    _blocks(build, high)
+    build.write(tmp_path / "rank0.json")
+    worker = TraceBuilder(rank=1, world=2)
+    worker.gemm("fprop", TOKENS, *SIZES[0], fp8=True)
+    worker.write(tmp_path / "rank1.json")
+    report = inspect(tmp_path)
+    assert report.verdict == verdict
+    assert "no-backward" not in codes(report)
+
+
 def test_what_no_pair_explains_is_of_the_coordinate_with_the_fewest_values(
     tmp_path: Path,
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.record import keeper, output, runner, terminal
+from fp8verify.record.folder import node_name
 from fp8verify.record.injection import make_boot_folder
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
@@ -96,6 +97,7 @@ def test_nothing_that_can_wait_is_done_before_the_training() -> None:
         "agent.zip",
         "config.json",
         "log.txt",
+        f"runner.{node_name()}",
         "sitecustomize.py",
     ]
     assert sorted(kinds) == own

@@ -64,9 +64,8 @@ class Numerics(Instrument):
     def end(self) -> dict[str, Any]:
         """Look at the scales and gradients that the window leaves, and write down the scales."""
         after = KeptScales(self._modules())
-        if self._scales is not None and (
-            after.slots or after.recipes or after.loss_scales
-        ):
+        has_scales = bool(after.slots or after.recipes or after.loss_scales)
+        if has_scales and self._scales is not None:
             scales = scale_records(self._scales, after)
             self._windows.append({"last_step": self._now, **scales})
         self._write()
@@ -114,7 +113,9 @@ class Numerics(Instrument):
 
     def _gradient_now(self) -> list[dict[str, Any]]:
         gradient = gradient_norm(self.context.own())
-        return [] if gradient is None else [{"step": self._now, **gradient}]
+        if gradient is None:
+            return []
+        return [{"step": self._now, **gradient}]
 
     def _plan(self, step: int) -> None:
         files = self.context.record().files
@@ -173,21 +174,34 @@ class Numerics(Instrument):
             self._reason = None
             self._write()
         if self._every or self._live:
-            from .figures import shortened
-
-            line = result | {"rows": list(map(shortened, result["rows"]))}
-            text = json.dumps(line, separators=(",", ":"))
-            self.context.record().files.append_numerics(f"{text}\n")
-        if self._every:
-            self._latest = self._now
-            self._next = None if self._live else self._now + self._every
-        else:
+            self._append(result)
+        if not self._every:
             self._wanted = False
+            return
+        self._latest = self._now
+        self._next = None
+        if not self._live:
+            self._next = self._now + self._every
+
+    def _append(self, result: dict[str, Any]) -> None:
+        """Add a measured step to the series."""
+        from .figures import shortened
+
+        rows = list(map(shortened, result["rows"]))
+        line = result | {"rows": rows}
+        text = json.dumps(line, separators=(",", ":"))
+        files = self.context.record().files
+        files.append_numerics(f"{text}\n")
 
     def _write(self) -> None:
         """Write the file, if it has any content."""
         if self._windows or self._wanted or self._first or self._reason:
             files = self.context.record().files
-            measured = {"measured": self._first, "reason": self._reason}
-            head = {"schema": SCHEMA, "rank": files.rank}
-            files.write_numerics({**head, "windows": self._windows, **measured})
+            record = {
+                "schema": SCHEMA,
+                "rank": files.rank,
+                "windows": self._windows,
+                "measured": self._first,
+                "reason": self._reason,
+            }
+            files.write_numerics(record)

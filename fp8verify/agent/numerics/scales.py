@@ -12,7 +12,7 @@ import math
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -41,30 +41,36 @@ def gradient_norm(optimizers: Iterable[Any]) -> dict[str, Any] | None:
     for parameter in trained_by(optimizers).values():
         gradient = header(parameter, "grad")
         part = local(gradient)
-        if (
-            not has_values(part)
-            or part.layout != torch.strided
-            or part.device.type == "meta"
-        ):
+        if not has_values(part):
+            continue
+        if part.layout != torch.strided or part.device.type == "meta":
             continue
         sharded = sharded or part is not gradient
         part = part.detach()
-        real = torch.view_as_real(part) if part.is_complex() else part
-        by_kind[part.device, part.dtype].append(real)
+        key = (part.device, part.dtype)
+        if part.is_complex():
+            part = torch.view_as_real(part)
+        by_kind[key].append(part)
     if not by_kind:
         return None
-    # In float64: squares may leave the range of float32, and the norm of FP16 gradients FP16.
-    every = [
-        torch._foreach_norm(parts, 2, dtype=torch.float64) for parts in by_kind.values()
-    ]
-    norms = [float(torch.linalg.vector_norm(torch.stack(norms))) for norms in every]
-    total = math.hypot(*norms) if all(map(math.isfinite, norms)) else None
+    # All are begun before the first is waited for.
+    begun = [_norm_of(parts) for parts in by_kind.values()]
+    norms = [float(norm) for norm in begun]
+    total = None
+    if all(map(math.isfinite, norms)):
+        total = math.hypot(*norms)
     return {
         "norm": total,
         "finite": total is not None,
         "sharded": sharded,
         "clip_ratio": None,
     }
+
+
+def _norm_of(parts: list[Any]) -> Any:
+    # In float64: squares may leave the range of float32, and the norm of FP16 gradients FP16.
+    norms = torch._foreach_norm(parts, 2, dtype=torch.float64)
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 # Of each thread that updates one: no other thread may read it.
@@ -84,9 +90,17 @@ def remember(scaler: Any) -> None:
 def _loss_scales() -> list[float | None]:
     """Return the scales of the GradScalers in use, None if not finite; waits for the GPU."""
     known = list(_scalers[threading.get_ident()].values())
-    kept = [stored(scaler, "_scale") for scaler in known]
-    scales = [float(scale) for scale in kept if has_values(scale)]
-    return [scale if math.isfinite(scale) else None for scale in scales]
+    scales: list[float | None] = []
+    for scaler in known:
+        kept = stored(scaler, "_scale")
+        if not has_values(kept):
+            continue
+        scale = float(kept)
+        if math.isfinite(scale):
+            scales.append(scale)
+        else:
+            scales.append(None)
+    return scales
 
 
 class KeptScales:
@@ -118,27 +132,35 @@ class KeptScales:
             "tensor_parallel": self._group(stored(module, "tp_group")),
         }
         formats = formats_of(meta["recipe"])
-        for (direction, tensors), form in zip(TENSORS.items(), formats, strict=True):
-            state = meta.get(direction)
-            scale = stored(state, "scale")
-            history = stored(state, "amax_history")
-            if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
-                continue
-            staged = history.detach()[0]
-            recorded = history.detach()[1:]
-            largest = recorded.amax(dim=0) if len(recorded) else torch.zeros_like(scale)
-            rows = torch.stack(
-                [scale.detach(), largest, staged, *recorded[-KEPT_STEPS:]]
-            )
-            for index, (now, most, next_amax, *amax) in enumerate(
-                rows.t().float().tolist()
-            ):
-                gemm, which = divmod(index, len(tensors))
-                self.slots[name, tensors[which], gemm] = {
-                    **shared, "tensor": tensors[which], "gemm": gemm,
-                    "format": form.name, "largest": form.largest,
-                    "scale": now, "amax": amax, "largest_amax": most, "staged": next_amax,
-                }  # fmt: skip
+        for direction, form in zip(TENSORS, formats, strict=True):
+            of_direction = {
+                **shared,
+                "format": form.name,
+                "largest": form.largest,
+            }
+            self._read_direction(name, direction, meta.get(direction), of_direction)
+
+    def _read_direction(
+        self,
+        name: str,
+        direction: str,
+        state: Any,
+        shared: dict[str, Any],
+    ) -> None:
+        scale = stored(state, "scale")
+        history = stored(state, "amax_history")
+        if not _fit(scale, history) or len(self.slots) + len(scale) > MOST_SLOTS:
+            return
+        tensors = TENSORS[direction]
+        for index, slot in enumerate(_slots(scale.detach(), history.detach())):
+            gemm, which = divmod(index, len(tensors))
+            tensor = tensors[which]
+            self.slots[name, tensor, gemm] = {
+                **shared,
+                "tensor": tensor,
+                "gemm": gemm,
+                **slot,
+            }
 
     def _group(self, group: Any) -> int:
         try:
@@ -151,6 +173,24 @@ class KeptScales:
             return -1
 
 
+def _slots(scale: Any, history: Any) -> Iterator[dict[str, Any]]:
+    """Yield what a state has of each tensor, copied to the host at once."""
+    staged = history[0]
+    recorded = history[1:]
+    if len(recorded):
+        largest = recorded.amax(dim=0)
+    else:
+        largest = torch.zeros_like(scale)
+    rows = torch.stack([scale, largest, staged, *recorded[-KEPT_STEPS:]])
+    for now, most, next_amax, *amax in rows.t().float().tolist():
+        yield {
+            "scale": now,
+            "amax": amax,
+            "largest_amax": most,
+            "staged": next_amax,
+        }
+
+
 def _place(known: list[Any], value: Any) -> int:
     if value not in known:
         known.append(value)
@@ -160,28 +200,32 @@ def _place(known: list[Any], value: Any) -> int:
 def _fit(scale: Any, history: Any) -> bool:
     if not (has_values(scale) and has_values(history)):
         return False
-    both = scale.dim() == 1 and history.dim() == 2
-    return bool(both and len(scale) and history.shape[1] == len(scale))
+    if scale.dim() != 1 or history.dim() != 2:
+        return False
+    return len(scale) > 0 and bool(history.shape[1] == len(scale))
 
 
 def describe_recipe(recipe: Any) -> dict[str, Any]:
     """Return what a recipe is configured to do."""
     forward, backward = formats_of(recipe)
     algorithm = stored(recipe, "amax_compute_algo")
-    names = {
-        "margin": "margin",
-        "interval": "interval",
-        "history_length": "amax_history_len",
-    }
-    values = {name: stored(recipe, attribute) for name, attribute in names.items()}
     return {
         "name": recipe_class(recipe),
         "forward": forward.name,
         "backward": backward.name,
         "algorithm": algorithm if is_a(algorithm, str) else None,
         "reduces_amax": stored(recipe, "reduce_amax") is True,
-        **{n: int(v) if type(v) in (int, float) else None for n, v in values.items()},
+        "margin": _number(recipe, "margin"),
+        "interval": _number(recipe, "interval"),
+        "history_length": _number(recipe, "amax_history_len"),
     }
+
+
+def _number(recipe: Any, name: str) -> int | None:
+    value = stored(recipe, name)
+    if type(value) in (int, float):
+        return int(value)
+    return None
 
 
 def scale_records(before: KeptScales, after: KeptScales) -> dict[str, Any]:
@@ -189,17 +233,28 @@ def scale_records(before: KeptScales, after: KeptScales) -> dict[str, Any]:
     records = []
     for key, now in after.slots.items():
         then = before.slots.get(key, {})
-        record = {**now, "amax": [_magnitude(value) for value in now["amax"]]}
-        record["amax_before"] = _magnitude(next(iter(then.get("amax", ())[-1:]), None))
+        amax_then = then.get("amax")
+        record = dict(now)
+        record["amax"] = [_magnitude(value) for value in now["amax"]]
+        record["amax_before"] = None
+        if amax_then:
+            record["amax_before"] = _magnitude(amax_then[-1])
         for name in ("staged", "largest_amax"):
             record[name] = _magnitude(now[name])
             record[f"{name}_before"] = _magnitude(then.get(name))
         record["scale"] = repr(now["scale"])
         record["scale_before"] = repr(then["scale"]) if then else None
         records.append(record)
-    shared = {"recipes": after.recipes, "groups": after.groups}
-    return {**shared, "slots": records, "loss_scales": after.loss_scales}
+    return {
+        "recipes": after.recipes,
+        "groups": after.groups,
+        "slots": records,
+        "loss_scales": after.loss_scales,
+    }
 
 
 def _magnitude(value: float | None) -> float | None:
-    return value if value is not None and 0 <= value < math.inf else None
+    """Return a value that a magnitude can have, else None."""
+    if value is None or not 0 <= value < math.inf:
+        return None
+    return value

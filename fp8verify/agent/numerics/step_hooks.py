@@ -55,7 +55,9 @@ def watch_calls(
 
     def wrap(original: Any) -> Any:
         def fp8verify_call(*args: Any, **kwargs: Any) -> Any:
-            seen(*args[: len(parameters)], *map(kwargs.get, parameters[len(args) :]))
+            by_place = args[: len(parameters)]
+            by_name = map(kwargs.get, parameters[len(args) :])
+            seen(*by_place, *by_name)
             return original(*args, **kwargs)
 
         return fp8verify_call
@@ -69,16 +71,15 @@ def clip_ratio(calls: list[tuple[Any, Any]]) -> float | None:
         return None
     limit, norm = calls[0]
     # The norm of sharded gradients may be spread too: to add it up takes a collective.
-    if (
-        type(norm) is not Tensor
-        or norm.numel() != 1
-        or not isinstance(limit, (int, float))
-    ):
+    if type(norm) is not Tensor or norm.numel() != 1:
+        return None
+    if not isinstance(limit, (int, float)):
         return None
     known = float(norm)
-    if math.isfinite(known):
-        return min(1.0, float(limit) / (known + _AGAINST_ZERO))
-    return None
+    if not math.isfinite(known):
+        return None
+    left = float(limit) / (known + _AGAINST_ZERO)
+    return min(1.0, left)
 
 
 class Pass:
@@ -126,9 +127,9 @@ class NumericsHooks:
             before = self._guard(self._before)
             self._undo.append(on_calls(modules, before, self._guard(self._after)))
         clips = self._guard(self._on_clipping)
-        self._undo += [
-            watch_calls(*place, CLIPPED, clips) for place in CLIPPING if hasattr(*place)
-        ]
+        for module, name in CLIPPING:
+            if hasattr(module, name):
+                self._undo.append(watch_calls(module, name, CLIPPED, clips))
 
     def remove(self) -> None:
         """Take all hooks off; what is still to come is not measured."""
@@ -181,7 +182,8 @@ class NumericsHooks:
         if self.measured.is_full:
             yield "more layers, or passes of layers, than there is room for"
         yield from dict.fromkeys(self.unseen)
-        if not (rows or missed or self._empty or self._unknown or self.unseen):
+        is_explained = missed or self._empty or self._unknown or self.unseen
+        if not rows and not is_explained:
             yield (
                 f"no FP8 cast was seen: none of {_layers(self._hooked)} is of a class whose casts "
                 "are known and in FP8"
@@ -200,18 +202,20 @@ class NumericsHooks:
                 self._active = False
                 if is_the_scripts(error):
                     raise
-                self.unseen.append(
-                    f"measuring ended early: {type(error).__name__}: {error}"[:300]
-                )
+                note = f"measuring ended early: {type(error).__name__}: {error}"
+                self.unseen.append(note[:300])
 
         return fp8verify_measure
 
     def _before(self, name: str, module: Any, args: Any) -> None:
         run = Pass(name)
         self._passes[threading.get_ident()].append(run)
-        normalizes = bool(_casts(module)) and precision.normalizes_input(module)
+        if run.is_recompute or not _casts(module):
+            return
+        if not precision.normalizes_input(module):
+            return
         x = plain(first_tensor(args))
-        if normalizes and not (run.is_recompute or self._watch_bytes(run, module, x)):
+        if not self._watch_bytes(run, module, x):
             self.unseen.append(
                 f"the normalized input of {name} cannot be seen under activation checkpointing"
             )
@@ -223,8 +227,10 @@ class NumericsHooks:
         and the outer ones would miss what goes to the inner ones.
         """
         seen = self._guard(self._bytes, run.name, module)
-        # Scales of MXFP8 are bytes too, one for 32 values.
-        least = max(LEAST_BYTES, x.numel() // 2 if isinstance(x, Tensor) else 0)
+        least = LEAST_BYTES
+        if isinstance(x, Tensor):
+            # Scales of MXFP8 are bytes too, one for 32 values.
+            least = max(least, x.numel() // 2)
 
         def pack(tensor: Tensor) -> Tensor:
             if tensor.dtype == torch.uint8 and tensor.numel() >= least:
@@ -257,28 +263,40 @@ class NumericsHooks:
         casts = _casts(module)
         in_fp8 = precision.runs_fp8(module)
         if not run.is_recompute:
-            self._add_operands(
-                name, module, plain(first_tensor([*args, *kwargs.values()])), casts
-            )
-            self._first_was_fp8.update([name] if in_fp8 else ())
+            x = plain(first_tensor([*args, *kwargs.values()]))
+            self._add_operands(name, module, x, casts)
+            if in_fp8:
+                self._first_was_fp8.add(name)
         elif name in self._first_was_fp8 and not in_fp8:
             self.recomputed_high[name] = None  # it runs outside of the autocast
         out = first_tensor(out)
-        if (casts or in_fp8) and out is not None and out.grad_fn is not None:
-            # Not on the tensor: torch warns of hooks on one that is saved.
-            at = out.output_nr
-            measure = self._guard(self._on_gradient, name, module)
+        if out is None or out.grad_fn is None:
+            return
+        if casts or in_fp8:
+            self._measure_gradient(name, module, out)
 
-            def fp8verify_gradient(gradients: Any) -> None:
-                if gradients[at] is not None:
-                    measure(gradients[at])
+    def _measure_gradient(self, name: str, module: Any, out: Tensor) -> None:
+        at = out.output_nr
+        measure = self._guard(self._on_gradient, name, module)
 
-            register(out.grad_fn.register_prehook, fp8verify_gradient)
+        def fp8verify_gradient(gradients: Any) -> None:
+            if gradients[at] is not None:
+                measure(gradients[at])
+
+        # Not on the tensor: torch warns of hooks on one that is saved.
+        node: Any = out.grad_fn
+        register(node.register_prehook, fp8verify_gradient)
 
     def _add_operands(
-        self, name: str, module: Any, x: Any, casts: Casts | None
+        self,
+        name: str,
+        module: Any,
+        x: Any,
+        casts: Casts | None,
     ) -> None:
-        if casts is None or not (casts or precision.is_transformer_engine(module)):
+        if casts is None:
+            return
+        if not casts and not precision.is_transformer_engine(module):
             return
         if not casts and precision.runs_fp8(module):
             recipe = items_of(stored(module, "fp8_meta")).get("recipe")
@@ -287,12 +305,16 @@ class NumericsHooks:
         if isinstance(x, Tensor) and not x.numel():
             self._empty.add(name)
         if INPUT in casts and not precision.normalizes_input(module):
-            self._add(name, INPUT, x, casts[INPUT], _autocast_type(x, module))
+            as_type = _autocast_type(x, module)
+            self._add(name, INPUT, x, casts[INPUT], as_type)
         self._add_weights(name, module, casts)
 
     def _add_weights(self, name: str, module: Any, casts: Casts) -> None:
-        for part, weight in matrices_of(module) if WEIGHT in casts else ():
-            self._add(f"{name}{part}", WEIGHT, plain(weight), casts[WEIGHT])
+        if WEIGHT not in casts:
+            return
+        for part, weight in matrices_of(module):
+            layer = f"{name}{part}"
+            self._add(layer, WEIGHT, plain(weight), casts[WEIGHT])
 
     def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
         casts = _casts(module) or {}
@@ -303,9 +325,15 @@ class NumericsHooks:
         self._clipped.append((limit, norm))
 
     def _add(
-        self, layer: str, tensor: str, x: Any, cast: Cast | None, as_type: Any = None
+        self,
+        layer: str,
+        tensor: str,
+        x: Any,
+        cast: Cast | None,
+        as_type: Any = None,
     ) -> None:
-        if isinstance(x, Tensor) and x.element_size() == 1 and cast is not None:
+        are_bytes = isinstance(x, Tensor) and x.element_size() == 1
+        if are_bytes and cast is not None:
             if x.dtype in FORMATS or x.dtype == torch.uint8:
                 self.measured.add_bytes(layer, tensor, x, cast)
         elif measurable(x):
@@ -314,29 +342,42 @@ class NumericsHooks:
 
 def _casts(module: Any) -> Casts | None:
     weights = matrices_of(module)
-    return precision.casts_of(module, weights[0][1] if weights else None)
+    weight = None
+    if weights:
+        _, weight = weights[0]
+    return precision.casts_of(module, weight)
 
 
 def _autocast_type(x: Any, module: Any) -> torch.dtype | None:
     """Return to what Float8Linear converts its input: torchao/float8/float8_linear.py, forward."""
-    converts = torch.is_autocast_enabled() and not precision.is_transformer_engine(
-        module
-    )
+    if not torch.is_autocast_enabled() or not measurable(x):
+        return None
+    if precision.is_transformer_engine(module):
+        return None
     kind = torch.get_autocast_dtype("cuda")
-    return kind if converts and measurable(x) and x.dtype != kind else None
+    if x.dtype == kind:
+        return None
+    return kind
 
 
 def first_tensor(args: Any) -> Any:
     """Return the first tensor of a call's arguments, or of what it returned."""
     candidates = args if isinstance(args, (tuple, list)) else [args]
-    return next((value for value in candidates if is_a(value, Tensor)), None)
+    for value in candidates:
+        if is_a(value, Tensor):
+            return value
+    return None
 
 
 def _layers(names: Iterable[str], kind: str = "") -> str:
     count = len(set(names))
-    return f"{count} {kind}layer{'' if count == 1 else 's'}"
+    ending = "" if count == 1 else "s"
+    return f"{count} {kind}layer{ending}"
 
 
 def _named(names: Iterable[str]) -> str:
-    shown = sorted(names)
-    return ", ".join(shown[:NAMED]) + (" …" if len(shown) > NAMED else "")
+    ordered = sorted(names)
+    text = ", ".join(ordered[:NAMED])
+    if len(ordered) > NAMED:
+        text += " …"
+    return text

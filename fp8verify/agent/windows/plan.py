@@ -27,8 +27,15 @@ def new_window(first: int, last: int, **more: Any) -> Window:
     Its state is one of: "never" (not reached), "cut" (begun, not finished), "complete", "dropped"
     (its trace was lost), "skipped" (not begun, for the reason given).
     """
-    unknown = {"reason": None, "trace": None, "asked": None}
-    return {"first": first, "last": last, "state": "never", **unknown, **more}
+    return {
+        "first": first,
+        "last": last,
+        "state": "never",
+        "reason": None,
+        "trace": None,
+        "asked": None,
+        **more,
+    }
 
 
 class Plan:
@@ -95,14 +102,13 @@ class Plan:
         It is "prepare", "start" or "stop", with the index of a window.
         """
         self._step = step
-        due = [
-            ("stop", i)
-            for i, window in enumerate(self.windows)
-            if step == window["last"]
-        ]
-        records = any(
-            window["first"] <= step + 1 <= window["last"] for window in self.windows
-        )
+        due = []
+        records = False
+        for index, window in enumerate(self.windows):
+            if step == window["last"]:
+                due.append(("stop", index))
+            if window["first"] <= step + 1 <= window["last"]:
+                records = True
         for index, window in enumerate(self.windows):
             ahead = window["first"] - step
             if ahead == 2 and step > 0 and not records:
@@ -118,9 +124,9 @@ class Plan:
 
     def finished(self, step: int) -> bool:
         """Whether all windows are done after `step`."""
-        return not self.waiting and all(
-            window["last"] <= step for window in self.windows
-        )
+        if self.waiting:
+            return False
+        return all(window["last"] <= step for window in self.windows)
 
 
 def plan_of(config: Config) -> Plan:
@@ -160,10 +166,12 @@ class TimedPlan(Plan):
         self._auto = timed["auto"]
         self._due = config["started"] + self._seconds
         self._folder = Path(config["capture"])
-        self._begun = self._looked = time.time()
+        self._begun = time.time()
+        self._looked = self._begun
         self._step_s = 0.0
         self._times: deque[float] = deque(maxlen=STABLE_STEPS)
-        self._steps = self._compiled = 0
+        self._steps = 0
+        self._compiled = 0
 
     def why(self, window: Window, seen: str) -> str:  # noqa: ARG002
         """Return why the window has not begun, given how the run is known to end."""
@@ -176,8 +184,10 @@ class TimedPlan(Plan):
         if not (step and self.waiting and self.is_due()):
             return False
         (window,) = self.waiting
-        first = self.first_step(step + 2, rank_and_world_size()[1])
-        self.place(window, first, first + window["last"] - window["first"])
+        _, world_size = rank_and_world_size()
+        first = self.first_step(step + 2, world_size)
+        length = window["last"] - window["first"]
+        self.place(window, first, first + length)
         return True
 
     def is_due(self) -> bool:
@@ -201,11 +211,14 @@ class TimedPlan(Plan):
         # Ranks that propose a step name one that all of them reach before the latest.
         if self._steps + 2 + MARGIN_STEPS > LATEST_STEP:
             return False
-        median = sorted(self._times)[len(self._times) // 2] if self._times else 0.0
-        near = [
-            took for took in self._times if abs(took - median) <= STABLE_WITHIN * median
-        ]
-        return len(near) == STABLE_STEPS or self._is_proposed
+        return self._is_stable() or self._is_proposed
+
+    def _is_stable(self) -> bool:
+        if len(self._times) < STABLE_STEPS:
+            return False
+        median = sorted(self._times)[STABLE_STEPS // 2]
+        most = STABLE_WITHIN * median
+        return all(abs(took - median) <= most for took in self._times)
 
     @property
     def _is_proposed(self) -> bool:
@@ -228,11 +241,10 @@ class TimedPlan(Plan):
         return agreed if earliest <= agreed <= earliest + FAR else earliest
 
     def _agree(self, earliest: int) -> int:
+        margin = float(MARGIN_STEPS)
         if self._step_s > 0 and not self._auto:
-            fitting = MARGIN_S / self._step_s
-        else:
-            fitting = 0.0
-        wanted = earliest + int(min(max(MARGIN_STEPS, fitting), FAR // 2))
+            margin = max(margin, MARGIN_S / self._step_s)
+        wanted = earliest + int(min(margin, FAR // 2))
         for launch in range(1, MAX_LAUNCHES):
             path = self._folder / f".window-{launch}"
             if _propose(path, wanted):
@@ -281,9 +293,10 @@ class GlobalPlan(Plan):
     """
 
     def __init__(self, asked: Sequence[Sequence[int]]) -> None:
-        super().__init__(
-            (), [new_window(first, last, asked=(first, last)) for first, last in asked]
-        )
+        waiting = [
+            new_window(first, last, asked=(first, last)) for first, last in asked
+        ]
+        super().__init__(waiting=waiting)
         self.source = ""
         self.lowest: int | None = None
         self.highest = 0
@@ -298,33 +311,37 @@ class GlobalPlan(Plan):
         if step:
             self._learn(step, number)
         soon = number + 2 * self._stride
-        near = [
-            w for w in self.waiting if w["asked"][0] <= soon and w["asked"][1] > number
-        ]
-        for window in near:
-            self._place_by(window, step, number)
-        return bool(near)
+        was_near = False
+        for window in tuple(self.waiting):
+            begins, ends = window["asked"]
+            if begins <= soon and ends > number:
+                self._place_by(window, step, number)
+                was_near = True
+        return was_near
 
     def number_of(self, step: int) -> int | None:
         """Return the number of the step that is complete, from the hook of an optimizer.
 
         Before the first step, it is the number of the last step before this run.
         """
-        for (
-            counter,
-            number,
-        ) in counters.shown().items():  # one that drives another comes first
-            self.source = f"{counter.shown} {counter.name}"
-            return number + (not counter.early) if step else number
-        return None
+        shown = counters.shown()
+        if not shown:
+            return None
+        counter, number = next(iter(shown.items()))  # one that drives another
+        self.source = f"{counter.shown} {counter.name}"
+        if step and not counter.early:
+            number += 1
+        return number
 
     def _learn(self, step: int, number: int) -> None:
-        (step_before, before), self._last = self._last, (step, number)
+        step_before, before = self._last
+        self._last = (step, number)
         if self.lowest is None:
             self.lowest = max(1, number - step + 1)
         elif step == step_before + 1 and 0 < number - before <= MAX_STRIDE:
             self._stride = number - before
-        self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
+        self.lowest = min(self.lowest, number)
+        self.highest = max(self.highest, number)
 
     def _place_by(self, window: Window, step: int, number: int) -> None:
         begins, ends = window["asked"]

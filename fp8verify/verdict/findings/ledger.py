@@ -15,7 +15,7 @@ from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.model.verdict import ExpectedReport, Finding
+from fp8verify.model.verdict import CountedGemms, ExpectedReport, Finding
 from fp8verify.terms import (
     BACKWARD_LEGS,
     GRADIENT_LEGS,
@@ -263,6 +263,29 @@ class LedgerFindings:
             or (bool(left) and all(promises.pin(module.fqn) for module in left)),
         )
 
+    def counted(self, place: int) -> CountedGemms | None:
+        """Return how many GEMMs should have run in low precision, and how many of them did not.
+
+        None where that is stated of only some of those that did, or where some perhaps lack.
+        """
+        expected = 0.0
+        lacking = 0.0
+        for cell in self.ledger.of_rank(place):
+            ran = self.ledger.cells[cell]
+            lack = self.lacking.lacks.get(cell)
+            by = self.lacking.by.get(cell)
+            is_stated = by is not None and by <= Witness.COUNT
+            if cell in self.lacking.may_lack and lack is None:
+                return None
+            if not is_stated and (ran.low or lack is not None):
+                return None
+            lacks = lack.launches if lack is not None else 0.0
+            expected += ran.low + lacks
+            lacking += lacks
+        if not expected:
+            return None
+        return CountedGemms(expected=round(expected), lacking=round(lacking))
+
     def stated_share(self, cell: Cell) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
         statements = self.statements
@@ -320,6 +343,17 @@ class LedgerFindings:
         by = {witness for cell in short.cells for witness in self._lack(cell).by}
         return by == {Witness.COUNT}
 
+    def _lacking(self, short: Shortfall) -> int:
+        """Return how many GEMMs lack; of what only other calls of a layer show, all in high."""
+        lacks = 0.0
+        for cell in short.cells:
+            lack = self._lack(cell)
+            if lack.by == {Witness.OTHERS}:
+                lacks += self.ledger.cells[cell].high
+            else:
+                lacks += lack.launches
+        return round(lacks)
+
     def _said_of_count(self, short: Shortfall) -> Finding:
         lacks = round(sum(self._lack(cell).launches for cell in short.cells))
         claim = self.statements.counts[0]
@@ -352,6 +386,7 @@ class LedgerFindings:
             ],
             "layers": fqns,
             "parts": " in ".join(found[name] for name in reversed(names)),
+            "lacks": counted(self._lacking(short), "GEMM"),
             "others": counted(sum(rank.ran_low for rank in self._ranks), "other rank"),
             "where": self._micro_batches(short),
             "ran": f"{self._ran((c for c in alike if c.leg in legs), of)}{self._seen}{after}",
@@ -390,8 +425,13 @@ class LedgerFindings:
         if name == "layer":
             shown = patterns(self._names_of(short)) or values
             return abridged(in_sentences(shown), limits.SHOWN_NUMBERS)
-        plural = {"step": "steps", "micro-batch": "micro-batches"}.get(name)
-        if plural is None or len(values) == 1:
+        plural = {
+            "step": "steps",
+            "micro-batch": "micro-batches",
+            "rank": "ranks",
+        }.get(name)
+        are_numbered = all(value.rpartition(" ")[2].isdecimal() for value in values)
+        if plural is None or len(values) == 1 or not are_numbered:
             return listed(values)
         numbers = [value.rpartition(" ")[2] for value in values]
         return f"{plural} {listed(numbers, limits.SHOWN_NUMBERS)}"
