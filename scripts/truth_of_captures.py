@@ -231,6 +231,13 @@ KNOWN: dict[str, Known] = {
     "fp8_instead_of_nvfp4": Known(
         "PARTIAL", 0, TE_BY_NAME, ("higher-than-promised",), _legs(24)
     ),
+    # Four of COAT's layers, two steps; the caches of Triton hold what its kernel multiplies.
+    "fp8_triton_code": Known(
+        "ACTIVE",
+        0,
+        (Rule("QuantLinearTE(Backward)?", "fp8", "_fp8matmul_kernel"),),
+        legs=_legs(8),
+    ),
     "fp8_pinned_layer": Known("ACTIVE", 1, (FP8_MM,), ("pinned-layer-low",), _legs(24)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }

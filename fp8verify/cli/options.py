@@ -451,7 +451,8 @@ report_options = added(
     click.option(
         "--require-format",
         type=click.Choice(FORMATS),
-        help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format.",
+        help="Exit with 1 unless --min-share of every rank's GEMM time ran in this format, with "
+        "3 if kernels of unknown format leave that open.",
     ),
     flag("--strict", text="Exit with 1 on PARTIAL."),
     flag("--exit-zero", text="Exit with 0 whatever the verdict."),

@@ -29,7 +29,7 @@ from fp8verify.terms import (
 from fp8verify.text import listed
 from fp8verify.thresholds import USUAL_SHARE
 from fp8verify.verdict.findings_table import finding
-from fp8verify.verdict.judge import judge, with_exit_code
+from fp8verify.verdict.judge import EXIT_CODES, judge, with_exit_code
 from fp8verify.verdict.libraries import GemmOrigin, changes, origins_of
 from fp8verify.verdict.policy import Policy
 
@@ -37,6 +37,8 @@ SCHEMA = 1
 MAX_BYTES = 64 << 20
 # Shares are kept with six decimals: what is finer is rounding.
 _ROUNDING = 1e-6
+# Kernels that may have run in any format, or in any below 16 bits.
+_NOT_KNOWN = (Precision.BELOW16.value, Precision.UNKNOWN.value)
 _MAKE_ONE = "Make one from a good run: fp8verify inspect CAPTURE --save-baseline FILE"
 
 
@@ -143,7 +145,9 @@ def write_baseline(report: Report, path: Path) -> None:
 def gated(
     report: AnyReport, findings: Iterable[Finding], *, gate: bool = True
 ) -> AnyReport:
-    """Put the findings of a gate first in a report; if there are any, exit with 1.
+    """Put the findings of a gate first in a report; if it is not met, exit with 1.
+
+    If kernels of an unknown format leave it open, exit with 3.
 
     Args:
         report: the run; its verdict stays.
@@ -156,7 +160,19 @@ def gated(
     if errors and not report.fails:
         asked = Policy(exit_zero=not gate)
         report = with_exit_code(replace(report, findings=tuple(errors[:1])), (), asked)
+    elif any(one.code == "required-format" for one in unmet) and not report.fails:
+        report = _as_open(report, gate=gate)
     return replace(report, findings=(*unmet, *others))
+
+
+def _as_open(report: AnyReport, *, gate: bool) -> AnyReport:
+    """Return a report that does not tell whether the required format was met."""
+    code = EXIT_CODES[Verdict.INCONCLUSIVE]
+    why = "kernels of unknown format leave --require-format open"
+    if not gate:
+        why = f"--exit-zero; without it {code}: {why}"
+        code = 0
+    return replace(report, exit_code=code, fails=True, exit_reason=why)
 
 
 def other_formats(report: Report, name: str, min_share: float) -> Iterator[Finding]:
@@ -168,7 +184,7 @@ def other_formats(report: Report, name: str, min_share: float) -> Iterator[Findi
         min_share: of each rank's GEMM time that has to be in it.
     """
     short = []
-    is_open = False
+    open_ranks = 0
     for rank in report.ranks:
         times = rank.layer_gemm.time_us
         # Block scales are known from the kernels.
@@ -178,14 +194,14 @@ def other_formats(report: Report, name: str, min_share: float) -> Iterator[Findi
         share = part / total
         if share < min_share:
             short.append((rank, share))
-            # Kernels of an unknown format below 16 bits may have run in it.
-            is_open |= share + times[Precision.BELOW16.value] / total >= min_share
+            not_known = sum(times[name] for name in _NOT_KNOWN)
+            open_ranks += share + not_known / total >= min_share
     if short:
         took = listed([f"{share:.1%} on {rank.label}" for rank, share in short])
         ranks = [rank.rank for rank, _ in short if rank.rank is not None]
         yield finding(
             "required-format",
-            "open" if is_open else "",
+            "open" if open_ranks == len(short) else "",
             format=name,
             share=min_share,
             took=took,

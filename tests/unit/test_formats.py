@@ -264,6 +264,34 @@ def test_a_required_format_fails_a_run_in_another(
     assert accused == [(0,)] * (name != "mxfp8")
 
 
+BELOW16_KERNEL = "BlockScaledMoEGroupedGemmQuantKernel_object_at_0x3"
+
+
+@pytest.mark.parametrize(
+    ("name", "legs", "exit_code", "severity"),
+    [
+        ("mxfp8", (BELOW16_KERNEL,), 3, "warning"),
+        ("mxfp8", (BELOW16_KERNEL, "bf16", BELOW16_KERNEL), 3, "warning"),
+        ("mxfp8", (BELOW16_KERNEL, "bf16", "bf16"), 1, "error"),
+        ("mxfp8", ("fp8", "fp8", "fp8"), 1, "error"),
+    ],
+)
+def test_kernels_of_unknown_format_leave_a_required_format_open(
+    build: TraceBuilder,
+    name: str,
+    legs: tuple[str, ...],
+    exit_code: int,
+    severity: str,
+) -> None:
+    inspected = report(layer(build, *legs))
+    unmet = list(other_formats(inspected, name, Policy().share))
+    seen = gated(inspected, unmet)
+
+    assert [one.severity.value for one in unmet] == [severity]
+    assert (seen.exit_code, seen.fails) == (exit_code, True)
+    assert gated(inspected, unmet, gate=False).exit_code == 0
+
+
 def test_a_class_that_nobody_knows_is_unknown_and_its_gemms_decide(
     build: TraceBuilder,
 ) -> None:
