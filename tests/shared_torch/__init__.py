@@ -1,16 +1,18 @@
 """Run training scripts without importing torch for each: forks of a process that has done so.
 
-Importing torch and what an optimizer needs takes three seconds of CPU, and most training scripts
-of the tests take a tenth of one. `python_with_torch()` is a program to use in place of `python`: it
-has `serve.py` fork, and the fork runs the script with the program's arguments, environment, working
-directory and standard streams. It runs `sitecustomize` and `import torch` as a new interpreter
-would, so that our agent attaches to it as to any run; only the code of torch's own modules has been
-executed before. Tests of what that would hide use `sys.executable`: signals, how an interpreter
-starts, what torch reads from the environment while it is imported.
+Importing torch and what an optimizer or a compiled model needs takes three to eight seconds of CPU,
+and most training scripts of the tests take a tenth of one. `python_with_torch()` is a program to use
+in place of `python`: it has `serve.py` fork, and the fork runs the script with the program's
+arguments, environment, working directory and standard streams. It runs `sitecustomize` and
+`import torch` as a new interpreter would, so that our agent attaches to it as to any run; only the
+code of torch's own modules has been executed before, and of packages that know nothing of it. Tests
+of what that would hide use `sys.executable`: signals, how an interpreter starts, what torch reads
+from the environment while it is imported.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import subprocess
@@ -39,20 +41,37 @@ runs_compiled_code_eagerly = pytest.mark.skipif(
 
 @functools.cache
 def python_with_torch() -> Path:
-    """Return the program; its server runs until this process ends, and then removes both."""
-    folder = Path(tempfile.mkdtemp(prefix="torch-"))
-    python, socket = folder / "python", folder / "socket"
-    source = (HERE / "python.py").read_text(encoding="utf-8")
-    python.write_text(f"#!{sys.executable} -IS\nSOCKET = {str(socket)!r}\n{source}")
-    python.chmod(0o700)
+    """Return the program; its server runs until the tests end, and then removes both.
+
+    The processes of pytest-xdist share one: their parent is the one that runs the tests.
+    """
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if session is None:
+        return _served(Path(tempfile.mkdtemp(prefix="torch-")), os.getpid())
+    folder = Path(tempfile.gettempdir(), f"torch-{session}")
+    folder.mkdir(0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the others wait for the first one's server
+        return _served(folder, os.getppid())
+
+
+def _served(folder: Path, tests: int) -> Path:
+    """Return the program of a folder; start its server if that has not been done."""
+    python = folder / "python"
+    if python.exists():
+        return python
+    socket = folder / "socket"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     server = subprocess.Popen(
-        [sys.executable, HERE / "serve.py", folder],
+        [sys.executable, HERE / "serve.py", folder, str(tests)],
         env=environment,
-        stdin=subprocess.PIPE,  # whose end tells the server that we are gone
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
     )
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
+    source = (HERE / "python.py").read_text(encoding="utf-8")
+    python.write_text(f"#!{sys.executable} -IS\nSOCKET = {str(socket)!r}\n{source}")
+    python.chmod(0o700)
     return python

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -21,9 +23,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-import torch._dynamo  # which torch imports when an optimizer is built
 
 STREAMS = 3
+# What is imported when an optimizer is built, a model compiled, or torchao or a trainer imported:
+# seconds of each script that does. All is torch's own, or knows nothing of torch.
+LATER = (
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch.distributed._tensor.experimental",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.launcher",
+    "torch.distributed.tensor.parallel",
+    "torch.profiler",
+    "boto3",
+    "networkx",
+)
+PATIENCE_S = 1.0
 
 
 class Call(NamedTuple):
@@ -53,24 +69,41 @@ class ImportedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Do nothing: it was executed before the fork."""
 
 
-def serve(listener: socket.socket) -> Call:
-    """Answer every call, and return in the processes that are to run one."""
+def import_more() -> None:
+    """Import what torch would import later; older ones lack some of it."""
+    os.environ["TORCH_WARM_POOL"] = "0"  # else the compiler may start helpers
+    for name in LATER:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    del os.environ["TORCH_WARM_POOL"]
+
+
+def serve(listener: socket.socket, tests: int) -> Call:
+    """Answer every call while the process of the tests lives; return in those that run one."""
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
-        selector.register(sys.stdin, selectors.EVENT_READ)
         while True:
-            for key, _ in selector.select():
-                if key.fileobj is sys.stdin:  # closed: whoever started us has ended
+            if not selector.select(PATIENCE_S):
+                if not is_alive(tests):
                     shutil.rmtree(
                         Path(listener.getsockname()).parent, ignore_errors=True
                     )
                     os._exit(0)
-                connection, _ = listener.accept()
-                call = answer(connection)
-                connection.close()
-                if call is not None:
-                    listener.close()
-                    return call
+                continue
+            connection, _ = listener.accept()
+            call = answer(connection)
+            connection.close()
+            if call is not None:
+                listener.close()
+                return call
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def answer(connection: socket.socket) -> Call | None:
@@ -165,6 +198,7 @@ def run_to_its_end(words: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
+    import_more()
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies all of this memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
@@ -172,6 +206,6 @@ if __name__ == "__main__":
         listener.bind(str(Path(sys.argv[1], "socket")))
         listener.listen()
         print("ready", flush=True)
-        call = serve(listener)
+        call = serve(listener, int(sys.argv[2]))
     prepare(call)
     run_to_its_end(call.words)
