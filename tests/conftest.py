@@ -17,7 +17,9 @@ if importlib.util.find_spec("hypothesis"):
 
     # Its limits are on time, which a busy machine exceeds.
     UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("unhurried", UNHURRIED)
+    settings.register_profile("unhurried", UNHURRIED, max_examples=40)
+    # Of the weekly job: --hypothesis-profile=long
+    settings.register_profile("long", UNHURRIED, max_examples=1000)
     settings.load_profile("unhurried")
 
 

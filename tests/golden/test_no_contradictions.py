@@ -31,9 +31,8 @@ def grid(report: Report, title: str) -> Grid | None:
     )
 
 
-def words(report: Report, form: str) -> str:
+def words(text: str) -> str:
     """Return a form as words, without what makes it that form."""
-    text = render(report, form)
     for sign, code in (("%", "%25"), (" ", "%0A"), (",", "%2C"), (":", "%3A")):
         text = text.replace(code, sign)
     text = html.unescape(text)
@@ -122,11 +121,12 @@ def test_shares_in_the_json_are_those_of_its_times(report: Report) -> None:
 def test_every_form_has_verdict_sentence_sources_findings_and_the_exit_code(
     report: Report,
 ) -> None:
-    assert all(render(report, form).endswith("\n") for form in REPORT_FORMS)
+    forms = {form: render(report, form) for form in REPORT_FORMS}
+    assert all(text.endswith("\n") for text in forms.values())
     page = page_of(report)
     assert page.exit.startswith(f"exit {report.exit_code}")
     for form in WORDS:
-        text = words(report, form)
+        text = words(forms[form])
         for said in (
             page.verdict,
             page.sentence,

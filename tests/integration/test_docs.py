@@ -22,6 +22,7 @@ from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES, finding_pages
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from tests.captures import ROOT, report_of
+from tests.shared_torch import python_with_torch
 from tests.shown import OF_GITHUB, put, run
 
 REPOSITORY = ROOT.parent
@@ -283,6 +284,7 @@ def test_the_profiler_snippet_writes_a_trace_with_steps_and_shapes(
         "def train_step():\n    layer(torch.ones(4, 8)).sum().backward()\n" + snippet
     )
     (tmp_path / "train.py").write_text(script)
+    put(tmp_path, "python", f'#!/bin/sh\nexec "{python_with_torch()}" "$@"\n')
     assert run("python train.py", tmp_path).returncode == 0
     trace = json.loads(gzip.decompress((tmp_path / "trace_rank0.json.gz").read_bytes()))
     names = [event.get("name", "") for event in trace["traceEvents"]]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.captures import CAPTURES, ROOT, report_of
 
-pytest.importorskip("pandas", reason="pandas is not installed (the pandas extra)")
+if find_spec("pandas") is None:  # imported where a test needs it, which takes seconds
+    pytest.skip("pandas is not installed (the pandas extra)", allow_module_level=True)
 from fp8verify.capture.schema import TensorRecord
 from fp8verify.model.kernels import KernelRow
 from fp8verify.report.rows import Frames

@@ -296,6 +296,5 @@ def test_text_is_legible_and_a_phone_is_wide_enough(
         faint, said = shown(pages[name], FAINT_TEXT, badge, dark=dark)
         assert faint == []
         assert said.startswith(verdict)
-        assert shown(
-            pages[name], "document.documentElement.scrollWidth", width=390
-        ) == [390]
+    width = "document.documentElement.scrollWidth"
+    assert shown(pages[name], width, width=390) == [390]

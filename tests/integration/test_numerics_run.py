@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -26,7 +27,8 @@ from tests.hand_built import present
 from tests.shared_torch import runs_compiled_code_eagerly
 from tests.unit.test_agent_contract import compare
 
-pytest.importorskip("torchao", reason="needs torchao, from the train extra")
+if find_spec("torchao") is None:  # imported where a test needs it, which takes seconds
+    pytest.skip("needs torchao, from the train extra", allow_module_level=True)
 pytestmark = pytest.mark.train
 
 TRAINING = SCRIPTS / "numerics.py"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="needs torch, from the train extra")
-pytest.importorskip("torchao", reason="needs torchao, from the train extra")
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,9 +33,10 @@ from fp8verify.agent.numerics.figures import WHAT_IF, Measurements, decibels
 from fp8verify.agent.precision import casts_of
 
 pytestmark = pytest.mark.train
-float8 = import_module("torchao.float8")
-scaling = import_module("torchao.float8.float8_scaling_utils")
-linear = import_module("torchao.float8.float8_linear")
+# It is imported where a test needs it: each process of the tests would wait for it.
+needs_torchao = pytest.mark.skipif(
+    find_spec("torchao") is None, reason="needs torchao, from the train extra"
+)
 
 
 def wild(rows: int = 48, columns: int = 64, dtype: Any = torch.bfloat16) -> Any:
@@ -58,6 +59,7 @@ def same_bytes(ours: Any, theirs: Any) -> bool:
     return torch.equal(ours.view(torch.uint8), theirs.contiguous().view(torch.uint8))
 
 
+@needs_torchao
 @pytest.mark.parametrize("power_of_2", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
 @pytest.mark.parametrize("found", [E4M3, E5M2], ids=lambda found: found.name)
@@ -65,6 +67,7 @@ def same_bytes(ours: Any, theirs: Any) -> bool:
 def test_the_bytes_are_torchaos(
     by_row: bool, found: Any, dtype: Any, power_of_2: bool
 ) -> None:
+    scaling = import_module("torchao.float8.float8_scaling_utils")
     granularity = import_module("torchao.float8.config").ScalingGranularity
     x = wild(dtype=dtype)
     theirs = scaling.hp_tensor_to_float8_dynamic(
@@ -81,10 +84,13 @@ def test_the_bytes_are_torchaos(
     assert same_bytes(ours, theirs._data)
 
 
+@needs_torchao
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 def test_a_linear_casts_as_its_class_says(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    float8 = import_module("torchao.float8")
+    linear = import_module("torchao.float8.float8_linear")
     config = float8.Float8LinearConfig.from_recipe_name(recipe)
     object.__setattr__(config, "emulate", True)
     layer = linear.Float8Linear(64, 32, bias=False, config=config, dtype=torch.bfloat16)

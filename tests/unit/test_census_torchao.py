@@ -12,7 +12,8 @@ from unittest.mock import MagicMock
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
-pytest.importorskip("torchao", reason="needs torchao, from the train extra")
+if find_spec("torchao") is None:  # imported where a test needs it, which takes seconds
+    pytest.skip("needs torchao, from the train extra", allow_module_level=True)
 from fp8verify.agent.census import take_census  # noqa: E402 - needs torch
 
 pytestmark = pytest.mark.train
