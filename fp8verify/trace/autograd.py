@@ -14,7 +14,6 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import starmap
 
 from fp8verify.text import clean
 from fp8verify.trace.columns import Columns, Inputs
@@ -38,12 +37,14 @@ class Autograd:
         self._parent = parent
         self._found = array("i", [_NOT_ASKED]) * len(columns.ops.sequence)
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
-        self._of_nodes = frozenset(
-            n for n, id_ in enumerate(self._forward_id) if id_ is not None
-        )
+        of_nodes = set()
+        for number, forward_id in enumerate(self._forward_id):
+            if forward_id is not None:
+                of_nodes.add(number)
+        self._of_nodes = frozenset(of_nodes)
 
     def sites(self, op_rows: Sequence[int]) -> tuple[list[Site], array[int]]:
-        """Return the indices in the graph, and for each kernel the number of its own.
+        """Return the sites in the graph, and for each kernel the index of its own.
 
         A call is the row of the outermost operator with its number; -1 is for none. Of the calls
         that have the number of one node, which one made it is open: frozen layers make none.
@@ -60,9 +61,8 @@ class Autograd:
         for source in set(sources) - {-1}:
             call = -1
             node = source
-            if not is_node(
-                source
-            ):  # then the outermost operator with its number is the call
+            if not is_node(source):
+                # Then the outermost operator with its number is the call.
                 number = sequence[source]
                 call = source
                 node = around(source)
@@ -74,10 +74,13 @@ class Autograd:
             calls[source] = call
             nodes[source] = node
         numbers = self._numbers(set(calls.values()) - {-1}, set(nodes.values()) - {-1})
-        sites = [
-            Site(call, numbers[call], numbers[nodes[s]]) for s, call in calls.items()
-        ]
-        indices = {source: index for index, source in enumerate(calls)}
+        sites: list[Site] = []
+        indices: dict[int, int] = {}
+        for source, call in calls.items():
+            indices[source] = len(sites)
+            sites.append(
+                Site(call=call, makes=numbers[call], node=numbers[nodes[source]])
+            )
         return sites, array("i", list(map(indices.__getitem__, sources)))
 
     def is_node(self, row: int) -> bool:
@@ -85,7 +88,9 @@ class Autograd:
         return self._ops.inputs[row] in self._of_nodes and self._ops.sequence[row] >= 0
 
     def forward_threads(
-        self, nodes: Iterable[int], makers: Mapping[int, Sequence[int]]
+        self,
+        nodes: Iterable[int],
+        makers: Mapping[int, Sequence[int]],
     ) -> dict[Hashable, int]:
         """Return the thread that each of the profiler's own numbers of one means.
 
@@ -98,16 +103,15 @@ class Autograd:
         hits: dict[Hashable, Counter[int]] = defaultdict(Counter)
         ops = self._ops
         for row in nodes:
-            for thread in {
-                ops.thread[maker] for maker in makers.get(ops.sequence[row], ())
-            }:
+            makers_of_node = makers.get(ops.sequence[row], ())
+            for thread in {ops.thread[maker] for maker in makers_of_node}:
                 hits[self.forward_id(row)][thread] += 1
-        ranked = {forward: counts.most_common(2) for forward, counts in hits.items()}
-        return {
-            forward: best[0][0]
-            for forward, best in ranked.items()
-            if len(best) == 1 or best[0][1] > best[1][1]
-        }
+        threads = {}
+        for forward_id, counts in hits.items():
+            (thread, most), *others = counts.most_common(2)
+            if not others or most > others[0][1]:
+                threads[forward_id] = thread
+        return threads
 
     def forward_id(self, row: int) -> bytes | None:
         """Return the profiler's number of the thread of a node's forward pass."""
@@ -128,8 +132,8 @@ class Autograd:
                 break
             walked.append(row)
             row = parent[row]
-        for one in walked:
-            found[one] = row
+        for inner in walked:
+            found[inner] = row
         return row
 
     def _around(self, row: int) -> int:
@@ -141,7 +145,7 @@ class Autograd:
         Recordings that were joined use the numbers of autograd again.
         """
         ops = self._ops
-        by_number = defaultdict[int, list[int]](list)
+        by_number: dict[int, list[int]] = defaultdict(list)
         for call in calls:
             by_number[ops.sequence[call]].append(call)
         threads = self.forward_threads(nodes, by_number)
@@ -149,14 +153,16 @@ class Autograd:
         for call in calls:
             alike[ops.sequence[call], ops.thread[call]].append(call)
         for node in nodes:
-            alike[ops.sequence[node], threads.get(self.forward_id(node))].append(node)
+            forward_thread = threads.get(self.forward_id(node))
+            alike[ops.sequence[node], forward_thread].append(node)
         numbers = {-1: -1}
         last = -1
         for rows in alike.values():
-            last = last + 1
+            last += 1
             after_node = False
             for row in sorted(rows, key=ops.start.__getitem__):
-                last += after_node and row in calls
+                if after_node and row in calls:
+                    last += 1
                 after_node = row in nodes
                 numbers[row] = last
         return numbers
@@ -174,23 +180,31 @@ class NamedOps:
     """
 
     def __init__(
-        self, columns: Columns, parent: array[int], autograd: Autograd
+        self,
+        columns: Columns,
+        parent: array[int],
+        autograd: Autograd,
     ) -> None:
         self._ops = columns.ops
         self._parent = parent
         self._autograd = autograd
-        labels = [name for name in columns.op_names if name.startswith(LAYER_PREFIX)]
-        self.names = [clean(label.removeprefix(LAYER_PREFIX)) for label in labels]
-        self._number = {
-            columns.op_names[label]: index for index, label in enumerate(labels)
-        }
+        self.names: list[str] = []
+        self._number: dict[
+            int, int
+        ] = {}  # of a layer, by that of its annotation's name
+        for label, name_id in columns.op_names.items():
+            if label.startswith(LAYER_PREFIX):
+                self._number[name_id] = len(self.names)
+                self.names.append(clean(label.removeprefix(LAYER_PREFIX)))
         self._annotations = frozenset(self._closed_annotations(columns.step_names))
         self._makers = self._forward_rows()
         nodes = filter(autograd.is_node, range(len(parent)))
         self._thread_of = autograd.forward_threads(nodes, self._makers)
 
     def of_launches(
-        self, op_rows: array[int], inner: Iterable[int | None]
+        self,
+        op_rows: array[int],
+        inner: Iterable[int | None],
     ) -> array[int]:
         """Return the layer of each kernel, an index into `names`, or -1.
 
@@ -198,18 +212,15 @@ class NamedOps:
             op_rows: the kernels' operators.
             inner: what encloses their launches; this may be an annotation inside the operator.
         """
-        indices = starmap(self._innermost, zip(op_rows, inner, strict=True))
+        layers = array("i")
         names = self._ops.name
-        return array(
-            "i",
-            (
-                self._number[names[a]] if a >= 0 else -1
-                for a in map(self._annotation, indices)
-            ),
-        )
+        for op_row, launch in zip(op_rows, inner, strict=True):
+            annotation = self._annotation(self._innermost(op_row, launch))
+            layers.append(self._number[names[annotation]] if annotation >= 0 else -1)
+        return layers
 
     def _innermost(self, row: int, launch: int | None) -> int:
-        """Return where to look from: the launch's index, if it is inside of the operator."""
+        """Return where to look from: what encloses the launch, if it is inside of the operator."""
         if launch is None:
             return row
         if row < 0 or row in self._outwards(launch):
@@ -238,10 +249,14 @@ class NamedOps:
         ends = self._ops.end
         names = self._ops.name
         for row, name in enumerate(names):
-            if name in self._number and self._ops.inputs[row] < 0:
-                step = next((r for r in self._outwards(row) if names[r] in steps), row)
-                if ends[row] <= ends[step] + _ROUNDING_NS:
-                    yield row
+            if name not in self._number or self._ops.inputs[row] >= 0:
+                continue
+            steps_around = (
+                outer for outer in self._outwards(row) if names[outer] in steps
+            )
+            step = next(steps_around, row)
+            if ends[row] <= ends[step] + _ROUNDING_NS:
+                yield row
 
     def _outwards(self, row: int) -> Iterator[int]:
         while row >= 0:
@@ -254,11 +269,8 @@ class NamedOps:
         """Return the operators of the forward pass by sequence number."""
         rows: dict[int, list[int]] = defaultdict(list)
         for row, number in enumerate(self._ops.sequence):
-            if (
-                number >= 0
-                and self._ops.inputs[row] >= 0
-                and not self._autograd.is_node(row)
-            ):
+            is_operator = number >= 0 and self._ops.inputs[row] >= 0
+            if is_operator and not self._autograd.is_node(row):
                 rows[number].append(row)
         return rows
 
@@ -266,14 +278,11 @@ class NamedOps:
         """Return the operator that made a node, -1 if that is not known or not certain."""
         ops = self._ops
         thread = self._thread_of.get(self._autograd.forward_id(row))
-        alike = self._makers.get(ops.sequence[row], ())
-        before = [
-            maker
-            for maker in sorted(
-                alike, key=lambda maker: (ops.start[maker], -ops.end[maker])
-            )
-            if ops.thread[maker] == thread and ops.start[maker] < ops.start[row]
-        ]
+        before = []
+        for maker in self._makers.get(ops.sequence[row], ()):
+            if ops.thread[maker] == thread and ops.start[maker] < ops.start[row]:
+                before.append(maker)
+        before.sort(key=lambda maker: (ops.start[maker], -ops.end[maker]))
         if before and self._agree(before):
             return before[-1]
         return -1
@@ -282,8 +291,9 @@ class NamedOps:
         """Whether no other layer than what encloses the last operator could have made the node."""
         *others, last = makers
         around = {self._ops.name[row] for row in self._outwards(last)}
-        inner = (
-            next(filter(self._annotations.__contains__, self._outwards(other)), -1)
-            for other in others
-        )
-        return all(row < 0 or self._ops.name[row] in around for row in inner)
+        for other in others:
+            annotations = filter(self._annotations.__contains__, self._outwards(other))
+            inner = next(annotations, -1)
+            if inner >= 0 and self._ops.name[inner] not in around:
+                return False
+        return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import compress, count, islice
 from math import prod
 
@@ -23,7 +23,11 @@ _ONE_HOUR_NS = 3600 * 10**9
 
 
 def fill(
-    trace: Trace, columns: Columns, *, layers: bool = False, launches: bool = False
+    trace: Trace,
+    columns: Columns,
+    *,
+    layers: bool = False,
+    launches: bool = False,
 ) -> None:
     """Fill in what the columns say: kernels with their operators and steps, copies, counts.
 
@@ -50,30 +54,40 @@ def fill(
     health.kernels_in_graphs = _launched_together(launch_rows)
     if launches:
         _note_launches(columns, launch_rows)
-    health.kernels, health.bad_durations = len(kernels), _clear_bad_durations(columns)
+    health.kernels = len(kernels)
+    health.bad_durations = _clear_bad_durations(columns)
     health.kernels_without_launch = kernels.launch.count(Launch.NONE)
     health.kernels_without_op = len(kernels) - kernels.launch.count(Launch.OP)
     kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
-    trace.kernels, trace.names = kernels, _bounded_names(columns, health)
-    trace.collectives = [
-        Collective(
-            name=clean(n),
-            dtype=clean(d),
-            in_elements=i,
-            out_elements=o,
-            group_size=ranks,
-        )
-        for n, d, i, o, ranks in columns.collectives
-    ]
+    trace.kernels = kernels
+    trace.names = _bounded_names(columns, health)
+    trace.collectives = list(map(_collective, columns.collectives))
     trace.configs = [launch_config(raw) for raw in columns.configs]
     trace.process = _process(columns)
     if health.complete:
         trace.largest_gradient = _largest_gradient(columns)
     trace.copies = dict(sorted(columns.copies.items()))
-    trace.steps = [
-        Step(step.number, step.start_ns + base_ns, step.end_ns + base_ns, whole)
-        for step, whole in zip(columns.steps, whole, strict=True)
-    ]
+    trace.steps = []
+    for step, is_whole in zip(columns.steps, whole, strict=True):
+        trace.steps.append(
+            Step(
+                number=step.number,
+                start_ns=step.start_ns + base_ns,
+                end_ns=step.end_ns + base_ns,
+                whole=is_whole,
+            )
+        )
+
+
+def _collective(fields: tuple[str, str, int, int, int]) -> Collective:
+    name, dtype, in_elements, out_elements, group_size = fields
+    return Collective(
+        name=clean(name),
+        dtype=clean(dtype),
+        in_elements=in_elements,
+        out_elements=out_elements,
+        group_size=group_size,
+    )
 
 
 def _largest_gradient(columns: Columns) -> int | None:
@@ -127,21 +141,30 @@ def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     calls = columns.calls
     kernels = columns.kernels
     shared = Counter(launch_rows)
-    threads = [
-        n if isinstance(n, int) and 0 <= n < 1 << 62 else -1 for _, n in columns.threads
-    ]
-    rows = [row if row >= 0 and shared[row] == 1 else -1 for row in launch_rows]
-    base = columns.base_ns
-    kernels.launch_ns = array(
-        "q", [calls.start[row] + base if row >= 0 else -1 for row in rows]
-    )
-    kernels.thread = array(
-        "q", [threads[calls.thread[row]] if row >= 0 else -1 for row in rows]
-    )
+    threads = [_thread_number(number) for _, number in columns.threads]
+    kernels.launch_ns = array("q")
+    kernels.thread = array("q")
+    for row in launch_rows:
+        if row >= 0 and shared[row] == 1:
+            kernels.launch_ns.append(calls.start[row] + columns.base_ns)
+            kernels.thread.append(threads[calls.thread[row]])
+        else:
+            kernels.launch_ns.append(-1)
+            kernels.thread.append(-1)
+
+
+def _thread_number(number: object) -> int:
+    """Return the number of a thread, -1 if it is none that fits."""
+    if isinstance(number, int) and 0 <= number < 1 << 62:
+        return number
+    return -1
 
 
 def _correlate(
-    columns: Columns, trace: Trace, *, layers: bool
+    columns: Columns,
+    trace: Trace,
+    *,
+    layers: bool,
 ) -> tuple[array[int], array[int]]:
     """Follow every kernel back, whatever the order of the events in the file was.
 
@@ -179,18 +202,7 @@ def _correlate(
     kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
     autograd = Autograd(columns, parent)
     trace.sites, kernels.site = autograd.sites(op_rows)
-    rows = zip(op_rows, launch_rows, strict=True)
-    kernels.launch = array(
-        "b", [_OP if o >= 0 else _NO_OP if c >= 0 else _NONE for o, c in rows]
-    )
-    outside = list(compress(count(), map(_NO_OP.__eq__, kernels.launch)))
-    if outside:
-        shared = Counter(launch_rows[kernel] for kernel in outside)
-        recorded = {ops.thread[row] for row in op_rows if row >= 0}
-        for kernel in outside:
-            row = launch_rows[kernel]
-            if shared[row] == 1 and columns.calls.thread[row] in recorded:
-                kernels.launch[kernel] = _OUTSIDE
+    kernels.launch = _how_launched(columns, op_rows, launch_rows)
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
     trace.ops = contexts.ops
     if layers:
@@ -200,8 +212,41 @@ def _correlate(
     return op_rows, launch_rows
 
 
+def _how_launched(
+    columns: Columns,
+    op_rows: array[int],
+    launch_rows: array[int],
+) -> array[int]:
+    """Return for each kernel how far it could be followed back: values of `Launch`."""
+    found = array("b")
+    for op_row, launch_row in zip(op_rows, launch_rows, strict=True):
+        if op_row >= 0:
+            found.append(_OP)
+        elif launch_row >= 0:
+            found.append(_NO_OP)
+        else:
+            found.append(_NONE)
+    without_operator = list(compress(count(), map(_NO_OP.__eq__, found)))
+    if not without_operator:
+        return found
+    threads = columns.ops.thread
+    recorded = {threads[row] for row in op_rows if row >= 0}
+    shared = Counter(launch_rows[kernel] for kernel in without_operator)
+    for kernel in without_operator:
+        row = launch_rows[kernel]
+        if shared[row] == 1 and columns.calls.thread[row] in recorded:
+            found[kernel] = _OUTSIDE
+    return found
+
+
 # Plain integers: looking up a member of an enumeration costs more than the rest of the row.
-_NONE, _NO_OP, _OP, _OUTSIDE = map(int, Launch)
+_NONE = int(Launch.NONE)
+
+_NO_OP = int(Launch.NO_OP)
+
+_OP = int(Launch.OP)
+
+_OUTSIDE = int(Launch.OUTSIDE)
 
 
 def _rows_by_number(
@@ -236,17 +281,23 @@ def _bounded_names(columns: Columns, health: Health) -> list[str]:
 
 def _process(columns: Columns) -> int | None:
     """Return the process of most operators, as far as threads name their process."""
-    owners = [
-        thread[0] if isinstance(thread, tuple) else None for thread in columns.threads
-    ]
+    owners = list(map(process_of, columns.threads))
     calls: Counter[object] = Counter()
-    for thread, count_of_thread in Counter(columns.ops.thread).items():
-        calls[owners[thread]] += count_of_thread
+    for thread, calls_of_thread in Counter(columns.ops.thread).items():
+        calls[owners[thread]] += calls_of_thread
     # Of equally many the least, as the order of the threads says nothing.
     process = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
     if isinstance(process, int):
         return process
     return None
+
+
+def process_of(thread: object) -> Hashable:
+    """Return the process of a thread as `Columns.threads` has it, None if it names none."""
+    process: Hashable = None
+    if isinstance(thread, tuple):
+        process = thread[0]
+    return process
 
 
 def _clear_bad_durations(columns: Columns) -> int:
@@ -257,18 +308,20 @@ def _clear_bad_durations(columns: Columns) -> int:
     """
     durations = columns.kernels.duration_ns
     starts = columns.kernels.start_ns
-    begun = (columns.ops.start, columns.calls.start, starts)
     limit = _ONE_HOUR_NS
     if columns.last_end:
-        limit = max(columns.last_end, max(starts, default=0)) - min(
-            map(min, filter(len, begun))
-        )
+        begun = (columns.ops.start, columns.calls.start, starts)
+        first = min(map(min, filter(len, begun)))
+        last = max(columns.last_end, max(starts, default=0))
+        limit = last - first
     if min(durations, default=0) >= 0 and max(durations, default=0) <= limit:
         return 0  # as nearly always: looking at each one takes longer
-    bad = [row for row, duration in enumerate(durations) if not 0 <= duration <= limit]
-    for row in bad:
-        durations[row] = 0
-    return len(bad)
+    bad = 0
+    for row, duration in enumerate(durations):
+        if not 0 <= duration <= limit:
+            durations[row] = 0
+            bad += 1
+    return bad
 
 
 def main_device(kernels: Kernels) -> int:

@@ -32,7 +32,8 @@ class Interner(dict[Any, int]):
     """Numbers its keys in the order of their first look-up."""
 
     def __missing__(self, key: Any) -> int:
-        number = self[key] = len(self)
+        number = len(self)
+        self[key] = number
         return number
 
 
@@ -195,21 +196,22 @@ class Columns(Struct):
     last_end: int = 0
 
     def add_operator(
-        self, number: int, name: str, inputs: bytes, start: int = 0, end: int = 0
+        self,
+        number: int,
+        name: str,
+        inputs: bytes,
+        start: int = 0,
+        end: int = 0,
     ) -> None:
         """Add an operator on a thread of its own, where no other one encloses it."""
-        row = (
-            start,
-            end,
-            number,
-            self.op_names[name],
-            self.threads[number],
-            self.inputs[inputs],
-        )
-        for field_name, value in zip(
-            self.ops.__struct_fields__, (*row, -1), strict=True
-        ):
-            getattr(self.ops, field_name).append(value)
+        ops = self.ops
+        ops.start.append(start)
+        ops.end.append(end)
+        ops.op_id.append(number)
+        ops.name.append(self.op_names[name])
+        ops.thread.append(self.threads[number])
+        ops.inputs.append(self.inputs[inputs])
+        ops.sequence.append(-1)
 
     def note_ends(self, ends: Iterable[float]) -> None:
         """Note when some operators, annotations or calls ended; there must be one."""
@@ -217,5 +219,9 @@ class Columns(Struct):
 
     def add_copies(self, kind: str, count: int, time_ns: int, size: int) -> None:
         """Add "memcpy" or "memset" of the GPU."""
-        known = self.copies.get(kind, (0, 0, 0))
-        self.copies[kind] = (known[0] + count, known[1] + time_ns, known[2] + size)
+        known_count, known_ns, known_size = self.copies.get(kind, (0, 0, 0))
+        self.copies[kind] = (
+            known_count + count,
+            known_ns + time_ns,
+            known_size + size,
+        )

@@ -59,10 +59,13 @@ class Contexts:
     def of(self, row: int) -> int:
         """Return the index into `ops` of the context of operator `row`."""
         link = self._link_of_row[row]
-        key = (self._link_of(row) if link == _UNKNOWN else link, self._ops.inputs[row])
+        if link == _UNKNOWN:
+            link = self._link_of(row)
+        key = (link, self._ops.inputs[row])
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = self._contexts[self._build(*key)]
+            number = self._contexts[self._build(*key)]
+            self._numbers[key] = number
         return number
 
     def _link_of(self, row: int) -> int:
@@ -80,8 +83,10 @@ class Contexts:
             key = (names[inner], inputs[inner], link)
             known = memo.get(key)
             if known is None:
-                known = memo[key] = self._link(*key)
-            link = links[inner] = known
+                known = self._link(*key)
+                memo[key] = known
+            link = known
+            links[inner] = link
         return link
 
     def _link(self, name_number: int, inputs: int, outer: int) -> int:
@@ -92,24 +97,31 @@ class Contexts:
             # A step that is begun by an optimizer's hook is inside Optimizer.step and outlasts it.
             return -1
         name = clean(_VOLATILE.sub(r"\1\2\3", name))
-        backward = (
-            (inputs >= 0 and self._inputs[inputs].forward_thread is not None)
-            or (outer >= 0 and self._links[outer][2])
-            or (inputs >= 0 and BACKWARD.search(name) is not None)
-        )
-        key = (name, outer, backward)
+        key = (name, outer, self._is_backward(name, inputs, outer))
         link = self._link_numbers[key]
         if link == len(self._links):
             self._links.append(key)
         return link
 
+    def _is_backward(self, name: str, inputs: int, outer: int) -> bool:
+        """Whether an operator runs in a backward pass, or is inside one that does."""
+        if outer >= 0:
+            _, _, is_outer_backward = self._links[outer]
+            if is_outer_backward:
+                return True
+        if inputs < 0:
+            return False
+        if self._inputs[inputs].forward_thread is not None:
+            return True
+        return BACKWARD.search(name) is not None
+
     def _build(self, link: int, inputs: int) -> OpContext:
         name, outer, backward = self._links[link]
         given = self._inputs[inputs]
-        parents = list[str]()
+        parents: list[str] = []
         while outer >= 0 and len(parents) < MAX_PARENTS:
-            parents.append(self._links[outer][0])
-            outer = self._links[outer][1]
+            outer_name, outer, _ = self._links[outer]
+            parents.append(outer_name)
         return OpContext(
             name=name,
             types=given.types,
@@ -120,7 +132,9 @@ class Contexts:
 
 
 def nest(
-    columns: Columns, threads: Iterable[int], launches: Iterable[int]
+    columns: Columns,
+    threads: Iterable[int],
+    launches: Iterable[int],
 ) -> tuple[array[int], dict[int, int]]:
     """Nest the ranges of some threads.
 
@@ -139,13 +153,12 @@ def nest(
         instants[calls.thread[launch]].append(launch)
     members = {number: array("i") for number in {*threads, *instants}}
     # Profilers write the operators of a thread one after another.
-    for thread, rows_of_thread in groupby(
-        range(len(ops.thread)), ops.thread.__getitem__
-    ):
+    runs = groupby(range(len(ops.thread)), ops.thread.__getitem__)
+    for thread, rows_of_thread in runs:
         if thread in members:
             members[thread].extend(rows_of_thread)
     parent = array("i", [-1]) * len(ops.name)
-    enclosing = dict[int, int]()
+    enclosing: dict[int, int] = {}
     for thread, rows in members.items():
         times = [calls.start[launch] for launch in instants[thread]]
         ordered = start_order(rows, ops.start, ops.end, ops.inputs)
@@ -155,7 +168,10 @@ def nest(
 
 
 def start_order(
-    rows: array[int], start: array[int], end: array[int], inputs: array[int]
+    rows: array[int],
+    start: array[int],
+    end: array[int],
+    inputs: array[int],
 ) -> array[int]:
     """Return one thread's `rows` by start, an enclosing range before what it encloses.
 
@@ -166,13 +182,13 @@ def start_order(
     following = map(start.__getitem__, islice(ordered, 1, None))
     done = 0
     for index in compress(count(1), map(eq, times, following)):
-        if index >= done:
-            done = bisect_right(
-                ordered, start[ordered[index]], index, key=start.__getitem__
-            )
-            tied = ordered[index - 1 : done]
-            in_order = sorted(tied, key=lambda row: (-end[row], inputs[row] >= 0))
-            ordered[index - 1 : done] = array("i", in_order)
+        if index < done:
+            continue
+        time = start[ordered[index]]
+        done = bisect_right(ordered, time, index, key=start.__getitem__)
+        tied = ordered[index - 1 : done]
+        in_order = sorted(tied, key=lambda row: (-end[row], inputs[row] >= 0))
+        ordered[index - 1 : done] = array("i", in_order)
     return ordered
 
 

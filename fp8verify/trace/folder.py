@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
@@ -70,14 +70,17 @@ class TraceFiles(list[TraceFile]):
     """The traces of a path by rank, and the given files that hold none."""
 
     def __init__(
-        self, files: Iterable[TraceFile] = (), skipped: Iterable[Path] = ()
+        self,
+        files: Iterable[TraceFile] = (),
+        skipped: Iterable[Path] = (),
     ) -> None:
         super().__init__(files)
         self.skipped = list(skipped)
 
 
 def find_traces(
-    *paths: str | Path, declared: Mapping[str, int] | None = None
+    *paths: str | Path,
+    declared: Mapping[str, int] | None = None,
 ) -> TraceFiles:
     """Return the traces of `paths` (files, folders, patterns or URLs), by rank.
 
@@ -101,43 +104,45 @@ def find_traces(
             # What is wrong with it is reported when it is read.
             file = _trace_file(where[0], _probe(where[0]))
             return TraceFiles([replace(file, guessed=False)])
-        held = {path: _candidates_in(path) for path in where}
+        candidates: dict[Path, None] = {}
+        empty = []
         named = set(map(str, paths))
-        empty = [
-            path
-            for path in held
-            if str(path) in named and not held[path] and path.is_dir()
-        ]
-    probes = _probe_all(list(dict.fromkeys(chain.from_iterable(held.values()))))
+        for path in dict.fromkeys(where):
+            of_path = _candidates_in(path)
+            candidates.update(dict.fromkeys(of_path))
+            if not of_path and str(path) in named and path.is_dir():
+                empty.append(path)
+    probes = _probe_all(list(candidates))
     found = [path for path, probe in probes.items() if _counts(path, probe)]
     logs = [path for path in found if probes[path].is_blas_log]
     # Logs alone are what there is to read.
     traces = [path for path in found if path not in logs] or logs
     declared = declared or {}
     if not any(probes[path].is_trace or path.name in declared for path in traces):
-        names = ", ".join(list(dict.fromkeys(path.name for path in probes))[:3])
-        what = "has no trace"
-        if names:
-            what = f"has files, but no trace: {names}"
-        raise NoTraceError(
-            f"{label} {what}.",
-            f"Traces end in {', '.join(suffixes())}; give the folder that the profiler wrote to.",
-        )
-    counts = Counter(path.name for path in traces)
-    files = [
-        _trace_file(
-            path,
-            probes[path],
-            declared.get(path.name),
-            shares_name=counts[path.name] > 1,
-        )
-        for path in traces
-    ]
+        raise _no_trace(label, probes)
+    names = Counter(path.name for path in traces)
+    files = []
+    for path in traces:
+        rank = declared.get(path.name)
+        shares_name = names[path.name] > 1
+        files.append(_trace_file(path, probes[path], rank, shares_name=shares_name))
     files = _by_rank(files, list(declared))
     if traces is not logs:
         files = _with_logs(files, [_trace_file(path, probes[path]) for path in logs])
     read = {*traces, *(file.blas_log for file in files)}
     return TraceFiles(files, [*empty, *(path for path in probes if path not in read)])
+
+
+def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
+    """Return the error of a path without a trace, which names some of its files."""
+    what = "has no trace"
+    names = list(dict.fromkeys(path.name for path in files))
+    if names:
+        what = f"has files, but no trace: {', '.join(names[:3])}"
+    return NoTraceError(
+        f"{label} {what}.",
+        f"Traces end in {', '.join(suffixes())}; give the folder that the profiler wrote to.",
+    )
 
 
 def _trace_file(
@@ -173,23 +178,28 @@ def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
     """
     taken = {file.rank for file in files if not file.guessed}
     free = (number for number in count() if number not in taken)
-    files = [replace(file, rank=next(free)) if file.guessed else file for file in files]
+    numbered = []
+    for file in files:
+        numbered.append(replace(file, rank=next(free)) if file.guessed else file)
     position = {name: index for index, name in enumerate(order)}
-    return sorted(
-        files, key=lambda file: (file.rank, position.get(file.path.name, len(position)))
-    )
+    last = len(position)
+    numbered.sort(key=lambda file: (file.rank, position.get(file.path.name, last)))
+    return numbered
 
 
 def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> list[TraceFile]:
     """Give each trace the BLAS log of its rank."""
-    by_rank = {log.rank: log.path for log in logs if not log.guessed or len(files) == 1}
-    counts = Counter(file.rank for file in files)
-    return [
-        replace(file, blas_log=by_rank.pop(file.rank, None))
-        if counts[file.rank] == 1
-        else file
-        for file in files
-    ]
+    by_rank: dict[int, Path] = {}
+    for log in logs:
+        if not log.guessed or len(files) == 1:
+            by_rank[log.rank] = log.path
+    windows = Counter(file.rank for file in files)
+    joined = []
+    for file in files:
+        if windows[file.rank] == 1:
+            file = replace(file, blas_log=by_rank.get(file.rank))
+        joined.append(file)
+    return joined
 
 
 def _probe_all(paths: list[Path]) -> dict[Path, Glance]:
@@ -223,12 +233,17 @@ def _candidates_in(path: Path) -> list[Path]:
         )
     with reading(str(path)):
         traces = _trace_files(path)
-        if not any(_counts(file, _probe(file)) for file in traces):
-            _refuse_captures(path)
-            for child in sorted(entry for entry in path.iterdir() if entry.is_dir()):
-                if child.name != _NO_RANKS:
-                    traces += _trace_files(child)
+        if any(_counts(file, _probe(file)) for file in traces):
+            return traces
+        _refuse_captures(path)
+        for child in _subfolders(path):
+            if child.name != _NO_RANKS:
+                traces += _trace_files(child)
         return traces
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir())
 
 
 def _refuse_captures(folder: Path) -> None:
@@ -239,12 +254,13 @@ def _refuse_captures(folder: Path) -> None:
     """
     if is_remote(folder) or not folder.is_dir():
         return
-    children = sorted(child for child in folder.iterdir() if child.is_dir())
+    children = _subfolders(folder)
     records = Counter(record.name for child in children for record in child.glob(METAS))
     if any(count > 1 for count in records.values()):
-        runs = [
-            child for child in children if _trace_files(child) or any(child.glob(METAS))
-        ]
+        runs = []
+        for child in children:
+            if _trace_files(child) or any(child.glob(METAS)):
+                runs.append(child)
         raise NoTraceError(
             f"{folder} holds {len(runs)} captures.",
             f"Inspect one, such as {runs[0]}, or list all: fp8verify table {folder}/*/",
@@ -252,11 +268,9 @@ def _refuse_captures(folder: Path) -> None:
 
 
 def _trace_files(folder: Path) -> list[Path]:
-    files = (
-        entry
-        for entry in folder.iterdir()
-        if entry.name.endswith(suffixes())
-        and not _OURS.search(entry.name)
-        and entry.is_file()
-    )
+    files = []
+    for entry in folder.iterdir():
+        is_like_a_trace = entry.name.endswith(suffixes())
+        if is_like_a_trace and not _OURS.search(entry.name) and entry.is_file():
+            files.append(entry)
     return sorted(files, key=lambda path: by_number(path.name))

@@ -37,13 +37,11 @@ def read(source: Source, how: Reading) -> Trace:
     rows = RowCollector()
     table = _Table(source)
     rows.kernels(table.kernels())
-    calls = _neighbor(
-        source, "_hip_api_trace.csv", "Correlation_Id", *_SPAN, "Thread_Id"
-    )
+    of_call = ("Correlation_Id", *_SPAN, "Thread_Id")
+    calls = _neighbor(source, "_hip_api_trace.csv", *of_call)
     rows.calls(map(_numbers, calls))
-    markers = _neighbor(
-        source, "_marker_api_trace.csv", "Function", *_SPAN, "Thread_Id"
-    )
+    of_marker = ("Function", *_SPAN, "Thread_Id")
+    markers = _neighbor(source, "_marker_api_trace.csv", *of_marker)
     rows.ranges((text, *_numbers(rest)) for text, *rest in markers)
     copies = _neighbor(source, "_memory_copy_trace.csv", *_SPAN, "Bytes")
     rows.copies("memcpy", map(_numbers, copies))
@@ -55,13 +53,19 @@ def read(source: Source, how: Reading) -> Trace:
 
 
 def _gpu(source: Source, agent: int) -> str | None:
+    """Return the name of a GPU, of the first one if none has the number."""
     columns = ("Agent_Type", "Logical_Node_Id", "Product_Name", "Name")
     agents = _neighbor(source, "_agent_info.csv", *columns)
     gpus = [row for row in agents if row[0].upper() == "GPU"]
     chosen = [row for row in gpus if row[1] == str(agent)] or gpus
+    if not chosen:
+        return None
     # The product's name, or the instruction set's (gfx942).
-    names = (clean(name.strip()[:200]) for name in (chosen[0][2:] if chosen else ()))
-    return next(filter(None, names), None)
+    for name in chosen[0][2:]:
+        cleaned = clean(name.strip()[:200])
+        if cleaned:
+            return cleaned
+    return None
 
 
 def _neighbor(source: Source, ending: str, *wanted: str) -> Iterator[Sequence[str]]:
@@ -91,12 +95,10 @@ class _Table:
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
-        columns = ("Agent_Id", "Stream_Id", "Queue_Id", "Correlation_Id")
-        for kind, name, start, end, *ids in self.rows(
-            "Kind", "Kernel_Name", *_SPAN, *columns
-        ):
+        ids = ("Agent_Id", "Stream_Id", "Queue_Id", "Correlation_Id")
+        for row in self.rows("Kind", "Kernel_Name", *_SPAN, *ids):
+            kind, name, start, end, agent, stream, queue, number = row
             if kind in ("", "KERNEL_DISPATCH"):
-                agent, stream, queue, number = ids
                 yield name, *_numbers((start, end, agent, stream or queue, number))
 
     def rows(self, *wanted: str) -> Iterator[Sequence[str]]:
@@ -128,7 +130,8 @@ class _Table:
 
 def _numbers(values: Iterable[str]) -> list[int | None]:
     """Return whole numbers, None for what is none: "Agent 4" and "GPU 4" are 4."""
-    return [
-        int(text) if (text := value.rpartition(" ")[2]).isdecimal() else None
-        for value in values
-    ]
+    numbers: list[int | None] = []
+    for value in values:
+        _, _, text = value.rpartition(" ")
+        numbers.append(int(text) if text.isdecimal() else None)
+    return numbers

@@ -53,19 +53,23 @@ def parse_range(text: str) -> RangeName:
     """Take the text of a range apart."""
     tail = _TAIL.search(text)
     name = text[: tail.start()] if tail else text
-    is_backward = BACKWARD.search(name) is not None
-    if _ANNOTATION.match(name) or not (tail or _NAMESPACED.match(name)):
+    is_operator = tail is not None or _NAMESPACED.match(name) is not None
+    if _ANNOTATION.match(name) or not is_operator:
         return RangeName(name)
     rest = text[len(name) :]
-    number = _SEQUENCE.match(rest)
     sizes = _SIZES.search(rest)
-    dims = sizes[1] if sizes and len(sizes[1]) < _MAX_SIZES else ""
-    parts = (
-        b"",
-        dims.encode("utf-8", "replace"),
-        b"1" if number and is_backward else b"",
-    )
-    return RangeName(name, SEPARATOR.join(parts), int(number[1]) if number else -1)
+    dims = ""
+    if sizes is not None and len(sizes[1]) < _MAX_SIZES:
+        dims = sizes[1]
+    forward_thread = b""
+    sequence = -1
+    number = _SEQUENCE.match(rest)
+    if number is not None:
+        sequence = int(number[1])
+        if BACKWARD.search(name) is not None:
+            forward_thread = b"1"
+    inputs = (b"", dims.encode("utf-8", "replace"), forward_thread)
+    return RangeName(name, SEPARATOR.join(inputs), sequence)
 
 
 # Three such times still add up in int64.
@@ -105,7 +109,8 @@ class RowCollector:
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.events = self.skipped = 0
+        self.events = 0
+        self.skipped = 0
 
     def kernels(self, rows: Iterable[Row]) -> None:
         """Take rows of name, start, end, device, stream and correlation id."""
@@ -124,14 +129,16 @@ class RowCollector:
 
     def launches(self, rows: Iterable[Row]) -> None:
         """Take rows as `kernels` does, some of which are copies by their names."""
-        copies = defaultdict[str, list[Row]](list)
+        copies: dict[str, list[Row]] = defaultdict(list)
         kernels = []
         for row in rows:
             name, start, end, *_ = row
-            if copy := COPY.match(name):
-                copies[f"mem{copy[1].lower()}"].append((start, end, 0))
-            else:
+            copy = COPY.match(name)
+            if copy is None:
                 kernels.append(row)
+            else:
+                kind = f"mem{copy[1].lower()}"
+                copies[kind].append((start, end, 0))
         self.kernels(kernels)
         for kind, spans in copies.items():
             self.copies(kind, spans)
@@ -172,8 +179,11 @@ class RowCollector:
     def copies(self, kind: str, rows: Iterable[Row]) -> None:
         """Take rows of start, end and bytes of "memcpy" or "memset"."""
         for block in self._sound(rows, _Copy):
-            time_ns = sum(max(0, end - start) for start, end, _ in block)
-            size = sum(max(0, size or 0) for *_, size in block)
+            time_ns = 0
+            size = 0
+            for start, end, size_of_copy in block:
+                time_ns += max(0, end - start)
+                size += max(0, size_of_copy or 0)
             self.columns.add_copies(kind, len(block), time_ns, size)
 
     def _sound(self, rows: Iterable[Row], kind: Any) -> Iterator[list[Any]]:

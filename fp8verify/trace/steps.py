@@ -12,13 +12,22 @@ import re
 from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import chain, compress, count, repeat
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, compress, count
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.tables import Step
+
+
+class _Range(NamedTuple):
+    """A range on the CPU that may mark a step, and the number of its thread."""
+
+    step: Step
+    thread: int
+
 
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
@@ -32,61 +41,86 @@ def mark_profiler_steps(columns: Columns) -> None:
     A script's own profiler marks steps beside those of `fp8verify run`, and threads and processes
     may write a range of their own for a step.
     """
-    columns.step_names = {
-        i for name, i in columns.op_names.items() if name.startswith(_PREFIX)
-    }
-    names = list(columns.op_names)
-    numbers = {
-        i: int(m[1]) for i in columns.step_names if (m := _STEP.fullmatch(names[i]))
-    }
+    numbers: dict[int, int] = {}
+    columns.step_names = set()
+    for name, name_id in columns.op_names.items():
+        if name.startswith(_PREFIX):
+            columns.step_names.add(name_id)
+            match = _STEP.fullmatch(name)
+            if match is not None:
+                numbers[name_id] = int(match[1])
     ops = columns.ops
-    ranges: list[tuple[Step, int]] = []
+    ranges: list[_Range] = []
     for row in compress(count(), map(numbers.__contains__, ops.name)):
-        step = Step(numbers[ops.name[row]], ops.start[row], ops.end[row])
-        ranges.append((step, ops.thread[row]))
+        step = Step(
+            number=numbers[ops.name[row]],
+            start_ns=ops.start[row],
+            end_ns=ops.end[row],
+        )
+        ranges.append(_Range(step, ops.thread[row]))
     steps = max(_series(ranges), key=_covered, default=[])
     if len({step.number for step in steps}) < len(steps):
-        # Of recordings that were joined, each is a step if something began in it.
-        names_of_starts = zip(ops.start, ops.name, strict=True)
-        begun = (
-            start for start, name in names_of_starts if name not in columns.step_names
-        )
-        busy = set(_step_indices(steps, chain(begun, columns.calls.start)))
-        steps = _numbered_on(
-            [step for at, step in enumerate(steps) if at in busy] or steps
-        )
+        steps = _numbered_on(_not_empty(columns, steps) or steps)
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
     columns.steps = steps
 
 
-def _series(ranges: Iterable[tuple[Step, int]]) -> list[list[Step]]:
+def _not_empty(columns: Columns, steps: list[Step]) -> list[Step]:
+    """Return those steps of recordings that were joined in which something began."""
+    ops = columns.ops
+    names_of_starts = zip(ops.start, ops.name, strict=True)
+    begun = (start for start, name in names_of_starts if name not in columns.step_names)
+    busy = set(_step_indices(steps, chain(begun, columns.calls.start)))
+    return [step for index, step in enumerate(steps) if index in busy]
+
+
+def _series(ranges: Iterable[_Range]) -> list[list[Step]]:
     """Return series of ranges that follow one another: those of one owner never overlap.
 
     A range continues the series of its thread, or else of its number, of those that have ended.
     """
-    series: list[tuple[list[Step], int]] = []
-    for step, thread in sorted(ranges, key=lambda one: one[0].start_ns):
-        ended = [one for one in series if one[0][-1].end_ns <= step.start_ns]
-        best = max(
-            ended,
-            key=lambda one: (one[1] == thread, one[0][-1].number + 1 == step.number),
-            default=None,
-        )
-        if best is None and len(series) < _MOST_SERIES:
-            series.append(([step], thread))
-        elif best is not None:
-            best[0].append(step)
-    return [steps for steps, _ in series]
+    every: list[_Series] = []
+    for step, thread in sorted(ranges, key=lambda one: one.step.start_ns):
+        best: _Series | None = None
+        for series in every:
+            if series.last.end_ns > step.start_ns:
+                continue
+            if best is None or series.fits(step, thread) > best.fits(step, thread):
+                best = series
+        if best is not None:
+            best.steps.append(step)
+        elif len(every) < _MOST_SERIES:
+            every.append(_Series([step], thread))
+    return [series.steps for series in every]
+
+
+class _Series(NamedTuple):
+    """Steps of one owner, and the thread of the first."""
+
+    steps: list[Step]
+    thread: int
+
+    @property
+    def last(self) -> Step:
+        """The newest step."""
+        return self.steps[-1]
+
+    def fits(self, step: Step, thread: int) -> tuple[bool, bool]:
+        """Return how well a step continues the series: by its thread, then by its number."""
+        return (self.thread == thread, self.last.number + 1 == step.number)
 
 
 def _numbered_on(steps: Sequence[Step]) -> list[Step]:
     """Give each step of joined recordings a number of its own, so a sentence can name it."""
     numbered: list[Step] = []
+    last = -1
     for step in steps:
-        last = numbered[-1].number if numbered else -1
-        numbered.append(step if step.number > last else replace(step, number=last + 1))
+        if step.number <= last:
+            step = replace(step, number=last + 1)
+        numbered.append(step)
+        last = step.number
     return numbered
 
 
@@ -97,26 +131,32 @@ def _covered(steps: Sequence[Step]) -> int:
 def _is_empty(columns: Columns, step: Step) -> bool:
     """Whether nothing began in a step."""
     ops = columns.ops
-    calls = columns.calls
+    begin = step.start_ns
+    end = step.end_ns
     # The last step is looked for from the end.
-    inside = (
-        name not in columns.step_names
-        for name, start in zip(reversed(ops.name), reversed(ops.start), strict=True)
-        if step.start_ns <= start <= step.end_ns
-    )
-    return not any(inside) and not any(
-        step.start_ns <= t <= step.end_ns for t in reversed(calls.start)
-    )
+    from_end = zip(reversed(ops.name), reversed(ops.start), strict=True)
+    for name, start in from_end:
+        if begin <= start <= end and name not in columns.step_names:
+            return False
+    return not any(begin <= start <= end for start in reversed(columns.calls.start))
 
 
 def steps_of_kernels(
-    columns: Columns, op_rows: array[int], launch_rows: array[int]
+    columns: Columns,
+    op_rows: array[int],
+    launch_rows: array[int],
 ) -> array[int]:
     """Return for each kernel the index of the step in which it was launched, or -1."""
     calls = columns.calls.start
     ops = columns.ops.start
-    rows = zip(op_rows, launch_rows, strict=True)
-    times = (calls[c] if c >= 0 else ops[o] if o >= 0 else _NEVER for o, c in rows)
+    times = array("q")
+    for op_row, launch_row in zip(op_rows, launch_rows, strict=True):
+        if launch_row >= 0:
+            times.append(calls[launch_row])
+        elif op_row >= 0:
+            times.append(ops[op_row])
+        else:
+            times.append(_NEVER)
     return _step_indices(columns.steps, times)
 
 
@@ -156,29 +196,49 @@ def mark_steps(columns: Columns) -> str | None:
     mark_profiler_steps(columns)
     if columns.steps:
         return None
-    names = enumerate(columns.op_names)
-    called = {number: name for number, name in names if _STEP_NAME.fullmatch(name)}
-    ops = columns.ops
-    ranges = defaultdict[str, list[tuple[Step, int]]](list)
-    for row in compress(count(), map(called.__contains__, ops.name)):
-        if ops.inputs[row] < 0:
-            name = called[ops.name[row]]
-            number = _NUMBER.search(name)
-            step = Step(int(number[0]) if number else -1, ops.start[row], ops.end[row])
-            ranges[_DIGITS.sub("#", name)].append((step, ops.thread[row]))
-    series = [
-        (steps, kind) for kind, alike in ranges.items() for steps in _series(alike)
-    ]
-    if not series:
+    called: dict[int, str] = {}
+    for number, name in enumerate(columns.op_names):
+        if _STEP_NAME.fullmatch(name):
+            called[number] = name
+    candidates: list[tuple[list[Step], str]] = []
+    for kind, ranges in _ranges_by_kind(columns, called).items():
+        candidates.extend((steps, kind) for steps in _series(ranges))
+    if not candidates:
         return None
-    steps, kind = max(series, key=lambda one: _covered(one[0]))
-    if len({step.number for step in steps} - {-1}) < len(steps):
+    steps, kind = max(candidates, key=lambda candidate: _covered(candidate[0]))
+    numbers = {step.number for step in steps} - {-1}
+    if len(numbers) < len(steps):
         steps = [replace(step, number=number) for number, step in enumerate(steps, 1)]
     columns.steps = steps
-    columns.step_names |= {
-        n for n, name in called.items() if _DIGITS.sub("#", name) == kind
-    }
+    for number, name in called.items():
+        if _kind_of(name) == kind:
+            columns.step_names.add(number)
     return kind
+
+
+def _ranges_by_kind(
+    columns: Columns,
+    called: Mapping[int, str],
+) -> dict[str, list[_Range]]:
+    """Return the ranges that are called a step, by their names without numbers."""
+    ops = columns.ops
+    ranges: dict[str, list[_Range]] = defaultdict(list)
+    for row in compress(count(), map(called.__contains__, ops.name)):
+        if ops.inputs[row] >= 0:
+            continue  # an operator
+        name = called[ops.name[row]]
+        number = _NUMBER.search(name)
+        step = Step(
+            number=int(number[0]) if number else -1,
+            start_ns=ops.start[row],
+            end_ns=ops.end[row],
+        )
+        ranges[_kind_of(name)].append(_Range(step, ops.thread[row]))
+    return ranges
+
+
+def _kind_of(name: str) -> str:
+    return _DIGITS.sub("#", name)
 
 
 _NO_OPERATOR: tuple[int, ...] = ()
@@ -187,7 +247,11 @@ _MANY = 0.05
 
 
 def whole_steps(
-    columns: Columns, op_rows: array[int], steps: array[int], *, is_cut: bool
+    columns: Columns,
+    op_rows: array[int],
+    steps: array[int],
+    *,
+    is_cut: bool,
 ) -> list[bool]:
     """Say of each step whether all its kernels were read.
 
@@ -198,12 +262,7 @@ def whole_steps(
         is_cut: whether the file ends early, so the step of its last record is not whole.
     """
     whole = [_all_threads_launched(columns, op_rows)] * len(columns.steps)
-    ends = [steps[-1]] if is_cut and steps else []
-    if is_cut and columns.ops.start:
-        # The cut may be in a step of which nothing else is there: its neighbor stands for it.
-        starts = [step.start_ns for step in columns.steps]
-        ends.append(max(0, bisect_right(starts, columns.ops.start[-1]) - 1))
-    for index in ends:
+    for index in _cut_steps(columns, steps) if is_cut else ():
         if 0 <= index < len(whole):
             whole[index] = False
     rows, kernels = _counted(columns, op_rows, steps)
@@ -216,21 +275,37 @@ def whole_steps(
     return whole
 
 
+def _cut_steps(columns: Columns, steps: array[int]) -> list[int]:
+    """Return the indices of the steps that the end of a cut file may be in."""
+    ends = []
+    if steps:
+        ends.append(steps[-1])
+    if columns.ops.start:
+        # The cut may be in a step of which nothing else is there: its neighbor stands for it.
+        starts = [step.start_ns for step in columns.steps]
+        last_begun = bisect_right(starts, columns.ops.start[-1]) - 1
+        ends.append(max(0, last_begun))
+    return ends
+
+
 def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:
     ops = columns.ops
-    counts = Counter(compress(ops.thread, map((0).__le__, ops.inputs)))
+    operators = Counter(compress(ops.thread, map((0).__le__, ops.inputs)))
     launching = {ops.thread[row] for row in op_rows if row >= 0}
-    return all(
-        thread in launching or count < _MANY * counts.total()
-        for thread, count in counts.items()
-    )
+    many = _MANY * operators.total()
+    for thread, operators_of_thread in operators.items():
+        if thread not in launching and operators_of_thread >= many:
+            return False
+    return True
 
 
 _Counts = Counter[tuple[tuple[int, ...], int]]
 
 
 def _counted(
-    columns: Columns, op_rows: array[int], steps: array[int]
+    columns: Columns,
+    op_rows: array[int],
+    steps: array[int],
 ) -> tuple[_Counts, _Counts]:
     """Count operators and their kernels by name and inputs, and by step.
 
@@ -239,11 +314,19 @@ def _counted(
     ops = columns.ops
     indices = _step_indices(columns.steps, ops.start)
     keys: list[tuple[int, ...]] = list(zip(ops.name, ops.inputs, strict=True))
-    rows = Counter(pair for pair in zip(keys, indices, strict=True) if pair[1] >= 0)
+    rows: _Counts = Counter()
+    for key, index in zip(keys, indices, strict=True):
+        if index >= 0:
+            rows[key, index] += 1
+    for index in range(len(columns.steps)):
+        rows[_NO_OPERATOR, index] += 1
     kernels: _Counts = Counter()
     for op_row, step in zip(op_rows, steps, strict=True):
-        index = indices[op_row] if op_row >= 0 else step
+        key = _NO_OPERATOR
+        index = step
+        if op_row >= 0:
+            key = keys[op_row]
+            index = indices[op_row]
         if index >= 0:
-            kernels[keys[op_row] if op_row >= 0 else _NO_OPERATOR, index] += 1
-    without = zip(repeat(_NO_OPERATOR), range(len(columns.steps)), strict=False)
-    return rows + Counter(without), kernels
+            kernels[key, index] += 1
+    return rows, kernels

@@ -13,12 +13,12 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.text import clean
-from fp8verify.trace.build import fill, main_device
+from fp8verify.trace.build import fill, main_device, process_of
 from fp8verify.trace.columns import CallColumns, Columns, OpColumns
 from fp8verify.trace.kineto.collector import Collector
 from fp8verify.trace.kineto.document import Buffer, Document
@@ -71,11 +71,25 @@ def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
         return None
     major = _count(value.get("computeMajor"))
     minor = _count(value.get("computeMinor"))
-    if major is None or minor is None:
-        capability = None
-    else:
+    capability = None
+    if major is not None and minor is not None:
         capability = f"{major}.{minor}"
-    return _count(value.get("id")) or 0, (clean(value["name"][:200]), capability)
+    number = _count(value.get("id")) or 0
+    return number, (clean(value["name"][:200]), capability)
+
+
+class _Remark(NamedTuple):
+    """A line that Kineto logs (CuptiActivityApi.cpp, CuptiActivityProfiler.cpp).
+
+    Attributes:
+        line: how it is known.
+        text: what it means.
+        is_loss: whether kernels that ran may be missing from the trace.
+    """
+
+    line: re.Pattern[str]
+    text: str
+    is_loss: bool
 
 
 def _count(value: Any, limit: int = 1 << 31) -> int | None:
@@ -86,47 +100,51 @@ def _count(value: Any, limit: int = 1 << 31) -> int | None:
     return value
 
 
-# Lines that Kineto logs (CuptiActivityApi.cpp, CuptiActivityProfiler.cpp), what they mean,
-# and whether kernels that ran may be missing from the trace.
 _REMARKS = (
-    (r"Dropped (\d{1,18}) activity records", "CUPTI dropped {} activity records", True),
-    (
-        r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)",
-        "the profiler's GPU buffers ({}) were full and tracing ended early",
-        True,
+    _Remark(
+        re.compile(r"Dropped (\d{1,18}) activity records"),
+        "CUPTI dropped {} activity records",
+        is_loss=True,
     ),
-    (
-        r"(?:CUPTI|GPU) stopped early\? = (1)",
+    _Remark(
+        re.compile(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
+        "the profiler's GPU buffers ({}) were full and tracing ended early",
+        is_loss=True,
+    ),
+    _Remark(
+        re.compile(r"(?:CUPTI|GPU) stopped early\? = (1)"),
         "the profiler stopped recording the GPU early",
-        True,
+        is_loss=True,
     ),
     # Records of the warm-up are out of range too, so a count alone is not a loss
     # (pytorch/pytorch#192021 is about the cases in which it is one).
-    (
-        r"Record counts: Out-of-range = ([1-9]\d{0,17})",
+    _Remark(
+        re.compile(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
         "the profiler left out {} records as outside of its window",
-        False,
+        is_loss=False,
     ),
-    (
-        r"(CUPTI_ERROR_[A-Z_]{1,60})",
+    # pytorch/pytorch#99615
+    _Remark(
+        re.compile(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
         "the profiler met {}",
-        False,
-    ),  # pytorch/pytorch#99615
+        is_loss=False,
+    ),
 )
 
 
 def _remarks(lines: Any) -> dict[str, bool]:
     """Return what the known lines among those of one level mean, and whether each is a loss."""
-    if isinstance(lines, list):
-        texts = [line for line in lines if isinstance(line, str)]
-    else:
-        texts = []
-    return {
-        text.format(match[1]): is_loss
-        for line in texts
-        for pattern, text, is_loss in _REMARKS
-        if (match := re.search(pattern, line))
-    }
+    found: dict[str, bool] = {}
+    if not isinstance(lines, list):
+        return found
+    for line in lines:
+        if not isinstance(line, str):
+            continue
+        for remark in _REMARKS:
+            match = remark.line.search(line)
+            if match:
+                found[remark.text.format(match[1])] = remark.is_loss
+    return found
 
 
 def glance(source: Source) -> Glance:
@@ -150,24 +168,21 @@ def read(source: Source, how: Reading) -> Trace:
     trace = Trace(source=source.name)
     collector = Collector()
     metadata = Metadata(trace)
-    document = Document(
-        Buffer(source, source.name), metadata.take, collector, how.block_size
-    )
+    buffer = Buffer(source, source.name)
+    document = Document(buffer, metadata.take, collector, how.block_size)
     is_json = document.read()
     more = document.closed and document.more()
     if not document.is_trace:
-        raise not_a_trace(
-            source, "a trace: no list of events in it" if is_json else "JSON"
-        )
+        wanted = "a trace: no list of events in it" if is_json else "JSON"
+        raise not_a_trace(source, wanted)
     health = trace.health
     missing = metadata.missing
     health.truncated = not document.closed or source.damage is not None or missing.cut
     health.extra_documents = int(more) + missing.documents
     if source.damage:
         health.notes.append(source.damage)
-    health.no_events = (
-        document.closed and not collector.events and not collector.skipped
-    )
+    has_events = bool(collector.events or collector.skipped)
+    health.no_events = document.closed and not has_events
     if health.no_events:
         health.notes.append("its list of events is empty")
     if document.resynced:
@@ -211,48 +226,40 @@ def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
     Where all ids of a device's launches are those of several processes, devices belong to the
     processes in order.
     """
-    owners = list(map(_process, columns.threads))
+    owners = list(map(process_of, columns.threads))
     if len(set(owners)) < 2:
         return {}  # most traces: their ids need not be held
-    callers: defaultdict[int, set[Hashable]] = defaultdict(set)
-    for correlation, thread in zip(
-        columns.calls.correlation, columns.calls.thread, strict=True
-    ):
+    callers: dict[int, set[Hashable]] = defaultdict(set)
+    calls = columns.calls
+    for correlation, thread in zip(calls.correlation, calls.thread, strict=True):
         callers[correlation].add(owners[thread])
-    votes: defaultdict[int, Counter[Hashable]] = defaultdict(Counter)
+    votes: dict[int, Counter[Hashable]] = defaultdict(Counter)
     launching: set[Hashable] = set()
-    for device, correlation in zip(
-        columns.kernels.device, columns.correlations, strict=True
-    ):
+    launches = zip(columns.kernels.device, columns.correlations, strict=True)
+    for device, correlation in launches:
         of_launch = callers[correlation]
         votes[device].update(of_launch if len(of_launch) == 1 else ())
         launching |= of_launch
-    devices: defaultdict[Hashable, set[int]] = defaultdict(set)
+    devices: dict[Hashable, set[int]] = defaultdict(set)
     if all(votes.values()):
         for device, counted in votes.items():
-            devices[counted.most_common(1)[0][0]].add(device)
+            (process, _), *_ = counted.most_common(1)
+            devices[process].add(device)
     elif len(launching) == len(votes):
-        for process, device in zip(
-            sorted(launching, key=_in_order), sorted(votes), strict=True
-        ):
+        in_order = sorted(launching, key=_in_order)
+        for process, device in zip(in_order, sorted(votes), strict=True):
             devices[process].add(device)
     return {process: devices[process] for process in sorted(devices, key=_in_order)}
 
 
-def _process(thread: Any) -> Hashable:
-    process: Hashable = None
-    if isinstance(thread, tuple):
-        process = thread[0]
-    return process
-
-
 def _in_order(process: Hashable) -> tuple[int, str]:
-    return (process if isinstance(process, int) else -1), str(process)
+    number = process if isinstance(process, int) else -1
+    return number, str(process)
 
 
 def part_of(columns: Columns, process: Hashable, devices: set[int]) -> Columns:
     """Return the columns of one process alone; copies are not told apart, and left out."""
-    is_own = [_process(thread) == process for thread in columns.threads]
+    is_own = [process_of(thread) == process for thread in columns.threads]
     ops = [is_own[thread] for thread in columns.ops.thread]
     calls = [is_own[thread] for thread in columns.calls.thread]
     kernels = [device in devices for device in columns.kernels.device]
