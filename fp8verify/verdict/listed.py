@@ -181,7 +181,7 @@ def _without_sizes(
     for entry in program.entries:
         if entry.slot.layer is None:
             by_leg[entry.leg].append(entry)
-    if not modules or not by_leg:
+    if not modules or not by_leg or statements.has_experts(place.rank):
         return
     is_whole = sum(map(len, by_leg.values())) == len(program.entries)
     forward = len(by_leg.get(Leg.FPROP, ())) if is_whole else None

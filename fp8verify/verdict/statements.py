@@ -26,6 +26,8 @@ _LEGS_OF: Final = {
 }
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
+# In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
+_EXPERT: Final = re.compile(r"experts?\.\d+(?:\.|$)")
 # Between stages of a pipeline: torch's names of the calls, and NCCL's of the kernel.
 _TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
@@ -167,6 +169,8 @@ class Statements:
             return []
         sizes = [program.calls[call].size for call in calls]
         is_sized = any(size is not None for size in sizes)
+        if not is_sized and self.has_experts(rank):
+            return []
         if not is_sized and len(calls) % len(listed) == 0:
             listed = listed * (len(calls) // len(listed))
         elif sizes != [size for size, _ in listed]:
@@ -181,6 +185,11 @@ class Statements:
         if is_sized or self._is_order_of(program, found):
             return found
         return []
+
+    def has_experts(self, rank: int) -> bool:
+        """Whether the list has layers of single experts, of which any number may run."""
+        modules = self._lists[self._context[rank]]
+        return any(_EXPERT.search(module.fqn) for module in modules)
 
     def _listed_sizes(self, rank: int) -> list[tuple[tuple[int, int], ModuleRecord]]:
         """Return the sizes that the modules of a rank have, in the order of the list."""
@@ -209,7 +218,7 @@ class Statements:
         gradients.
         """
         listed = self._listed_sizes(rank)
-        if not listed:
+        if not listed or self.has_experts(rank):
             return []
         each = len(LEGS) * len(listed)
         passes = -(-launches // each)

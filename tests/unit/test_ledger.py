@@ -38,7 +38,8 @@ def nothing(**said: Any) -> Any:
             for each in legs_of(leg)
             if each not in high_legs
         ),
-        order_of_replay=lambda *_: [],
+        has_experts=lambda _: said.get("has_experts", False),
+        order_of_replay=lambda *_: said.get("replay", []),
         may_be_high=lambda listed, _: [m for m in listed if m.fqn == "high"],
         tells_apart=lambda *_: False,
         may_be_others=lambda *_: False,
@@ -161,6 +162,39 @@ def test_a_list_is_counted_exactly(high: int, modules: list[str], lacks: int) ->
     found = lacking([calls], statements=nothing(modules=listed))
     assert {lack.launches for lack in found.lacks.values()} == ({lacks} - {0})
     assert all(lack.is_stated for lack in found.lacks.values())
+
+
+@pytest.mark.parametrize(("high", "lacks"), [(0, 0), (1, 1)])
+def test_a_list_is_exact_without_sizes_though_the_first_layer_lacks_dgrad(
+    high: int, lacks: int
+) -> None:
+    listed = {None: [Module(name) for name in ("low", "low", "low")]}
+    first = call({F: LOW, W: LOW}, None)
+    calls = [first, whole(LOW, None), whole(LOW, None, dgrad=HIGH if high else LOW)]
+    found = lacking([calls], statements=nothing(modules=listed))
+    stated = [lack for lack in found.lacks.values() if lack.is_stated]
+    assert [lack.launches for lack in stated] == [1] * lacks
+
+
+def test_single_experts_without_sizes_are_not_counted() -> None:
+    """Routers that no module is may have run beside some of the experts."""
+    listed = {None: [Module("low"), Module("low")]}
+    statements = nothing(modules=listed, has_experts=True)
+    assert not lacking(
+        [[whole(LOW, None), whole(HIGH, None)]], statements=statements
+    ).lacks
+
+
+def test_the_order_of_a_replay_names_what_lacks() -> None:
+    one, two = Module("one"), Module("two")
+    parts = [[(one, F)], [(two, F)], [(two, D), (two, W)], [(one, W)]]
+    statements = nothing(
+        modules={None: [one, two]}, replay=[SimpleNamespace(legs=p) for p in parts]
+    )
+    ran = [LOW, LOW, LOW, HIGH, LOW]
+    calls = [call({Leg.UNKNOWN: p}, None, Tie.NOTHING) for p in ran]
+    (lack,) = lacking([calls], statements=statements).lacks.values()
+    assert (lack.launches, lack.names) == (1, ("two",))
 
 
 def test_layers_that_did_not_run_lack_nothing() -> None:
