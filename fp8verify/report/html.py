@@ -99,7 +99,8 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     grids: dict[str, Grid] = {}
     for grid in page.grids:
         grids.setdefault(grid.title, grid)  # of several ranks the first one's
-    ledger = ledger_picture(report.ledger)
+    is_claimed = report.verdict in (Verdict.CONTRADICTED, Verdict.EMULATED)
+    ledger = ledger_picture(report.ledger, is_claimed=is_claimed)
     return {
         "ledger": ledger,
         "places": [_places(report, ledger, finding) for finding in page.findings],

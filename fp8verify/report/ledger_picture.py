@@ -119,9 +119,10 @@ class _Line(NamedTuple):
 class _Drawing:
     """A ledger, and what ran in it by slot, leg and execution."""
 
-    def __init__(self, ledger: LedgerReport) -> None:
+    def __init__(self, ledger: LedgerReport, *, is_claimed: bool) -> None:
         """Sort the entries by their places."""
         self.ledger = ledger
+        self.is_claimed = is_claimed
         self.legs = _legs_of(ledger)
         self.has_ranks = len({one.rank for one in ledger.executions}) > 1
         self.has_micro_batches = any(one.micro_batch > 1 for one in ledger.executions)
@@ -171,11 +172,19 @@ def _legs_of(ledger: LedgerReport) -> list[Leg]:
     return [leg for leg in Leg if leg in ran]
 
 
-def ledger_picture(ledger: LedgerReport | None) -> LedgerPicture | None:
-    """Draw a ledger; None where there is none, or nothing in it."""
+def ledger_picture(
+    ledger: LedgerReport | None, *, is_claimed: bool = False
+) -> LedgerPicture | None:
+    """Draw a ledger; None where there is none, or nothing in it.
+
+    Args:
+        ledger: what ran in each call of a layer.
+        is_claimed: whether FP8 was claimed of a run that has none: then no layer is one of which
+            nothing expects FP8.
+    """
     if ledger is None or not ledger.entries:
         return None
-    drawing = _Drawing(ledger)
+    drawing = _Drawing(ledger, is_claimed=is_claimed)
     columns = _columns(drawing)
     lines = _lines(drawing)
     shown_columns = _most_telling(columns, _MOST_COLUMNS, drawing.column_lacks)
@@ -403,7 +412,8 @@ def _row(
         cells = []
         for column, title in zip(columns, titles, strict=True):
             entries = drawing.at(line.first, leg, column.first)
-            cells.append(_cell(entries, f"{label}, {leg.value}, {title}"))
+            place = f"{label}, {leg.value}, {title}"
+            cells.append(_cell(entries, place, is_claimed=drawing.is_claimed))
         panels.append(tuple(cells))
         summary.append(_in_words(cells))
     return Row(
@@ -415,7 +425,7 @@ def _row(
     )
 
 
-def _cell(entries: Sequence[LedgerEntry], place: str) -> Cell:
+def _cell(entries: Sequence[LedgerEntry], place: str, *, is_claimed: bool) -> Cell:
     launches = sum(one.launches for one in entries)
     if not launches:
         return Cell(MISSING, "", f"{place}: no GEMM")
@@ -425,13 +435,16 @@ def _cell(entries: Sequence[LedgerEntry], place: str) -> Cell:
     precision = max(entries, key=lambda one: one.launches).precision
     mark = _mark(entries)
     kind = _kind(precision, launches, low, unknown)
-    if kind == "high" and not least and not mark:
+    is_expected = bool(least or mark or is_claimed)
+    if kind == "high" and not is_expected:
         kind = "plain"
     said = f"{counted(launches, 'GEMM')} in {precision.upper()}"
     if 0 < low < launches:
         said = f"{low} of {launches} GEMMs in FP8 or FP4"
     if unknown == launches:
         said = f"{counted(launches, 'GEMM')} of unknown precision"
+    if kind == "plain":
+        said = f"{said}; nothing says that it should run in FP8"
     return Cell(kind, mark, f"{place}: {said}{_expectation(least, mark)}")
 
 
@@ -462,9 +475,7 @@ def _expectation(least: int, mark: str) -> str:
         return "; FP8 is missing"
     if mark:
         return f"; perhaps fewer than the {least} expected in low precision"
-    if least:
-        return ""
-    return "; nothing says that it should run in FP8"
+    return ""
 
 
 _WORDS = {

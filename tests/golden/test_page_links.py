@@ -70,3 +70,11 @@ def test_a_command_is_text_in_the_head() -> None:
     page = render(replace(report, environment=environment), "html")
     assert "&lt;script&gt;alert(1)" in head_of(page)["command"]
     assert "<script>alert" not in page
+
+
+@pytest.mark.parametrize("name", ["bf16_torchtitan_auto_filter", "fp8_emulated"])
+def test_where_fp8_was_claimed_no_cell_says_that_nothing_expects_it(name: str) -> None:
+    page = render(report_of(name), "html")
+    assert "nothing expects FP8" not in page
+    assert "nothing says that it should run in FP8" not in page
+    assert "nothing expects FP8" in render(report_of("bf16_compiled"), "html")
