@@ -19,7 +19,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from fp8verify.model.comparison import Comparison, LossPair, RunRow
+from fp8verify.model.comparison import Comparison, LossPair, RunRow, Side
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import TimelineReport
 from fp8verify.model.verdict import Finding
@@ -54,6 +54,7 @@ LEGENDS = {
     "curve-a": "baseline",
     "curve-b": "candidate",
 }
+_KIND_OF_WORK = {label: kind for kind, label in LEGENDS.items()}
 _CURVE_WIDTH = 1000
 _CURVE_HEIGHT = 100
 # Losses that fall by more than this factor are drawn on a logarithmic scale.
@@ -299,35 +300,38 @@ def kind_of(precision: str) -> str:
 def leg_bars(report: Report) -> list[Bar]:
     """Draw the GEMMs of each leg by precision."""
     unit = MEASURES[report.measure].unit
-    return [
-        Bar(
-            leg.leg.value,
-            _by_kind(leg.time_us, leg.leg.value, unit),
-            f"{percent(fp8_share(leg.time_us))} FP8 of {millis(sum(leg.time_us.values()))} {unit}",
-        )
-        for leg in report.legs
-    ]
+    drawn = []
+    for leg in report.legs:
+        name = leg.leg.value
+        parts = _by_kind(leg.time_us, name, unit)
+        share = percent(fp8_share(leg.time_us))
+        total = millis(sum(leg.time_us.values()))
+        drawn.append(Bar(name, parts, f"{share} FP8 of {total} {unit}"))
+    return drawn
 
 
 def rank_bars(report: Report) -> list[Bar]:
     """Draw the GEMMs of the ranks by precision, those not ACTIVE first; ranks alike are one bar."""
     unit = MEASURES[report.measure].unit
-    alike: dict[tuple[bool, str, str], list[RankReport]] = defaultdict(list)
-    for rank in report.ranks:
-        share = percent(rank.layer_share)
-        is_active = rank.verdict is Verdict.ACTIVE
-        alike[is_active, rank.verdict.value, share].append(rank)
     drawn = []
-    for (_, verdict, share), ranks in sorted(alike.items(), key=lambda item: item[0]):
+    for ranks in sorted(tables.ranks_alike(report.ranks), key=_order_of_ranks):
         first = ranks[0]
         label = first.label
-        if all(rank.rank is not None for rank in ranks):
+        if len(ranks) > 1:
             label = label_of_ranks([rank.rank or 0 for rank in ranks])
         parts = _by_kind(first.gemm.time_us, label, unit)
+        share = percent(first.layer_share)
+        verdict = first.verdict.value
         drawn.append(
             Bar(label, parts, f"{verdict}, {share} of layers' GEMM time in FP8")
         )
     return drawn
+
+
+def _order_of_ranks(ranks: Sequence[RankReport]) -> tuple[bool, str, str]:
+    first = ranks[0]
+    is_active = first.verdict is Verdict.ACTIVE
+    return is_active, first.verdict.value, percent(first.layer_share)
 
 
 def gpu_bars(report: Report) -> list[Bar]:
@@ -349,38 +353,49 @@ def gpu_bars(report: Report) -> list[Bar]:
 
 def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:
     whole = sum(time_us.values())
-    parts = [
-        (
-            kind_of(name),
-            us,
-            f"{where}, {name}: {millis(us)} {unit}, {percent(us / whole)}",
-        )
-        for name, us in time_us.items()
-        if us
-    ]
-    return sorted(parts, key=lambda part: list(LEGENDS).index(part[0]))
+    parts = []
+    for name, us in time_us.items():
+        if us:
+            figures = f"{millis(us)} {unit}, {percent(us / whole)}"
+            parts.append((kind_of(name), us, f"{where}, {name}: {figures}"))
+    kinds = list(LEGENDS)
+    return sorted(parts, key=lambda part: kinds.index(part[0]))
 
 
 def step_bars(comparison: Comparison) -> list[Bar]:
     """Draw a mean step of both runs by kind of work; GEMMs by precision."""
+    before: list[Part] = []
+    after: list[Part] = []
+    low_before = _low_share(comparison.baseline)
+    low_after = _low_share(comparison.candidate)
+    for row in comparison.budget:
+        change = f"change {row.change_us / 1000:+.2f} ms"
+        before += _work_parts(row.name, row.baseline_us, low_before, change)
+        after += _work_parts(row.name, row.candidate_us, low_after, change)
     drawn = []
-    work = {label: kind for kind, label in LEGENDS.items()}
-    for name, side in (
-        ("baseline", comparison.baseline),
-        ("candidate", comparison.candidate),
-    ):
-        low = (side and side.fp8_share_of_time) or 0.0
-        parts: list[Part] = []
-        for row in comparison.budget:
-            us = max(0.0, row.baseline_us if name == "baseline" else row.candidate_us)
-            tip = f"{row.name}: {millis(us)} ms; change {row.change_us / 1000:+.2f} ms"
-            if row.name == "GEMM":
-                parts += [("fp8", us * low, tip), ("high", us * (1 - low), tip)]
-            else:
-                parts.append((work.get(row.name, "work-rest"), us, tip))
+    for name, parts in (("baseline", before), ("candidate", after)):
         bar = Bar(name, parts, "")
-        drawn.append(bar._replace(figures=f"{millis(bar.amount)} ms per step"))
-    return [bar for bar in drawn if bar.amount]
+        if bar.amount:
+            figures = f"{millis(bar.amount)} ms per step"
+            drawn.append(bar._replace(figures=figures))
+    return drawn
+
+
+def _low_share(side: Side | None) -> float:
+    if side is None:
+        return 0.0
+    return side.fp8_share_of_time or 0.0
+
+
+def _work_parts(name: str, time_us: float, low: float, change: str) -> Iterator[Part]:
+    """Yield a kind of work as a part of a step; GEMMs as two."""
+    us = max(0.0, time_us)
+    tip = f"{name}: {millis(us)} ms; {change}"
+    if name == "GEMM":
+        yield ("fp8", us * low, tip)
+        yield ("high", us * (1 - low), tip)
+    else:
+        yield (_KIND_OF_WORK.get(name, "work-rest"), us, tip)
 
 
 class Timeline(NamedTuple):
@@ -453,9 +468,10 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
     """
     if loss is None:
         return {"curve": None, "gap": None}
-    gaps = [
-        (s, 0.0, b - a) for s, a, b in loss.curve if a is not None and b is not None
-    ]
+    gaps = []
+    for step, before, after in loss.curve:
+        if before is not None and after is not None:
+            gaps.append((step, 0.0, after - before))
     unit = "value" if loss.counted else "step"
     least = min(_values(loss.curve), default=0.0)
     most = max(_values(loss.curve), default=0.0)
@@ -464,7 +480,10 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
 
 
 def _values(points: Points) -> list[float]:
-    return [value for _, *both in points for value in both if value is not None]
+    values = []
+    for _, *both in points:
+        values += [value for value in both if value is not None]
+    return values
 
 
 def _curve(points: Points, unit: str, *, is_log: bool = False) -> Curve | None:

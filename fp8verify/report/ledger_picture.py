@@ -127,10 +127,18 @@ class _Drawing:
         self.has_ranks = len({one.rank for one in ledger.executions}) > 1
         self.has_micro_batches = any(one.micro_batch > 1 for one in ledger.executions)
         self._ran: dict[tuple[int, Leg, int], list[LedgerEntry]] = defaultdict(list)
+        self._short_slots: set[int] = set()
+        self._short_executions: set[int] = set()
         for entry in ledger.entries:
             for first, last in entry.executions:
                 for execution in range(first, last + 1):
-                    self._ran[entry.slot, entry.leg, execution].append(entry)
+                    self._put(entry, execution)
+
+    def _put(self, entry: LedgerEntry, execution: int) -> None:
+        self._ran[entry.slot, entry.leg, execution].append(entry)
+        if entry.lacks:
+            self._short_slots.add(entry.slot)
+            self._short_executions.add(execution)
 
     def at(self, slot: int, leg: Leg, execution: int) -> Sequence[LedgerEntry]:
         """Return what ran for one leg of a slot in an execution."""
@@ -154,17 +162,11 @@ class _Drawing:
 
     def column_lacks(self, column: _Column) -> bool:
         """Whether something in a column lacks what was expected."""
-        for (_, _, execution), entries in self._ran.items():
-            if execution == column.first and any(entry.lacks for entry in entries):
-                return True
-        return False
+        return column.first in self._short_executions
 
     def line_lacks(self, line: _Line) -> bool:
         """Whether something in a row lacks what was expected."""
-        for (slot, _, _), entries in self._ran.items():
-            if slot == line.first and any(entry.lacks for entry in entries):
-                return True
-        return False
+        return line.first in self._short_slots
 
 
 def _legs_of(ledger: LedgerReport) -> list[Leg]:
@@ -189,8 +191,12 @@ def ledger_picture(
     lines = _lines(drawing)
     shown_columns = _most_telling(columns, _MOST_COLUMNS, drawing.column_lacks)
     shown_lines = _most_telling(lines, _MOST_ROWS, drawing.line_lacks)
-    titles = [_column_title(drawing, column) for column in shown_columns]
-    rows = [_row(drawing, line, shown_columns, titles) for line in shown_lines]
+    titles = []
+    for column in shown_columns:
+        titles.append(_column_title(drawing, column))
+    rows = []
+    for line in shown_lines:
+        rows.append(_row(drawing, line, shown_columns, titles))
     hidden_rows = len(lines) - len(shown_lines)
     hidden_columns = len(columns) - len(shown_columns)
     return LedgerPicture(
@@ -225,13 +231,15 @@ def _columns(drawing: _Drawing) -> list[_Column]:
         by_rank[execution.rank].append(at)
     joined: dict[Hashable, list[int]] = defaultdict(list)
     for of_rank in by_rank.values():
-        for place, run in enumerate(_runs(of_rank, drawing.look_of_execution)):
-            steps = tuple(
-                (executions[at].step, executions[at].micro_batch) for at in run
-            )
+        runs = _runs(of_rank, drawing.look_of_execution)
+        for place, run in enumerate(runs):
+            steps = []
+            for at in run:
+                execution = executions[at]
+                steps.append((execution.step, execution.micro_batch))
             look = drawing.look_of_execution(run[0])
-            joined[place, steps, look].extend(run)
-    return [_Column(tuple(run)) for run in joined.values()]
+            joined[place, tuple(steps), look].extend(run)
+    return list(map(_Column, map(tuple, joined.values())))
 
 
 def _lines(drawing: _Drawing) -> list[_Line]:
@@ -240,24 +248,31 @@ def _lines(drawing: _Drawing) -> list[_Line]:
     if len(slots) <= _ROWS:
         return [_Line((slot,)) for slot in range(len(slots))]
 
-    def look_of_block(block: Sequence[int]) -> Hashable:
-        is_block = slots[block[0]].block is not None
-        return (is_block, *map(drawing.look_of_slot, block))
+    def is_block(block: Sequence[int]) -> bool:
+        return slots[block[0]].block is not None
 
-    blocks = _runs(range(len(slots)), lambda slot: slots[slot].block)
+    def look_of_block(block: Sequence[int]) -> Hashable:
+        looks = tuple(map(drawing.look_of_slot, block))
+        return (is_block(block), looks)
+
+    def look_of_line(line: _Line) -> Hashable:
+        return drawing.look_of_slot(line.first)
+
     lines: list[_Line] = []
+    blocks = _runs(range(len(slots)), lambda slot: slots[slot].block)
     for alike in _runs(blocks, look_of_block):
-        is_block = slots[alike[0][0]].block is not None
-        if len(alike) > 1 and is_block:
+        if len(alike) > 1 and is_block(alike[0]):
             lines += map(_Line, zip(*alike, strict=True))
         else:
-            for block in alike:
-                lines += [_Line((slot,)) for slot in block]
+            lines += map(_Line, zip(chain.from_iterable(alike)))
     if len(lines) <= _ROWS:
         return lines
     joined = []
-    for run in _runs(lines, lambda line: drawing.look_of_slot(line.first)):
-        joined.append(_Line(tuple(chain.from_iterable(line.slots for line in run))))
+    for run in _runs(lines, look_of_line):
+        places: list[int] = []
+        for line in run:
+            places += line.slots
+        joined.append(_Line(tuple(places)))
     return joined
 
 
@@ -302,25 +317,38 @@ def _left_out(
 
 def _column_title(drawing: _Drawing, column: _Column) -> str:
     """Name a column: "rank 0, step 5, micro-batch 2", "ranks 0-30, steps 5-7"."""
-    executions = [drawing.ledger.executions[at] for at in column.executions]
+    ranks: list[int] = []
+    steps: list[int] = []
+    micro_batches: list[int] = []
+    for at in column.executions:
+        execution = drawing.ledger.executions[at]
+        micro_batches.append(execution.micro_batch)
+        if execution.rank is not None:
+            ranks.append(execution.rank)
+        if execution.step is not None:
+            steps.append(execution.step)
     parts = []
-    ranks = [one.rank for one in executions if one.rank is not None]
     if drawing.has_ranks and ranks:
         parts.append(label_of_ranks(ranks))
-    steps = [one.step for one in executions if one.step is not None]
     if steps:
-        parts.append(_numbers("step", steps))
+        parts.append(_numbers("step", "steps", steps))
     if drawing.has_micro_batches:
-        parts.append(_numbers("micro-batch", [one.micro_batch for one in executions]))
+        parts.append(_numbers("micro-batch", "micro-batches", micro_batches))
     return ", ".join(parts) or "the window"
 
 
-def _numbers(what: str, numbers: Sequence[int]) -> str:
-    windows = join_windows((number, number) for number in sorted(set(numbers)))
-    plural = ""
-    if len(set(numbers)) > 1:
-        plural = "s" if what == "step" else "es"
-    return f"{what}{plural} {', '.join(map(show_window, windows))}"
+def _numbers(one: str, many: str, numbers: Iterable[int]) -> str:
+    distinct = sorted(set(numbers))
+    name = one
+    if len(distinct) > 1:
+        name = many
+    return f"{name} {_windows(distinct)}"
+
+
+def _windows(numbers: Sequence[int]) -> str:
+    """Return numbers in order as "0-3, 6"."""
+    windows = join_windows(zip(numbers, numbers, strict=True))
+    return ", ".join(map(show_window, windows))
 
 
 def _column_labels(drawing: _Drawing, columns: Sequence[_Column]) -> Iterator[str]:
@@ -362,11 +390,10 @@ def _row_label(slots: Sequence[LedgerSlot]) -> str:
         return f"{names[0]} ({len(slots)} alike)"
     if len(set(map(pattern, names))) == 1:
         return f"{indexed(names)} ({len(slots)} alike)"
-    blocks = sorted({slot.block for slot in slots if slot.block is not None})
+    blocks = {slot.block for slot in slots if slot.block is not None}
     if len(blocks) > 1:
-        windows = join_windows((number, number) for number in blocks)
-        shown = ", ".join(map(show_window, windows))
-        return f"blocks {shown}: {counted(slots, 'layer')} alike"
+        layers = counted(slots, "layer")
+        return f"blocks {_windows(sorted(blocks))}: {layers} alike"
     return (
         f"{cut_middle(names[0], 20)} … {cut_middle(names[-1], 20)} ({len(slots)} alike)"
     )
@@ -377,12 +404,18 @@ def _slot_label(slot: LedgerSlot) -> str:
     if len(slot.names) < 2:
         return cut_middle(slot.label, _NAME)
     before = _shared_start(slot.names)
-    rests = [name[len(before) :] for name in slot.names]
-    after = _shared_start([rest[::-1] for rest in rests])[::-1]
-    differing = [rest[: len(rest) - len(after)] for rest in rests]
+    rests = [name.removeprefix(before) for name in slot.names]
+    after = _shared_end(rests)
     if not before and not after:
         return cut_middle(f"one of {', '.join(slot.names)}", _NAME)
-    return cut_middle(f"{before}{{{','.join(differing)}}}{after}", _NAME)
+    differing = ",".join(rest.removesuffix(after) for rest in rests)
+    return cut_middle(f"{before}{{{differing}}}{after}", _NAME)
+
+
+def _shared_end(texts: Sequence[str]) -> str:
+    """Return the characters with which all texts end."""
+    turned = [text[::-1] for text in texts]
+    return _shared_start(turned)[::-1]
 
 
 def _shared_start(texts: Sequence[str]) -> str:
@@ -426,12 +459,17 @@ def _row(
 
 
 def _cell(entries: Sequence[LedgerEntry], place: str, *, is_claimed: bool) -> Cell:
-    launches = sum(one.launches for one in entries)
+    launches = 0
+    low = 0
+    unknown = 0
+    least = 0
+    for entry in entries:
+        launches += entry.launches
+        low += entry.low
+        unknown += entry.unknown
+        least += entry.least or 0
     if not launches:
         return Cell(MISSING, "", f"{place}: no GEMM")
-    low = sum(one.low for one in entries)
-    unknown = sum(one.unknown for one in entries)
-    least = sum(one.least or 0 for one in entries)
     precision = max(entries, key=lambda one: one.launches).precision
     mark = _mark(entries)
     kind = _kind(precision, launches, low, unknown)
@@ -445,14 +483,16 @@ def _cell(entries: Sequence[LedgerEntry], place: str, *, is_claimed: bool) -> Ce
         said = f"{counted(launches, 'GEMM')} of unknown precision"
     if kind == "plain":
         said = f"{said}; nothing says that it should run in FP8"
-    return Cell(kind, mark, f"{place}: {said}{_expectation(least, mark)}")
+    expectation = _expectation(least, mark)
+    return Cell(kind, mark, f"{place}: {said}{expectation}")
 
 
-def _mark(entries: Sequence[LedgerEntry]) -> str:
-    marks = {one.lacks for one in entries if one.lacks}
+def _mark(entries: Iterable[LedgerEntry]) -> str:
+    """Return the surest mark of what lacks FP8; nothing if nothing does."""
+    marks = [entry.lacks for entry in entries if entry.lacks]
     if "surely" in marks:
         return "surely"
-    return "".join(sorted(marks))
+    return next(iter(marks), "")
 
 
 def _kind(precision: str, launches: int, low: int, unknown: int) -> str:
@@ -492,9 +532,12 @@ _WORDS = {
 def _in_words(cells: Sequence[Cell]) -> str:
     """Say what a panel shows: "2 in FP8, 1 in higher precision"; the text of the picture."""
     counts = Counter(cell.kind for cell in cells)
-    if len(counts) > 1:
-        return ", ".join(f"{count} {_WORDS[kind]}" for kind, count in counts.items())
-    (kind,) = counts
-    if len(cells) > 1:
-        return f"all {len(cells)} {_WORDS[kind]}"
-    return _WORDS[kind]
+    if len(counts) == 1:
+        words = _WORDS[cells[0].kind]
+        if len(cells) > 1:
+            return f"all {len(cells)} {words}"
+        return words
+    said = []
+    for kind, count in counts.items():
+        said.append(f"{count} {_WORDS[kind]}")
+    return ", ".join(said)

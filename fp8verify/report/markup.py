@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree as Xml
 
-from fp8verify.model.report import Report
+from fp8verify.model.report import RankReport, Report
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.report.tables import percent
 from fp8verify.terms import Severity, Verdict
@@ -37,7 +37,8 @@ def _blocks(page: Page) -> Iterator[str]:
     yield from _list(_told(page))
     for part in (*page.requested, *page.body):
         yield markdown(part) if isinstance(part, str) else _section(part)
-    yield from _list([f"{note.label}: {markdown(note.text)}" for note in page.notes])
+    notes = [f"{note.label}: {markdown(note.text)}" for note in page.notes]
+    yield from _list(notes)
     if page.exit:
         yield f"**{markdown(page.exit)}**"
     if page.software:
@@ -45,35 +46,46 @@ def _blocks(page: Page) -> Iterator[str]:
 
 
 def _list(items: Iterable[str]) -> Iterator[str]:
-    if lines := [f"- {item}" for item in items]:
+    lines = [f"- {item}" for item in items]
+    if lines:
         yield "\n".join(lines)
 
 
 def _told(page: Page) -> Iterator[str]:
     for note in page.told():
+        code = ""
         if note.finding is not None and note.label != "fix":
             code = f" `{note.finding.code}`"
-        else:
-            code = ""
         yield f"**{note.label}**{code}: {markdown(note.text)}"
 
 
 def _section(grid: Grid) -> str:
     shown = grid.head(_ROWS)
-    lines = [line.replace(" with -v", "") for line in (shown.above, *shown.below)]
-    above, *below = map(markdown, lines)
-    parts = "\n\n".join(
-        filter(None, [above, _table(shown) if shown.rows else "", *below])
-    )
+    parts = [_note(shown.above)]
+    if shown.rows:
+        parts.append(_table(shown))
+    parts += map(_note, shown.below)
+    text = "\n\n".join(filter(None, parts))
     if grid.folded:
-        return f"<details><summary>{grid.title}</summary>\n\n{parts}\n\n</details>"
-    return f"**{grid.title}**\n\n{parts}"
+        return f"<details><summary>{grid.title}</summary>\n\n{text}\n\n</details>"
+    return f"**{grid.title}**\n\n{text}"
+
+
+def _note(line: str) -> str:
+    """Return a line of a table; in a file there is no -v."""
+    return markdown(line.replace(" with -v", ""))
 
 
 def _table(grid: Grid) -> str:
     rule = ["---" if words else "---:" for words in grid.words]
-    head, *rows = [tuple(map(markdown, row)) for row in (grid.names, *grid.rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+    lines = [_row(map(markdown, grid.names)), _row(rule)]
+    for row in grid.rows:
+        lines.append(_row(map(markdown, row)))
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def markdown(text: str) -> str:
@@ -89,33 +101,30 @@ def write_github(page: Page) -> str:
 
     The first one says what failed: the verdict, or the gate that an ACTIVE run does not pass.
     """
+    level = "warning"
     if page.fails:
         level = "error"
     elif page.tone == GOOD:
         level = "notice"
-    else:
-        level = "warning"
     cause = next((one for one in page.reports if one.code == page.cause), None)
+    title = f"FP8 {page.verdict}"
     lines = [f"{page.sentence} ({page.name})."]
-    lines += [page.fix] if cause is None else [cause.message, cause.hint]
-    lines += [f"{note.label}: {note.text}" for note in page.sources]
-    lines += (
-        [f"{page.speed.label}: {page.speed.text}"] if page.speed is not None else []
-    )
     if cause is None:
-        title = f"FP8 {page.verdict}"
+        lines.append(page.fix)
     else:
-        title = f"FP8 {page.verdict}: {cause.code}"
-    written = [annotation(level, title, "\n".join([*filter(None, lines), page.exit]))]
+        title = f"{title}: {cause.code}"
+        lines += [cause.message, cause.hint]
+    for note in page.sources:
+        lines.append(f"{note.label}: {note.text}")
+    if page.speed is not None:
+        lines.append(f"{page.speed.label}: {page.speed.text}")
+    lines.append(page.exit)
+    written = [annotation(level, title, "\n".join(filter(None, lines)))]
     for finding in page.findings:
         if finding is not cause:
-            if finding.hint:
-                text = f"{finding.message}\n{finding.hint}"
-            else:
-                text = finding.message
-            written.append(
-                annotation(_LEVELS[finding.severity], f"FP8 {finding.code}", text)
-            )
+            text = "\n".join(filter(None, [finding.message, finding.hint]))
+            of_finding = _LEVELS[finding.severity]
+            written.append(annotation(of_finding, f"FP8 {finding.code}", text))
     return "".join(f"{line}\n" for line in written)
 
 
@@ -136,8 +145,11 @@ def annotation(
         file: the file that it is about, if any.
         line: the line of the file.
     """
-    place = f"file={_property(file)}," if file else ""
-    place += f"line={line}," if file and line else ""
+    place = ""
+    if file:
+        place = f"file={_property(file)},"
+        if line:
+            place += f"line={line},"
     return f"::{level} {place}title={_property(title)}::{_escape(_lines(message))}"
 
 
@@ -161,30 +173,41 @@ def write_junit(report: Report, page: Page) -> str:
     judged is an error, as a test that could not run; the others that are not ACTIVE are failures.
     The class of each is the run's name, by which CI servers tell runs apart.
     """
-    told = (f"{note.label:8} {note.coded()}" for note in page.told(verbose=True))
     head = f"FP8 {page.verdict}: {page.sentence}"
-    if page.fails and report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL):
+    is_gate = report.verdict in (Verdict.ACTIVE, Verdict.PARTIAL)
+    if page.fails and is_gate:
         head = f"{report.exit_reason} (FP8 {page.verdict}: {page.sentence})"
-    text = "\n".join([*told, page.exit])
+    lines = []
+    for note in page.told(verbose=True):
+        lines.append(f"{note.label:8} {note.coded()}")
+    lines.append(page.exit)
+    text = "\n".join(lines)
     cases = [_case("run", report.verdict, head, text, failed=report.fails)]
-    for rank in report.ranks if len(report.ranks) > 1 else ():
-        text = f"{percent(rank.layer_share)} of layers' GEMM time in FP8: {rank.source}"
-        failed = report.fails and rank.verdict is not Verdict.ACTIVE
-        head = f"FP8 {rank.verdict.value}: {rank.reason}"
-        cases.append(_case(rank.label, rank.verdict, head, text, failed=failed))
+    if len(report.ranks) > 1:
+        for rank in report.ranks:
+            cases.append(_case_of_rank(report, rank))
     suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
     for kind, attribute in (("failure", "failures"), ("error", "errors")):
-        suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
+        of_kind = [case for case in cases if case.find(kind) is not None]
+        suite.set(attribute, str(len(of_kind)))
     for case in cases:
         case.set("classname", printable(report.name))
     suite.extend(cases)
     root = Xml.Element("testsuites")
     root.append(suite)
     Xml.indent(root)
-    return (
-        '<?xml version="1.0" encoding="utf-8"?>\n'
-        + Xml.tostring(root, "unicode")
-        + "\n"
+    text = Xml.tostring(root, "unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def _case_of_rank(report: Report, rank: RankReport) -> Xml.Element:
+    share = percent(rank.layer_share)
+    return _case(
+        rank.label,
+        rank.verdict,
+        f"FP8 {rank.verdict.value}: {rank.reason}",
+        f"{share} of layers' GEMM time in FP8: {rank.source}",
+        failed=report.fails and rank.verdict is not Verdict.ACTIVE,
     )
 
 
@@ -192,14 +215,18 @@ def _case(
     name: str, verdict: Verdict, head: str, text: str, *, failed: bool
 ) -> Xml.Element:
     case = Xml.Element("testcase", name=printable(name), time="0")
-    if failed:
-        kind = "failure"
-        if verdict is Verdict.INCONCLUSIVE:
-            kind = "error"
-        message = printable(head)
-        Xml.SubElement(case, kind, type=verdict.value, message=message).text = _lines(
-            text
-        )
-    else:
-        Xml.SubElement(case, "system-out").text = f"{printable(head)}\n{_lines(text)}"
+    if not failed:
+        output = Xml.SubElement(case, "system-out")
+        output.text = f"{printable(head)}\n{_lines(text)}"
+        return case
+    kind = "failure"
+    if verdict is Verdict.INCONCLUSIVE:
+        kind = "error"
+    found = Xml.SubElement(
+        case,
+        kind,
+        type=verdict.value,
+        message=printable(head),
+    )
+    found.text = _lines(text)
     return case

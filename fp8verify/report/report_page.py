@@ -116,8 +116,11 @@ def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
     speed = payoff(report)
     if speed is None:
         return None
-    paying = next((finding for finding in findings if viewed(finding, "speed")), None)
-    return Note("speed", speed.text, speed.tone, paying)
+    note = Note("speed", speed.text, speed.tone)
+    for finding in findings:
+        if viewed(finding, "speed"):
+            return note._replace(finding=finding)
+    return note
 
 
 def _errors(report: Report) -> int:
@@ -139,10 +142,11 @@ def _run(report: Report) -> Iterator[str]:
     steps = steps_shown(report)
     if steps:
         yield steps
-    left_out = [one.message for one in report.findings if viewed(one, "ranks")]
-    if left_out:
-        yield left_out[0]
-    elif len(report.ranks) > 1:
+    for finding in report.findings:
+        if viewed(finding, "ranks"):
+            yield finding.message
+            return
+    if len(report.ranks) > 1:
         yield f"{len(report.ranks)} ranks"
 
 
@@ -190,9 +194,10 @@ def _fix(report: Report) -> str:
     if report.verdict is Verdict.PARTIAL:
         return _ACCEPT if _is_as_expected(report) else usual
     if report.verdict is Verdict.INACTIVE:
-        # Its layers may be outside of their autocast.
-        layers = (one.hint for one in report.findings if viewed(one, "fix"))
-        return next(layers, usual)
+        for finding in report.findings:
+            if viewed(finding, "fix"):  # its layers may be outside of their autocast
+                return finding.hint
+        return usual
     if any(map(_says_what_to_do, report.findings)):
         return ""
     return usual
@@ -312,7 +317,8 @@ def _in_what(report: Report) -> str:
     """Say in what the GEMMs of a row without FP8 ran."""
     kinds = []
     for kind, count in report.gemm.kernels.items():
-        if count and kind not in _NOT_HIGH:
+        is_high = kind not in _NOT_HIGH
+        if count and is_high:
             kinds.append(kind)
     if len(kinds) == 1:
         return f"all in {kinds[0].upper()}"
@@ -354,7 +360,8 @@ def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
         if len(same) > 1:
             numbers = [int(row.value.removeprefix("rank ")) for row in same]
             name = f"{_rank_numbers(numbers)} (each)"
-        lines.append(_ProofLine(name, same, _range(row.time_us for row in same)))
+        times = [row.time_us for row in same]
+        lines.append(_ProofLine(name, same, _range(times)))
     return lines
 
 
@@ -374,14 +381,25 @@ def _range(times_us: Iterable[float]) -> str:
 
 def _summed(rows: Sequence[ProofRow]) -> ProofRow:
     """Return the rows for which a table has no room as one."""
+    low = 0
+    high = 0
+    unknown = 0
+    time_us = 0.0
+    is_short = False
+    for row in rows:
+        low += row.low
+        high += row.high
+        unknown += row.unknown
+        time_us += row.time_us
+        is_short |= row.short is not False
     return ProofRow(
         value=f"{len(rows)} others",
-        low=sum(row.low for row in rows),
-        high=sum(row.high for row in rows),
-        unknown=sum(row.unknown for row in rows),
-        time_us=sum(row.time_us for row in rows),
+        low=low,
+        high=high,
+        unknown=unknown,
+        time_us=time_us,
         flops=None,
-        short=any(row.short is not False for row in rows),
+        short=is_short,
     )
 
 
@@ -415,8 +433,11 @@ def _measured(report: Report, verbose: bool) -> list[RankReport]:
 
 
 def _is_named(report: Report) -> bool:
-    layers = (rank.named_layers for rank in report.ranks)
-    return any(named is not None and named.rows for named in layers)
+    return any(map(_has_named_layers, report.ranks))
+
+
+def _has_named_layers(rank: RankReport) -> bool:
+    return rank.named_layers is not None and bool(rank.named_layers.rows)
 
 
 def _body(report: Report) -> Iterator[Grid | str]:
@@ -453,19 +474,23 @@ def _gemm_grid(report: Report, is_timed: bool) -> Grid:
     if others:
         what = "<GEMM of layers"
         share = "of layers"
+    headings = [what, "kernels", unit, share]
+    if is_timed:
+        headings.append("TFLOP/s")
     rows = []
     for row in report.layer_gemm.rows:
-        counts = (row.precision, str(row.kernels), millis(row.time_us))
-        rows.append((*counts, percent(row.share), _rate(row.tflops)))
+        cells = [row.precision, str(row.kernels), millis(row.time_us)]
+        cells.append(percent(row.share))
+        if is_timed:
+            cells.append(_rate(row.tflops))
+        rows.append(tuple(cells))
     for purpose, row in others:
         kind = f"({row.precision}, {purpose})"
-        rows.append((kind, str(row.kernels), millis(row.time_us), "-", "-"))
-    headings = (what, "kernels", unit, share, "TFLOP/s")
-    shown = len(headings)
-    if not is_timed:
-        shown -= 1  # a rate needs times
-    cut = [row[:shown] for row in rows]
-    return Grid(f"GEMM {name}", headings[:shown], cut)
+        cells = [kind, str(row.kernels), millis(row.time_us), "-"]
+        if is_timed:
+            cells.append("-")
+        rows.append(tuple(cells))
+    return Grid(f"GEMM {name}", tuple(headings), rows)
 
 
 def _rate(tflops: float | None) -> str:
@@ -531,16 +556,21 @@ def _kernel_cells(row: KernelRow, is_timed: bool) -> Iterator[str]:
 def _rank_grid(report: Report) -> Grid:
     """The ranks whose verdict differs from the run's first, then the others; ranks alike as one."""
     unit = MEASURES[report.measure].unit
-    share = f"{low_precision_name(report.gemm.kernels)} share"
-    headings = ("<rank", "<verdict", share, f"GEMM {unit}", "<source")
-    alike: dict[Hashable, list[RankReport]] = defaultdict(list)
-    for rank in report.ranks:
-        looks = (rank.verdict, percent(rank.layer_share))
-        alike[looks if rank.rank is not None else rank.source].append(rank)
-    groups = sorted(
-        alike.values(), key=lambda ranks: ranks[0].verdict is report.verdict
+    headings = (
+        "<rank",
+        "<verdict",
+        f"{low_precision_name(report.gemm.kernels)} share",
+        f"GEMM {unit}",
+        "<source",
     )
-    rows = [_rank_cells(ranks) for ranks in groups]
+    differing = []
+    others = []
+    for ranks in tables.ranks_alike(report.ranks):
+        if ranks[0].verdict is report.verdict:
+            others.append(_rank_cells(ranks))
+        else:
+            differing.append(_rank_cells(ranks))
+    rows = [*differing, *others]
     return Grid("Ranks", headings, rows, stretch=True, shown=_RANKS)
 
 
@@ -549,10 +579,17 @@ def _rank_cells(ranks: Sequence[RankReport]) -> tuple[str, ...]:
     number = figure(first.rank, "d")
     source = first.source
     if len(ranks) > 1:
-        number = _rank_numbers([rank.rank or 0 for rank in ranks])
+        numbers = [rank.rank or 0 for rank in ranks]
+        number = _rank_numbers(numbers)
         source = f"{first.source} … {ranks[-1].source}"
-    times = _range(sum(rank.gemm.time_us.values()) for rank in ranks)
-    return (number, first.verdict.value, percent(first.layer_share), times, source)
+    times = [sum(rank.gemm.time_us.values()) for rank in ranks]
+    return (
+        number,
+        first.verdict.value,
+        percent(first.layer_share),
+        _range(times),
+        source,
+    )
 
 
 def _breakdown_grid(breakdown: BreakdownReport) -> Grid:
@@ -634,12 +671,17 @@ def _all_tensors(rows: Sequence[TensorRecord]) -> str:
     formats = []
     for kind, known in decibels.items():
         known.sort()
+        least = known[0]
+        most = known[-1]
         middle = known[len(known) // 2]
-        reach = f"{known[0]:.1f} to {known[-1]:.1f}"
-        formats.append(f"{kind.upper()} {middle:.1f} dB ({reach})")
+        name = kind.upper()
+        formats.append(f"{name} {middle:.1f} dB ({least:.1f} to {most:.1f})")
+    casts = ", ".join(formats)
+    if not casts:
+        casts = "no cast is known"
+    tensors = counted(rows, "tensor")
     layers = counted({row.layer for row in rows}, "layer")
-    casts = ", ".join(formats) or "no cast is known"
-    return f"{counted(rows, 'tensor')} of {layers}: {casts}"
+    return f"{tensors} of {layers}: {casts}"
 
 
 def _step_grid(report: Report) -> Grid:

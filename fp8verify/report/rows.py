@@ -25,7 +25,7 @@ from fp8verify.errors import requires
 from fp8verify.model.comparison import Comparison, RunRow, RunTable
 from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import Frames, RankReport, Report
-from fp8verify.text import printable
+from fp8verify.text import printable, shown_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,12 +58,10 @@ def to_frames(report: Report) -> Frames:
     Raises:
         InputError: pandas is not installed.
     """
-    return Frames(
-        **{
-            name: to_frame(("rank", *columns), _of_ranks(report, rows))
-            for name, (columns, rows) in _FRAMES.items()
-        }
-    )
+    frames = {}
+    for name, (columns, rows) in _FRAMES.items():
+        frames[name] = to_frame(("rank", *columns), _of_ranks(report, rows))
+    return Frames(**frames)
 
 
 def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
@@ -80,7 +78,10 @@ def to_frame(columns: Sequence[str], rows: Iterable[Row]) -> pd.DataFrame:
 def _of_ranks(
     report: Report, rows: Callable[[RankReport], Iterator[Row]]
 ) -> Iterator[Row]:
-    return ((rank.rank, *row) for rank in report.ranks for row in rows(rank))
+    """Yield the rows of each rank behind its number."""
+    for rank in report.ranks:
+        for row in rows(rank):
+            yield (rank.rank, *row)
 
 
 def _fields(row: object, names: Iterable[str]) -> Iterator[object]:
@@ -91,12 +92,14 @@ def _fields(row: object, names: Iterable[str]) -> Iterator[object]:
 
 
 def _kernels(rank: RankReport) -> Iterator[Row]:
-    return (tuple(_fields(row, _KERNEL)) for row in rank.kernels)
+    for row in rank.kernels:
+        yield tuple(_fields(row, _KERNEL))
 
 
 def _gemms(rank: RankReport) -> Iterator[Row]:
-    gemms = (row for row in rank.kernels if row.role.is_gemm)
-    return ((*_fields(row, _KERNEL), row.precision.is_fp8) for row in gemms)
+    for row in rank.kernels:
+        if row.role.is_gemm:
+            yield (*_fields(row, _KERNEL), row.precision.is_fp8)
 
 
 def _steps(rank: RankReport) -> Iterator[Row]:
@@ -107,28 +110,30 @@ def _steps(rank: RankReport) -> Iterator[Row]:
 
 
 def _layers(rank: RankReport) -> Iterator[Row]:
-    states = rank.modules.names if rank.modules else {}
-    return ((name, state) for state, names in states.items() for name in names)
+    if rank.modules is None:
+        return
+    for state, names in rank.modules.names.items():
+        for name in names:
+            yield (name, state)
 
 
 def _named_layers(rank: RankReport) -> Iterator[Row]:
     named = rank.named_layers
-    for row in named.rows if named else ():
+    if named is None:
+        return
+    for row in named.rows:
         for leg in row.legs:
             for name, count in leg.kernels.items():
-                yield (
-                    row.layer,
-                    leg.leg.value,
-                    name,
-                    count,
-                    leg.time_us[name],
-                    named and named.source,
-                )
+                time_us = leg.time_us[name]
+                pair = (row.layer, leg.leg.value)
+                yield (*pair, name, count, time_us, named.source)
 
 
 def _numerics(rank: RankReport) -> Iterator[Row]:
-    rows = rank.numerics.rows if rank.numerics is not None else ()
-    return (tuple(_fields(row, _TENSOR)) for row in rows)
+    if rank.numerics is None:
+        return
+    for row in rank.numerics.rows:
+        yield tuple(_fields(row, _TENSOR))
 
 
 def _ranks(rank: RankReport) -> Iterator[Row]:
@@ -173,15 +178,16 @@ def write_csv(result: Report | Comparison | RunTable) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     columns, rows = columns_and_rows(result)
     writer.writerow(columns)
-    writer.writerows(
-        [_cell(v) if isinstance(v, str) else v for v in row] for row in rows
-    )
+    for row in rows:
+        writer.writerow(map(_cell, row))
     return buffer.getvalue()
 
 
-def _cell(text: str) -> str:
-    """Return text that a spreadsheet takes for text, not for a formula."""
-    safe = printable(text)
+def _cell(value: object) -> object:
+    """Return a value; text as text that a spreadsheet takes for text, not for a formula."""
+    if not isinstance(value, str):
+        return value
+    safe = printable(value)
     if safe.startswith(_FORMULA):
         return f"'{safe}"
     return safe
@@ -198,11 +204,18 @@ def columns_and_rows(
     if isinstance(result, Comparison):
         return _PAIR, _pairs(result)
     if isinstance(result, RunTable):
-        return _RUN, ([*map(_words, _fields(run, _RUN))] for run in result.runs)
-    kernels = _of_ranks(result, _kernels)
-    return ("rank", *_KERNEL, "run"), (
-        [*map(_words, row), result.name] for row in kernels
-    )
+        return _RUN, _runs(result)
+    return ("rank", *_KERNEL, "run"), _kernels_of_run(result)
+
+
+def _runs(table: RunTable) -> Iterator[Row]:
+    for run in table.runs:
+        yield list(map(_words, _fields(run, _RUN)))
+
+
+def _kernels_of_run(report: Report) -> Iterator[Row]:
+    for row in _of_ranks(report, _kernels):
+        yield [*map(_words, row), report.name]
 
 
 def _words(value: object) -> object:
@@ -211,11 +224,10 @@ def _words(value: object) -> object:
         return value
     if all(isinstance(item, str) for item in value):
         return " ".join(value)
-    if all(isinstance(item, tuple) for item in value):
-        shapes = value
-    else:
+    shapes = value
+    if not all(isinstance(item, tuple) for item in value):
         shapes = (value,)
-    return " ".join("x".join(map(str, shape)) for shape in shapes)
+    return " ".join(map(shown_size, shapes))
 
 
 def _pairs(comparison: Comparison) -> Iterator[Row]:
@@ -240,7 +252,7 @@ def _pairs(comparison: Comparison) -> Iterator[Row]:
     for gemm in comparison.gemms:
         yield _pair(
             "gemm",
-            name=f"{gemm.n}x{gemm.k}",
+            name=shown_size((gemm.n, gemm.k)),
             leg=gemm.leg,
             precisions=(gemm.baseline_precision, gemm.candidate_precision),
             times=(

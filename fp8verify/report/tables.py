@@ -39,20 +39,29 @@ def _merged(rows: Sequence[KernelRow]) -> KernelRow:
     first, *others = rows
     if not others:
         return first
-    same_dims = all(row.dims == first.dims for row in others)
-    same_shape = all(row.shape == first.shape for row in others)
+    time_us = first.time_us
+    kernels = first.kernels
+    dims = first.dims
+    shape = first.shape
+    for row in others:
+        time_us += row.time_us
+        kernels += row.kernels
+        if row.dims != first.dims:
+            dims = None
+        if row.shape != first.shape:
+            shape = None
     return replace(
         first,
-        time_us=sum(row.time_us for row in rows),
-        kernels=sum(row.kernels for row in rows),
-        dims=first.dims if same_dims else None,
-        shape=first.shape if same_shape else None,
+        time_us=time_us,
+        kernels=kernels,
+        dims=dims,
+        shape=shape,
         tflops=_mean([(row.tflops, row.time_us) for row in rows]),
         percent_of_peak=_mean([(row.percent_of_peak, row.time_us) for row in rows]),
     )
 
 
-def _mean(rates: Sequence[tuple[float | None, float]]) -> float | None:
+def _mean(rates: Iterable[tuple[float | None, float]]) -> float | None:
     """Average rates over times; None unless all are known."""
     total = 0.0
     time_us = 0.0
@@ -114,6 +123,17 @@ def times(speedup: float | None) -> str:
     if speedup is None:
         return "-"
     return f"{speedup:.2f}x"
+
+
+def ranks_alike(ranks: Iterable[RankReport]) -> list[list[RankReport]]:
+    """Return ranks with the same verdict and share together; one without a number is alone."""
+    alike: dict[Hashable, list[RankReport]] = defaultdict(list)
+    for rank in ranks:
+        if rank.rank is None:
+            alike[rank.source].append(rank)
+        else:
+            alike[rank.verdict, percent(rank.layer_share)].append(rank)
+    return list(alike.values())
 
 
 # ---- layers: those that are called alike and ran the same are one row
@@ -266,15 +286,25 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
 
 
 def _is_all_low(row: NamedLayerRow) -> bool:
-    low = sum(low_precision_count(leg.kernels) for leg in row.legs)
-    return low == sum(sum(leg.kernels.values()) for leg in row.legs)
+    low = 0
+    ran = 0
+    for leg in row.legs:
+        low += low_precision_count(leg.kernels)
+        ran += sum(leg.kernels.values())
+    return low == ran
 
 
 def precisions(row: NamedLayerRow) -> str:
     """Return the precision classes of a layer's GEMMs."""
-    return ", ".join(dict.fromkeys(name for leg in row.legs for name in leg.kernels))
+    names: dict[str, int] = {}
+    for leg in row.legs:
+        names.update(leg.kernels)
+    return ", ".join(names)
 
 
 def layer_us(row: NamedLayerRow) -> float:
     """Return the µs of a layer's GEMMs."""
-    return sum(time_us for leg in row.legs for time_us in leg.time_us.values())
+    total = 0.0
+    for leg in row.legs:
+        total += sum(leg.time_us.values())
+    return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 
 from rich.cells import cell_len
@@ -106,7 +106,9 @@ class _Screen:
         if proof is not None and self._console.is_terminal:
             proof = _with_bars(proof, self._width)
         head = [*self._head(), *self._below(proof)]
-        requested = [line for part in page.requested for line in self._below(part)]
+        requested = []
+        for part in page.requested:
+            requested += self._below(part)
         every = self._notes()
         shown = every
         if not self._verbose:
@@ -301,7 +303,7 @@ def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
 
 def _is_too_wide(grid: Grid, width: int) -> bool:
     """Whether the words of the last column do not fit next to the others."""
-    rows = [tuple(map(printable, row)) for row in grid.rows]
+    rows = list(map(_printable, grid.rows))
     needed = _widths(grid.names, rows)
     return grid.stretch and sum(needed) + _GAP * (len(needed) - 1) > width
 
@@ -346,14 +348,23 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     yield text
 
 
+def _printable(row: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(printable, row))
+
+
+def _with_cut_words(row: tuple[str, ...], room: int) -> tuple[str, ...]:
+    *figures, words = row
+    return (*figures, cut_middle(words, room))
+
+
 def _table(grid: Grid, width: int) -> Table:
-    rows = [tuple(map(printable, row)) for row in grid.rows]
+    rows = list(map(_printable, grid.rows))
     needed = _widths(grid.names, rows)
     gaps = _GAP * (len(needed) - 1)
     if grid.stretch:
         least = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
         room = max(least, width - sum(needed[:-1]) - gaps)
-        rows = [(*row[:-1], cut_middle(row[-1], room)) for row in rows]
+        rows = [_with_cut_words(row, room) for row in rows]
         needed[-1] = min(needed[-1], room)
     table = Table(
         box=None,
