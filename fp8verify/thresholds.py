@@ -226,6 +226,23 @@ LEAST_LOSSES: Final = 8
 ROLLING: Final = 5
 # Times by which a gap, or a loss, must grow to be growing; ours.
 LOSS_GROWTH: Final = 1.5
+# Losses of a third of the steps from which its gap is compared with that of the last; ours.
+LEAST_OF_A_THIRD: Final = 4
+# Medians of the differences of neighbors, over the root of their number, that count as the error of
+# the mean gap of a third; ours.
+THIRD_ERRORS: Final = 3
+# Blocks from which the error of their mean is known, and the two-sided quantiles of Student's t for
+# 99.9% from so many blocks on, whose degrees of freedom are two fewer.
+LEAST_LOSS_BLOCKS: Final = 3
+STUDENT: Final = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
+# Last digits that two printed losses may differ by without a gap; rounding of sums comes on top.
+PRINTED_DIGITS: Final = 1.001
+# Loss that counts as infinite: a larger one cannot be squared. Relative gap that a larger one is
+# taken for: a loss that explodes stays a number.
+INFINITE_LOSS: Final = 1e150
+LARGEST_GAP: Final = 1e12
+# Relative gap from which a sentence says how many times the baseline's a loss is; ours.
+TOLD_AS_TIMES: Final = 10
 
 # ---- sentences
 

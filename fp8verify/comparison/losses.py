@@ -19,20 +19,25 @@ from fp8verify.model.verdict import Finding
 from fp8verify.thresholds import (
     EARLY_STEPS,
     EXPECTED_GAP,
+    INFINITE_LOSS,
+    LARGEST_GAP,
+    LEAST_LOSS_BLOCKS,
     LEAST_LOSSES,
+    LEAST_OF_A_THIRD,
     LOSS_BLOCKS,
     LOSS_GROWTH,
     MOST_GAP,
+    PRINTED_DIGITS,
     ROLLING,
     SAME_EPOCH,
+    STUDENT,
+    THIRD_ERRORS,
+    TOLD_AS_TIMES,
 )
 from fp8verify.verdict.findings_table import finding
 
 CURVE_POINTS = 400
-_INFINITE = 1e150
-_MOST = 1e12  # a relative gap: a loss that explodes stays a number
-# Two-sided quantiles of Student's t for 99.9%, by the number of blocks less two.
-_STUDENT = (636.6, 31.60, 12.92, 8.61, 6.87, 5.96)
+_DIGITS_OF = 512  # losses whose digits are counted
 Points = Mapping[int, float]
 
 
@@ -126,12 +131,12 @@ def _relative(gaps: Sequence[float], before: Sequence[float]) -> list[float]:
         block = slice(start, start + size)
         around = median(map(abs, before[block])) or math.inf
         relative += [gap / around for gap in gaps[block]]
-    return [min(_MOST, max(-_MOST, gap)) for gap in relative]
+    return [min(LARGEST_GAP, max(-LARGEST_GAP, gap)) for gap in relative]
 
 
 def _usable(loss: float) -> bool:
     """Whether a loss can be added up and squared; a larger one is as good as infinite."""
-    return abs(loss) < _INFINITE
+    return abs(loss) < INFINITE_LOSS
 
 
 def _blocks(values: Sequence[float]) -> list[float]:
@@ -143,11 +148,11 @@ def _blocks(values: Sequence[float]) -> list[float]:
 
 def _error(blocks: Sequence[float]) -> float:
     """Return the random error of the mean of blocks; a steady trend does not count."""
-    if len(blocks) < 3:
+    if len(blocks) < LEAST_LOSS_BLOCKS:
         return math.inf
     moves = [after - before for before, after in pairwise(blocks)]
     deviation = stdev(moves) / math.sqrt(2)
-    student = _STUDENT[len(blocks) - 3]
+    student = STUDENT[len(blocks) - LEAST_LOSS_BLOCKS]
     return student * deviation / math.sqrt(len(blocks))
 
 
@@ -163,7 +168,7 @@ def _is_noise(relative: Sequence[float], printed: float) -> bool:
 def _trend(relative: Sequence[float]) -> str:
     """Compare the gap of the first third of the steps with that of the last."""
     third = len(relative) // 3
-    if third < LEAST_LOSSES // 2:
+    if third < LEAST_OF_A_THIRD:
         return "unknown"
     first = relative[:third]
     last = relative[-third:]
@@ -181,7 +186,7 @@ def _scatter(values: Sequence[float]) -> float:
     """Return the error of a mean from differences of neighbors: a trend does not count."""
     moves = [abs(after - before) for before, after in pairwise(values)]
     if moves:
-        return 3 * median(moves) / math.sqrt(len(values))
+        return THIRD_ERRORS * median(moves) / math.sqrt(len(values))
     return 0.0
 
 
@@ -217,7 +222,7 @@ def _above_since(relative: Sequence[float]) -> int:
 def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
     """Return the last digit that losses were printed with, as a share of the later ones."""
     losses = [series[step] for step in steps for series in (before, after)]
-    some = losses[:: 1 + len(losses) // 512]
+    some = losses[:: 1 + len(losses) // _DIGITS_OF]
     exponents = [Decimal(repr(loss)).as_tuple().exponent for loss in some]
     numbers = [exponent for exponent in exponents if isinstance(exponent, int)]
     last_digit = 10.0 ** min(numbers, default=0)
@@ -227,7 +232,7 @@ def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
     if not usual:
         return 0.0
     # Differences of printed numbers are rounded, too.
-    return 1.001 * last_digit / usual
+    return PRINTED_DIGITS * last_digit / usual
 
 
 def _first_bad(
@@ -302,7 +307,7 @@ def _divergence(loss: LossPair, diverged_step: int) -> Finding:
 
 def _large_gap(loss: LossPair, gap: float) -> Finding:
     above = f"{gap:.1%} above"
-    if gap >= 10:
+    if gap >= TOLD_AS_TIMES:
         above = f"{gap + 1:.3g} times"
     trend = loss.trend
     if trend == "unknown":
