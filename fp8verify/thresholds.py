@@ -60,6 +60,10 @@ AS_LONG_AS_GEMMS: Final = 0.75
 # Least side of a weight; rotations' tables, routers and LoRA's halves are smaller.
 LEAST_SIDE: Final = 512
 
+# Kernels between a softmax and a product of attention: masks, dropout and casts. More of them, which
+# sort tokens by expert, run behind the softmax of a router.
+BEHIND_SOFTMAX: Final = 2
+
 # FMAs in the machine code of a kernel that nothing explains, from which it may be a product in FP32.
 MANY_FMAS: Final = 256
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from fp8verify.analysis.kinds import Kind, Kinds
 from fp8verify.terms import Precision
+from fp8verify.thresholds import BEHIND_SOFTMAX
 from fp8verify.trace import Trace
 
 # What encloses the replays of graphs that torch.compile captures.
@@ -23,9 +24,6 @@ _REGION: Final = re.compile(
     r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph|"
     r"autograd::engine::evaluate_function: CompiledFunction"
 )
-# Kernels that may run between a softmax and a product: masks, dropout and casts. More of them, which
-# sort tokens by expert, run behind the softmax of a router.
-_BETWEEN: Final = 2
 # How many products attention runs on each side of a softmax, and of its gradient.
 _BESIDE_SOFTMAX: Final = 1
 _BESIDE_GRADIENT: Final = 2
@@ -55,7 +53,7 @@ def attention_without_operators(trace: Trace, kinds: Kinds) -> set[int]:
     return found
 
 
-_SEEN: Final = _BESIDE_GRADIENT + _BETWEEN
+_SEEN: Final = _BESIDE_GRADIENT + BEHIND_SOFTMAX
 
 
 def is_softmax(kind: Kind) -> bool:
@@ -84,7 +82,7 @@ def _next_products(kinds: Kinds, indices: Iterable[int], count: int) -> list[int
         kind = kinds.rows[kinds.ids[index]]
         if _may_be_of_attention(kind):
             found.append(index)
-        elif kind.is_gemm or found or number == _BETWEEN:
+        elif kind.is_gemm or found or number == BEHIND_SOFTMAX:
             break
         if len(found) == count:
             break
