@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import convert
@@ -12,7 +11,7 @@ from msgspec import convert
 from fp8verify.analysis import recorded
 from fp8verify.analysis.gather import TraceEvidence
 from fp8verify.analysis.gemms import GemmRow, gemm_totals, micros
-from fp8verify.analysis.gpus import peak_of, peak_tflops
+from fp8verify.analysis.gpus import Peak, peak_of, peak_tflops
 from fp8verify.analysis.kinds import KindTotal, grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.timeline import communication_report
@@ -50,6 +49,13 @@ def assemble(
         name: what the run is called.
         logs: names of the logs that were read.
     """
+    gpu_time_us = {}
+    for purpose in ranks[0].gpu_time:
+        time_ns = sum(rank.gpu_time[purpose] for rank in ranks)
+        gpu_time_us[purpose] = micros(time_ns)
+    reports = []
+    for rank, assessed in zip(ranks, judgement.ranks, strict=True):
+        reports.append(_rank_report(rank, assessed, promises))
     return Report(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -59,10 +65,8 @@ def assemble(
         exit_code=0,
         fails=False,
         **_sums([rank.trace for rank in ranks]),
-        gpu_time_us={
-            k: micros(sum(r.gpu_time[k] for r in ranks)) for k in ranks[0].gpu_time
-        },
-        ranks=tuple(map(_rank_report, ranks, judgement.ranks, repeat(promises))),
+        gpu_time_us=gpu_time_us,
+        ranks=tuple(reports),
         claims=promises.claims,
         mention=promises.mention,
         findings=judgement.findings,
@@ -76,9 +80,12 @@ def assemble(
 
 
 def _rank_report(
-    rank: RankEvidence, assessed: Assessment, promises: Promises
+    rank: RankEvidence,
+    assessed: Assessment,
+    promises: Promises,
 ) -> RankReport:
     trace = rank.trace
+    meta = rank.recorded.meta
     gain = rank.gain
     return RankReport(
         rank=trace.rank,
@@ -89,8 +96,8 @@ def _rank_report(
         library_log=trace.library_log,
         compiled_code=trace.compiled_code,
         unplaced_us=micros(unplaced_ns(rank, promises)),
-        gpu_time_us={key: micros(ns) for key, ns in rank.gpu_time.items()},
-        copy_time_us={name: micros(ns) for name, ns in trace.copies.items()},
+        gpu_time_us=_all_micros(rank.gpu_time),
+        copy_time_us=_all_micros(trace.copies),
         steps=_step_reports(trace),
         timelines=trace.buckets,
         kernels=_kernel_rows(trace, timed=not trace.in_flops),
@@ -101,25 +108,32 @@ def _rank_report(
         named_layers=_named_layers_report(rank),
         modules=recorded.modules_report(rank),
         numerics=recorded.numerics_report(rank),
-        memory=recorded.memory_report(rank.recorded.meta),
-        steps_outside=recorded.steps_outside(rank.recorded.meta),
+        memory=recorded.memory_report(meta),
+        steps_outside=recorded.steps_outside(meta),
         health=convert(trace.health, HealthReport, from_attributes=True),
         clock=recorded.clock_report(rank.recorded),
     )
 
 
+def _all_micros(times_ns: Mapping[str, int]) -> dict[str, float]:
+    return {name: micros(time_ns) for name, time_ns in times_ns.items()}
+
+
 def _sums(traces: Sequence[TraceEvidence]) -> dict[str, Any]:
     """Return the fields of a report, or of a rank's, that add up GEMMs."""
-    gemms = [row for trace in traces for row in trace.gemms]
-    optimizer = [row for trace in traces for row in trace.optimizer]
+    gemms: list[GemmRow] = []
+    attention: list[GemmRow] = []
+    untrained: list[GemmRow] = []
+    optimizer: list[GemmRow] = []
+    for trace in traces:
+        gemms += trace.gemms
+        attention += trace.attention
+        untrained += trace.untrained
+        optimizer += trace.optimizer
     return {
         "gemm": gemm_totals(gemms),
-        "attention_gemm": gemm_totals(
-            row for trace in traces for row in trace.attention
-        ),
-        "untrained_gemm": gemm_totals(
-            row for trace in traces for row in trace.untrained
-        ),
+        "attention_gemm": gemm_totals(attention),
+        "untrained_gemm": gemm_totals(untrained),
         "optimizer_gemm": gemm_totals(optimizer),
         "legs": _leg_rows([*gemms, *optimizer]),
         "recipe": _recipe_seen(gemms),
@@ -129,19 +143,20 @@ def _sums(traces: Sequence[TraceEvidence]) -> dict[str, Any]:
 def _step_reports(trace: TraceEvidence) -> tuple[StepReport, ...]:
     training = {row.step for row in trace.trained}
     by_step = grouped(trace.gemms, lambda row: row.step)
-    return tuple(
-        StepReport(
-            step=step.number,
-            duration_us=micros(step.end_ns - step.start_ns),
-            gpu_us=None if gpu_ns is None else micros(gpu_ns),
-            gemm=gemm_totals(by_step.get(index, ())),
-            trains=index in training,
-            whole=step.whole,
+    reports = []
+    steps = zip(trace.steps, trace.timeline.steps, strict=True)
+    for index, (step, gpu_ns) in enumerate(steps):
+        reports.append(
+            StepReport(
+                step=step.number,
+                duration_us=micros(step.end_ns - step.start_ns),
+                gpu_us=None if gpu_ns is None else micros(gpu_ns),
+                gemm=gemm_totals(by_step.get(index, ())),
+                trains=index in training,
+                whole=step.whole,
+            )
         )
-        for index, (step, gpu_ns) in enumerate(
-            zip(trace.steps, trace.timeline.steps, strict=True)
-        )
-    )
+    return tuple(reports)
 
 
 def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
@@ -150,10 +165,12 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
     found = []
     for leg in filter(by_leg.__contains__, Leg):
         total = gemm_totals(by_leg[leg])
-        kernels = {
-            name: count for name, count in sorted(total.kernels.items()) if count
-        }
-        time_us = {name: total.time_us[name] for name in kernels}
+        kernels = {}
+        time_us = {}
+        for name, launches in sorted(total.kernels.items()):
+            if launches:
+                kernels[name] = launches
+                time_us[name] = total.time_us[name]
         found.append(LegRow(leg=leg, time_us=time_us, kernels=kernels))
     return tuple(found)
 
@@ -168,62 +185,84 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
         time_ns[row.scaling.value] += row.time_ns
         accumulates_fast = row.kind.classification.fast_accum
         if accumulates_fast is not None:
-            fast[row.leg.value] = fast.get(row.leg.value, True) and accumulates_fast
-    time_us = {name: micros(ns) for name, ns in sorted(time_ns.items())}
+            leg = row.leg.value
+            fast[leg] = fast.get(leg, True) and accumulates_fast
+    time_us = _all_micros(dict(sorted(time_ns.items())))
     return RecipeSeen(time_us=time_us, fast_accumulation=fast)
 
 
 def _kernel_rows(trace: TraceEvidence, *, timed: bool) -> tuple[KernelRow, ...]:
     """List the kinds of kernel, the longest total time first; steps are added up."""
     every: list[GemmRow | KindTotal] = [*trace.gemms, *trace.optimizer, *trace.others]
-    rows = []
     peaks = peak_of(trace.gpu)
     groups = grouped(every, lambda row: (row.kind, row.leg, row.shape))
-    for (kind, leg, shape), alike in groups.items():
-        found = kind.classification
-        op = kind.op
-        time_ns = sum(row.time_ns for row in alike)
-        flops = sum(row.flops or 0 for row in alike)
-        if flops and time_ns and timed:
-            tflops = round(flops / time_ns / 1000, 1)
-        else:
-            tflops = None
-        peak = peak_tflops(peaks, found.precision)
-        shown = KernelRow(
-            name=kind.name,
-            role=found.role,
-            precision=found.precision,
-            library=found.library,
-            op=op.name or None,
-            leg=leg,
-            dims=op.dims[:4] if op.name and leg is not None else None,
-            shape=None if shape is None else tuple(shape),
-            kernels=sum(row.calls for row in alike),
-            time_us=micros(time_ns),
-            tflops=tflops,
-            percent_of_peak=round(100 * tflops / peak, 1) if tflops and peak else None,
-            decided_by=found.source,
-            reason=found.reason,
-        )
-        rows.append(shown)
-    return tuple(sorted(rows, key=lambda row: (-row.time_us, row.name)))
+    rows = [_kernel_row(alike, peaks, timed=timed) for alike in groups.values()]
+    rows.sort(key=lambda row: (-row.time_us, row.name))
+    return tuple(rows)
+
+
+def _kernel_row(
+    alike: Sequence[GemmRow | KindTotal],
+    peaks: Peak | None,
+    *,
+    timed: bool,
+) -> KernelRow:
+    """Return the row of launches of one kind, leg and shape.
+
+    Args:
+        alike: sums of these.
+        peaks: of the GPU, if they are known.
+        timed: whether the trace has times, and not FLOPs.
+    """
+    first = alike[0]
+    found = first.kind.classification
+    op = first.kind.op
+    calls = 0
+    time_ns = 0
+    flops = 0
+    for row in alike:
+        calls += row.calls
+        time_ns += row.time_ns
+        flops += row.flops or 0
+    tflops = None
+    if flops and time_ns and timed:
+        tflops = round(flops / time_ns / 1000, 1)
+    percent_of_peak = None
+    peak = peak_tflops(peaks, found.precision)
+    if tflops and peak:
+        percent_of_peak = round(100 * tflops / peak, 1)
+    return KernelRow(
+        name=first.kind.name,
+        role=found.role,
+        precision=found.precision,
+        library=found.library,
+        op=op.name or None,
+        leg=first.leg,
+        dims=op.dims[:4] if op.name and first.leg is not None else None,
+        shape=None if first.shape is None else tuple(first.shape),
+        kernels=calls,
+        time_us=micros(time_ns),
+        tflops=tflops,
+        percent_of_peak=percent_of_peak,
+        decided_by=found.source,
+        reason=found.reason,
+    )
 
 
 def _layers_report(rank: RankEvidence) -> LayersReport | None:
     """Return the layers of a rank; None without shapes and module list."""
-    # No single GEMM has the size of the 3-D parameters of experts.
     layers = rank.layers
-    experts = [m.fqn for m in rank.modules if m.kind == "experts"]
+    # No single GEMM has the size of the 3-D parameters of experts.
+    experts = [module.fqn for module in rank.modules if module.kind == "experts"]
     if not (layers.classes or layers.apart or experts):
         return None
-    if layers.apart:
-        note = f"no GEMM has the size of {len(layers.apart)} of the modules"
-    else:
-        note = None
+    note = None
     if not rank.recorded.observed:
         note = "no module list: layers are identified by the sizes of their GEMMs only"
     elif not layers.classes:
         note = "no GEMM has the size of a layer (shapes not recorded, or layers that are split)"
+    elif layers.apart:
+        note = f"no GEMM has the size of {len(layers.apart)} of the modules"
     return LayersReport(
         rows=tuple(layer.row for layer in layers.classes),
         not_joined=tuple(patterns(module.fqn for module in layers.apart)),
@@ -242,26 +281,33 @@ def _named_layers_report(rank: RankEvidence) -> NamedLayersReport | None:
     measured = rank.recorded.numerics.record.measured
     if measured is not None and measured.step == named.step:
         casts = {}  # `run --numerics` cast in that step too
-    by_layer = named.by_layer()
-    none = None
-    if not by_layer:
-        none = "no GEMM could be joined to a layer"
-    return NamedLayersReport(
-        source=named.source,
-        step=named.step,
-        rows=tuple(
+    rows = []
+    for layer, gemms in named.by_layer().items():
+        module = modules.get(layer)
+        rows.append(
             NamedLayerRow(
                 layer=layer,
                 n=module.out_features if module else None,
                 k=module.in_features if module else None,
                 state=module.state if module else None,
-                legs=_leg_rows(rows),
+                legs=_leg_rows(gemms),
                 casts_us=micros(casts[layer]) if layer in casts else None,
             )
-            for layer, rows in by_layer.items()
-            for module in (modules.get(layer),)
-        ),
-        gemms=sum(row.calls for row in named.rows),
-        unjoined=sum(row.calls for row in named.rows if not row.layer),
-        note=named.note or none,
+        )
+    note = named.note
+    if not rows:
+        note = note or "no GEMM could be joined to a layer"
+    calls = 0
+    unjoined = 0
+    for row in named.rows:
+        calls += row.calls
+        if not row.layer:
+            unjoined += row.calls
+    return NamedLayersReport(
+        source=named.source,
+        step=named.step,
+        rows=tuple(rows),
+        gemms=calls,
+        unjoined=unjoined,
+        note=note,
     )

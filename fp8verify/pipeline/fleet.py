@@ -6,17 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from fp8verify.analysis.code_word import wanted_code
 from fp8verify.analysis.gather import TraceEvidence, gather, merge_windows
-from fp8verify.analysis.kinds import Kind, grouped
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.kinds import Kind, KindTotal, grouped
 from fp8verify.analysis.layers import NamedLayers
 from fp8verify.capture.files import is_file_name
 from fp8verify.capture.names import LAYERS
@@ -49,8 +50,14 @@ _WORKER = re.compile(
 
 
 _Logged: TypeAlias = "list[tuple[int, Product]] | None"
-# The record of a step that names layers, and its trace if there is one.
-Naming: TypeAlias = "tuple[NamingRecord | None, TraceFile | None]"
+_Row = TypeVar("_Row", GemmRow, KindTotal)
+
+
+class Naming(NamedTuple):
+    """The record of a step that names layers, and its trace, if there are any."""
+
+    step: NamingRecord | None = None
+    trace: TraceFile | None = None
 
 
 class RankJob(NamedTuple):
@@ -70,12 +77,18 @@ def naming_steps(folder: Path, metas: dict[int, RankMeta]) -> dict[int, Naming]:
     """Return, by rank, the eager steps that name the layers of compiled code."""
     steps: dict[int, Naming] = {}
     for rank, meta in metas.items():
-        if meta.naming is not None:
-            name = meta.naming.trace or ""
+        if meta.naming is None:
+            continue
+        name = meta.naming.trace or ""
+        file = None
+        if is_file_name(name):
             file = TraceFile(
-                folder / LAYERS / name, rank, f"{LAYERS}/{name}", layers=True
+                path=folder / LAYERS / name,
+                rank=rank,
+                name=f"{LAYERS}/{name}",
+                layers=True,
             )
-            steps[rank] = meta.naming, file if is_file_name(name) else None
+        steps[rank] = Naming(meta.naming, file)
     return steps
 
 
@@ -112,36 +125,40 @@ def gather_ranks(
 
 def _sharing(evidence: TraceEvidence, kinds: dict[Kind, Kind]) -> TraceEvidence:
     """Return equal evidence that refers to the kinds that other ranks have, which are kept once."""
-    keep = kinds.setdefault
-    shared = {
-        name: [
-            row._replace(kind=keep(row.kind, row.kind))
-            for row in getattr(evidence, name)
-        ]
-        for name in ("gemms", "others", "optimizer")
-    }
-    return replace(evidence, **shared)
+    return replace(
+        evidence,
+        gemms=_with_kinds(evidence.gemms, kinds),
+        others=_with_kinds(evidence.others, kinds),
+        optimizer=_with_kinds(evidence.optimizer, kinds),
+    )
+
+
+def _with_kinds(rows: Iterable[_Row], kinds: dict[Kind, Kind]) -> list[_Row]:
+    return [row._replace(kind=kinds.setdefault(row.kind, row.kind)) for row in rows]
 
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[RankJob]:
     """Make one job of the declared windows of a rank, and one of every other file."""
     in_order = sorted(files, key=lambda file: not file.declared)
     windows = grouped(in_order, lambda file: file.rank if file.declared else file)
-    none = None, None
-    return [
-        RankJob(tuple(same), *naming.get(same[0].rank, none))
-        for same in windows.values()
-    ]
+    jobs = []
+    for same in windows.values():
+        of_rank = naming.get(same[0].rank, Naming())
+        jobs.append(RankJob(tuple(same), naming=of_rank.step, layers=of_rank.trace))
+    return jobs
 
 
 def _examine_all(
-    jobs: list[RankJob], workers: int | None, executor: Executor | None
+    jobs: list[RankJob],
+    workers: int | None,
+    executor: Executor | None,
 ) -> Iterator[list[TraceEvidence]]:
     files = [file for job in jobs for file in job.files]
-    count = min(_worth(files) if workers is None else workers, len(jobs))
-    if not all(is_shared(file.path) for file in files) or (
-        executor is None and count <= 1
-    ):
+    if workers is None:
+        workers = _worth(files)
+    count = min(workers, len(jobs))
+    is_alone = executor is None and count <= 1
+    if is_alone or not all(is_shared(file.path) for file in files):
         yield from map(examine, jobs)
         return
     # Executors take as long to import as a small trace to read.
@@ -164,30 +181,31 @@ def _kept_open(executor: Executor) -> AbstractContextManager[Executor]:
 
 def _anywhere(job: RankJob) -> RankJob:
     """Return the job for workers that started in another folder."""
-
-    def absolute(file: TraceFile) -> TraceFile:
-        if is_remote(file.path):
-            return file
-        return replace(file, path=file.path.absolute())
-
-    layers = None if job.layers is None else absolute(job.layers)
-    files = tuple(map(absolute, job.files))
+    layers = None
+    if job.layers is not None:
+        layers = _absolute(job.layers)
+    files = tuple(map(_absolute, job.files))
     return job._replace(files=files, layers=layers)
+
+
+def _absolute(file: TraceFile) -> TraceFile:
+    if is_remote(file.path):
+        return file
+    return replace(file, path=file.path.absolute())
 
 
 def _worth(files: Iterable[TraceFile]) -> int:
     """Return how many worker processes the files are worth, by what they take unpacked."""
-    with suppress(InputError, OSError):
-        sizes = (
-            (file.name.endswith(".json"), file.path.stat().st_size) for file in files
-        )
-        size = sum(
-            packed * (1 if is_plain else _USUAL_RATIO) for is_plain, packed in sizes
-        )
-        if size > _WORTH_A_WORKER * _cores():
-            return _cores()
+    size = 0
+    try:
+        for file in files:
+            packed = file.path.stat().st_size
+            is_plain = file.name.endswith(".json")
+            size += packed if is_plain else packed * _USUAL_RATIO
+    except (InputError, OSError):
         return 1
-    return 1
+    cores = _cores()
+    return cores if size > _WORTH_A_WORKER * cores else 1
 
 
 def _cores() -> int:
@@ -213,25 +231,30 @@ def _without_launchers(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
 
     Kineto's daemon records every process of a job, among them torchrun's own, which runs nothing.
     """
-    idle = [rank for rank in ranks if _runs_nothing(rank)]
-    kept = [rank for rank in ranks if not _runs_nothing(rank)]
-    if not kept or not idle:
+    kept = []
+    notes = []
+    for rank in ranks:
+        if not _runs_nothing(rank):
+            kept.append(rank)
+            continue
+        notes.append(
+            f"{rank.source} was left out of the ranks: it holds no kernels, no operators and no "
+            "rank, like the trace of torchrun's own process"
+        )
+    if not kept or not notes:
         return ranks
-    notes = [
-        f"{rank.source} was left out of the ranks: it holds no kernels, no operators and no "
-        "rank, like the trace of torchrun's own process"
-        for rank in idle
-    ]
     first = replace(kept[0], remarks=(*kept[0].remarks, *notes))
     return [first, *kept[1:]]
 
 
 def _runs_nothing(evidence: TraceEvidence) -> bool:
     """Whether a process is no rank: no number, no kernels, and its trace is whole."""
+    if not evidence.guessed or evidence.process is not None:
+        return False
+    if not evidence.health.complete or evidence.error is not None:
+        return False
     ran = evidence.health.kernels or evidence.copies or evidence.timeline.steps
-    is_whole = evidence.health.complete and evidence.error is None
-    is_unnamed = evidence.guessed and evidence.process is None
-    return is_unnamed and is_whole and not ran
+    return not ran
 
 
 def examine(job: RankJob) -> list[TraceEvidence]:
@@ -242,9 +265,9 @@ def examine(job: RankJob) -> list[TraceEvidence]:
     read = [part for file in job.files for part in _read(file, job.code)]
     if len(job.files) == 1 and len(read) > 1:
         return read
-    error = next((part.error for part in read if part.error is not None), None)
+    errors = [part.error for part in read if part.error is not None]
     parts = [part for part in read if part.error is None] or read[:1]
-    evidence = replace(merge_windows(parts), error=error)
+    evidence = replace(merge_windows(parts), error=errors[0] if errors else None)
     if evidence.named is None and job.naming is not None:
         evidence = replace(evidence, naming=_name_from(job.naming, job.layers))
     return [evidence]
@@ -252,12 +275,17 @@ def examine(job: RankJob) -> list[TraceEvidence]:
 
 def not_examined(job: RankJob, reason: str) -> list[TraceEvidence]:
     """Return what is known of a job that no worker could finish."""
-    hint = "Read it alone to see why; fewer --workers need less memory."
-    return _unread(job.files[0], InputError(f"{job.files[0].name}: {reason}.", hint))
+    first = job.files[0]
+    error = InputError(
+        f"{first.name}: {reason}.",
+        "Read it alone to see why; fewer --workers need less memory.",
+    )
+    return _unread(first, error)
 
 
 def _unread(file: TraceFile, error: InputError) -> list[TraceEvidence]:
-    return [replace(gather(Trace(source=file.name, rank=file.rank)), error=error)]
+    nothing = gather(Trace(source=file.name, rank=file.rank))
+    return [replace(nothing, error=error)]
 
 
 def _name_from(naming: NamingRecord, file: TraceFile | None) -> NamedLayers:
@@ -267,11 +295,13 @@ def _name_from(naming: NamingRecord, file: TraceFile | None) -> NamedLayers:
         return empty._replace(note=naming.reason)
     part = _read(file)[0]
     if part.error is not None:
-        why = f"the step that names them cannot be read: {part.error.fact.rstrip('.')}"
-        return empty._replace(note=why)
+        fact = part.error.fact.rstrip(".")
+        return empty._replace(note=f"the step that names them cannot be read: {fact}")
     named = part.named or empty._replace(note=f"no GEMM ran in {file.name}")
-    note = named.note or (None if part.health.complete else f"{file.name} is not whole")
-    return named._replace(source="step", step=naming.step, note=note)
+    note = named.note
+    if not note and not part.health.complete:
+        note = f"{file.name} is not whole"
+    return named._replace(source="step", step=naming.step, note=note or None)
 
 
 def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
@@ -288,24 +318,24 @@ def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
         # Its frames hold what was read of the trace.
         return _unread(file, error.with_traceback(None))
     except MemoryError:
-        hint = "Use fewer --workers, or a machine with more memory."
-        return _unread(
-            file, InputError(f"{file.name} needs more memory than there is.", hint)
+        too_large = InputError(
+            f"{file.name} needs more memory than there is.",
+            "Use fewer --workers, or a machine with more memory.",
         )
+        return _unread(file, too_large)
     logged = _logged(file, trace)
     return _gathered(trace, file.rank, guessed=file.guessed, logged=logged, code=code)
 
 
 def _logged(file: TraceFile, trace: Trace) -> _Logged:
     """Read what the BLAS library logged; a log that cannot be read costs only itself."""
+    if file.blas_log is None:
+        return None
     try:
-        if file.blas_log is None:
-            return None
         return read_products(file.blas_log)
     except InputError as error:
-        trace.remarks.append(
-            f"the BLAS library's log cannot be read: {error.fact.rstrip('.')}"
-        )
+        fact = error.fact.rstrip(".")
+        trace.remarks.append(f"the BLAS library's log cannot be read: {fact}")
         return None
 
 
@@ -320,16 +350,16 @@ def _gathered(
     """Return the evidence of a file; ranks that it joins are numbered by their position in it."""
     if not trace.others:
         guessed = guessed and trace.rank is None
-        trace.rank = rank if trace.rank is None else trace.rank
-        compiled = _compiled(trace, code)
-        return [replace(gather(trace, logged, compiled), guessed=guessed)]
-    parts = [trace, *trace.others]
-    for number, part in enumerate(parts, rank):
+        if trace.rank is None:
+            trace.rank = rank
+        evidence = gather(trace, logged, _compiled(trace, code))
+        return [replace(evidence, guessed=guessed)]
+    parts = []
+    for number, part in enumerate((trace, *trace.others), rank):
         part.rank = number
-    return [
-        replace(gather(part, compiled=_compiled(part, code)), guessed=True)
-        for part in parts
-    ]
+        evidence = gather(part, compiled=_compiled(part, code))
+        parts.append(replace(evidence, guessed=True))
+    return parts
 
 
 def _compiled(trace: Trace, code: CodeSource) -> CacheContents:
@@ -352,11 +382,13 @@ def read_pipe(path: str | Path) -> list[TraceEvidence]:
             "Pipe one in: zcat trace.json.gz | fp8verify inspect -",
         )
     name = "standard input" if is_stdin else str(path)
-    with (
-        reading(name),
-        nullcontext(sys.stdin.buffer) if is_stdin else Path(path).open("rb") as file,
-    ):
-        trace = read_open_trace(file, name)
+    with ExitStack() as stack:
+        stack.enter_context(reading(name))
+        if is_stdin:
+            trace = read_open_trace(sys.stdin.buffer, name)
+        else:
+            file = stack.enter_context(Path(path).open("rb"))
+            trace = read_open_trace(file, name)
     return _gathered(trace, 0)
 
 
@@ -371,21 +403,29 @@ def join_cycles(ranks: Iterable[TraceEvidence]) -> list[TraceEvidence]:
     guessed: list[TraceEvidence] = []
     for members in grouped(ranks, _process_of).values():
         windows = sorted(members, key=lambda evidence: evidence.bounds or (0, 0))
-        bounds = [
-            evidence.bounds for evidence in windows if evidence.bounds is not None
-        ]
-        in_turn = all(before[1] <= after[0] for before, after in pairwise(bounds))
-        for evidence in [merge_windows(windows)] if in_turn else windows:
-            (guessed if evidence.guessed else known).append(evidence)
+        if _run_in_turn(windows):
+            windows = [merge_windows(windows)]
+        for evidence in windows:
+            same_sort = guessed if evidence.guessed else known
+            same_sort.append(evidence)
     taken = {evidence.rank for evidence in known}
-    free = (
-        number for number in range(len(known) + len(guessed)) if number not in taken
-    )
-    guessed.sort(key=lambda evidence: evidence.rank or 0)
-    numbered = [
-        replace(part, rank=number) for part, number in zip(guessed, free, strict=False)
-    ]
-    return sorted([*known, *numbered], key=lambda evidence: evidence.rank or 0)
+    every = range(len(known) + len(guessed))
+    free = (number for number in every if number not in taken)
+    guessed.sort(key=_number_of)
+    for evidence, number in zip(guessed, free, strict=False):
+        known.append(replace(evidence, rank=number))
+    known.sort(key=_number_of)
+    return known
+
+
+def _run_in_turn(windows: Sequence[TraceEvidence]) -> bool:
+    """Whether windows, by their begin, do not overlap."""
+    bounds = [window.bounds for window in windows if window.bounds is not None]
+    return all(before[1] <= after[0] for before, after in pairwise(bounds))
+
+
+def _number_of(evidence: TraceEvidence) -> int:
+    return evidence.rank or 0
 
 
 def _process_of(evidence: TraceEvidence) -> Hashable:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,8 +25,8 @@ from fp8verify.errors import InputError
 from fp8verify.kernels.code_files import NO_SOURCE, CodeSource
 from fp8verify.logs.lines import read_lines
 from fp8verify.logs.losses import LossSeries, read_losses
-from fp8verify.logs.signs import read_signs
-from fp8verify.logs.statements import LogReading
+from fp8verify.logs.signs import LogSigns, read_signs
+from fp8verify.logs.statements import LayerClaim, LogReading
 from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import gather_ranks, naming_steps, read_pipe
 from fp8verify.report.results import Report
@@ -51,8 +51,28 @@ from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.judge import assess, judge
 from fp8verify.verdict.policy import Policy
 
+
+class _Sidecars(NamedTuple):
+    """The files next to the traces of a capture.
+
+    Attributes:
+        folder: of the traces, None if they are in none.
+        metas: the runner's records of each rank.
+        numerics: its records of each rank's scales and tensors.
+        notes: why an attached job was not observed.
+    """
+
+    folder: Path | None
+    metas: dict[int, RankMeta]
+    numerics: dict[int, RankNumerics]
+    notes: Sequence[str]
+
+
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+
+
+_NO_CAPTURE = _Sidecars(folder=None, metas={}, numerics={}, notes=())
 
 
 def inspect(
@@ -100,66 +120,50 @@ def inspect(
                 executor=executor,
                 code=code,
             )
-    folder, metas, numerics, attached = _read_sidecars(paths)
-    code, unused = _with_recorded(code, folder)
-    logs = logs_of(folder, log)
-    said = _said_by(logs, captured.called_apis(metas))
-    remarked: list[str] = []
+    sidecars = _read_sidecars(paths)
+    metas = sidecars.metas
+    logs = logs_of(sidecars.folder, log)
+    reading_of_logs = _read_logs(logs, captured.called_apis(metas))
     if not paths:
         traces = [_printed_table(log)]
+        remarks: list[str] = []
     elif comes_through_pipe(paths):
         traces = read_pipe(paths[0])
+        remarks = []
     else:
-        try:
-            files = find_traces(*paths, declared=captured.declared_traces(metas))
-        except NoTraceError:
-            if folder is None or not (metas or run_notes or attached):
-                raise
-            # A capture whose window never opened has a module list at most.
-            traces = [
-                gather(Trace(source=folder.name, rank=rank, world_size=meta.world_size))
-                for rank, meta in sorted(metas.items())
-            ] or [gather(Trace(source=folder.name))]
-            remarked = captured.remarks(metas)
-        else:
-            traces = gather_ranks(
-                _with_sidecars(files, folder, metas),
-                naming=naming_steps(folder, metas) if folder is not None else {},
-                code=code,
-                workers=workers,
-                executor=executor,
-            )
-            profiled = {rank.rank for rank in traces}
-            unread = _notes(files, metas)
-            census = captured.census_remarks(metas, profiled)
-            remarked = [*captured.remarks(metas), *unread, *census, *unused]
-            if folder is not None and code.folders and not code.asked:
-                _keep_code(folder, traces, code)
+        how = _Workers(workers, executor)
+        is_noted = bool(run_notes or sidecars.notes)
+        traces, remarks = _gather(paths, sidecars, code, how, is_noted=is_noted)
     losses = read_losses(logs)
-    signs = read_signs(logs)
-    ranks: list[RankEvidence] = []
-    for trace in traces:  # the first one has what the log says of the run
-        number = -1 if trace.rank is None else trace.rank
-        of_rank = metas.get(number, NO_META), numerics.get(number, NO_NUMERICS)
-        of_first = NO_LOSSES if ranks or losses is None else losses
-        of_log = NO_SIGNS if ranks else signs
-        ranks.append(RankEvidence(trace, Recorded(*of_rank, of_first, of_log)))
-    promises = collect_promises(said, ranks)._replace(listed=len(metas))
+    ranks = _with_records(traces, sidecars, losses, read_signs(logs))
+    promises = collect_promises(reading_of_logs, ranks)._replace(listed=len(metas))
     of_end = _remarks_on(log, None if paths else losses)
     limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
     report = assemble(
         ranks,
         assess(ranks, promises),
         promises,
-        [*run_notes, *attached, *of_end, *said.notes, *remarked, *limits],
+        [
+            *run_notes,
+            *sidecars.notes,
+            *of_end,
+            *reading_of_logs.notes,
+            *remarks,
+            *limits,
+        ],
         name=name or run_name(paths or [str(log)]),
         logs=[path.name for path in logs],
     )
-    if folder is not None and not is_remote(folder):
-        command = captured.read_command(folder)
-        environment = replace(report.environment, command=command)
-        report = replace(report, environment=environment)
-    return judge(report, policy or Policy())
+    return judge(_with_command(report, sidecars.folder), policy or Policy())
+
+
+def _with_command(report: Report, folder: Path | None) -> Report:
+    """Add the command that was run, if the capture has it."""
+    if folder is None or is_remote(folder):
+        return report
+    command = captured.read_command(folder)
+    environment = replace(report.environment, command=command)
+    return replace(report, environment=environment)
 
 
 def _only_archive(paths: Sequence[str | Path]) -> Path | None:
@@ -174,9 +178,8 @@ def _only_archive(paths: Sequence[str | Path]) -> Path | None:
 @contextmanager
 def _of_archive(archive: Path) -> Iterator[Path]:
     """Give the folder of the traces in an archive; errors name the archive in its place."""
-    from fp8verify.trace.archives import (
-        unpacked,
-    )  # zipfile and tarfile take long to import
+    # zipfile and tarfile take long to import.
+    from fp8verify.trace.archives import unpacked
 
     with unpacked(archive) as folder:
         try:
@@ -214,9 +217,8 @@ def _printed_table(log: str | Path | None) -> TraceEvidence:
         raise InputError("No path was given.", "Give a trace or a folder of traces.")
     path = Path(log)
     trace = Trace(source=path.name)
-    with suppress(
-        InputError
-    ):  # what is wrong with the file was said when its claims were read
+    # What is wrong with the file was said when its claims were read.
+    with suppress(InputError):
         source, glance = glance_at(path)
         if source in (BLAS_LOG, KERNEL_TABLE) and glance.is_trace:
             trace = read_trace(path)
@@ -228,90 +230,176 @@ def _printed_table(log: str | Path | None) -> TraceEvidence:
 
 
 def _with_sidecars(
-    files: TraceFiles, folder: Path | None, metas: dict[int, RankMeta]
+    files: TraceFiles,
+    folder: Path | None,
+    metas: dict[int, RankMeta],
 ) -> list[TraceFile]:
     """Return the traces with what the run recorded of each: names of layers, the BLAS log."""
     named = captured.named_traces(metas)
-    if folder is None:
-        logs = {}
-    else:
+    logs: Mapping[str, Path] = {}
+    if folder is not None:
         logs = captured.blas_logs(folder, metas)
-    of_file = ((file, file.path.name, file.blas_log) for file in files)
     return [
-        replace(f, layers=n in named, blas_log=log or logs.get(n))
-        for f, n, log in of_file
+        replace(
+            file,
+            layers=file.path.name in named,
+            blas_log=file.blas_log or logs.get(file.path.name),
+        )
+        for file in files
     ]
 
 
 def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
     """Say what was not read, and what was recorded and is not there."""
-    skipped = (
-        (p.name, "has no trace" if p.is_dir() else "is not a trace")
-        for p in files.skipped
-    )
-    notes = [f"{name} {what} and was left out" for name, what in skipped]
-    declared = captured.declared_traces(metas)
+    notes = []
+    for path in files.skipped:
+        what = "has no trace" if path.is_dir() else "is not a trace"
+        notes.append(f"{path.name} {what} and was left out")
     names = {file.path.name for file in files}
-    missing = ((name, rank) for name, rank in declared.items() if name not in names)
-    why = "is not there, although the run recorded it"
-    return notes + [f"{name} of rank {rank} {why}" for name, rank in missing]
+    for name, rank in captured.declared_traces(metas).items():
+        if name not in names:
+            why = "is not there, although the run recorded it"
+            notes.append(f"{name} of rank {rank} {why}")
+    return notes
+
+
+def _read_logs(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
+    """Return what the logs and calls claim and promise, and what of the logs was not read."""
+    if not (paths or calls):
+        return LogReading()
+    # Its patterns take a while.
+    from fp8verify.logs.claims import claim_of_call, read_claims
+    from fp8verify.logs.statements import Statement
+
+    statements: list[Statement] = []
+    notes: list[str] = []
+    layers: list[LayerClaim] = []
+    mention = None
+    for path in paths:
+        with reading(str(path)):
+            log = read_claims(path)
+        statements += log.statements
+        notes += log.notes
+        layers += log.layers
+        if mention is None:
+            mention = log.mention
+    for call in calls:
+        statements.append(Statement(claim_of_call(call), call))
+    return LogReading(statements, notes, layers, mention)
 
 
 # ---- the files of a capture next to its traces: records of its ranks, and logs
 
 
-def _read_sidecars(
-    paths: Sequence[str | Path],
-) -> tuple[Path | None, dict[int, RankMeta], dict[int, RankNumerics], tuple[str, ...]]:
+def _read_sidecars(paths: Sequence[str | Path]) -> _Sidecars:
     """Read the files next to the traces, if these are in the folder of a capture.
 
     Args:
         paths: the traces that the user gave; a capture is recognized if it is the only path.
-
-    Returns:
-        The folder of the traces, if there is one, the runner's records of each rank, of each rank's
-        scales and tensors, and why an attached job was not observed.
     """
     if len(paths) != 1 or comes_through_pipe(paths):
-        return None, {}, {}, ()
+        return _NO_CAPTURE
     with reading(str(paths[0])):
         folder = place(paths[0])
         if not folder.is_dir():
-            return None, {}, {}, ()
+            return _NO_CAPTURE
         metas = captured.read_ranks(folder)
-        is_local = not is_remote(folder)  # as is what `fp8verify env` attached to
-        if is_local:
+        notes: Sequence[str] = ()
+        if not is_remote(folder):  # as is what `fp8verify env` attached to
             notes = captured.notes_on_attachment(folder, observed=bool(metas))
-        else:
-            notes = ()
-        return folder, metas, captured.read_numerics(folder), notes
+        return _Sidecars(
+            folder=folder,
+            metas=metas,
+            numerics=captured.read_numerics(folder),
+            notes=notes,
+        )
 
 
-def _said_by(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
-    """Return what the logs and calls claim and promise, and what of the logs was not read."""
-    if not (paths or calls):
-        return LogReading()
-    from fp8verify.logs.claims import (
-        claim_of_call,
-        read_claims,
-    )  # its patterns take a while
-    from fp8verify.logs.statements import Statement
+class _Workers(NamedTuple):
+    """What reads the traces of ranks: so many processes, or an executor."""
 
-    read = []
-    for path in paths:
-        with reading(str(path)):
-            read.append(read_claims(path))
-    calls_made = [Statement(claim_of_call(call), call) for call in calls]
-    mentions = (reading.mention for reading in read if reading.mention is not None)
-    return LogReading(
-        [
-            *(statement for reading in read for statement in reading.statements),
-            *calls_made,
-        ],
-        [note for reading in read for note in reading.notes],
-        [claim for reading in read for claim in reading.layers],
-        next(mentions, None),
+    processes: int | None
+    executor: Executor | None
+
+
+def _gather(
+    paths: Sequence[str | Path],
+    sidecars: _Sidecars,
+    code: CodeSource,
+    workers: _Workers,
+    *,
+    is_noted: bool,
+) -> tuple[list[TraceEvidence], list[str]]:
+    """Read the traces of all ranks; return their evidence, and remarks on what was recorded.
+
+    Args:
+        paths: of the traces.
+        sidecars: what is next to them.
+        code: where the machine code of their kernels may be.
+        workers: what reads them.
+        is_noted: whether a note says why there may be none.
+
+    Raises:
+        NoTraceError: there is none, nor a record of a run in which there may be none.
+    """
+    folder = sidecars.folder
+    metas = sidecars.metas
+    try:
+        files = find_traces(*paths, declared=captured.declared_traces(metas))
+    except NoTraceError:
+        if folder is None or not (metas or is_noted):
+            raise
+        return _of_no_window(folder, metas), captured.remarks(metas)
+    code, unused = _with_recorded(code, folder)
+    traces = gather_ranks(
+        _with_sidecars(files, folder, metas),
+        naming=naming_steps(folder, metas) if folder is not None else {},
+        code=code,
+        workers=workers.processes,
+        executor=workers.executor,
     )
+    profiled = {rank.rank for rank in traces}
+    if folder is not None and code.folders and not code.asked:
+        _keep_code(folder, traces, code)
+    remarks = [
+        *captured.remarks(metas),
+        *_notes(files, metas),
+        *captured.census_remarks(metas, profiled),
+        *unused,
+    ]
+    return traces, remarks
+
+
+def _of_no_window(
+    folder: Path,
+    metas: Mapping[int, RankMeta],
+) -> list[TraceEvidence]:
+    """Return the ranks of a capture whose window never opened: it has a module list at most."""
+    ranks = []
+    for rank, meta in sorted(metas.items()):
+        trace = Trace(source=folder.name, rank=rank, world_size=meta.world_size)
+        ranks.append(gather(trace))
+    return ranks or [gather(Trace(source=folder.name))]
+
+
+def _with_records(
+    traces: Sequence[TraceEvidence],
+    sidecars: _Sidecars,
+    losses: LossSeries | None,
+    signs: LogSigns,
+) -> list[RankEvidence]:
+    """Return the traces with what was recorded of each; the first has what the log says."""
+    ranks: list[RankEvidence] = []
+    for trace in traces:
+        number = -1 if trace.rank is None else trace.rank
+        recorded = Recorded(
+            meta=sidecars.metas.get(number, NO_META),
+            numerics=sidecars.numerics.get(number, NO_NUMERICS),
+            losses=NO_LOSSES if ranks or losses is None else losses,
+            signs=NO_SIGNS if ranks else signs,
+        )
+        ranks.append(RankEvidence(trace, recorded))
+    return ranks
 
 
 def logs_of(folder: Path | None, log: str | Path | None) -> list[Path]:
@@ -338,15 +426,17 @@ def _remarks_on(log: str | Path | None, losses: LossSeries | None) -> list[str]:
     if losses is not None and losses.points:
         first = min(losses.points)
         last = max(losses.points)
-        said = f"{path.name} has losses of steps {first} to {last}"
-        notes.append(f"{said}, the last is {losses.points[last]:.4g}")
+        notes.append(
+            f"{path.name} has losses of steps {first} to {last}, "
+            f"the last is {losses.points[last]:.4g}"
+        )
     end = deque((line.text for line in read_lines(path)), maxlen=_AT_THE_END)
     known = [cause for cause in causes(end) if cause.ends_run]
-    notes += [
-        f"{path.name} ends with an error (“{cause.text[:120]}”); a known cause: "
-        f"{cause.failure.cause}. {cause.failure.remedy}"
-        for cause in known
-    ]
+    for cause in known:
+        notes.append(
+            f"{path.name} ends with an error (“{cause.text[:120]}”); a known cause: "
+            f"{cause.failure.cause}. {cause.failure.remedy}"
+        )
     error = last_error([path])
     if error is not None and not known:
         notes.append(f"{path.name} ends with an error: {error}")
