@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -170,8 +170,16 @@ def outside(subject: Subject) -> Iterator[Check]:
     yield subject.check("outside", "optimizer", after, _differ(subject.before, after))
 
 
-def flip(subject: Subject, most: int | None = 1) -> Iterator[Check]:
-    """One call in BF16 is never ACTIVE without a finding, if a source states it or peers show it."""
+def flip(
+    subject: Subject, most: int | None = 1, kinds: Container[str] | None = None
+) -> Iterator[Check]:
+    """One call in BF16 is never ACTIVE without a finding, if a source states it or peers show it.
+
+    Args:
+        subject: the capture.
+        most: how many of the possible flips are tried, None for all.
+        kinds: what is to show these flips, None for anything.
+    """
     if (
         subject.before.verdict != "ACTIVE"
         or len(captures.trace_files(subject.folder)) != 1
@@ -179,6 +187,8 @@ def flip(subject: Subject, most: int | None = 1) -> Iterator[Check]:
         return
     (document,) = captures.read(subject.folder)
     possible = flips.possible_flips(subject.folder, document)
+    if kinds is not None:
+        possible = [one for one in possible if one.shown_by in kinds]
     if most is not None:
         possible = subject.rng.sample(possible, min(most, len(possible)))
     for one in possible:
