@@ -309,6 +309,11 @@ class _Original:
         return isinstance(instance, self.function)
 
 
+def original(thing: Any) -> Any:
+    """Return what something of ours stands in for; anything else as it is."""
+    return thing.function if issubclass(type(thing), _Original) else thing
+
+
 class ObservedFunction(_Original):
     """A function that calls `listener()` before each call, and leaves no frame of ours in it.
 

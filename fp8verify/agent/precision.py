@@ -28,6 +28,7 @@ from .casts import (
     Format,
 )
 from .layers import local, tensor_class
+from .observe import original
 from .stored import (
     fields,
     has_values,
@@ -603,5 +604,7 @@ def is_plain(module: Any, weight: Any) -> bool:
         return False
     if not is_a(module, nn.Linear):
         return weight is not None and len(shape_of(weight)) == 3
-    forward = fields(module).get("forward") or of_class(type(module), "forward")
+    # Layers that are named in a window have a `forward` that is observed.
+    of_its_class = original(of_class(type(module), "forward"))
+    forward = fields(module).get("forward") or of_its_class
     return forward is nn.Linear.forward and stored(module, "weight") is weight

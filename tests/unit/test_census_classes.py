@@ -11,7 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch, from the train extra")
 from fp8verify.agent import layers  # noqa: E402 - needs torch
 from fp8verify.agent.census import _features, take_census  # noqa: E402
-from fp8verify.agent.instruments import InstrumentContext, ModuleList  # noqa: E402
+from fp8verify.agent.instruments import (  # noqa: E402
+    InstrumentContext,
+    ModuleList,
+    name_layers,
+)
 
 pytestmark = pytest.mark.train
 nn = torch.nn
@@ -185,6 +189,16 @@ def test_own_linear_classes_are_unknown_unless_they_compute_what_pytorch_does() 
         "bounded": "unknown",
     }
     assert found["own"]["source"] == __name__
+
+
+def test_layers_compute_the_same_while_they_are_named() -> None:
+    model = {"renamed": Renamed(16, 32), "plain": nn.Linear(16, 32)}
+    end = name_layers(list(model.items()))
+    try:
+        found = census(**model)
+    finally:
+        end()
+    assert {record["state"] for record in found.values()} == {"high_precision"}
 
 
 def test_the_base_of_a_lora_layer_is_the_layer() -> None:
