@@ -110,14 +110,24 @@ def numbers(step: int, *shape: int) -> torch.Tensor:
 
 
 IMAGE = {"image_size": 32, "patch_size": 8}
+# What a kind of model needs in addition, or (None) does not take.
+APART: dict[str, dict[str, Any]] = {
+    "codegen": {"rotary_dim": 4},
+    "gptj": {"rotary_dim": 4},
+    "falcon": {"head_dim": None},
+    # Of two classes for images, the configuration chooses.
+    "deit": {"architectures": ["DeiTForImageClassification"]},
+}
 
 
-def hf_model(kind: str, auto: str = "AutoModelForCausalLM", **more: Any) -> Any:
+def hf_model(kind: str, auto: str = "AutoModelForCausalLM") -> Any:
     """Return a small model of transformers."""
     import transformers
 
     image = IMAGE if kind in IMAGES else {}
-    config = transformers.AutoConfig.for_model(kind, **TINY, **image, **more)
+    values = TINY | image | APART.get(kind, {})
+    given = {key: value for key, value in values.items() if value is not None}
+    config = transformers.AutoConfig.for_model(kind, **given)
     return getattr(transformers, auto).from_config(config).to(DEVICE)
 
 
