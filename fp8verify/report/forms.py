@@ -89,7 +89,7 @@ def brief(result: msgspec.Struct, whole: str = "") -> str:
         whole: the file of the whole result, or the command that prints it; empty if none can.
     """
     page = page_of(result)
-    lines = [f"{page.verdict}  {' · '.join(page.run)}", f"{page.sentence}."]
+    lines = [f"{page.verdict}  {' · '.join(page.run)}", page.statement]
     error = next((note for note in page.told() if note.label == "error"), page.speed)
     if error is not None:
         lines.append(f"{error.label:8} {error.coded()}")

@@ -31,7 +31,7 @@ def _blocks(page: Page) -> Iterator[str]:
     if page.verdict:
         run = " · ".join(map(markdown, page.run))
         yield f"## {_SIGNS[page.tone]} FP8 {markdown(page.verdict)}  {run}"
-        yield f"{markdown(page.sentence)}."
+        yield markdown(page.statement)
     if page.proof is not None:
         yield _section(page.proof)
     yield from _list(_told(page))

@@ -151,6 +151,13 @@ class Page(NamedTuple):
         return self.run[0]
 
     @property
+    def statement(self) -> str:
+        """The sentence with its full stop; one that ends in "…" has none."""
+        if self.sentence.endswith("…"):
+            return self.sentence
+        return f"{self.sentence}."
+
+    @property
     def grids(self) -> Iterator[Grid]:
         """The tables."""
         for part in (*self.requested, *self.body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from fp8verify.model.claims import Claim
@@ -33,7 +33,7 @@ from fp8verify.text import (
     show_steps,
     show_window,
 )
-from fp8verify.thresholds import EVEN, HALF
+from fp8verify.thresholds import EVEN, HALF, NEGLIGIBLE
 
 _Line = TypeVar("_Line", str, Note)
 # Two lines at 80 columns hold as much of a log line.
@@ -88,7 +88,20 @@ def _cut_around(text: str, width: int) -> str:
     room = width - len(head) - 3
     begin = max(len(head), min(named.start() - room // 2, len(text) - room))
     end = min(len(text), begin + room)
-    return f"{head} …{text[begin:end].strip()}{'…' if end < len(text) else ''}".strip()
+    begin = _word_from(text, begin, named.start())
+    more = ""
+    if end < len(text):
+        end = max(named.end(), text.rfind(" ", begin, end))
+        more = "…"
+    return f"{head} …{text[begin:end].strip()}{more}".strip()
+
+
+def _word_from(text: str, begin: int, latest: int) -> int:
+    """Return where the next word begins, unless that is behind what a line is quoted for."""
+    for place in range(begin, latest):
+        if text[place] in " .,:;/=(":
+            return place + 1
+    return begin
 
 
 def deciding_claim(report: Report) -> Claim | None:
@@ -228,7 +241,18 @@ def _kernels(report: Report) -> str:
     if report.attention_gemm.launches:
         unit = f"the layers' {unit}"
     said = f"{_counts(gemms.kernels)}: {formats} is {share} of {unit}"
+    unknown = _unknown_share(gemms.time_us)
+    if unknown:
+        said += f", and {about(unknown)} of it may be"
     return said + "".join(_more(report))
+
+
+def _unknown_share(time_us: Mapping[str, float]) -> float:
+    """Return the share of GEMMs of unknown precision."""
+    total = sum(time_us.values())
+    if not total:
+        return 0.0
+    return time_us.get("unknown", 0.0) / total
 
 
 def _counts(kernels: dict[str, int]) -> str:
@@ -289,7 +313,7 @@ def _vouched(report: Report) -> Iterator[str]:
             gemms += log.gemms
             vouched += log.vouched
     if gemms:
-        yield f"; the BLAS library's own log agrees on {vouched} of {gemms}"
+        yield f"; the BLAS library's own log agrees on {vouched} of its {gemms}"
     gemms = 0
     vouched = 0
     for rank in report.ranks:
@@ -350,7 +374,7 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     if figures is None:
         return None
     if not low_precision_count(rank.gemm.kernels):
-        return _possible(figures)
+        return _possible(figures, rank.gemm.time_us)
     limit = _limit(figures)
     speedup = figures.step_speedup_estimate or figures.speedup_estimate
     if limit and speedup is None:
@@ -386,9 +410,11 @@ def _limit(figures: PayoffReport) -> str:
     return ""
 
 
-def _possible(figures: PayoffReport) -> Payoff | None:
-    """Say what FP8 could bring to a run without it."""
+def _possible(figures: PayoffReport, gemm_us: Mapping[str, float]) -> Payoff | None:
+    """Say what FP8 could bring to a run without it; GEMMs that nobody knows may be in it already."""
     if figures.ceiling is None or figures.ceiling <= 1 + EVEN:
+        return None
+    if _unknown_share(gemm_us) >= NEGLIGIBLE:
         return None
     most = f"FP8 could speed up GPU work by at most {figures.ceiling:.2f}x (estimate)"
     return Payoff("", None, most)

@@ -156,7 +156,7 @@ class _Screen:
         first = Text.assemble(verdict, "  ", (run, "dim"))
         if not page.sentence:
             return self._lines(first)
-        return self._lines(first, Text(f"{printable(page.sentence)}."))
+        return self._lines(first, Text(printable(page.statement)))
 
     def _below(self, part: Grid | str | None) -> list[str]:
         """Return the lines of a part under an empty one."""
@@ -186,10 +186,12 @@ class _Screen:
         return fitting
 
     def _referring(self, row: Note) -> Note:
-        is_cause = row.finding is not None and row.finding.code == self._page.cause
-        if is_cause and not row.rank:
-            return row._replace(text="see the sentence above")
-        return row
+        finding = row.finding
+        if finding is None or row.rank or finding.code != self._page.cause:
+            return row
+        if not finding.message:  # its line is the fix, which is never cut
+            return row
+        return row._replace(text="see the sentence above")
 
     def _height(self, rows: list[Note]) -> int:
         options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))

@@ -351,6 +351,11 @@ def trace_speed() -> str:
     page = (ROOT / "benchmarks" / "results" / "trace_speed.md").read_text(
         encoding="utf-8"
     )
+    measured = re.search(
+        r"^(?P<date>[\d-]+), .*fp8verify (?P<version>[\d.]+),", page, re.MULTILINE
+    )
+    if measured is None:
+        raise ValueError("trace_speed.md does not say when what was measured")
     tables = re.findall(r"^\| \d+ MB of JSON .*\n(?:\|.*\n)+", page, re.MULTILINE)
     costs = [
         {row[0]: row[1:] for row in map(_cells, table.splitlines())} for table in tables
@@ -366,7 +371,8 @@ def trace_speed() -> str:
     )
     return fill(
         f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory "
-        "([table](benchmarks/results/trace_speed.md)); on a busy machine twice as long. That is "
+        f"(fp8verify {measured['version']}, {measured['date']}, a quiet machine: "
+        "[table](benchmarks/results/trace_speed.md)); on a busy machine twice as long. That is "
         f"{_LEAST_JSON} to {most:.0f} times less CPU than `json.load`, by the size of the trace, what "
         f"fills it, and the machine ([another](benchmarks/README.md#speed)), and {least_hta:.0f} to "
         f"{most_hta:.0f} times less than HolisticTraceAnalysis.",

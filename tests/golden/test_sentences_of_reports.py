@@ -151,6 +151,43 @@ def test_layers_of_one_size_are_not_told_apart_by_size() -> None:
     assert not any("shortest sides" in hint for hint in hints)
 
 
+def test_the_fix_of_the_cause_is_shown_whatever_the_table_takes() -> None:
+    report = report_of("fp8_te_recompute_bf16")
+    assert report.proof is not None
+    (row, *_) = report.proof.rows
+    rows = tuple(replace(row, value=f"layer {number}") for number in range(40))
+    proof = replace(report.proof, coordinate="layer", rows=rows, left_out=3)
+    hint = "Look for recomputation outside the FP8 autocast. " * 6
+    findings = [
+        replace(one, hint=hint) if one.code == report.cause else one
+        for one in report.findings
+    ]
+    text = replace(report, proof=proof, findings=tuple(findings)).to_text()
+    assert "fix: Look for recomputation" in " ".join(text.split())
+    assert "see the sentence above" not in text
+
+
+def test_kernels_of_unknown_precision_may_be_in_fp8() -> None:
+    report = report_of("bf16_compiled")
+    (rank,) = report.ranks
+    assert rank.payoff is not None
+    gemm = replace(
+        report.gemm,
+        kernels={"unknown": 100, "bf16": 35},
+        time_us={"unknown": 3000.0, "bf16": 1000.0},
+    )
+    unknown = replace(report, gemm=gemm, ranks=(replace(rank, gemm=gemm),))
+    page = page_of(unknown)
+    assert page.sources[2].text.endswith("FP8 is 0% of GEMM time, and 75% of it may be")
+    assert page.speed is None
+    assert page_of(report).speed is not None
+
+
+def test_a_list_that_goes_on_has_no_full_stop() -> None:
+    report = replace(report_of("fp8_compiled"), reason="layers a, b …")
+    assert "Layers a, b …\n" in report.to_text()
+
+
 @pytest.mark.parametrize("name", CAPTURES)
 def test_one_fact_is_one_error(name: str) -> None:
     report = report_of(name)
