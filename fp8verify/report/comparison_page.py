@@ -78,7 +78,10 @@ def _exit(comparison: Comparison) -> str:
     code = f"exit {comparison.exit_code}"
     if comparison.outcome is Outcome.NOT_COMPARABLE:
         return f"{code}: the runs cannot be compared"
-    errors = [one.code for one in comparison.findings if one.severity is Severity.ERROR]
+    errors = []
+    for finding in comparison.findings:
+        if finding.severity is Severity.ERROR:
+            errors.append(finding.code)
     if not comparison.exit_code or not errors:
         return code
     if len(errors) == 1:
@@ -87,11 +90,11 @@ def _exit(comparison: Comparison) -> str:
 
 
 def _budget_grid(comparison: Comparison) -> Grid:
-    times = _with_sum(
-        [(row.name, row.baseline_us, row.candidate_us) for row in comparison.budget]
-    )
+    times = []
+    for work in comparison.budget:
+        times.append((work.name, work.baseline_us, work.candidate_us))
     rows = []
-    for name, before, after in times:
+    for name, before, after in _with_sum(times):
         # What rounds to nothing has no minus sign.
         change = round((after - before) / 1000, 2) + 0.0
         rows.append((name, millis(before), millis(after), f"{change:+.2f}"))
@@ -109,7 +112,13 @@ def _leg_grid(comparison: Comparison) -> Grid:
     speedups.append(comparison.gemm_speedup)
     rows = []
     for (name, before, after), speedup in zip(legs, speedups, strict=False):
-        rows.append((name, millis(before), millis(after), times_of(speedup)))
+        cells = (
+            name,
+            millis(before),
+            millis(after),
+            times_of(speedup),
+        )
+        rows.append(cells)
     headings = ("<GEMM leg (ms)", "baseline", "candidate", "speed-up")
     return Grid("GEMMs by leg", headings, rows)
 
@@ -122,8 +131,12 @@ def _with_sum(rows: list[_Times]) -> list[_Times]:
     """Return rows and the one that adds them up; none if there are none."""
     if not rows:
         return []
-    total = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows))
-    return [*rows, total]
+    total_before = 0.0
+    total_after = 0.0
+    for _, before, after in rows:
+        total_before += before
+        total_after += after
+    return [*rows, ("all", total_before, total_after)]
 
 
 def _further_grids(comparison: Comparison) -> Iterator[Grid]:

@@ -54,7 +54,10 @@ def render(
         from fp8verify.report.rows import write_csv
 
         return write_csv(result)
-    page = page_of(result, verbose=form == "html" or (form == "text" and verbose))
+    shows_all = form == "html"
+    if form == "text":
+        shows_all = verbose
+    page = page_of(result, verbose=shows_all)
     if form == "text":
         from fp8verify.report.text import write_text
 
@@ -78,7 +81,9 @@ def render(
 
 def to_json(result: msgspec.Struct) -> str:
     """Return a result as indented JSON with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
+    encoded = msgspec.json.encode(result)
+    text = msgspec.json.format(encoded, indent=2).decode()
+    return f"{text}\n"
 
 
 def brief(result: msgspec.Struct, whole: str = "") -> str:
@@ -90,9 +95,12 @@ def brief(result: msgspec.Struct, whole: str = "") -> str:
     """
     page = page_of(result)
     lines = [f"{page.verdict}  {' · '.join(page.run)}", page.statement]
-    error = next((note for note in page.told() if note.label == "error"), page.speed)
-    if error is not None:
-        lines.append(f"{error.label:8} {error.coded()}")
+    errors = [note for note in page.told() if note.label == "error"]
+    if page.speed is not None:
+        errors.append(page.speed)
+    if errors:
+        first = errors[0]
+        lines.append(f"{first.label:8} {first.coded()}")
     last = [page.exit, whole] if whole else [page.exit]
     lines.append(" · ".join(last))
     return "".join(f"{printable(line)}\n" for line in lines)

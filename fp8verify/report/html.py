@@ -81,10 +81,12 @@ def write_html(result: msgspec.Struct, page: Page) -> str:
 
 def write_notebook(page: Page) -> str:
     """Write a few lines of HTML for a notebook's cell: verdict, findings, tables."""
-    grids = [grid.head(_ROWS) for grid in page.grids if not grid.folded]
-    return (
-        _environment().get_template("notebook.html.j2").render(page=page, grids=grids)
-    )
+    grids = []
+    for grid in page.grids:
+        if not grid.folded:
+            grids.append(grid.head(_ROWS))
+    template = _environment().get_template("notebook.html.j2")
+    return template.render(page=page, grids=grids)
 
 
 def _report_facts(report: Report, page: Page) -> dict[str, Any]:
@@ -93,9 +95,11 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE
     )
     shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
-    drawn = [(rank, list(map(timeline, rank.timelines))) for rank in shown]
+    drawn = []
     hovers: list[dict[str, object]] = []
     for rank in shown:
+        pictures = list(map(timeline, rank.timelines))
+        drawn.append((rank, pictures))
         hovers += map(_hover, rank.timelines)
     grids: dict[str, Grid] = {}
     for grid in page.grids:
@@ -160,13 +164,14 @@ class Block(NamedTuple):
     text: str
 
 
-def explained(code: str) -> list[Block]:
+def explained(finding_code: str) -> list[Block]:
     """Return the page of a finding's code in pieces; nothing where it has none."""
-    if code not in findings_table():
+    if finding_code not in findings_table():
         return []
     blocks: list[Block] = []
-    parts = _FENCE.split(finding_page(code))
-    for prose, fenced in zip(parts[::2], [*parts[1::2], ""], strict=True):
+    parts = _FENCE.split(finding_page(finding_code))
+    code = [*parts[1::2], ""]
+    for prose, fenced in zip(parts[::2], code, strict=True):
         blocks += _prose_blocks(prose)
         if fenced:
             blocks.append(Block("code", fenced.rstrip()))
@@ -257,13 +262,16 @@ def _short(text: str) -> str:
 def _prose(text: str) -> Markup:
     """Return a sentence with text in backticks as code."""
     # As a plain string: substitutions in what is markup are escaped themselves.
-    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(printable(text))))
+    escaped = str(escape(printable(text)))
+    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped)
     return Markup(marked)  # noqa: S704 - escaped before
 
 
 def _hash(text: str) -> str:
     """Return the source that lets a page run exactly this text (CSP level 3)."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    digest = hashlib.sha256(text.encode()).digest()
+    encoded = base64.b64encode(digest).decode()
+    return f"sha256-{encoded}"
 
 
 # ---- the pictures: bars, timelines and curves, which the templates draw as SVG
@@ -340,7 +348,7 @@ def gpu_bars(report: Report) -> list[Bar]:
     whole = sum(report.gpu_time_us.values())
     gemms = Counter(report.gemm.time_us) + Counter(report.optimizer_gemm.time_us)
     drawn = []
-    for name, us in sorted(report.gpu_time_us.items(), key=lambda item: -item[1]):
+    for name, us in tables.by_time(report.gpu_time_us):
         if us <= 0:
             continue
         figures = f"{percent(us / whole)}, {millis(us)} {unit}"
@@ -423,7 +431,8 @@ def timeline(report: TimelineReport) -> Timeline:
         "rest": report.rest_us,
     }
     count = len(report.fp8_us)
-    tallest = max(map(sum, zip(*rows.values(), strict=True)), default=0)
+    buckets = zip(*rows.values(), strict=True)
+    tallest = max(map(sum, buckets), default=0)
     scale = TIMELINE_HEIGHT / max(report.bucket_us, tallest)
     below = [0.0] * count
     bands: dict[str, str] = defaultdict(str)
@@ -476,7 +485,10 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
     least = min(_values(loss.curve), default=0.0)
     most = max(_values(loss.curve), default=0.0)
     steep = least > 0 and most >= _STEEP * least
-    return {"curve": _curve(loss.curve, unit, is_log=steep), "gap": _curve(gaps, unit)}
+    return {
+        "curve": _curve(loss.curve, unit, is_log=steep),
+        "gap": _curve(gaps, unit),
+    }
 
 
 def _values(points: Points) -> list[float]:
@@ -507,7 +519,8 @@ def _curve(points: Points, unit: str, *, is_log: bool = False) -> Curve | None:
                 pen = "M"
                 continue
             x = _CURVE_WIDTH * (step - first) / max(1, last - first)
-            y = _CURVE_HEIGHT * (1 - (scale(value) - low) / (high - low or 1.0))
+            above = (scale(value) - low) / (high - low or 1.0)
+            y = _CURVE_HEIGHT * (1 - above)
             # A point alone between two gaps is a line of no length, which is drawn as a dot.
             paths[run] += f"{pen}{x:.1f} {y:.1f}{'h0' if pen == 'M' else ''}"
             pen = "L"

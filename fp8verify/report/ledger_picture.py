@@ -289,15 +289,24 @@ def _most_telling(
     """Return at most some items in their order: those that lack something, then the first."""
     if len(items) <= most:
         return list(items)
-    places = sorted(range(len(items)), key=lambda place: not lacks(items[place]))
-    return [items[place] for place in sorted(places[:most])]
+    lacking = list(filter(lacks, items))
+    others = [item for item in items if not lacks(item)]
+    chosen = [*lacking, *others][:most]
+    return sorted(chosen, key=items.index)
 
 
 def _looks(entries: Sequence[LedgerEntry]) -> Hashable:
     looks = []
     for one in entries:
-        counts = (one.launches, one.low, one.unknown)
-        looks.append((*counts, one.precision, bool(one.least), one.lacks))
+        look = (
+            one.launches,
+            one.low,
+            one.unknown,
+            one.precision,
+            bool(one.least),
+            one.lacks,
+        )
+        looks.append(look)
     return tuple(looks)
 
 
@@ -422,10 +431,12 @@ def _shared_start(texts: Sequence[str]) -> str:
     """Return the characters with which all texts begin."""
     least = min(texts)
     most = max(texts)
-    for place, (one, other) in enumerate(zip(least, most, strict=False)):
+    place = 0
+    for one, other in zip(least, most, strict=False):
         if one != other:
-            return least[:place]
-    return least
+            break
+        place += 1
+    return least[:place]
 
 
 # ---- cells
@@ -458,7 +469,12 @@ def _row(
     )
 
 
-def _cell(entries: Sequence[LedgerEntry], place: str, *, is_claimed: bool) -> Cell:
+def _cell(
+    entries: Sequence[LedgerEntry],
+    place: str,
+    *,
+    is_claimed: bool,
+) -> Cell:
     launches = 0
     low = 0
     unknown = 0

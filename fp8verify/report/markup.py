@@ -106,7 +106,8 @@ def write_github(page: Page) -> str:
         level = "error"
     elif page.tone == GOOD:
         level = "notice"
-    cause = next((one for one in page.reports if one.code == page.cause), None)
+    causes = [one for one in page.reports if one.code == page.cause]
+    cause = causes[0] if causes else None
     title = f"FP8 {page.verdict}"
     lines = [f"{page.sentence} ({page.name})."]
     if cause is None:
@@ -119,7 +120,8 @@ def write_github(page: Page) -> str:
     if page.speed is not None:
         lines.append(f"{page.speed.label}: {page.speed.text}")
     lines.append(page.exit)
-    written = [annotation(level, title, "\n".join(filter(None, lines)))]
+    said = "\n".join(filter(None, lines))
+    written = [annotation(level, title, said)]
     for finding in page.findings:
         if finding is not cause:
             text = "\n".join(filter(None, [finding.message, finding.hint]))

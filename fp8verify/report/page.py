@@ -16,7 +16,11 @@ GOOD = "good"
 FAIR = "fair"
 BAD = "bad"
 # The tone of each verdict; those that are not here are bad.
-TONES = {Verdict.ACTIVE: GOOD, Verdict.PARTIAL: FAIR, Verdict.INCONCLUSIVE: FAIR}
+TONES = {
+    Verdict.ACTIVE: GOOD,
+    Verdict.PARTIAL: FAIR,
+    Verdict.INCONCLUSIVE: FAIR,
+}
 
 
 class Grid(NamedTuple):
@@ -60,7 +64,10 @@ class Grid(NamedTuple):
         if hidden <= 0:
             return self
         more = f"… and {hidden} more with -v"
-        return self._replace(rows=self.rows[:count], below=(more, *self.below))
+        return self._replace(
+            rows=self.rows[:count],
+            below=(more, *self.below),
+        )
 
 
 class Note(NamedTuple):

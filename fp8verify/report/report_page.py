@@ -59,9 +59,10 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         verbose: whether tables show every tensor and rank.
     """
     findings = tuple(_findings(report))
-    urgent: tuple[Note, ...] = ()
+    urgent: list[Note] = []
     if report.verdict is Verdict.INCONCLUSIVE:
-        urgent = tuple(Note("note", note, rank=6) for note in report.notes)
+        for note in report.notes:
+            urgent.append(Note("note", note, rank=6))
     return Page(
         verdict=verdict_of_report(report),
         tone=_tone(report),
@@ -78,7 +79,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         requested=tuple(_requested(report, verbose)),
         body=tuple(_body(report)),
         notes=tuple(report_notes(report)),
-        urgent=urgent,
+        urgent=tuple(urgent),
         further=tuple(_further(report)),
         lines=_LINES.get(report.verdict, 26),
         facts=tuple(_facts(report)),
@@ -204,8 +205,11 @@ def _fix(report: Report) -> str:
 
 
 def _is_as_expected(report: Report) -> bool:
-    known = [rank.expected for rank in report.ranks if rank.expected is not None]
-    return bool(known) and all(expected.is_met for expected in known)
+    known = []
+    for rank in report.ranks:
+        if rank.expected is not None:
+            known.append(rank.expected.is_met)
+    return bool(known) and all(known)
 
 
 def _says_what_to_do(finding: Finding) -> bool:
@@ -238,8 +242,10 @@ def _proof(report: Report) -> Grid | None:
     proof = report.proof
     if report.verdict not in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         return None
-    if proof is not None and any(row.short is not False for row in proof.rows):
-        return _proof_grid(proof, report)
+    if proof is not None:
+        is_short = any(row.short is not False for row in proof.rows)
+        if is_short:
+            return _proof_grid(proof, report)
     legs = [_leg_row(leg) for leg in report.legs if leg.leg not in _NO_LEGS]
     differ = {row.short for row in legs} == {True, False}
     if report.verdict is Verdict.PARTIAL and differ:
@@ -351,7 +357,13 @@ def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
     alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
     for row in rows:
         number = row.value.removeprefix("rank ")
-        ran = (row.low, row.high, row.unknown, row.note, row.short)
+        ran = (
+            row.low,
+            row.high,
+            row.unknown,
+            row.note,
+            row.short,
+        )
         # A rank without a number is called by its file.
         alike[ran if number.isdecimal() else row.value].append(row)
     lines = []
@@ -519,7 +531,7 @@ def _gpu_time(report: Report) -> str:
     if not total:  # a trace may say of every kernel that it took no time
         return head
     kinds = []
-    for name, us in sorted(report.gpu_time_us.items(), key=lambda item: -item[1]):
+    for name, us in tables.by_time(report.gpu_time_us):
         if us / total >= 0.005:
             kinds.append(f"{name} {percent(us / total)}")
     return f"{head}: {', '.join(kinds)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -31,7 +31,8 @@ def merge_kernels(report: Report) -> list[KernelRow]:
     for rank in report.ranks:
         for row in rank.kernels:
             alike[row.name, row.precision, row.leg, row.op].append(row)
-    return sorted(map(_merged, alike.values()), key=lambda row: -row.time_us)
+    merged = map(_merged, alike.values())
+    return sorted(merged, key=lambda row: -row.time_us)
 
 
 def _merged(rows: Sequence[KernelRow]) -> KernelRow:
@@ -43,6 +44,11 @@ def _merged(rows: Sequence[KernelRow]) -> KernelRow:
     kernels = first.kernels
     dims = first.dims
     shape = first.shape
+    rates = []
+    of_peak = []
+    for row in rows:
+        rates.append((row.tflops, row.time_us))
+        of_peak.append((row.percent_of_peak, row.time_us))
     for row in others:
         time_us += row.time_us
         kernels += row.kernels
@@ -56,8 +62,8 @@ def _merged(rows: Sequence[KernelRow]) -> KernelRow:
         kernels=kernels,
         dims=dims,
         shape=shape,
-        tflops=_mean([(row.tflops, row.time_us) for row in rows]),
-        percent_of_peak=_mean([(row.percent_of_peak, row.time_us) for row in rows]),
+        tflops=_mean(rates),
+        percent_of_peak=_mean(of_peak),
     )
 
 
@@ -75,6 +81,11 @@ def _mean(rates: Iterable[tuple[float | None, float]]) -> float | None:
     return round(total / time_us, 1)
 
 
+def by_time(time_us: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return what took how many µs, the longest first."""
+    return sorted(time_us.items(), key=lambda item: -item[1])
+
+
 def amax_of(row: TensorRecord) -> str:
     """Return the largest magnitude of a tensor, or that it is not finite."""
     if row.nan:
@@ -86,7 +97,8 @@ def amax_of(row: TensorRecord) -> str:
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, in their order otherwise."""
-    return sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
+    order = list(Severity)
+    return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def shown_findings(report: Report) -> list[Finding]:
@@ -161,10 +173,12 @@ def layer_table(report: Report, *, verbose: bool) -> Grid | None:
 def _by_state(states: dict[str, str]) -> Grid | None:
     """Lay out the module list, by what the modules are configured for."""
     rows = []
-    for kind in sorted(dict.fromkeys(states.values()), key=lambda kind: kind == "fp8"):
-        names = [name for name, state in states.items() if state == kind]
-        for name in shorten(names, states):
-            rows.append((kind.replace("_", " "), name))
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for name, state in states.items():
+        names_of[state].append(name)
+    for state in sorted(names_of, key=lambda state: state == "fp8"):
+        for name in shorten(names_of[state], states):
+            rows.append((state.replace("_", " "), name))
     if not rows:
         return None
     return Grid("Layers", ("<configured", "<layer"), rows, stretch=True)
@@ -185,7 +199,13 @@ def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
     rows = [tuple(_cells_of_size(row)) for row in layers.rows]
     if layers.note:
         notes = [*notes, layers.note]
-    return Grid("Layers", headings, rows, stretch=True, above="; ".join(notes))
+    return Grid(
+        "Layers",
+        headings,
+        rows,
+        stretch=True,
+        above="; ".join(notes),
+    )
 
 
 def _cells_of_size(row: LayerRow) -> Iterator[str]:
@@ -229,8 +249,12 @@ def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
         if not is_eager:
             cells.append(millis(sum(map(layer_us, group))))
         if verbose:
-            cells.append((first.state or "-").replace("_", " "))
-            cells.append(shown_size((first.n, first.k)) if first.n and first.k else "-")
+            state = first.state or "-"
+            cells.append(state.replace("_", " "))
+            size = "-"
+            if first.n and first.k:
+                size = shown_size((first.n, first.k))
+            cells.append(size)
         cells.append(name)
         rows.append(tuple(cells))
     return Grid(
@@ -271,8 +295,11 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
     """
     alike: dict[tuple[str, Hashable], list[NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
-        ran = tuple((leg.leg, tuple(sorted(leg.kernels.items()))) for leg in row.legs)
-        alike[pattern(row.layer), ran].append(row)
+        ran = []
+        for leg in row.legs:
+            counts = tuple(sorted(leg.kernels.items()))
+            ran.append((leg.leg, counts))
+        alike[pattern(row.layer), tuple(ran)].append(row)
     kinds = Counter(shape for shape, _ in alike)
     groups = []
     for (shape, _), rows in alike.items():

@@ -75,7 +75,10 @@ def write_text(
     columns = width
     if columns is None and terminal:
         columns = min(Console().width, MAX_WIDTH)
-    return _Screen(page, terminal, verbose, columns or PLAIN_WIDTH, whole).text()
+    if columns is None:
+        columns = PLAIN_WIDTH
+    screen = _Screen(page, terminal, verbose, columns, whole)
+    return screen.text()
 
 
 class _Screen:
@@ -112,8 +115,10 @@ class _Screen:
         every = self._notes()
         shown = every
         if not self._verbose:
-            end = self._apart(self._exit([])) if page.exit else []
-            shown = self._fitting(every, page.lines - len(head) - len(end) - 1)
+            room = page.lines - len(head) - 1
+            if page.exit:
+                room -= len(self._apart(self._exit([])))
+            shown = self._fitting(every, room)
         lines = [*head, *requested]
         if shown:
             lines += self._apart(_labeled(shown))
@@ -164,7 +169,8 @@ class _Screen:
             return []
         if isinstance(part, str):
             return ["", *self._lines(Text(printable(part)))]
-        return ["", *self._lines(*_grid(part, self._width, self._verbose))]
+        lines = _grid(part, self._width, self._verbose)
+        return ["", *self._lines(*lines)]
 
     def _fitting(self, rows: list[Note], room: int) -> list[Note]:
         """Return the rows for which there is room, as if the screen were of usual width.
@@ -173,8 +179,9 @@ class _Screen:
         """
         if self._height(rows) <= room:
             return rows
-        if self._height([row for row in rows if row.rank <= 1]) > room:
-            rows = [self._referring(row) for row in rows]
+        gravest = [row for row in rows if row.rank <= 1]
+        if self._height(gravest) > room:
+            rows = list(map(self._referring, rows))
         fitting = [row for row in rows if not row.rank]
         for row in sorted(rows, key=lambda row: row.rank):
             is_alone = all(other.finding is not row.finding for other in fitting)
@@ -194,8 +201,10 @@ class _Screen:
         return row._replace(text="see the sentence above")
 
     def _height(self, rows: list[Note]) -> int:
-        options = self._console.options.update(width=max(self._width, PLAIN_WIDTH))
-        return len(self._console.render_lines(_labeled(rows), options))
+        width = max(self._width, PLAIN_WIDTH)
+        options = self._console.options.update(width=width)
+        lines = self._console.render_lines(_labeled(rows), options)
+        return len(lines)
 
     def _exit(self, hidden: list[str]) -> Text:
         """Return the last line: the exit code, and what else there is as far as it fits."""
@@ -223,7 +232,12 @@ def _counts_of(every: list[Note], shown: list[Note]) -> list[str]:
     hidden = [note.label for note in every]
     for note in shown:
         hidden.remove(note.label)
-    names = {"error": "errors", "warning": "warnings", "fix": "fixes", "info": "infos"}
+    names = {
+        "error": "errors",
+        "warning": "warnings",
+        "fix": "fixes",
+        "info": "infos",
+    }
     counts = []
     for label, plural in names.items():
         count = hidden.count(label)
@@ -281,8 +295,12 @@ def _labeled(rows: list[Note]) -> Table:
     grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
     grid.add_column(overflow="fold")
     for row in rows:
-        style = _STYLES.get(row.tone) or _LABELS.get(row.label, "dim")
-        grid.add_row(Text(row.label, style=style), Text(printable(row.coded())))
+        style = _STYLES.get(row.tone)
+        if style is None:
+            style = _LABELS.get(row.label, "dim")
+        label = Text(row.label, style=style)
+        text = printable(row.coded())
+        grid.add_row(label, Text(text))
     return grid
 
 
@@ -295,10 +313,14 @@ def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
     shown = grid if verbose else grid.head(grid.shown)
     if grid.above:
         yield Text(printable(grid.above))
-    if shown.rows and (grid.own_line or (verbose and _is_too_wide(shown, width))):
-        yield from _with_own_lines(shown, width)
-    elif shown.rows:
-        yield _table(shown, width)
+    if shown.rows:
+        below_rows = grid.own_line
+        if verbose and _is_too_wide(shown, width):
+            below_rows = True
+        if below_rows:
+            yield from _with_own_lines(shown, width)
+        else:
+            yield _table(shown, width)
     for line in shown.below:
         yield Text(printable(line))
 
@@ -307,16 +329,25 @@ def _is_too_wide(grid: Grid, width: int) -> bool:
     """Whether the words of the last column do not fit next to the others."""
     rows = list(map(_printable, grid.rows))
     needed = _widths(grid.names, rows)
-    return grid.stretch and sum(needed) + _GAP * (len(needed) - 1) > width
+    gaps = _GAP * (len(needed) - 1)
+    is_wide = sum(needed) + gaps > width
+    return grid.stretch and is_wide
 
 
 def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     """Yield a table whose last column is on a line of its own, under its row."""
     rows = tuple(row[:-1] for row in grid.rows)
-    others = grid._replace(headings=grid.headings[:-1], rows=rows, stretch=False)
+    others = grid._replace(
+        headings=grid.headings[:-1],
+        rows=rows,
+        stretch=False,
+    )
     output = StringIO()
     console = Console(
-        file=output, width=max(width, MAX_WIDTH), no_color=True, markup=False
+        file=output,
+        width=max(width, MAX_WIDTH),
+        no_color=True,
+        markup=False,
     )
     console.print(_table(others, width), crop=False)
     head, *lines = output.getvalue().splitlines()
@@ -340,8 +371,10 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     while cell_len(text) > width:
         end = width
         for breaks in (_BLANKS, _BREAKS):
-            ends = [match.end() for match in breaks.finditer(text[: width + 1])]
-            last = min(width, max(ends, default=0))
+            start = text[: width + 1]
+            ends = [match.end() for match in breaks.finditer(start)]
+            last = max(ends, default=0)
+            last = min(width, last)
             if last >= width // 2:
                 end = last
                 break
@@ -364,8 +397,11 @@ def _table(grid: Grid, width: int) -> Table:
     needed = _widths(grid.names, rows)
     gaps = _GAP * (len(needed) - 1)
     if grid.stretch:
-        least = min(needed[-1], max(_LEAST_WORDS, len(grid.names[-1]) // 2))
-        room = max(least, width - sum(needed[:-1]) - gaps)
+        *figures, words = needed
+        heading = len(grid.names[-1])
+        least = min(words, max(_LEAST_WORDS, heading // 2))
+        left = width - sum(figures) - gaps
+        room = max(least, left)
         rows = [_with_cut_words(row, room) for row in rows]
         needed[-1] = min(needed[-1], room)
     table = Table(
