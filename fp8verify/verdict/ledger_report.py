@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from math import gcd
@@ -19,7 +19,7 @@ from fp8verify.model.ledger import (
 )
 from fp8verify.terms import Leg
 from fp8verify.thresholds import SHOWN_ENTRIES
-from fp8verify.verdict.ledger import Cell, Entry, Ledger, Place, Program, Slot
+from fp8verify.verdict.ledger import Cell, Ledger, Place, Program, Slot
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
 
@@ -51,8 +51,8 @@ def ledger_report(
     for program in ledger.programs:
         for alike in _alike(program, lacking):
             numbers = [number_of[place] for place in alike]
-            for entry in program.entries:
-                rows[_row(entry, alike[0], lacking)].extend(numbers)
+            for row in _rows(program, alike[0], lacking):
+                rows[row].extend(numbers)
     slots = {slot: n for n, slot in enumerate(dict.fromkeys(r.slot for r in rows))}
     shown = list(rows.items())[:SHOWN_ENTRIES]
     names = _names_in_order(ledger, statements)
@@ -69,7 +69,9 @@ def _alike(program: Program, lacking: Shortfalls) -> list[list[Place]]:
     found: dict[object, list[Place]] = defaultdict(list)
     for place in program.places:
         cells = [Cell(*place, *key) for key in program.by_layer]
-        lacks = tuple(_lacks(cell, lacking) for cell in cells)
+        lacks = tuple(
+            (_lacks(cell, lacking), _launches(cell, lacking)) for cell in cells
+        )
         found[lacks].append(place)
     return list(found.values())
 
@@ -80,24 +82,37 @@ def _lacks(cell: Cell, lacking: Shortfalls) -> str | None:
     return "perhaps" if cell in lacking.may_lack else None
 
 
-def _row(entry: Entry, place: Place, lacking: Shortfalls) -> _Row:
-    cell = Cell(*place, entry.slot.layer, entry.leg)
-    ran = entry.ran
-    lacks = None if entry.is_low else _lacks(cell, lacking)
-    by = lacking.by.get(cell)
-    expected = cell in lacking.expected and by is not None
-    least = ran.launches if lacks else ran.low
-    return _Row(
-        slot=entry.slot,
-        leg=entry.leg,
-        launches=ran.launches,
-        low=ran.low,
-        unknown=ran.unknown,
-        precision=ran.precision.value,
-        least=least if expected or lacks else None,
-        by=by.name.lower() if by is not None else None,
-        lacks=lacks,
-    )
+def _launches(cell: Cell, lacking: Shortfalls) -> int:
+    """Return how many launches of a cell lack, surely or else perhaps."""
+    lack = lacking.lacks.get(cell) or lacking.may_lack.get(cell)
+    return round(lack.launches) if lack is not None else 0
+
+
+def _rows(program: Program, place: Place, lacking: Shortfalls) -> Iterator[_Row]:
+    """Yield what an execution ran and lacks, an entry a row.
+
+    Of entries of one layer and leg, the first that did not run low lack what lacks.
+    """
+    rest: dict[Cell, int] = {}
+    for entry in program.entries:
+        cell = Cell(*place, entry.slot.layer, entry.leg)
+        ran = entry.ran
+        amount = rest.setdefault(cell, _launches(cell, lacking))
+        lacks = min(amount, ran.launches - ran.low)
+        rest[cell] -= lacks
+        by = lacking.by.get(cell)
+        is_expected = cell in lacking.expected and by is not None
+        yield _Row(
+            slot=entry.slot,
+            leg=entry.leg,
+            launches=ran.launches,
+            low=ran.low,
+            unknown=ran.unknown,
+            precision=ran.precision.value,
+            least=ran.low + lacks if is_expected or lacks else None,
+            by=by.name.lower() if by is not None else None,
+            lacks=_lacks(cell, lacking) if lacks else None,
+        )
 
 
 def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
