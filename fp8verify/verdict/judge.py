@@ -24,12 +24,14 @@ from fp8verify.thresholds import SHOWN_ROWS
 from fp8verify.verdict import headline
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
-from fp8verify.verdict.findings.ledger import LedgerFindings, name_value
+from fp8verify.verdict.findings.doubts import Doubts
+from fp8verify.verdict.findings.ledger import LedgerFindings
 from fp8verify.verdict.findings.recorded import other_runs
 from fp8verify.verdict.findings_table import place_of, viewed
 from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.ledger import Cell, Ledger
 from fp8verify.verdict.ledger_report import ledger_report
+from fp8verify.verdict.measures import Measures
 from fp8verify.verdict.policy import EXPECTED, Policy
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
@@ -39,6 +41,7 @@ from fp8verify.verdict.reasons import (
     undecidable,
 )
 from fp8verify.verdict.shortfalls import VALUE_OF, by_value
+from fp8verify.verdict.wording import name_value
 
 # Most severe first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
@@ -93,49 +96,21 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
     others = other_runs(ranks)
     forward_only = _forward_only(ranks)
-    reasons = [_FOREIGN if rank in others else undecidable(rank) for rank in ranks]
-    comparable = [
-        []
-        if rank in others
-        or (reason is not None and not rank.ran_low)
-        or rank in forward_only
-        else rank.trace.executions
-        for rank, reason in zip(ranks, reasons, strict=True)
-    ]
-    parts = LedgerFindings(ranks, promises, comparable)
-    if any(rank.ran_low for rank in ranks if rank not in forward_only):
-        accused = parts.accused
-    else:
-        accused = frozenset(range(len(ranks)))
+    reasons = []
+    executions = []
+    for rank in ranks:
+        reason = _FOREIGN if rank in others else undecidable(rank)
+        is_apart = rank in others or rank in forward_only
+        is_open = reason is not None and not rank.ran_low
+        reasons.append(reason)
+        executions.append([] if is_apart or is_open else rank.trace.executions)
+    parts = LedgerFindings(ranks, promises, executions)
+    judging = _Judging(ranks, promises, parts, forward_only)
     assessed = []
     decided = []
-    for place, (rank, open_why) in enumerate(zip(ranks, reasons, strict=True)):
-        is_due = place not in accused and _is_due(rank, parts, place)
-        reason = open_why or (f"{ran_high(rank)}, and {_APART}" if is_due else None)
-        found = sorted(
-            [*rank_findings(rank, promises), *parts.findings(place)], key=place_of
-        )
-        if rank in forward_only:
-            found = [one for one in found if one.code != "no-backward"]
-        short = _decider(found, Verdict.PARTIAL)
-        undecided = Opinion(Verdict.INCONCLUSIVE, reason) if reason else None
-        settled = undecided or _settled(rank, found, promises)
-        shares = parts.shares(place)
-        assessment = Assessment(
-            *(
-                settled
-                or Opinion(Verdict.INCONCLUSIVE, "", short.code if short else None)
-            ),
-            settled=settled is not None,
-            shortfall=short.message if short else None,
-            rest=_rest(found, promises) if rank.ran_low else None,
-            judged=rank not in forward_only
-            and (rank.ran_low or place in accused or reason is not None),
-            expected=parts.expected(place),
-            counted=parts.counted(place),
-            low_share=shares.least,
-            unknown_share=shares.open,
-        )
+    for place, reason in enumerate(reasons):
+        found = judging.findings(place)
+        assessment = judging.assess(place, reason, found)
         assessed.append(assessment)
         decided.append(_decided(found, assessment, alone=place in parts.alone))
     return Judgement(
@@ -144,6 +119,90 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         proof=prove(parts, ranks),
         ledger=ledger_report(parts.lacking, parts.statements, ranks),
     )
+
+
+class _Judging:
+    """What is said of one rank after the other."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankEvidence],
+        promises: Promises,
+        parts: LedgerFindings,
+        forward_only: Sequence[RankEvidence],
+    ) -> None:
+        self._ranks = ranks
+        self._promises = promises
+        self._parts = parts
+        self._forward_only = forward_only
+        self._measures = Measures(ranks, promises, parts.statements, parts.lacking)
+        self._doubts = Doubts(ranks, promises, parts, self._measures)
+        self._accused = parts.accused
+        if not any(rank.ran_low for rank in ranks if rank not in forward_only):
+            self._accused = frozenset(range(len(ranks)))
+
+    def findings(self, place: int) -> list[Finding]:
+        """Return all findings on a rank, most severe first."""
+        rank = self._ranks[place]
+        found = [
+            *rank_findings(rank, self._promises),
+            *self._parts.findings(place),
+            *self._doubts.findings(place),
+        ]
+        if rank in self._forward_only:
+            found = [one for one in found if one.code != "no-backward"]
+        return sorted(found, key=place_of)
+
+    def assess(
+        self, place: int, reason: str | None, found: Sequence[Finding]
+    ) -> Assessment:
+        """Return what findings make of a rank.
+
+        Args:
+            place: of the rank.
+            reason: why its kernels cannot decide, if they cannot.
+            found: the findings on it.
+        """
+        rank = self._ranks[place]
+        if reason is None and self._is_due(place):
+            reason = f"{ran_high(rank)}, and {_APART}"
+        is_judged = rank.ran_low or place in self._accused or reason is not None
+        short = _decider(found, Verdict.PARTIAL)
+        if reason is not None:
+            settled: Opinion | None = Opinion(Verdict.INCONCLUSIVE, reason)
+        else:
+            settled = _settled(rank, found, self._promises)
+        code = None if short is None else short.code
+        opinion = settled or Opinion(Verdict.INCONCLUSIVE, "", code)
+        shares = self._measures.shares(place)
+        return Assessment(
+            verdict=opinion.verdict,
+            reason=opinion.reason,
+            cause=opinion.cause,
+            settled=settled is not None,
+            shortfall=None if short is None else short.message,
+            rest=_rest(found, self._promises) if rank.ran_low else None,
+            judged=is_judged and rank not in self._forward_only,
+            expected=self._measures.expected(place),
+            counted=self._measures.counted(place),
+            low_share=shares.least,
+            unknown_share=shares.open,
+        )
+
+    def _is_due(self, place: int) -> bool:
+        """Whether nothing excuses a rank that trains without FP8: log, list, stage, other model."""
+        rank = self._ranks[place]
+        legs = {row.leg for row in rank.trace.trained}
+        if place in self._accused or rank.ran_low or _TRAINING.isdisjoint(legs):
+            return False
+        ledger = self._parts.ledger
+        cells = ledger.of_rank(place)
+        widths = _widths(cells)
+        others = _widths(ledger.cells.keys() - set(cells))
+        if widths and others and widths.isdisjoint(others):
+            return False
+        is_stated = cells and all(map(self._measures.may_stay_high, cells))
+        return self._parts.statements.alike and not is_stated
 
 
 def _forward_only(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
@@ -155,19 +214,6 @@ def _forward_only(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
         for rank in ranks
         if rank.trace.trained and not (rank.trace.backward or rank.trace.trains)
     ]
-
-
-def _is_due(rank: RankEvidence, parts: LedgerFindings, place: int) -> bool:
-    """Whether no log, module list, stage or other model excuses a rank that trains without FP8."""
-    if rank.ran_low or _TRAINING.isdisjoint(row.leg for row in rank.trace.trained):
-        return False
-    ledger = parts.ledger
-    cells = ledger.of_rank(place)
-    widths = _widths(cells)
-    others = _widths(ledger.cells.keys() - set(cells))
-    is_another = widths and others and widths.isdisjoint(others)
-    is_stated = cells and all(map(parts.may_stay_high, cells))
-    return parts.statements.alike and not (is_another or is_stated)
 
 
 def _widths(cells: Iterable[Cell]) -> set[int]:

@@ -1,0 +1,263 @@
+"""Findings on what is open: what a rank may lack, and what hides whether it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from msgspec.structs import replace
+
+from fp8verify import thresholds as limits
+from fp8verify.analysis.layers import Layers, sizes_of
+from fp8verify.analysis.purpose import is_node_of_gemms
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.model.verdict import Finding
+from fp8verify.terms import LEGS, VAGUE_LEGS, Leg
+from fp8verify.text import listed
+from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.findings.ledger import LedgerFindings
+from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.ledger import Cell
+from fp8verify.verdict.measures import Measures
+from fp8verify.verdict.reasons import main_high
+from fp8verify.verdict.shortfalls import by_value
+
+# No weight has as many values; a module list may say anything.
+_NO_WEIGHT: Final = 1 << 48
+
+
+class Doubts:
+    """What of the ranks is not known."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankEvidence],
+        promises: Promises,
+        parts: LedgerFindings,
+        measures: Measures,
+    ) -> None:
+        """Keep what is known.
+
+        Args:
+            ranks: all.
+            promises: what the log and the model promised.
+            parts: what the ledger surely lacks.
+            measures: how much of a rank ran in low precision.
+        """
+        self._ranks = ranks
+        self._promises = promises
+        self._parts = parts
+        self._measures = measures
+        self._ledger = parts.ledger
+
+    def findings(self, place: int) -> Iterator[Finding]:
+        """Yield the doubt about a rank, unless it surely lacks something."""
+        rank = self._ranks[place]
+        if not rank.ran_low or place in self._parts.accused:
+            return
+        for found in self._open(place):
+            yield replace(found, ranks=rank.numbers, per_rank=True)
+
+    def _open(self, place: int) -> Iterator[Finding]:
+        outside = _outside_of_operators(self._ranks[place])
+        if outside is not None:
+            yield outside
+            return
+        yield from self._parts.by_names(place)
+        if not self._is_judged(place):
+            return
+        doubt = self._unseen(place) or self._doubt(place)
+        if doubt is not None:
+            yield doubt
+            return
+        yield from self._hidden(place)
+
+    def _is_judged(self, place: int) -> bool:
+        """Whether what lacks decides, not that nothing trained, nor the share."""
+        if not self._ranks[place].trace.backward:
+            return False
+        share = self._measures.shares(place).least or 0.0
+        is_expected = self._measures.expected(place) is not None
+        return is_expected or share >= limits.USUAL_SHARE
+
+    # ---- legs
+
+    def _unseen(self, place: int) -> Finding | None:
+        """Return that a leg which training runs has no GEMM."""
+        for leg in LEGS:
+            if self._is_unseen(place, leg):
+                return finding("leg-unknown", "unseen", leg=leg.value)
+        return None
+
+    def _is_unseen(self, place: int, leg: Leg) -> bool:
+        """Whether a leg that training runs has no GEMM, and nothing says why."""
+        rank = self._ranks[place]
+        ledger = self._ledger
+        vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
+        if ledger.of_rank(place, leg, *vague) or self._promises.leaves_high(leg):
+            return False
+        if leg is Leg.WGRAD and rank.linears:
+            return not all(module.frozen for module in rank.linears)
+        if leg is Leg.DGRAD:
+            # The first layer of a model has none.
+            forward = ledger.of_rank(place, Leg.FPROP)
+            executions = {cell.place for cell in forward}
+            return ledger.total(forward).launches > len(executions)
+        return True
+
+    def _doubt(self, place: int) -> Finding | None:
+        """Return what perhaps lacks: of unknown precision, or of other layers."""
+        lacking = self._parts.lacking
+        cells = self._ledger.of_rank(place)
+        doubted = [cell for cell in self._parts.doubted if cell.rank == place]
+        perhaps = [cell for cell in cells if cell in lacking.may_lack]
+        perhaps = [cell for cell in perhaps if cell not in doubted]
+        work = 0.0
+        for cell in (*perhaps, *doubted):
+            work += lacking.work(cell, lacking.may_lack)
+        if perhaps and work > limits.NEGLIGIBLE:
+            return self._perhaps(place, perhaps)
+        if doubted:
+            ran = self._parts.ran(doubted)
+            return finding("leg-unknown", "others", ran=ran)
+        if self._is_elsewhere(cells):
+            precision = main_high(self._ranks[place].trace.trained)
+            return finding("leg-unknown", "elsewhere", precision=precision)
+        return None
+
+    def _perhaps(self, place: int, cells: Sequence[Cell]) -> Finding:
+        """Say which legs perhaps lack, of GEMMs of unknown precision or of unknown layers."""
+        ran = self._ledger.total(cells)
+        legs = {cell.leg for cell in cells}
+        names = [leg.value for leg in Leg if leg in legs]
+        if ran.unknown:
+            what = "are of unknown precision"
+            count = ran.unknown
+        else:
+            what = f"ran in {main_high(self._ranks[place].trace.trained)}"
+            count = ran.launches - ran.low
+        return finding(
+            "leg-unknown",
+            leg=listed(names, len(Leg)),
+            format=self._promises.name,
+            count=round(count),
+            total=round(ran.launches),
+            what=what,
+        )
+
+    def _is_elsewhere(self, cells: Sequence[Cell]) -> bool:
+        """Whether gradients that layers lack may be GEMMs of no known leg and no known layer."""
+        forward = {cell.layer for cell in cells if cell.leg is Leg.FPROP}
+        vague = [cell for cell in cells if cell.leg in VAGUE_LEGS]
+        loose = [cell for cell in vague if cell.layer not in forward]
+        missing = self._missing_gradients(cells, limits.FIRST_LAYERS)
+        ran = self._ledger.total(loose)
+        high = ran.work * ran.high / (ran.launches or 1)
+        return missing > limits.NEGLIGIBLE and high > limits.HALF * missing
+
+    # ---- unrecognized kernels
+
+    def _hidden(self, place: int) -> Iterator[Finding]:
+        """Yield that unrecognized kernels may be the GEMMs that a rank lacks."""
+        rank = self._ranks[place]
+        opaque = rank.opaque_ns / (rank.linear.total_ns or 1)
+        if opaque <= limits.NEGLIGIBLE:
+            return
+        for what, work in self._missing(place):
+            if limits.NEGLIGIBLE < work < opaque / limits.HALF:
+                ms = rank.opaque_ns / 1e6
+                yield finding("opaque-kernels", "hidden", ms=ms, what=what)
+
+    def _missing(self, place: int) -> Iterator[tuple[str, float]]:
+        """Yield what of a rank lacks GEMMs, and how much work, as a fraction of the rank's."""
+        rank = self._ranks[place]
+        yield from self._short_steps(place)
+        # What nobody knows inside a layer's own node is rather its gradient.
+        first = 0 if _has_unknown_gradients(rank) else limits.FIRST_LAYERS
+        missing = self._missing_gradients(self._ledger.of_rank(place), first)
+        yield "backward GEMMs were not recognized", missing
+        gemms, flops = _not_seen(rank.layers, len(rank.trace.steps))
+        what = f"{gemms} forward GEMMs of converted layers were not recognized"
+        yield what, flops / (rank.layers.flops or flops or 1)
+
+    def _short_steps(self, place: int) -> Iterator[tuple[str, float]]:
+        """Yield the steps that lack GEMMs, and the share of all GEMMs that is."""
+        of_steps = by_value(self._ledger.of_rank(place), ["step"])
+        calls: list[float] = []
+        for number, _ in enumerate(self._ranks[place].trace.steps):
+            calls.append(self._ledger.total(of_steps[number,]).launches)
+        usual = median(calls or [0])
+        numbers = []
+        lacking = 0.0
+        for step, count in zip(self._ranks[place].trace.steps, calls, strict=True):
+            if count < usual / 2:
+                numbers.append(str(step.number))
+                lacking += usual - count
+        if numbers:
+            named = listed(numbers, limits.SHOWN_NUMBERS)
+            yield f"steps {named} lack GEMMs", lacking / (sum(calls) or 1)
+
+    def _missing_gradients(self, cells: Sequence[Cell], first_layers: int) -> float:
+        """Return the work of gradients that layers in low precision have fewer of than others.
+
+        The first layers of a model have no dgrad.
+        """
+        executions = len({cell.place for cell in cells})
+        missing = 0.0
+        for of_layer in by_value(cells, ["layer"]).values():
+            ran = self._ledger.total(of_layer)
+            if not ran.low:
+                continue
+            by_leg = by_value(of_layer, ["leg"])
+            calls = {}
+            for leg in (*LEGS, Leg.BACKWARD):
+                calls[leg] = self._ledger.total(by_leg[leg,]).launches
+            whole = max(calls[leg] for leg in LEGS)
+            dgrad = whole - calls[Leg.DGRAD] - executions * first_layers
+            gone = max(0, dgrad) + whole - calls[Leg.WGRAD] - calls[Leg.BACKWARD]
+            missing += max(0, gone) * ran.work / ran.launches
+        return missing
+
+
+def _outside_of_operators(rank: RankEvidence) -> Finding | None:
+    """Return that GEMMs in high precision ran outside of operators, and may train."""
+    outside = [row for row in rank.trace.unexplained if not row.precision.is_low]
+    high = sum(row.time_ns for row in outside)
+    total = high + rank.linear.total_ns
+    if high <= limits.NEGLIGIBLE * total:
+        return None
+    took = rank.measure.amount(high, total)
+    precision = main_high(outside)
+    return finding("leg-unknown", "outside", took=took, precision=precision)
+
+
+def _has_unknown_gradients(rank: RankEvidence) -> bool:
+    """Whether unrecognized kernels ran in the nodes of layers."""
+    kinds = [total.kind for total in rank.unrecognized]
+    names = {name for kind in kinds for name in kind.op.around}
+    return any(map(is_node_of_gemms, names))
+
+
+def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
+    """Return how many forward GEMMs the converted layers lack in some step, and FLOPs of these.
+
+    The FLOPs are those of all three legs.
+    """
+    gemms = 0
+    flops = 0.0
+    tokens = 0.0
+    for layer in layers.classes:
+        row = layer.row
+        calls = sum(layer.row.observed.values())
+        ran = row.observed.get("fprop", 0)
+        lacking = max(0, steps * len(layer.converted) - ran) if ran else 0
+        tokens = max(tokens, layer.flops / (2 * row.n * row.k * calls))
+        gemms = gemms + lacking
+        flops = flops + lacking * layer.flops / (ran or 1)
+    weights = []
+    for module in layers.apart:
+        if module.state in CONVERTED:
+            weights += [n * k for n, k in sizes_of(module) if 0 < n * k < _NO_WEIGHT]
+    work = sum(2 * weight * tokens for weight in weights)
+    return gemms + steps * len(weights), flops + len(LEGS) * steps * work

@@ -1,0 +1,165 @@
+"""How much of a rank was to run in low precision, and how much did, whatever a policy asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.model.verdict import CountedGemms, ExpectedReport
+from fp8verify.terms import LEGS, Leg
+from fp8verify.text import patterns
+from fp8verify.thresholds import NEGLIGIBLE
+from fp8verify.verdict.expectation import Witness
+from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.ledger import Cell, Tally
+from fp8verify.verdict.shortfalls import Shortfalls
+from fp8verify.verdict.statements import Statements, legs_of
+
+
+class Shares(NamedTuple):
+    """The share of a rank's work that ran in low precision at least, and what may have too."""
+
+    least: float | None
+    open: float
+
+
+class Measures:
+    """What was to run in low precision on each rank, and what did."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankEvidence],
+        promises: Promises,
+        statements: Statements,
+        lacking: Shortfalls,
+    ) -> None:
+        """Keep what ran, what is stated of it, and what it lacks."""
+        self._ranks = ranks
+        self._promises = promises
+        self._statements = statements
+        self._lacking = lacking
+        self._ledger = lacking.ledger
+
+    def expected(self, place: int) -> ExpectedReport | None:
+        """Return what was to run in low precision on a rank; None if the cells do not show it."""
+        rank = self._ranks[place]
+        modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
+        are_known = all(module.state != "unknown" for module in modules)
+        is_promised = self._promises.any and are_known
+        if not modules or not is_promised or not self._ledger.in_flops[place]:
+            return None
+        share = 0.0
+        stated = 0.0
+        measured = 0.0
+        for cell in self._ledger.of_rank(place):
+            ran = self._ledger.cells[cell]
+            measured += ran.low_work
+            of_cell = self._stated_share(cell)
+            if of_cell is not None:
+                stated += ran.work
+                share += of_cell * ran.work
+        if stated < 1 - NEGLIGIBLE:
+            return None
+        left_out = [module for module in modules if not self._is_ever_low(module)]
+        return ExpectedReport(
+            share_of_flops=round(share, 6),
+            measured_share_of_flops=round(measured, 6),
+            left_out=tuple(patterns(module.fqn for module in left_out)),
+            stated=self._has_high_steps(rank) or self._are_pinned(left_out),
+        )
+
+    def _is_ever_low(self, module: ModuleRecord) -> bool:
+        return any(self._statements.is_low(module, leg) for leg in LEGS)
+
+    def _has_high_steps(self, rank: RankEvidence) -> bool:
+        steps = range(len(rank.trace.steps))
+        return any(self._promises.is_high(rank, step) for step in steps)
+
+    def _are_pinned(self, modules: Sequence[ModuleRecord]) -> bool:
+        """Whether the log keeps all of some modules in high precision."""
+        pins = [self._promises.pin(module.fqn) for module in modules]
+        return bool(pins) and all(pins)
+
+    def counted(self, place: int) -> CountedGemms | None:
+        """Return how many GEMMs should have run in low precision, and how many of them did not.
+
+        None where that is stated of only some of those that did, or where some perhaps lack.
+        """
+        expected = 0.0
+        lacking = 0.0
+        for cell in self._ledger.of_rank(place):
+            low = self._ledger.cells[cell].low
+            lack = self._lacking.lacks.get(cell)
+            if lack is None and cell in self._lacking.may_lack:
+                return None
+            if (low or lack is not None) and not self._is_stated(cell):
+                return None
+            lacks = 0.0 if lack is None else lack.launches
+            expected += low + lacks
+            lacking += lacks
+        if not expected:
+            return None
+        return CountedGemms(expected=round(expected), lacking=round(lacking))
+
+    def _is_stated(self, cell: Cell) -> bool:
+        by = self._lacking.by.get(cell)
+        return by is not None and by <= Witness.COUNT
+
+    def may_stay_high(self, cell: Cell) -> bool:
+        """Whether a list or the log keeps a cell in high precision."""
+        ran = self._ledger.cells[cell]
+        pinned = self._statements.pinned(cell.rank)
+        return self._stated_share(cell) == 0 or ran.launches <= pinned
+
+    def _stated_share(self, cell: Cell) -> float | None:
+        """Return the share of a cell that is to run in low precision, None if nothing states it."""
+        statements = self._statements
+        ran = self._ledger.cells[cell]
+        if statements.is_high(cell.place):
+            return 0.0
+        if statements.leaves_high(cell.leg):
+            # Of launches that may be dgrad or wgrad, what ran counts.
+            return ran.low / ran.launches if cell.leg is Leg.BACKWARD else 0.0
+        modules = statements.modules_of(cell.rank, cell.layer)
+        if not modules or any(map(statements.is_open, modules)):
+            return None
+        low = statements.low_legs(modules, cell.leg)
+        each = len(modules) * len(legs_of(cell.leg))
+        is_one = low in (0, each)
+        if cell.layer == EXPERTS and not is_one:
+            return None
+        if is_one or ran.launches % len(modules) == 0:
+            return low / each
+        least = self._lacking.least.get(cell, 0.0)
+        return max(least, ran.low) / ran.launches
+
+    def shares(self, place: int) -> Shares:
+        """Return the least share of a rank's work in low precision, and what is not known."""
+        cells = self._ledger.of_rank(place)
+        ran = self._ledger.total(cells)
+        if not ran.launches:
+            return Shares(None, 0.0)
+        low = ran.low_work
+        unknown = ran.work * ran.unknown / ran.launches
+        if not self._ledger.in_flops[place]:
+            rank = self._ranks[place]
+            low = self._low_without_flops(rank, cells, ran)
+            unknown = max(unknown, rank.linear.unknown_share_of_time)
+        return Shares(round(low, 6), round(unknown, 6))
+
+    def _low_without_flops(
+        self, rank: RankEvidence, cells: Sequence[Cell], ran: Tally
+    ) -> float:
+        """Return the share of launches in low precision, or that of time where that is more.
+
+        Few launches may be most of the work, but the less counts where what has no known precision
+        may be most of it. One grouped GEMM is of many experts, so beside these time alone does.
+        """
+        experts = self._ledger.total(cell for cell in cells if cell.layer == EXPERTS)
+        if experts.high:
+            return rank.share
+        choose = min if ran.unknown else max
+        return choose(ran.low_work, rank.share)

@@ -1,0 +1,105 @@
+"""How sentences name what cells of a ledger are, and what ran there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
+from fp8verify.text import enumerated, listed
+from fp8verify.thresholds import SHOWN_NUMBERS
+from fp8verify.verdict.ledger import Cell, Layer, Ledger
+from fp8verify.verdict.shortfalls import VALUE_OF
+
+_PLURALS: Final = {"step": "steps", "micro-batch": "micro-batches", "rank": "ranks"}
+_UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknown size"}
+
+
+def name_value(ranks: Sequence[RankEvidence], cell: Cell, name: str) -> str:
+    """Name the value of one coordinate of a cell."""
+    if name == "rank":
+        return ranks[cell.rank].label
+    if name == "step":
+        if cell.step < 0:
+            return "step unknown"
+        return f"step {ranks[cell.rank].trace.steps[cell.step].number}"
+    if name == "micro-batch":
+        return f"micro-batch {cell.micro_batch + 1}"
+    if name == "leg":
+        return cell.leg.value
+    return _name_of_layer(cell.layer)
+
+
+def _name_of_layer(layer: Layer) -> str:
+    if isinstance(layer, str):
+        return layer
+    return _UNNAMED.get(layer) or "x".join(map(str, layer or ()))
+
+
+def name_values(
+    ranks: Sequence[RankEvidence], cells: Iterable[Cell], name: str
+) -> list[str]:
+    """Name the values of one coordinate of cells, each once and in order."""
+    value_of = VALUE_OF[name]
+    in_order = sorted(cells, key=lambda cell: str(value_of(cell)).zfill(9))
+    return list(dict.fromkeys(name_value(ranks, cell, name) for cell in in_order))
+
+
+def join_values(values: Sequence[str], name: str) -> str:
+    """Join values of one coordinate: "steps 5 and 7"."""
+    numbers = [value.rpartition(" ")[2] for value in values]
+    are_numbered = all(number.isdecimal() for number in numbers)
+    if name in _PLURALS and len(values) > 1 and are_numbered:
+        return f"{_PLURALS[name]} {listed(numbers, SHOWN_NUMBERS)}"
+    return listed(values)
+
+
+def name_legs(legs: Iterable[Leg]) -> str:
+    """Name the legs of GEMMs that are counted together."""
+    found = set(legs)
+    if found == {Leg.RECOMPUTE}:
+        return "recomputed forward"
+    if Leg.BACKWARD in found and len(found) > 1 and found <= set(BACKWARD_LEGS):
+        return "gradient"
+    if Leg.UNKNOWN in found:
+        return "linear-layer"
+    return enumerated([leg.value for leg in Leg if leg in found], len(Leg))
+
+
+def what_ran(
+    ranks: Sequence[RankEvidence], ledger: Ledger, cells: Iterable[Cell], of: str = ""
+) -> str:
+    """Say how many GEMMs of some cells ran in high precision.
+
+    Args:
+        ranks: all.
+        ledger: what ran.
+        cells: where.
+        of: whose GEMMs they are, behind a blank.
+    """
+    counted = _with_vague_gradients(ledger, list(cells))
+    ran = ledger.total(counted)
+    measure = ranks[0].measure
+    name = name_legs(cell.leg for cell in counted)
+    main = ledger.main_high(counted)
+    time_ns, high_ns = ledger.times(counted)
+    if not ran.low and not ran.unknown:
+        return f"every {name} GEMM{of} ran in {main} ({measure.amount(high_ns)})"
+    took = measure.amount(high_ns, time_ns)
+    high = round(ran.launches - ran.low)
+    total = round(ran.launches)
+    return f"{high} of {total} {name} GEMMs{of} ran in {main} ({took})"
+
+
+def _with_vague_gradients(ledger: Ledger, cells: list[Cell]) -> list[Cell]:
+    """Return cells with all gradients beside theirs, where some may be dgrad or wgrad."""
+    gradients: list[Cell] = []
+    for cell in cells:
+        if cell.leg in GRADIENT_LEGS:
+            beside = [cell._replace(leg=leg) for leg in BACKWARD_LEGS]
+            gradients += filter(ledger.cells.__contains__, beside)
+    if any(cell.leg is Leg.BACKWARD for cell in gradients):
+        return list(dict.fromkeys([*cells, *gradients]))
+    return cells
