@@ -12,7 +12,7 @@ from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.logs.statements import HIGH_PRECISION
+from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim
 from fp8verify.model.claims import Claim
 from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Role
 from fp8verify.thresholds import FIRST_LAYERS
@@ -28,6 +28,8 @@ _LEGS_OF: Final = {
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
 # In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
 _EXPERT: Final = re.compile(r"experts?\.\d+(?:\.|$)")
+# The path of a layer within a block: "layers.0.attention.wo".
+_IN_BLOCK: Final = re.compile(r"\.\d+\.\w")
 # Between stages of a pipeline: torch's names of the calls, and NCCL's of the kernel.
 _TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
@@ -251,16 +253,14 @@ class Statements:
             claim for claim in self._promises.said if claim.converted and claim.total
         ]
 
-    def heads_left_out(self, rank: int) -> int | None:
-        """Return how many heads are all that the log leaves out; None if it may be more."""
+    def left_out(self, rank: int) -> int | None:
+        """Return how many layers are all that the log leaves out; None if it may be more."""
         pins = [pin for pin in self._promises.layers if pin.is_pin]
         if not pins or self._ranks[rank].modules:
             return None
-        names = {name for pin in pins for name in pin.names}
-        are_heads = all(
-            pin.select == "part" and all(map(HEAD.search, pin.names)) for pin in pins
-        )
-        return len(names) if are_heads else None
+        if not all(map(_names_single_layers, pins)):
+            return None
+        return len({name for pin in pins for name in pin.names})
 
     def _find_pinned(self) -> int:
         """Return how many blocks the log keeps in high precision: of a stage, those in a row."""
@@ -284,6 +284,15 @@ class Statements:
         if 0 not in blocks or len(gaps) != 1:
             return None
         return Blocks(max(blocks) + 1, frozenset(blocks))
+
+
+def _names_single_layers(pin: LayerClaim) -> bool:
+    """Whether each name of a pin is one layer's: a head's, or a whole path with its block."""
+    if pin.select == "part":
+        return all(map(HEAD.search, pin.names))
+    of_blocks = filter(_IN_BLOCK.search, pin.names)
+    heads = filter(HEAD.search, pin.names)
+    return pin.select == "name" and {*of_blocks, *heads} == set(pin.names)
 
 
 def _with_conversions_of_any(

@@ -95,18 +95,18 @@ def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[
         free = _outside_of_pins(entries, statements)
         if free:
             yield said(Witness.LOG, free, all_but(free, 0))
-    heads = statements.heads_left_out(place.rank)
-    for leg in LEGS if heads is not None else ():
+    left_out = statements.left_out(place.rank)
+    for leg in LEGS if left_out is not None else ():
         if not statements.leaves_high(leg):
-            yield from _all_but_heads(program, leg, heads or 0)
+            yield from _all_but_left_out(program, leg, left_out or 0)
 
 
-def _all_but_heads(program: Program, leg: Leg, heads: int) -> Iterator[Said]:
-    """Yield that all layers but so many heads run in low precision, if others of their size do."""
+def _all_but_left_out(program: Program, leg: Leg, left_out: int) -> Iterator[Said]:
+    """Yield that all layers but so many run in low precision, if others of their size do."""
     layers = [found for (_, of), found in program.by_layer.items() if of is leg]
     mixed = [e for found in layers if any(e.is_low for e in found) for e in found]
     wholly_high = sum(map(len, layers)) - len(mixed)
-    yield said(Witness.LOG, mixed, all_but(mixed, max(0, heads - wholly_high)))
+    yield said(Witness.LOG, mixed, all_but(mixed, max(0, left_out - wholly_high)))
 
 
 def _outside_of_pins(entries: Sequence[Entry], statements: Statements) -> list[Entry]:

@@ -46,7 +46,7 @@ def nothing(**said: Any) -> Any:
         in_order=lambda *_: said.get("in_order", []),
         counts=said.get("counts", []),
         pinned=lambda _: 0,
-        heads_left_out=lambda _: said.get("heads"),
+        left_out=lambda _: said.get("heads"),
     )
 
 
