@@ -86,7 +86,6 @@ PLACES = (
     "torch._C._autograd", "torch._C._profiler", "torch.autograd", "torch.autograd.profiler",
     "torch.autograd.profiler_legacy", "torch.profiler.profiler",
 )  # fmt: skip
-LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
 ABOVE_ALL = 6  # ILoggerObserver.h: VERBOSE 0, INFO, WARNING, STAGE, ERROR, USDT 5
 RANGE_EXIT: Any = torch.ops.profiler._record_function_exit._RecordFunction
 INIT = b"External init callback must run in same thread as registerClient"
@@ -198,7 +197,9 @@ class ProfilerArbiter:
 @cache
 def _kinetos_level() -> ctypes.c_int:
     with quietly(OSError, ValueError):  # another platform, or another Kineto
-        return ctypes.c_int.in_dll(c_library("libtorch_cpu.so"), LEVEL)
+        return ctypes.c_int.in_dll(
+            c_library("libtorch_cpu.so"), exit_of_c.KINETOS_LEVEL
+        )
     return ctypes.c_int()
 
 

@@ -1,6 +1,7 @@
 """Trainings that do more than train: `odd.py CASE`; `changes ABBA` names the threads of steps."""
 
 import asyncio
+import atexit
 import os
 import queue
 import signal
@@ -64,6 +65,12 @@ def daemon():
     time.sleep(0.2)
     with open("daemon.txt") as file:
         print(file.read())
+
+
+def forgets():
+    """End in a window, without what was to be done at the exit."""
+    print(train(3), flush=True)
+    atexit._clear()
 
 
 def signals():
