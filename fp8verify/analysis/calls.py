@@ -358,8 +358,8 @@ def of_rows(rows: Iterable[GemmRow]) -> Execution:
 
 def _sum_rows(rows: Sequence[GemmRow]) -> Ran:
     counts: Counter[Precision] = Counter()
-    work = 0.0
+    work = 0
     for row in rows:
         counts[row.precision] += row.calls
         work += row.flops or 0
-    return _ran(counts, work)
+    return _ran(counts, float(work))

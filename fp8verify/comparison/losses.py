@@ -42,13 +42,15 @@ Points = Mapping[int, float]
 
 
 def pair_losses(
-    baseline: LossSeries | None, candidate: LossSeries | None
+    baseline: LossSeries | None,
+    candidate: LossSeries | None,
 ) -> LossPair | str:
     """Compare two series at their common steps; or return why not, "" if there is none."""
     if baseline is None or candidate is None:
         return _why_alone(baseline, candidate)
-    if apart := _why_apart(baseline, candidate):
-        return f"the losses are not compared: {apart}"
+    why_apart = _why_apart(baseline, candidate)
+    if why_apart:
+        return f"the losses are not compared: {why_apart}"
     before = baseline.points
     after = candidate.points
     common = sorted(before.keys() & after.keys())
@@ -130,8 +132,10 @@ def _relative(gaps: Sequence[float], before: Sequence[float]) -> list[float]:
     for start in range(0, len(gaps), size):
         block = slice(start, start + size)
         around = median(map(abs, before[block])) or math.inf
-        relative += [gap / around for gap in gaps[block]]
-    return [min(LARGEST_GAP, max(-LARGEST_GAP, gap)) for gap in relative]
+        for gap in gaps[block]:
+            bounded = min(LARGEST_GAP, max(-LARGEST_GAP, gap / around))
+            relative.append(bounded)
+    return relative
 
 
 def _usable(loss: float) -> bool:
@@ -142,8 +146,12 @@ def _usable(loss: float) -> bool:
 def _blocks(values: Sequence[float]) -> list[float]:
     """Return the medians of at most eight parts of the values."""
     size = max(2, -(-len(values) // LOSS_BLOCKS))
-    parts = [values[at : at + size] for at in range(0, len(values), size)]
-    return [median(part) for part in parts if len(part) > size // 2]
+    medians = []
+    for start in range(0, len(values), size):
+        part = values[start : start + size]
+        if len(part) > size // 2:
+            medians.append(median(part))
+    return medians
 
 
 def _error(blocks: Sequence[float]) -> float:
@@ -221,14 +229,21 @@ def _above_since(relative: Sequence[float]) -> int:
 
 def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
     """Return the last digit that losses were printed with, as a share of the later ones."""
-    losses = [series[step] for step in steps for series in (before, after)]
+    losses = []
+    for step in steps:
+        losses.append(before[step])
+        losses.append(after[step])
     some = losses[:: 1 + len(losses) // _DIGITS_OF]
-    exponents = [Decimal(repr(loss)).as_tuple().exponent for loss in some]
-    numbers = [exponent for exponent in exponents if isinstance(exponent, int)]
-    last_digit = 10.0 ** min(numbers, default=0)
+    exponents = []
+    for loss in some:
+        exponent = Decimal(repr(loss)).as_tuple().exponent
+        if isinstance(exponent, int):
+            exponents.append(exponent)
+    last_digit = 10.0 ** min(exponents, default=0)
     usual = 0.0
     if steps:
-        usual = median(abs(before[step]) for step in steps[len(steps) // 2 :])
+        last_half = steps[len(steps) // 2 :]
+        usual = median(abs(before[step]) for step in last_half)
     if not usual:
         return 0.0
     # Differences of printed numbers are rounded, too.

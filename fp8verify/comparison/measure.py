@@ -84,8 +84,8 @@ def measure_runs(
         candidate: the report on the run in question.
         logged: step times in µs by step number, as either training logged them.
     """
-    baseline_ranks = {rank.rank: rank for rank in baseline.ranks if is_known(rank)}
-    candidate_ranks = {rank.rank: rank for rank in candidate.ranks if is_known(rank)}
+    baseline_ranks = _known_ranks(baseline)
+    candidate_ranks = _known_ranks(candidate)
     if not baseline_ranks:
         return "no GEMM ran in the baseline"
     if not candidate_ranks:
@@ -97,12 +97,10 @@ def measure_runs(
     else:
         before = list(baseline_ranks.values())[:1]
         after = list(candidate_ranks.values())[:1]
-    old_sources = _step_times(before, logged[0])
-    new_sources = _step_times(after, logged[1])
-    # Where few steps were recorded: the best that both have.
-    wanted = [(name, LEAST_TIMES) for name in ("outside", "log", "gpu", "cpu")]
-    wanted += [(name, 1) for name in ("gpu", "cpu", "window")]
-    for name, least in wanted:
+    baseline_log, candidate_log = logged
+    old_sources = _step_times(before, baseline_log)
+    new_sources = _step_times(after, candidate_log)
+    for name, least in _SOURCES:
         old = old_sources[name]
         new = new_sources[name]
         if old and new and min(old.count, new.count) >= least:
@@ -110,8 +108,27 @@ def measure_runs(
     return "no rank to compare"
 
 
+# Sources of step times by how good they are, and how many times of each are needed. Where few steps
+# were recorded: the best that both have.
+_SOURCES = (
+    ("outside", LEAST_TIMES),
+    ("log", LEAST_TIMES),
+    ("gpu", LEAST_TIMES),
+    ("cpu", LEAST_TIMES),
+    ("gpu", 1),
+    ("cpu", 1),
+    ("window", 1),
+)
+
+
+def _known_ranks(report: Report) -> dict[int | None, RankReport]:
+    """Return by their numbers the ranks whose GEMMs and GPU time are known."""
+    return {rank.rank: rank for rank in report.ranks if is_known(rank)}
+
+
 def _step_times(
-    ranks: Sequence[RankReport], logged: Mapping[int, float]
+    ranks: Sequence[RankReport],
+    logged: Mapping[int, float],
 ) -> dict[str, StepStatistics | None]:
     """Return the step times of one run by their source, see `Measured.measured`."""
     return {
@@ -132,31 +149,47 @@ def profiled_step_us(rank: RankReport) -> float | None:
 
 
 def _measure(
-    ranks: Sequence[RankReport], source: str, times: StepStatistics
+    ranks: Sequence[RankReport],
+    source: str,
+    times: StepStatistics,
 ) -> Measured:
     """Measure ranks of one run by these step times."""
     budgets = [_budget(rank, times.mean_us) for rank in ranks]
     budget = {name: fmean(of_rank[name] for of_rank in budgets) for name in budgets[0]}
-    work = None
-    work_of_ranks = [_work(rank) for rank in ranks]
-    known_work = [flops for flops in work_of_ranks if flops]
-    if len(known_work) == len(work_of_ranks):
-        work = fmean(known_work)
-    step_flops = None
-    steps = [step for rank in ranks for step in rank.steps if step.trains]
-    known_flops = [sum(step.gemm.flops.values()) for step in steps if step.gemm.flops]
-    if known_flops and len(known_flops) == len(steps):
-        step_flops = median(known_flops)
     gemms = [sum(rank.gemm.kernels.values()) / steps_of(rank) for rank in ranks]
     return Measured(
         ranks=tuple(ranks),
         times=times,
         measured=source,
-        work=work,
-        step_flops=step_flops,
+        work=_mean_work(ranks),
+        step_flops=_step_flops(ranks),
         gemms=fmean(gemms),
         budget=budget,
     )
+
+
+def _mean_work(ranks: Sequence[RankReport]) -> float | None:
+    """Return the work of a rank; None unless that of all is known."""
+    known = []
+    for rank in ranks:
+        flops = _work(rank)
+        if not flops:
+            return None
+        known.append(flops)
+    return fmean(known)
+
+
+def _step_flops(ranks: Sequence[RankReport]) -> float | None:
+    """Return the FLOPs of the median step; None unless those of all are known."""
+    known = []
+    for rank in ranks:
+        for step in rank.steps:
+            if not step.trains:
+                continue
+            if not step.gemm.flops:
+                return None
+            known.append(sum(step.gemm.flops.values()))
+    return median(known) if known else None
 
 
 def steps_of(rank: RankReport) -> int:
@@ -178,7 +211,8 @@ def _outside(ranks: Sequence[RankReport]) -> StepStatistics | None:
 
 
 def _logged(
-    ranks: Sequence[RankReport], logged: Mapping[int, float]
+    ranks: Sequence[RankReport],
+    logged: Mapping[int, float],
 ) -> StepStatistics | None:
     near: set[int] = set()
     for step in ranks[0].steps:
@@ -257,11 +291,11 @@ def _budget(rank: RankReport, mean_us: float) -> dict[str, float]:
 
 
 def _work(rank: RankReport) -> float | None:
-    forward = [row for row in products(rank) if row.leg is Leg.FPROP]
-    flops = sum(2 * math.prod(row.shape or ()) * row.kernels for row in forward)
-    if flops:
-        return flops / steps_of(rank)
-    return None
+    flops = 0
+    for row in products(rank):
+        if row.leg is Leg.FPROP:
+            flops += 2 * math.prod(row.shape or ()) * row.kernels
+    return flops / steps_of(rank) if flops else None
 
 
 def products(rank: RankReport) -> list[KernelRow]:
@@ -273,16 +307,19 @@ def products(rank: RankReport) -> list[KernelRow]:
 
 def budget_rows(baseline: Measured, candidate: Measured) -> tuple[BudgetRow, ...]:
     """Return both budgets side by side; kinds that neither has are left out."""
-    return tuple(
-        BudgetRow(
-            name=name,
-            baseline_us=round(before, 3),
-            candidate_us=round(candidate.budget[name], 3),
-            change_us=round(candidate.budget[name] - before, 3),
-        )
-        for name, before in baseline.budget.items()
-        if before or candidate.budget[name]
-    )
+    rows = []
+    for name, before in baseline.budget.items():
+        after = candidate.budget[name]
+        if before or after:
+            rows.append(
+                BudgetRow(
+                    name=name,
+                    baseline_us=round(before, 3),
+                    candidate_us=round(after, 3),
+                    change_us=round(after - before, 3),
+                )
+            )
+    return tuple(rows)
 
 
 # ---- pairs: GEMMs by layer size and leg, layers by name, ranks, memory
@@ -307,11 +344,11 @@ def sizes(side: Measured) -> set[tuple[int, int]]:
 
 
 def _sizes(rank: RankReport) -> set[tuple[int, int]]:
-    return {
-        (row.shape[2], row.shape[3])
-        for row in products(rank)
-        if row.shape and row.leg is Leg.FPROP
-    }
+    found = set()
+    for row in products(rank):
+        if row.shape and row.leg is Leg.FPROP:
+            found.add((row.shape[2], row.shape[3]))
+    return found
 
 
 def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
@@ -391,25 +428,29 @@ def _layer(row: KernelRow, known: set[tuple[int, int]]) -> _Key | None:
 
 
 def pair_legs(
-    baseline: Measured, candidate: Measured, work: float
+    baseline: Measured,
+    candidate: Measured,
+    work: float,
 ) -> tuple[LegPair, ...]:
     """Pair the GEMM time a step of each leg that either run has."""
     before = _leg_times(baseline)
     after = _leg_times(candidate)
-    return tuple(
-        LegPair(
-            leg=leg.value,
-            baseline_us=round(before[leg], 3),
-            candidate_us=round(after[leg], 3),
-            speedup=_ratio(before[leg], after[leg], work),
-        )
-        for leg in Leg
-        if leg in {*before, *after}
-    )
+    pairs = []
+    for leg in Leg:
+        if leg in before or leg in after:
+            pairs.append(
+                LegPair(
+                    leg=leg.value,
+                    baseline_us=round(before.get(leg, 0.0), 3),
+                    candidate_us=round(after.get(leg, 0.0), 3),
+                    speedup=_ratio(before.get(leg), after.get(leg), work),
+                )
+            )
+    return tuple(pairs)
 
 
-def _leg_times(side: Measured) -> defaultdict[Leg, float]:
-    times: defaultdict[Leg, float] = defaultdict(float)
+def _leg_times(side: Measured) -> dict[Leg, float]:
+    times: dict[Leg, float] = defaultdict(float)
     for rank in side.ranks:
         share = steps_of(rank) * len(side.ranks)
         for leg in rank.legs:
@@ -481,7 +522,8 @@ def pair_memory(baseline: Report, candidate: Report) -> MemoryPair | None:
     after = _fullest(candidate)
     if before is None or after is None:
         return None
-    (had, _), (has, rank) = before, after
+    had, _ = before
+    has, rank = after
     return MemoryPair(
         rank=rank.rank,
         baseline_allocated=had.allocated_peak,
@@ -499,8 +541,10 @@ def _fullest(report: Report) -> tuple[MemoryReport, RankReport] | None:
 
 
 def _ratio(
-    before: float | None, after: float | None, work: float = 1.0
+    before: float | None,
+    after: float | None,
+    work: float = 1.0,
 ) -> float | None:
-    if before and after:
-        return round(before / after * work, 4)
-    return None
+    if not before or not after:
+        return None
+    return round(before / after * work, 4)

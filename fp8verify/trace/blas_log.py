@@ -115,12 +115,13 @@ class ProductLog:
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self.untyped = self.cut = 0
+        self.untyped = 0
+        self.cut = 0
         self.library = "cuBLASLt"
         self._lines = lines
 
     def __iter__(self) -> Iterator[tuple[int, Product]]:
-        api: defaultdict[int, _ApiCalls] = defaultdict(_ApiCalls)
+        api: dict[int, _ApiCalls] = defaultdict(_ApiCalls)
         held: list[tuple[int, Product]] = []
         is_traced = False
         follows_call = False
@@ -133,19 +134,21 @@ class ProductLog:
                 follows_call = False
                 continue
             follows_call = True
-            self.library, thread, kind, function = call
-            if kind == "Trace" and function.endswith("matmul"):
+            self.library = call.library
+            if call.kind == "Trace" and call.function.endswith("matmul"):
                 is_traced = True
                 held.clear()  # what the API's lines said is said again
                 product = _described(line, self.library)
                 self.cut += product is None
                 if product is not None:
-                    yield thread, product
-            elif kind == "Api" and not is_traced:
-                product = api[thread % _MOST_THREADS].take(function, line)
+                    yield call.thread, product
+            elif call.kind == "Api" and not is_traced:
+                of_thread = api[call.thread % _MOST_THREADS]
+                product = of_thread.take(call.function, line)
                 if product is not None and len(held) < _MAX_ROWS:
-                    held.append((thread, product))
-        self.untyped = 0 if is_traced else sum(calls.untyped for calls in api.values())
+                    held.append((call.thread, product))
+        if not is_traced:
+            self.untyped = sum(calls.untyped for calls in api.values())
         yield from held
 
 
@@ -205,9 +208,9 @@ def read(source: Source, how: Reading) -> Trace:
     threads = set()
     counts: Counter[int] = Counter()
     for thread, product in log:
-        kind = kinds[
-            product if len(kinds) < _MOST_KINDS else product._replace(m=0, n=0, k=0)
-        ]
+        if len(kinds) >= _MOST_KINDS:
+            product = product._replace(m=0, n=0, k=0)
+        kind = kinds[product]
         counts[kind] += 1
         threads.add(thread)
         if len(order) <= _MAX_ROWS:
@@ -222,11 +225,11 @@ def read(source: Source, how: Reading) -> Trace:
     # A row for each product, or for each kind if there are too many.
     is_whole = len(order) <= _MAX_ROWS
     products = list(kinds)
-    every = [(kind, 1) for kind in order]
-    columns = _columns(
-        [(products[kind], n) for kind, n in (every if is_whole else counts.items())]
-    )
-    columns.steps = _steps(order, columns.ops) if is_whole else []
+    if is_whole:
+        columns = _columns([(products[kind], 1) for kind in order])
+        columns.steps = _steps(order, columns.ops)
+    else:
+        columns = _columns([(products[kind], n) for kind, n in counts.items()])
     trace = Trace(source=source.name, in_flops=True)
     fill(trace, columns)
     health = trace.health
@@ -234,16 +237,7 @@ def read(source: Source, how: Reading) -> Trace:
     health.skipped_events = log.untyped
     has_odd = len(kinds) > _MOST_KINDS
     health.truncated = bool(log.cut) or has_odd or source.damage is not None
-    if has_odd:
-        health.notes.append(
-            f"the sizes of only {_MOST_KINDS} kinds of products were read"
-        )
-    if log.cut:
-        health.notes.append(f"{counted(log.cut, 'line')} of products cut short")
-    if log.untyped:
-        health.notes.append(
-            f"{log.untyped} products have no types: record with CUBLASLT_LOG_MASK=2"
-        )
+    health.notes += _notes(log, has_odd=has_odd)
     limits = (
         f"{_FLOPS}; products that {log.library} does not compute (CUTLASS, Triton) are not in it, "
         "and what a CUDA graph replays is in it once; its lines are of "
@@ -251,6 +245,16 @@ def read(source: Source, how: Reading) -> Trace:
     )
     trace.remarks = [limits, _SEQUENCE if columns.steps else _NO_SEQUENCE]
     return trace
+
+
+def _notes(log: ProductLog, *, has_odd: bool) -> Iterator[str]:
+    """Yield what of a log was not read."""
+    if has_odd:
+        yield f"the sizes of only {_MOST_KINDS} kinds of products were read"
+    if log.cut:
+        yield f"{counted(log.cut, 'line')} of products cut short"
+    if log.untyped:
+        yield f"{log.untyped} products have no types: record with CUBLASLT_LOG_MASK=2"
 
 
 def _columns(rows: list[tuple[Product, int]]) -> Columns:
@@ -283,20 +287,22 @@ def _steps(order: array[int], ops: OpColumns) -> list[Step]:
 
 
 def _inputs(product: Product) -> bytes:
-    types = [
-        f"c10::{_TORCH.get(element or '', element or '')}" for element in product[1:3]
+    types = []
+    for element in (product.a, product.b):
+        name = element or ""
+        types.append(f"c10::{_TORCH.get(name, name)}")
+    stack = [product.batch] if product.batch > 1 else []
+    dims = [
+        [*stack, product.m, product.k],
+        [*stack, product.k, product.n],
     ]
-    batch, m, n, k = product[3:7]
-    stack = [batch] if batch > 1 else []
-    dims = [[*stack, m, k], [*stack, k, n]]
     return SEPARATOR.join((msgspec.json.encode(types), msgspec.json.encode(dims), b""))
 
 
 def _period(order: array[int]) -> int:
     """Return the length of the shortest sequence that repeats from the start on; 0 for none."""
-    longest = array("i", [0]) * len(
-        order
-    )  # the longest proper prefix that ends there, too
+    # Of each, the longest proper prefix that ends there, too.
+    longest = array("i", [0]) * len(order)
     for index in range(1, len(order)):
         length = longest[index - 1]
         while length and order[index] != order[length]:
@@ -308,21 +314,51 @@ def _period(order: array[int]) -> int:
     return 0
 
 
+class _LoggedCall(NamedTuple):
+    """What the beginning of a line says: `kind` is "Trace" or "Api"."""
+
+    library: str
+    thread: int
+    kind: str
+    function: str
+
+
 # ---- the parts of a line
 
 
-def _call_of(line: str) -> tuple[str, int, str, str] | None:
-    """Return library, thread, kind ("Trace" or "Api") and function of a line, None if it is none.
+def _call_of(line: str) -> _LoggedCall | None:
+    """Return the call that a line is of, None if it is of none.
 
     A command line of hipblaslt-bench is the trace of a product.
     """
     if _BENCH in line:
-        return "hipBLASLt", 0, "Trace", "matmul"
+        return _BENCH_CALL
     head = _LINE.search(line, 0, 200)
     if head is None:
         return None
-    library = "cuBLASLt" if head[1] == "cublasLt" else "hipBLASLt"
-    return library, int(head[2] or 0), head[3], head[4].lower()
+    return _LoggedCall(
+        library="cuBLASLt" if head[1] == "cublasLt" else "hipBLASLt",
+        thread=int(head[2] or 0),
+        kind=head[3],
+        function=head[4].lower(),
+    )
+
+
+_BENCH_CALL: Final = _LoggedCall(
+    library="hipBLASLt",
+    thread=0,
+    kind="Trace",
+    function="matmul",
+)
+
+
+class _Matrix(NamedTuple):
+    """Type and sizes of a matrix, 0 for a size that is not said."""
+
+    element: str | None
+    rows: int
+    columns: int
+    batch: int
 
 
 def _part(line: str, key: str) -> str | None:
@@ -349,69 +385,94 @@ def _described(line: str, library: str) -> Product | None:
     return _product(a, b, d, compute, algo, library)
 
 
-def _matrix(text: str) -> tuple[str | None, int, int, int]:
-    """Return type, rows, columns and batch of a matrix, 0 for a size that is not said."""
-    sizes = {
-        name.lower().replace("_", ""): int(value)
-        for name, value in _NUMBER.findall(text)
-    }
+def _matrix(text: str) -> _Matrix:
+    sizes: dict[str, int] = {}
+    for name, value in _NUMBER.findall(text):
+        sizes[name.lower().replace("_", "")] = int(value)
     kind = _TYPE.search(text)
-    batch = max(1, sizes.get("batchcount", 1))
-    return (
-        _element_of(kind[1]) if kind else None,
-        sizes.get("rows", 0),
-        sizes.get("cols", 0),
-        batch,
+    return _Matrix(
+        element=_element_of(kind[1]) if kind else None,
+        rows=sizes.get("rows", 0),
+        columns=sizes.get("cols", 0),
+        batch=max(1, sizes.get("batchcount", 1)),
     )
 
 
 @lru_cache(_MOST_KINDS)
 def _product(
-    a_text: str, b_text: str, d_text: str, compute: str, algo: str, library: str
+    a_text: str,
+    b_text: str,
+    d_text: str,
+    compute: str,
+    algo: str,
+    library: str,
 ) -> Product | None:
     """Return the product of A, B and D as BLAS has them; None if a size is missing."""
-    a, a_rows, a_columns, _ = _matrix(a_text)
-    b, *_ = _matrix(b_text)
-    d, rows, columns, batch = _matrix(d_text)
+    a = _matrix(a_text)
+    b = _matrix(b_text)
+    d = _matrix(d_text)
     transposed = {side.lower() for side in _TRANSPOSED.findall(compute)}
-    inner = {a_rows} if "a" in transposed else {a_columns}
+    inner = {a.rows} if "a" in transposed else {a.columns}
     if not compute:  # layouts alone: K is the side of A that D does not have
-        inner = {a_rows, a_columns} - {rows} or {rows}
-    if not (rows and columns and len(inner) == 1):
+        inner = {a.rows, a.columns} - {d.rows} or {d.rows}
+    if not (d.rows and d.columns and len(inner) == 1):
         return None
     scale = _SCALE.search(compute)
     tile = _TILE.search(algo)
-    name = _name(library, (a, b, d), compute, scale[1] if scale else "")
-    return _possible(
-        Product(name, b, a, batch, columns, rows, inner.pop(), tile[1] if tile else "")
+    elements = (a.element, b.element, d.element)
+    product = Product(
+        name=_name(library, elements, compute, scale[1] if scale else ""),
+        a=b.element,
+        b=a.element,
+        batch=d.batch,
+        m=d.columns,
+        n=d.rows,
+        k=inner.pop(),
+        tile=tile[1] if tile else "",
     )
+    return _possible(product)
 
 
 @lru_cache(_MOST_KINDS)
 def _bench_product(text: str) -> Product | None:
     """Return the product of a command line of hipblaslt-bench."""
-    given = {word: value for word, value in pairwise(text.split()) if word[:1] == "-"}
+    given: dict[str, str] = {}
+    for word, value in pairwise(text.split()):
+        if word.startswith("-"):
+            given[word] = value
     sizes = [
         given.get("--batch_count", "1"),
-        *(given.get(key, "") for key in ("-m", "-n", "-k")),
+        given.get("-m", ""),
+        given.get("-n", ""),
+        given.get("-k", ""),
     ]
-    a, b, d = (_element_of(given.get(f"--{at}_type", "")) for at in "abd")
     # What the operands are cast to first, where that is another type.
-    a = _element_of(given.get("--compute_input_typeA", "")) or a
-    b = _element_of(given.get("--compute_input_typeB", "")) or b
-    if (
-        a is None
-        or b is None
-        or not all(text.isdecimal() and len(text) < 11 for text in sizes)
-    ):
+    cast_a = _element_of(given.get("--compute_input_typeA", ""))
+    cast_b = _element_of(given.get("--compute_input_typeB", ""))
+    a = cast_a or _element_of(given.get("--a_type", ""))
+    b = cast_b or _element_of(given.get("--b_type", ""))
+    d = _element_of(given.get("--d_type", ""))
+    if a is None or b is None or not all(map(_is_size, sizes)):
         return None
-    batch, rows, cols, k = map(int, sizes)
+    batch, rows, columns, k = map(int, sizes)
+    scale = ""
     if given.get("--scaleA") == given.get("--scaleB") == "3":
         scale = "VEC32_UE8M0"
-    else:
-        scale = ""
-    name = _name("hipBLASLt", (a, b, d), given.get("--compute_type", ""), scale)
-    return _possible(Product(name, b, a, batch, cols, rows, k))
+    compute = given.get("--compute_type", "")
+    product = Product(
+        name=_name("hipBLASLt", (a, b, d), compute, scale),
+        a=b,
+        b=a,
+        batch=batch,
+        m=columns,
+        n=rows,
+        k=k,
+    )
+    return _possible(product)
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) < 11
 
 
 def _possible(product: Product) -> Product | None:
@@ -432,7 +493,16 @@ def _name(library: str, types: tuple[str | None, ...], compute: str, scale: str)
     """Return the name of a product of A and B to D, in BLAS' order, as names of kernels are."""
     a, b, d = types
     if a == b == "fp32":
-        a = b = next((into for pattern, into in _ROUNDED if pattern.search(compute)), a)
-    kind = next((f"_{kind}" for pattern, kind in _SCALES if pattern.search(scale)), "")
+        for pattern, rounded in _ROUNDED:
+            if pattern.search(compute):
+                a = rounded
+                b = rounded
+                break
+    of_scales = ""
+    for pattern, kind in _SCALES:
+        if pattern.search(scale):
+            of_scales = f"_{kind}"
+            break
     prefix = "hipblas" if library == "hipBLASLt" else "cublas"
-    return f"{prefix}LtMatmul_{'_'.join(element or 'other' for element in (a, b, d))}{kind}"
+    elements = "_".join(element or "other" for element in (a, b, d))
+    return f"{prefix}LtMatmul_{elements}{of_scales}"

@@ -310,23 +310,23 @@ class Table(Struct):
         """The rows of operators with the GPU time of the kernels that they launched themselves."""
         if not (self.is_self_time and self.lists_operators):
             return {}
-        rows = self.sums | self.on_cpu
-        return {
-            name: row
-            for name, row in rows.items()
-            if row.ns and _OPERATOR.fullmatch(name) and not _RANGE.match(name)
-        }
+        found = {}
+        for name, row in (self.sums | self.on_cpu).items():
+            is_operator = _OPERATOR.fullmatch(name) and not _RANGE.match(name)
+            if row.ns and is_operator:
+                found[name] = row
+        return found
 
     @property
     def kernels(self) -> dict[str, _Sum]:
         """The rows of kernels and copies; ranges and compiled operators have rows on both sides."""
-        return {
-            name: row
-            for name, row in self.sums.items()
-            if row.ns
-            and not self._is_of_cpu(name)
-            and (name not in self.on_cpu or name.startswith("triton_"))
-        }
+        found = {}
+        for name, row in self.sums.items():
+            if not row.ns or self._is_of_cpu(name):
+                continue
+            if name not in self.on_cpu or name.startswith("triton_"):
+                found[name] = row
+        return found
 
     @property
     def begins_with_kernel(self) -> bool:
@@ -344,21 +344,25 @@ class Table(Struct):
     @property
     def operators(self) -> dict[str, int]:
         """The names of operators and ranges, and how often they ran."""
-        rows = {name: row for name, row in self.sums.items() if self._is_of_cpu(name)}
-        return {clean(name): row.calls for name, row in (rows | self.on_cpu).items()}
+        rows = {}
+        for name, row in self.sums.items():
+            if self._is_of_cpu(name):
+                rows[name] = row
+        rows.update(self.on_cpu)
+        return {clean(name): row.calls for name, row in rows.items()}
 
     @property
     def is_whole(self) -> bool:
         """Whether it lists all kernels, as far as it says so."""
         if self.total_ns is not None:
-            return (
-                sum(row.ns for row in self.kernels.values()) >= _WHOLE * self.total_ns
-            )
+            listed_ns = sum(row.ns for row in self.kernels.values())
+            return listed_ns >= _WHOLE * self.total_ns
+        adds_up = self.shares >= 100 * _WHOLE
         if self.tool == _GUESSED:
-            return self.shares >= 100 * _WHOLE
-        return self.tool != "key_averages()" and (
-            not self.shares or self.shares >= 100 * _WHOLE
-        )
+            return adds_up
+        if self.tool == "key_averages()":
+            return False
+        return adds_up or not self.shares
 
     def _is_of_cpu(self, name: str) -> bool:
         """Whether a name is of a call, an operator or a range; other tools list no operators."""
@@ -641,18 +645,15 @@ def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
     if len(names) != len(spans):
         return None
     *inner, last = spans
-
+    columns = [*inner, slice(last.start, None)]
     gaps = [slice(span.stop, after.start) for span, after in pairwise(spans)]
 
     def cells(line: str) -> list[str]:
-        found = [line[span].strip() for span in (*inner, slice(last.start, None))]
         if any(line[gap].strip() for gap in gaps):
             # A value that is wider than its column, or moved: it must not lose a digit.
             apart = _GAP.split(line.strip())
-            if len(apart) == len(spans):
-                return apart
-            return []
-        return found
+            return apart if len(apart) == len(spans) else []
+        return [line[span].strip() for span in columns]
 
     return _table(names, cells)
 
@@ -679,17 +680,14 @@ def _split(line: str, sign: str) -> list[str]:
 
 
 def _table(
-    headings: Sequence[str], cells: Callable[[str], Sequence[str]]
+    headings: Sequence[str],
+    cells: Callable[[str], Sequence[str]],
 ) -> Table | None:
     """Return an empty table with these headings; None if they are none."""
     known = list(map(_heading, headings))
     if not 2 <= len(known) <= _MOST_COLUMNS:
         return None
-    indices = {
-        what: known.index(next(filter(known.__contains__, texts)))
-        for what, texts in _COLUMNS.items()
-        if not set(texts).isdisjoint(known)
-    }
+    indices = _indices(known)
     if "name" not in indices:
         return None
     if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
@@ -703,32 +701,60 @@ def _table(
             unit="n",
         )
     indices.pop("metric", None)
+    time = _time_column(known, indices["name"])
+    if time is None:
+        return _guessed(known, indices, cells)
+    counters = []
+    for index, heading in enumerate(known):
+        if _COUNTED.search(heading[:200]):
+            counters.append((index, heading))
+    heading = known[time.column]
+    return Table(
+        tool=time.tool,
+        cells=cells,
+        width=len(known),
+        indices={**indices, "time": time.column},
+        unit=time.unit,
+        counters=tuple(counters),
+        is_self_time=time.tool == "key_averages()" and bool(_SELF.match(heading)),
+    )
+
+
+def _indices(known: Sequence[str]) -> dict[str, int]:
+    """Return the indices of the columns of `_COLUMNS` among headings."""
+    indices = {}
+    for what, texts in _COLUMNS.items():
+        for text in texts:
+            if text in known:
+                indices[what] = known.index(text)
+                break
+    return indices
+
+
+class _TimeColumn(NamedTuple):
+    """Where the times of a table are, their unit, and the tool that calls its column so."""
+
+    tool: str
+    column: int
+    unit: str
+
+
+def _time_column(known: Sequence[str], name: int) -> _TimeColumn | None:
+    """Return the column of times of a tool that is known, which is not that of the names."""
     # "Total Time (us)" alone is anybody's.
     is_nsys = not _OF_NSYS.isdisjoint(known)
     for tool, pattern, usual in _TIMES:
         if tool == "nsys" and not is_nsys:
             continue
         for index, text in enumerate(known):
-            if (match := pattern.fullmatch(text)) and index != indices["name"]:
-                if not match.re.groups or match[1] is None:
-                    unit = usual
-                else:
-                    unit = match[1]
-                counters = tuple(
-                    (n, h) for n, h in enumerate(known) if _COUNTED.search(h[:200])
-                )
-                indices = {**indices, "time": index}
-                is_self = tool == "key_averages()" and bool(_SELF.match(text))
-                return Table(
-                    tool=tool,
-                    cells=cells,
-                    width=len(known),
-                    indices=indices,
-                    unit=unit,
-                    counters=counters,
-                    is_self_time=is_self,
-                )
-    return _guessed(known, indices, cells)
+            match = pattern.fullmatch(text)
+            if match is None or index == name:
+                continue
+            unit = usual
+            if pattern.groups and match[1] is not None:
+                unit = match[1]
+            return _TimeColumn(tool, index, unit)
+    return None
 
 
 def _guessed(
@@ -826,18 +852,30 @@ def _json_tables(source: Source) -> Iterator[Table]:
         rows: Any = found
         if isinstance(found, dict):
             rows = _rocprof_rows(found)
-        if (
-            isinstance(rows, list)
-            and rows
-            and all(isinstance(row, dict) for row in rows)
-        ):
-            headings = list(dict.fromkeys(key for row in rows[:100] for key in row))
-            table = _table(headings, lambda _: ())
+        if _are_rows(rows):
+            table = _json_table(rows)
             if table is not None:
-                for row in rows:
-                    fit = table.add([str(row.get(key, "")) for key in headings])
-                    table.unread += fit is Fit.NOT
                 yield table
+
+
+def _are_rows(value: Any) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(row, dict) for row in value)
+
+
+def _json_table(rows: Sequence[dict[str, Any]]) -> Table | None:
+    """Return the table of a list of rows, None if it is none of kernels."""
+    headings: dict[str, None] = {}
+    for row in rows[:100]:
+        headings.update(dict.fromkeys(row))
+    table = _table(list(headings), lambda _: ())
+    if table is None:
+        return None
+    for row in rows:
+        fit = table.add([str(row.get(heading, "")) for heading in headings])
+        table.unread += fit is Fit.NOT
+    return table
 
 
 def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -848,9 +886,9 @@ def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
             symbols = run["kernel_symbols"]
             if isinstance(symbols, dict):
                 symbols = symbols.values()
-            names = {
-                s["kernel_id"]: s.get("formatted_kernel_name", "") for s in symbols
-            }
+            names = {}
+            for symbol in symbols:
+                names[symbol["kernel_id"]] = symbol.get("formatted_kernel_name", "")
             for dispatch in run["buffer_records"]["kernel_dispatch"]:
                 time_ns = dispatch["end_timestamp"] - dispatch["start_timestamp"]
                 name = names.get(dispatch["dispatch_info"]["kernel_id"], "")
