@@ -166,7 +166,7 @@ def test_gemms_that_became_slower_are_the_first_cause(tmp_path: Path) -> None:
     before = run(tmp_path, fp8=True, us=200, casts="fused", cast_us=50)
     found = compare(before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=50))
     assert (found.outcome, causes(found)) == (Outcome.SLOWER, ["slower GEMMs"])
-    assert "2048 x 2048 wgrad 0.50x" in found.findings[0].message
+    assert "2048x2048 wgrad 0.50x" in found.findings[0].message
     assert "they take 0.60 ms a step longer" in found.findings[0].message
     found = compare(
         before, run(tmp_path, fp8=True, us=400, casts="fused", cast_us=2000)
@@ -363,10 +363,9 @@ def test_the_gemms_that_lost_most_are_named_first(tmp_path: Path) -> None:
 
     found = compare(two_layers(200, 30, "a.json"), two_layers(260, 90, "b.json"))
     named = found.findings[0].message.split("(")[1]
-    assert named.startswith(
-        "1024 x 2048"
-    )  # four calls of 60 us each, one of the large layer
-    assert found.findings[0].message.count("1024 x 2048") == 3
+    # Four calls of 60 us each, one of the large layer.
+    assert named.startswith("1024x2048")
+    assert found.findings[0].message.count("1024x2048") == 3
 
 
 def test_work_that_grew_little_each_is_listed(tmp_path: Path) -> None:
