@@ -153,8 +153,10 @@ def open_export(source: Source) -> Iterator[Export]:
                 with path.open("wb") as file:
                     file.writelines(source)
                 if source.damage:
-                    reason = f"{source.name} cannot be read: {source.damage}."
-                    raise InputError(reason, "Pack it again.")
+                    raise InputError(
+                        f"{source.name} cannot be read: {source.damage}.",
+                        "Pack it again.",
+                    )
             yield stack.enter_context(closing(Export(path)))
     except (sqlite3.Error, OverflowError, UnicodeError) as error:
         reason = clean(str(error))[:200].rstrip(".") or type(error).__name__
@@ -246,16 +248,16 @@ class Export:
     def called(self, name: re.Pattern[str], *, failed: bool) -> list[tuple[int, int]]:
         """Return start and correlation id of the calls of functions, by start."""
         wanted = {number for number, text in self._strings.items() if name.match(text)}
+        if not wanted:
+            return []
+        calls = []
         columns = ("start", "correlationId", "nameId", "returnValue")
-        rows = self.table(_CALLS, *columns) if wanted else iter(())
-        return sorted(
-            (start, number)
-            for start, number, called, result in rows
-            if called in wanted
-            and (failed or not result)
-            and isinstance(start, int)
-            and isinstance(number, int)
-        )
+        for start, number, called, result in self.table(_CALLS, *columns):
+            if called not in wanted or (result and not failed):
+                continue
+            if isinstance(start, int) and isinstance(number, int):
+                calls.append((start, number))
+        return sorted(calls)
 
     def ranges(self, last: int) -> Iterator[Sequence[Any]]:
         """Yield text, start, end and thread of NVTX ranges of the default domain.
@@ -284,12 +286,13 @@ class Export:
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""
         anyone = (None, self.process)
-        return [
-            text
-            for text, process in self.table(_DIAGNOSTICS, "text", "globalPid")
-            if isinstance(text, str)
-            and (_number(process) <= 0 or _number(process) & ~_THREAD_BITS in anyone)
-        ]
+        texts = []
+        for text, process in self.table(_DIAGNOSTICS, "text", "globalPid"):
+            number = _number(process)
+            is_own = number <= 0 or number & ~_THREAD_BITS in anyone
+            if isinstance(text, str) and is_own:
+                texts.append(text)
+        return texts
 
     def gpu(self, device: int) -> tuple[str | None, str | None]:
         """Return name and compute capability of the GPU that the process calls `device`."""
@@ -297,18 +300,20 @@ class Export:
         if self.process is not None:
             # CUDA_VISIBLE_DEVICES may have changed the number.
             mine = (device, _system_number(self.process))
-            gpus = self.table(_DEVICES, "cudaId", "pid", "gpuId")
-            wanted = next((gpu for *owner, gpu in gpus if tuple(owner) == mine), device)
+            for *owner, gpu in self.table(_DEVICES, "cudaId", "pid", "gpuId"):
+                if tuple(owner) == mine:
+                    wanted = gpu
+                    break
         rows = self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
-        known = {number: rest for number, *rest in rows}
-        name, major, minor = known.get(wanted) or next(
-            iter(known.values()), (None, None, None)
-        )
-        has_capability = isinstance(major, int) and isinstance(minor, int)
-        return (
-            clean(name[:200]) if isinstance(name, str) and name else None,
-            f"{major}.{minor}" if has_capability else None,
-        )
+        gpus = {number: rest for number, *rest in rows}
+        first = next(iter(gpus.values()), [None, None, None])
+        name, major, minor = gpus.get(wanted, first)
+        capability = None
+        if isinstance(major, int) and isinstance(minor, int):
+            capability = f"{major}.{minor}"
+        if not isinstance(name, str) or not name:
+            return None, capability
+        return clean(name[:200]), capability
 
     def _is_too_much(self) -> bool:
         self._left -= _STEPS_AT_ONCE
@@ -328,13 +333,14 @@ def _read(export: Export, name: str, how: Reading) -> Trace:
     trace = Trace(source=name)
     notes = trace.health.notes
     texts = export.remarks()  # they hold paths, and nothing of them is kept
-    graphs = [
-        _number(end) - _number(start)
-        for start, end in export.table(_GRAPHS, "start", "end")
-    ]
+    graphs = 0
+    graphs_ns = 0
+    for start, end in export.table(_GRAPHS, "start", "end"):
+        graphs += 1
+        graphs_ns += _number(end) - _number(start)
     if graphs:
-        notes.append(_GRAPHS_ALONE.format(len(graphs), sum(graphs) / 1e6))
-    if any(_LOST.search(text) and not _NOTHING.search(text) for text in texts):
+        notes.append(_GRAPHS_ALONE.format(graphs, graphs_ns / 1e6))
+    if any(map(_says_that_events_were_lost, texts)):
         notes.append("Nsight Systems says that events were lost")
     outstanding = any(map(_OUTSTANDING.search, texts))
     missing = _missing_kernels(export, columns, outstanding=outstanding)
@@ -346,6 +352,10 @@ def _read(export: Export, name: str, how: Reading) -> Trace:
     return trace
 
 
+def _says_that_events_were_lost(text: str) -> bool:
+    return _LOST.search(text) is not None and _NOTHING.search(text) is None
+
+
 def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> int:
     """Return the number of launches without their kernel.
 
@@ -354,26 +364,24 @@ def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> 
     while a CUDA graph is captured, on any thread, does not run.
     """
     started = dict(zip(columns.correlations, columns.kernels.start_ns, strict=True))
-    lone = [
-        start
-        for start, number in export.called(_LAUNCH, failed=False)
-        if number not in started
-    ]
+    launches = export.called(_LAUNCH, failed=False)
     if not started:
         return 0
     until = _FOREVER
     if not outstanding:
         # From here on, a launch may have waited longer than the recording went on.
-        calls_of_kernels = zip(
-            columns.calls.correlation, columns.calls.start, strict=True
-        )
-        waits = (started[c] - start for c, start in calls_of_kernels if c in started)
+        calls = columns.calls
+        waits = []
+        for correlation, start in zip(calls.correlation, calls.start, strict=True):
+            if correlation in started:
+                waits.append(started[correlation] - start)
         until = max(columns.kernels.start_ns) - max(waits, default=_FOREVER)
-    begins, ends = (
-        [start for start, _ in export.called(mark, failed=True)]
-        for mark in (_CAPTURE_BEGIN, _CAPTURE_END)
-    )
-    return sum(
-        start < until and bisect_right(begins, start) <= bisect_left(ends, start)
-        for start in lone
-    )
+    begins = [start for start, _ in export.called(_CAPTURE_BEGIN, failed=True)]
+    ends = [start for start, _ in export.called(_CAPTURE_END, failed=True)]
+    missing = 0
+    for start, number in launches:
+        if number in started or start >= until:
+            continue
+        is_captured = bisect_right(begins, start) > bisect_left(ends, start)
+        missing += not is_captured
+    return missing

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import repeat
 from operator import attrgetter, or_
@@ -161,19 +161,21 @@ MAX_COPY_US = 3.6e9
 def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
     ops = columns.ops
     args = [op.args for op in group]
-    inputs = map(columns.inputs.__getitem__, map(SEPARATOR.join, map(_inputs_of, args)))
-    is_annotation = isinstance(group[0], Annotation)
+    raw_inputs = map(SEPARATOR.join, map(_inputs_of, args))
+    inputs: Iterable[int] = map(columns.inputs.__getitem__, raw_inputs)
+    if isinstance(group[0], Annotation):
+        inputs = repeat(-1, len(group))
     # What can fail comes first: columns of different lengths would give rows to one another.
     ends = [
         start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)
     ]
     append_all(ops.start, starts)
     append_all(ops.end, ends)
-    append_all(ops.inputs, repeat(-1, len(group)) if is_annotation else inputs)
-    append_all(ops.op_id, [a.external_id for a in args])
+    append_all(ops.inputs, inputs)
+    append_all(ops.op_id, [arg.external_id for arg in args])
     append_all(ops.name, map(columns.op_names.__getitem__, map(_name_of, group)))
     append_all(ops.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
-    append_all(ops.sequence, [a.sequence for a in args])
+    append_all(ops.sequence, [arg.sequence for arg in args])
     columns.note_ends(ends)
 
 
@@ -226,15 +228,15 @@ _COPIES: dict[Any, str] = {
 
 # Kineto's other activity types (ActivityType.cpp) and flow categories; unknown ones are learnt.
 _IGNORED = (
-    *(
-        "ac2g",
-        "fwdbwd",
-        "Trace",
-        "gpu_user_annotation",
-        "python_function",
-        "cpu_instant_event",
-    ),
-    *("overhead", "cuda_sync", "async"),
+    "ac2g",
+    "fwdbwd",
+    "Trace",
+    "gpu_user_annotation",
+    "python_function",
+    "cpu_instant_event",
+    "overhead",
+    "cuda_sync",
+    "async",
 )
 _MAX_CATEGORIES = 100
 
@@ -252,9 +254,14 @@ class Decoders:
 
     def ignore(self, *categories: str) -> None:
         """Ignore events of some categories from now on, without a detour for each."""
-        for cat in categories:
-            kind = msgspec.defstruct("Ignored", [], tag_field="cat", tag=cat, gc=False)
-            self.kinds[cat] = kind
+        for category in categories:
+            self.kinds[category] = msgspec.defstruct(
+                "Ignored",
+                [],
+                tag_field="cat",
+                tag=category,
+                gc=False,
+            )
         event: Any = reduce(or_, self.kinds.values())
         self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
         self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
@@ -267,7 +274,8 @@ class Collector:
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.events = self.skipped = 0
+        self.events = 0
+        self.skipped = 0
         self._base_us: int | None = None
         self._decoders = Decoders()
 
@@ -292,14 +300,15 @@ class Collector:
         """Take one event; what no decoder accepts is counted as skipped."""
         category = scanned.get("cat")
         phase = scanned.get("ph")
+        kinds = self._decoders.kinds
         if phase in ("B", "E"):
             self.skip()  # Kineto writes whole events; halves would have to be paired
         elif category is None and phase not in ("X", None):
             # Metadata ("M") and instant events have no category; a complete event needs one.
             self.events += 1
-        elif isinstance(category, str) and category not in self._decoders.kinds:
+        elif isinstance(category, str) and category not in kinds:
             # A lone surrogate cannot be a tag.
-            if category.isprintable() and len(self._decoders.kinds) < _MAX_CATEGORIES:
+            if category.isprintable() and len(kinds) < _MAX_CATEGORIES:
                 self._decoders.ignore(category)
             self.events += 1
         elif not (self.block(b"[%b]" % data) or self._add_leniently(data)):
@@ -312,9 +321,8 @@ class Collector:
     def _add_leniently(self, data: bytes) -> bool:
         """Take what msgspec refuses: NaN, raw control characters, invalid UTF-8, text numbers."""
         if len(data) > _LONG_DAMAGE:
-            return (
-                False  # damage that begins and ends inside of text looks like one event
-            )
+            # Damage that begins and ends inside of text looks like one event.
+            return False
         try:
             repaired = _read_leniently(data)
             if self._decoders.kinds.get(str(repaired.get("cat"))) not in _KERNELS:
@@ -326,21 +334,15 @@ class Collector:
         return True
 
     def _add(self, decoded: list[Any]) -> None:
-        groups = defaultdict[type, list[Any]](list)
+        groups: dict[type, list[Any]] = defaultdict(list)
         for event in decoded:
             groups[type(event)].append(event)
         for kind, add in _TIMED.items():
             if kind in groups:
                 add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
         for kind, name in _COPIES.items():
-            if group := groups.get(kind):
-                times = [
-                    round(1000 * copy.dur)
-                    for copy in group
-                    if 0 <= copy.dur <= MAX_COPY_US
-                ]
-                size = sum(min(max(copy.args.bytes, 0), MAX_SIZE) for copy in group)
-                self.columns.add_copies(name, len(group), sum(times), size)
+            if kind in groups:
+                _add_copies(self.columns, name, groups[kind])
         self.events += len(decoded)
 
     def _nanoseconds(self, group: list[Any]) -> list[int]:
@@ -353,6 +355,17 @@ class Collector:
             self._base_us = int(group[0].ts)
         base = float(self._base_us)  # exact, and quicker to subtract than an int
         return [round((event.ts - base) * 1000) for event in group]
+
+
+def _add_copies(columns: Columns, name: str, copies: Sequence[GpuMemcpy]) -> None:
+    """Add "memcpy" or "memset" of the GPU."""
+    time_ns = 0
+    size = 0
+    for copy in copies:
+        if 0 <= copy.dur <= MAX_COPY_US:
+            time_ns += round(1000 * copy.dur)
+        size += min(max(copy.args.bytes, 0), MAX_SIZE)
+    columns.add_copies(name, len(copies), time_ns, size)
 
 
 def _read_leniently(data: bytes) -> dict[str, Any]:
