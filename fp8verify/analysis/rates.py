@@ -1,6 +1,6 @@
 """How fast GPUs multiply matrices of each size, as measured: the tables of `rates.json`.
 
-`fp8verify doctor --measure --save-rates FILE` measures such a table anew, and FP8VERIFY_RATES=FILE
+`fp8verify doctor --save-rates FILE` measures such a table anew, and FP8VERIFY_RATES=FILE
 makes it count before those that ship.
 """
 

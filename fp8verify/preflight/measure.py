@@ -155,7 +155,10 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
 def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     """Return where the worker ran, or its "error", and its answer for each shape."""
     if not request["shapes"]:
-        return {"error": "no sizes are known: name some with --shape MxKxN"}, []
+        return {
+            "error": "no sizes are known: name some with --shape MxKxN, or measure all sizes for "
+            "`inspect` with --save-rates FILE"
+        }, []
     given = json.dumps(request)
     code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
     # Libraries print other lines.
