@@ -1,8 +1,8 @@
 """What the GEMMs in low precision of a run would have taken in BF16, size by size.
 
-GEMMs in BF16 of the same trace tell it best: they ran on this GPU, at these clocks. Otherwise the
-measured rates of the GPU's model do. Nothing is assumed of a scaling: how much a kernel gains or
-loses is the time that it took against this.
+GEMMs in BF16 of the same trace tell it best: they ran on this GPU, at these clocks. Next are those
+of a run in BF16 on such a GPU, then the measured rates of the GPU's model. Nothing is assumed of a
+scaling: how much a kernel gains or loses is the time that it took against this.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class Bf16Times:
         rows: Iterable[GemmRow],
         table: RateTable | None,
         largest_gradient: int | None = None,
+        beside: Iterable[GemmRow] = (),
     ) -> None:
         """Take what a trace shows.
 
@@ -148,19 +149,15 @@ class Bf16Times:
             rows: its GEMMs.
             table: the measured rates of its GPU, if there are any.
             largest_gradient: how many elements the largest gradient of a parameter has, if known.
+            beside: GEMMs of a run in BF16.
         """
         self.table = table
         self._largest_gradient = largest_gradient
         self._same: dict[tuple[int, ...], SizeTotal] = {}
         self._turned: dict[tuple[int, ...], SizeTotal] = {}
-        high = []
-        for row in rows:
-            if row.precision in SIXTEEN_BIT and not row.untimed:
-                high.append(row)
-        for total in by_size(high):
-            if total.time_ns:
-                self._same[_up_to_transposition(total.shape)] = total
-                self._turned[_in_any_order(total.shape)] = total
+        for total in (*_timed(beside), *_timed(rows)):  # the last ones count
+            self._same[_up_to_transposition(total.shape)] = total
+            self._turned[_in_any_order(total.shape)] = total
 
     def time_ns(self, shape: GemmShape) -> float | None:
         """Return what one product takes; None if nothing tells."""
@@ -219,6 +216,15 @@ class Bf16Times:
         if row.leg is not Leg.WGRAD or shape is None or self._largest_gradient is None:
             return False
         return shape.m * shape.n > self._largest_gradient
+
+
+def _timed(rows: Iterable[GemmRow]) -> list[SizeTotal]:
+    """Add up the GEMMs in 16 bits by size, as far as they were timed."""
+    high = []
+    for row in rows:
+        if row.precision in SIXTEEN_BIT and not row.untimed:
+            high.append(row)
+    return [total for total in by_size(high) if total.time_ns]
 
 
 def _up_to_transposition(shape: GemmShape) -> tuple[int, ...]:

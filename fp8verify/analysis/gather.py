@@ -80,6 +80,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
         library_log: what such a log says of the kernels.
         compiled_code: what the machine code of Triton's kernels says of them.
         compiled: that code, as far as it was looked for.
+        beside: GEMMs of a run in BF16, by which the gain is estimated.
     """
 
     bounds: tuple[int, int] | None
@@ -106,6 +107,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     error: InputError | None = None
     naming: NamedLayers | None = None
     guessed: bool = False
+    beside: tuple[GemmRow, ...] = ()
 
     @cached_property
     def trained(self) -> list[GemmRow]:

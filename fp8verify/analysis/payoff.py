@@ -88,7 +88,7 @@ def payoff(
     low = [row for row in trace.trained if row.precision.is_low]
     high = [row for row in trace.trained if row.precision in SIXTEEN_BIT]
     table = rates_of(trace.gpu)
-    in_bf16 = Bf16Times(trace.gemms, table, trace.largest_gradient)
+    in_bf16 = Bf16Times(trace.gemms, table, trace.largest_gradient, trace.beside)
     saving = in_bf16.saving(low, trace.gpu)
     rows = _overhead(trace.others) if casts else ()
     cost = 1000 * added_us(rows)

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     "their machine code multiplies decides.",
 )
 @valued(
+    "--bf16 PATH",
+    type=PLACE,
+    text="A trace or capture of the same model in BF16 on such a GPU: the gain is estimated by what "
+    "its GEMMs took.",
+)
+@valued(
     "--workers N",
     type=click.IntRange(1, 10_000),
     text="Number of processes that read the ranks' traces.  [default: by cores and size]",
@@ -64,6 +70,7 @@ def inspect_command(
     paths: tuple[str, ...],
     log: str | None,
     code: str | None,
+    bf16: str | None,
     scheduler: str | None,
     breakdown: bool,
     workers: int | None,
@@ -104,6 +111,7 @@ def inspect_command(
             workers=workers,
             executor=executor,
             code=_named_code(code),
+            bf16=bf16,
         )
     if breakdown:
         from fp8verify.integrations.hta import add_breakdown
@@ -111,6 +119,7 @@ def inspect_command(
         report = add_breakdown(report, paths)
     named = ["--log", log] if log else []
     named += ["--code", code] if code else []
+    named += ["--bf16", bf16] if bf16 else []
     again = shlex.join(map(str, ("fp8verify", "inspect", *paths, *named)))
     report = options.gated(report)
     options.write(report, "" if comes_through_pipe(paths) else again)

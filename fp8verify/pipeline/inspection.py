@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify.analysis.bf16_times import SIXTEEN_BIT
 from fp8verify.analysis.gather import TraceEvidence, gather
 from fp8verify.analysis.rank import (
     NO_LOSSES,
@@ -30,6 +31,7 @@ from fp8verify.logs.statements import LayerClaim, LogReading
 from fp8verify.pipeline.assembly import assemble
 from fp8verify.pipeline.fleet import gather_ranks, naming_steps, read_pipe
 from fp8verify.report.results import Report
+from fp8verify.text import listed
 from fp8verify.trace import (
     NoTraceError,
     Trace,
@@ -85,6 +87,7 @@ def inspect(
     workers: int | None = 1,
     executor: Executor | None = None,
     code: CodeSource = NO_SOURCE,
+    bf16: str | Path | None = None,
 ) -> Report:
     """Tell from traces whether a run used FP8.
 
@@ -102,9 +105,12 @@ def inspect(
         executor: reads the ranks' traces instead: any of `concurrent.futures`, or a cluster's.
         code: caches with the machine code of the kernels, beside what a capture has of it. What is
             found in caches that nobody named is kept in the capture.
+        bf16: traces of the same model in BF16 on such a GPU: what its GEMMs took tells what those
+            in FP8 gain.
 
     Raises:
-        InputError: nothing there can be read as a trace or a log.
+        InputError: nothing there can be read as a trace or a log, or there are no GEMMs in 16 bits
+            in `bf16`, or it ran on another GPU.
     """
     paths = [path] if isinstance(path, (str, Path)) else list(path)
     archive = _only_archive(paths)
@@ -119,6 +125,7 @@ def inspect(
                 workers=workers,
                 executor=executor,
                 code=code,
+                bf16=bf16,
             )
     sidecars = _read_sidecars(paths)
     metas = sidecars.metas
@@ -134,6 +141,7 @@ def inspect(
         how = _Workers(workers, executor)
         is_noted = bool(run_notes or sidecars.notes)
         traces, remarks = _gather(paths, sidecars, code, how, is_noted=is_noted)
+    traces = _beside(traces, bf16, workers)
     losses = read_losses(logs)
     ranks = _with_records(traces, sidecars, losses, read_signs(logs))
     promises = collect_promises(reading_of_logs, ranks)._replace(listed=len(metas))
@@ -164,6 +172,34 @@ def _with_command(report: Report, folder: Path | None) -> Report:
     command = captured.read_command(folder)
     environment = replace(report.environment, command=command)
     return replace(report, environment=environment)
+
+
+def _beside(
+    traces: Sequence[TraceEvidence], bf16: str | Path | None, workers: int | None
+) -> list[TraceEvidence]:
+    """Give traces the GEMMs of a run in BF16, if there is one.
+
+    Raises:
+        InputError: it has none with sizes, or ran on another GPU.
+    """
+    if bf16 is None:
+        return list(traces)
+    of_bf16 = gather_ranks(list(find_traces(bf16)), workers=workers)
+    rows = [row for rank in of_bf16 for row in rank.gemms]
+    high = tuple(row for row in rows if row.precision in SIXTEEN_BIT and row.shape)
+    if not high:
+        raise InputError(
+            f"{bf16} holds no GEMMs in 16 bits with their sizes.",
+            "Give --bf16 a trace of the same model without FP8, with record_shapes=True.",
+        )
+    here = {rank.gpu for rank in traces if rank.gpu}
+    there = {rank.gpu for rank in of_bf16 if rank.gpu}
+    if here and there and here.isdisjoint(there):
+        raise InputError(
+            f"{bf16} ran on {listed(sorted(there))}, and this run on {listed(sorted(here))}.",
+            "Record the run in BF16 on the same model of GPU.",
+        )
+    return [replace(rank, beside=high) for rank in traces]
 
 
 def _only_archive(paths: Sequence[str | Path]) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from fp8verify import Report, inspect
 from fp8verify.analysis.kinds import GemmShape, Kinds
 from fp8verify.analysis.rates import TENSORWISE, rates_of
 from fp8verify.analysis.timeline import measure, step_bounds
+from fp8verify.errors import InputError
 from fp8verify.model.costs import PayoffReport
 from fp8verify.report.sentences import payoff
 from fp8verify.trace import Step, Trace
@@ -139,6 +141,40 @@ def test_bf16_gemms_of_the_same_trace_tell_more_than_the_table(tmp_path: Path) -
     build.launch(BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=dims, us=80)
     gain = payoff_of(build.report())
     assert gain.speedup_estimate == pytest.approx((80 + 80) / 130, rel=1e-3)
+
+
+def test_a_run_in_bf16_tells_what_bf16_takes(tmp_path: Path) -> None:
+    """Here the GPU has no table; what the trace itself shows counts more."""
+    gpu: dict[str, Any] = {"gpu": "NVIDIA H20", "capability": (9, 0)}
+    in_bf16 = TraceBuilder(tmp_path / "bf16", **gpu)
+    in_bf16.linear(4096, 4096, 4096, fp8=False, us=80)
+    before = in_bf16.linear(2048, 2048, 2048, fp8=False, us=30).write(
+        tmp_path / "bf16.json"
+    )
+    build = TraceBuilder(tmp_path, **gpu).linear(4096, 4096, 4096, fp8=True, us=50)
+    trace = build.write(tmp_path / "fp8.json")
+    assert payoff_of(inspect(trace)).speedup_estimate is None
+    estimate = payoff_of(inspect(trace, bf16=before)).speedup_estimate
+    assert estimate == pytest.approx(80 / 50)
+    dims = ((4096, 4096), (4096, 4096))
+    build.launch(BF16_KERNEL, "aten::mm", types=(BF16, BF16), dims=dims, us=70)
+    trace = build.write(tmp_path / "fp8.json")
+    estimate = payoff_of(inspect(trace, bf16=before)).speedup_estimate
+    assert estimate == pytest.approx((3 * 70 + 70) / (3 * 50 + 70))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fp8", "fact"),
+    [("NVIDIA H20", False, "ran on"), ("NVIDIA H200", True, "no GEMMs in 16 bits")],
+)
+def test_another_gpu_and_a_run_without_bf16_tell_nothing(
+    tmp_path: Path, build: TraceBuilder, gpu: str, fp8: bool, fact: str
+) -> None:
+    other = TraceBuilder(tmp_path, gpu=gpu, capability=(9, 0))
+    before = other.linear(4096, 4096, 4096, fp8=fp8).write(tmp_path / "bf16.json")
+    trace = build.linear(4096, 4096, 4096, fp8=True).write(tmp_path / "fp8.json")
+    with pytest.raises(InputError, match=fact):
+        inspect(trace, bf16=before)
 
 
 def test_without_sizes_there_is_no_estimate_and_the_line_says_why(
