@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 MANY_CAPTURES = 5
 _MAX_WORLD = 1 << 20
+# Signals that others send, not the script's own faults.
+_OF_OTHERS = frozenset(
+    {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGXCPU}
+)
+_STOPPED = re.compile(r"KeyboardInterrupt\b|(?:\w+\.)*SignalException\b")
 
 
 def report_run(
@@ -163,25 +169,42 @@ def _with_failure(report: Report, result: RunResult) -> Report:
         return report
     ended = _ended(result)
     error = f": {last}" if last else ""
+    is_outside = _is_from_outside(result, last)
     if seen:
         # A process that was killed could not write down its last steps.
         known = any(meta.ended and meta.steps_seen == seen for meta in metas)
         place = "" if known else "at or "
         own = finding(
             "window-not-complete",
-            "failed",
+            "outside" if is_outside else "failed",
             ended=ended,
             place=place,
             seen=seen,
             error=error,
         )
     else:
-        own = finding("no-training-step", "failed", ended=ended, error=error)
+        own = finding(
+            "no-training-step",
+            "outside" if is_outside else "failed",
+            ended=ended,
+            error=error,
+        )
     others = [one for one in report.findings if one.code != own.code]
     if len(others) == len(report.findings):
         return report
     notes = tuple(note for note in report.notes if note != result.guess)
     return replace(report, reason=own.message, findings=(own, *others), notes=notes)
+
+
+def _is_from_outside(result: RunResult, last: str | None) -> bool:
+    """Whether a scheduler, a user or the system ended a run, which has no error of its own.
+
+    Launchers and shells end with 128 and the number of the signal that ended what they started.
+    """
+    number = result.signal
+    if number is None:
+        number = result.exit_code - 128
+    return number in _OF_OTHERS and (last is None or _STOPPED.match(last) is not None)
 
 
 def _ended(result: RunResult) -> str:

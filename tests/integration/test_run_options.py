@@ -97,34 +97,70 @@ def test_options_of_ours_behind_the_script_are_named_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "said"),
+    ("end", "code", "said", "fix"),
     [
         (
             "raise ValueError('no data')",
             1,
             "1 after step 2, before its window: ValueError: no",
+            "Fix the run's own error first",
         ),
         (
             "os.kill(os.getpid(), 15)",
             -15,
             "by SIGTERM (exit code 143) at or after step 1, before",
+            "It was ended from outside, and shows no error of its own: choose earlier",
+        ),
+        (
+            "print('ValueError: of a worker'); sys.exit(137)",
+            137,
+            "exit code 137 after step 2, before its window",
+            "out-of-memory killer",
         ),
     ],
 )
 def test_a_run_that_fails_before_its_window_is_told_its_own_error(
-    folder: Path, end: str, code: int, said: str
+    folder: Path, end: str, code: int, said: str, fix: str
 ) -> None:
     pytest.importorskip("torch", reason="needs torch, from the train extra")
     step = "    sum(p.sum() for p in model.parameters()).backward(); optimizer.step()"
     (folder / "train.py").write_text(
-        "import os, torch\nmodel = torch.nn.Linear(2, 2)\n"
+        "import os, sys, torch\nmodel = torch.nn.Linear(2, 2)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         f"for _ in range(2):\n{step}\n{end}\n"
     )
     done = run(folder, "--steps 10-12 train.py")
     assert done.returncode == code
     assert said in " ".join(done.stderr.split())
-    assert "Fix the run's own error first" in " ".join(done.stderr.split())
+    assert fix in " ".join(done.stderr.split())
+
+
+_WATCH_CACHE = """
+import os, sys
+def heard(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir") and CACHE in str(arguments[:1]):
+        os.write(2, b"the cache was read\\n")
+sys.addaudithook(heard)
+"""
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_run_without_kernels_of_triton_reads_no_cache(
+    folder: Path, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the runner nor the script does; what listens in both would hear it."""
+    cache = folder / "cache_of_triton"
+    (cache / "HASH").mkdir(parents=True)
+    (cache / "HASH" / "kernel.ptx").write_text("wgmma")
+    watch = _WATCH_CACHE.replace("CACHE", repr(cache.name), 1)
+    (folder / "sitecustomize.py").write_text(watch)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    look = "import os; os.listdir(os.environ['TRITON_CACHE_DIR'])" if reads else ""
+    (folder / "train.py").write_text(f"{look}\nprint('trained')\n")
+    done = run(folder, "train.py")
+    assert "trained" in done.stdout
+    assert ("the cache was read" in done.stderr) is reads
 
 
 @pytest.mark.parametrize("end", ["", "\n"], ids=["amid a line", "at its end"])
