@@ -369,18 +369,19 @@ def _line(text: str, style: str = "") -> Text:
 def _wrapped(text: str, width: int) -> Iterator[str]:
     """Yield the lines of a name, which goes on behind a blank or another separator if it can."""
     while cell_len(text) > width:
-        end = width
-        for breaks in (_BLANKS, _BREAKS):
-            start = text[: width + 1]
-            ends = [match.end() for match in breaks.finditer(start)]
-            last = max(ends, default=0)
-            last = min(width, last)
-            if last >= width // 2:
-                end = last
-                break
+        end = _last_end(_BLANKS, text[: width + 1])
+        if end < width // 2:
+            end = _last_end(_BREAKS, text[:width])
+        if end < width // 2:
+            end = width
         yield text[:end].rstrip()
         text = text[end:].lstrip()
     yield text
+
+
+def _last_end(separators: re.Pattern[str], text: str) -> int:
+    ends = [match.end() for match in separators.finditer(text)]
+    return max(ends, default=0)
 
 
 def _printable(row: Iterable[str]) -> tuple[str, ...]:

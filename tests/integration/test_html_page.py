@@ -298,3 +298,31 @@ def test_text_is_legible_and_a_phone_is_wide_enough(
         assert said.startswith(verdict)
     width = "document.documentElement.scrollWidth"
     assert shown(pages[name], width, width=390) == [390]
+
+
+@needs_browser
+def test_a_finding_leads_to_its_documentation_and_to_its_place(
+    pages: dict[str, Path],
+) -> None:
+    first = (
+        "const code = document.querySelector('.findings code a');"
+        "const about = document.getElementById(code.hash.slice(1));"
+        "const before = about.open;"
+        "code.click();"
+        "window.dispatchEvent(new window.Event('hashchange'));"  # comes later by itself
+        "const place = document.querySelector('.findings .where a');"
+        "place.click();"
+    )
+    before, after, code, place, keys = shown(
+        pages["ddp_one_rank_bf16"],
+        "before",
+        "about.open",
+        "about.querySelectorAll('pre code').length",
+        "document.getElementById(place.hash.slice(1)).className",
+        "[code, place].map((link) => link.tabIndex)",
+        first=first,
+    )
+    assert (before, after) == (False, True)
+    assert code >= 1
+    assert place == "short-of"
+    assert keys == [0, 0]
