@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 import fp8verify
+from fp8verify import Policy, Report
+from fp8verify.verdict.gates import judge
 from tests.captures import CAPTURES, ROOT, report_of
 from tests.golden.facts import (
+    Facts,
     assert_facts,
     changed,
     complaint,
@@ -32,14 +35,40 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize("name", [*CAPTURES, NUMERICS.name])
-def test_the_facts_of_a_capture_are_the_golden_ones(name: str) -> None:
+# What may be asked of a run: a verdict that only these change has facts too.
+ASKED = {
+    "--min-share 90%": Policy(min_share=0.9),
+    "--min-share 20%": Policy(min_share=0.2),
+    "--min-share expected": Policy(expected=True),
+}
+OUTCOME = ("verdict", "exit_code", "reason")
+
+
+def facts_of_capture(name: str) -> Facts:
+    """Return the facts of a capture, among the first those of what may be asked of it."""
     if name == NUMERICS.name:
         report = fp8verify.inspect(NUMERICS)
     else:
         report = report_of(name)
     found = facts_of_report(json.loads(report.to_json()))
-    assert_facts(GOLDENS / f"{name}.txt", found)
+    first = {key: found.pop(key) for key in OUTCOME if key in found}
+    return first | facts_asked_of(report, first) | found
+
+
+def facts_asked_of(report: Report, known: Facts) -> Facts:
+    """Return the outcome of a report where more or less is asked of it, if it is another one."""
+    found: Facts = {}
+    for option, policy in ASKED.items():
+        judged = json.loads(judge(report, policy).to_json())
+        for key, value in facts({key: judged[key] for key in OUTCOME}).items():
+            if known.get(key) != value:
+                found[f"{option}: {key}"] = value
+    return found
+
+
+@pytest.mark.parametrize("name", [*CAPTURES, NUMERICS.name])
+def test_the_facts_of_a_capture_are_the_golden_ones(name: str) -> None:
+    assert_facts(GOLDENS / f"{name}.txt", facts_of_capture(name))
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="_against_".join)

@@ -136,7 +136,8 @@ def test_every_code_has_a_page_with_what_to_do_in_plain_text() -> None:
     for code, cases in findings_table().items():
         shown = CliRunner().invoke(explain_command.explain_command, [code]).output
         page = shown.removeprefix(f"{code}\n\n")
-        assert len(page.split("\n\n")[2]) > 40
+        meaning = page.split("\n\n")[2]
+        assert len(meaning) > 40, f"findings.md says too little of {code}: {meaning}"
         for case in cases.values():
             assert case.severity in page.splitlines()[0]
             if "{" not in case.hint:
