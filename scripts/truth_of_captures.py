@@ -239,6 +239,15 @@ KNOWN: dict[str, Known] = {
         legs=_legs(8),
     ),
     "fp8_pinned_layer": Known("ACTIVE", 1, (FP8_MM,), ("pinned-layer-low",), _legs(24)),
+    # benchmarks/gpu/ranks.py: three blocks of four linears and the head; one step.
+    "ddp_one_layer_bf16": Known(
+        "PARTIAL",
+        1,
+        (FP8_MM, BF16_MM),
+        ("rank-without-fp8",),
+        _both_in_each_leg(fp8=12 + 11, bf16=1 + 2),
+    ),
+    "ddp_beside_generation": Known("ACTIVE", 0, (FP8_MM, BF16_MM), ("layer-not-fp8",)),
     "ddp_one_rank_bf16": Known("PARTIAL", 1, (FP8_MM, BF16_MM), ("rank-without-fp8",)),
 }
 

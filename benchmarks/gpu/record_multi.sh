@@ -18,3 +18,11 @@ verify fsdp_bf16 --precision bf16
 verify fsdp_fp8 --precision fp8
 verify fsdp_fp8_all_gather --precision fp8 --fp8-all-gather
 verify ddp_one_rank_bf16 --parallel ddp --bf16-rank 1
+ranks() { # NAME MODE: benchmarks/gpu/ranks.py, small
+  RANKS_BLOCKS=3 RANKS_MICRO=1 timeout 120 python3 -m fp8verify run --steps 6 --ranks all \
+    --trace-dir "$out/$1" -o "$out/$1.report.txt" -- \
+    torchrun --nproc-per-node 2 benchmarks/gpu/ranks.py "$2" >"$out/$1.stdout.txt" 2>"$out/$1.stderr.txt"
+  echo "$1: exit $?"
+}
+ranks ddp_one_layer_bf16 ddp_layer
+ranks ddp_beside_generation rollout

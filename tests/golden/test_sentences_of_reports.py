@@ -57,7 +57,11 @@ def test_no_error_and_no_first_fix_is_hidden(name: str) -> None:
     for finding in page.findings:
         if finding.severity is Severity.ERROR:
             assert f"[{finding.code}]" in text
-    fixes = [note.text for note in page.told() if note.label == "fix"]
+    fixes = [
+        note.text
+        for note in page.told()
+        if note.label == "fix" or note.text.startswith("fix: ")
+    ]
     assert " ".join("".join(fixes[:1]).split()) in text
 
 
