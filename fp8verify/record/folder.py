@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fp8verify.capture.names import CLAIM, LOG, REPORT
 from fp8verify.errors import Fp8VerifyError, InputError, UsageError
 from fp8verify.files import open_private, open_regular, replacing
+from fp8verify.record.node import node_name
 from fp8verify.record.trust import check_capture
 
 MAX_CLAIM = 1 << 16
@@ -392,10 +393,3 @@ def _was_killed(mark: Path) -> bool:
     except OSError:  # it is locked by a living runner, or gone, or there are no locks
         return False
     return True
-
-
-def node_name() -> str:
-    """Return the first label of this machine's name, fit for a file name."""
-    return (
-        re.sub(r"[^A-Za-z0-9_-]", "-", os.uname().nodename.split(".")[0])[:64] or "node"
-    )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fp8verify.capture.names import BOOTS, RUNNER
-from fp8verify.record.folder import node_name
+from fp8verify.record.node import node_name
 
 BOOT = re.compile(r"\.boot-[0-9a-f]{12}")
 RANKS = "ranks"  # in a boot folder: one for each process that claimed its files

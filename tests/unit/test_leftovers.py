@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fp8verify.record import leftovers
-from fp8verify.record.folder import node_name
 from fp8verify.record.injection import make_boot_folder
 from fp8verify.record.leftovers import hold, remove_leftovers
+from fp8verify.record.node import node_name
 
 NAME = ".boot-0123456789ab"
 

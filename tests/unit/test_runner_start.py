@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fp8verify.record import keeper, output, runner, terminal
-from fp8verify.record.folder import node_name
 from fp8verify.record.injection import make_boot_folder
+from fp8verify.record.node import node_name
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
 
