@@ -95,7 +95,13 @@ class Execution(NamedTuple):
 class _Open:
     """A call that is being put together."""
 
-    def __init__(self, first: Gemm, tie: Tie, size: LayerSize, layer: str) -> None:
+    def __init__(
+        self,
+        first: Gemm,
+        tie: Tie,
+        size: LayerSize,
+        layer: str,
+    ) -> None:
         self.tie = tie
         self.size = size
         self.layer = layer
@@ -140,7 +146,12 @@ class _Calls:
         self._by_key: dict[object, _Open] = {}
         self._by_forward: dict[int, _Open] = {}  # by the index of the forward launch
 
-    def add(self, gemm: Gemm, size: LayerSize, leg: Leg) -> None:
+    def add(
+        self,
+        gemm: Gemm,
+        size: LayerSize,
+        leg: Leg,
+    ) -> None:
         """Add a launch to its call, which may be new.
 
         Args:
@@ -223,7 +234,9 @@ def layer_size(gemm: Gemm, forward: Iterable[tuple[int, int]] = ()) -> LayerSize
 
 
 def _key_of(
-    gemm: Gemm, size: LayerSize, nodes: Mapping[int, Node]
+    gemm: Gemm,
+    size: LayerSize,
+    nodes: Mapping[int, Node],
 ) -> tuple[object, Tie]:
     """Return what the launches of one call have in common, and what ties its gradients to it."""
     if gemm.leg not in (Leg.FPROP, Leg.RECOMPUTE):
@@ -292,7 +305,11 @@ class _Times:
         self._high = Counter[tuple[Layer, Leg]]()
 
     def add(
-        self, layer: Layer, leg: Leg, gemms: Iterable[Gemm], durations: Sequence[int]
+        self,
+        layer: Layer,
+        leg: Leg,
+        gemms: Iterable[Gemm],
+        durations: Sequence[int],
     ) -> None:
         """Add the launches of a leg of a call."""
         key = (layer, leg)

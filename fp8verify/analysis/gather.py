@@ -17,7 +17,7 @@ from fp8verify.analysis.calls import Execution, executions_of
 from fp8verify.analysis.code_report import code_report, joined_reports
 from fp8verify.analysis.code_word import hear_code
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, grouped
+from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import hear_library, remark
 from fp8verify.analysis.pairing import nodes_of
@@ -238,7 +238,10 @@ def _is_of_backward(kind: Kind) -> bool:
 
 
 def _fed_gemms(
-    trace: Trace, kinds: Kinds, gemms: list[Gemm], rows: Iterable[GemmRow]
+    trace: Trace,
+    kinds: Kinds,
+    gemms: list[Gemm],
+    rows: Iterable[GemmRow],
 ) -> int:
     """Count the GEMMs that casts to FP8 feed, 0 where GEMMs ran in low precision."""
     if any(row.precision.is_low for row in rows):
@@ -254,7 +257,9 @@ def _seen_nodes(trace: Trace) -> int:
 
 
 def _remarks(
-    trace: Trace, library_log: LibraryLogReport | None, compiled: CacheContents
+    trace: Trace,
+    library_log: LibraryLogReport | None,
+    compiled: CacheContents,
 ) -> tuple[str, ...]:
     of_log = [] if library_log is None else [remark(library_log)]
     return (*trace.remarks, *of_log, *compiled.notes)
@@ -321,7 +326,11 @@ def _numbered(parts: Sequence[TraceEvidence]) -> list[TraceEvidence]:
     return numbered
 
 
-def _moved(rows: Iterable[_Row], steps: int, micro_batches: int) -> list[_Row]:
+def _moved(
+    rows: Iterable[_Row],
+    steps: int,
+    micro_batches: int,
+) -> list[_Row]:
     """Return rows whose step comes after `steps` others; without one, so the micro-batch."""
     moved = []
     for row in rows:
@@ -334,21 +343,27 @@ def _moved(rows: Iterable[_Row], steps: int, micro_batches: int) -> list[_Row]:
 
 def _joined_bounds(parts: Iterable[TraceEvidence]) -> tuple[int, int] | None:
     """Return when the first kernel of any window began and the last one ended."""
-    bounds = [part.bounds for part in parts if part.bounds is not None]
-    if not bounds:
+    begins = []
+    ends = []
+    for part in parts:
+        if part.bounds is not None:
+            begin, end = part.bounds
+            begins.append(begin)
+            ends.append(end)
+    if not begins:
         return None
-    return min(bounds)[0], max(end for _, end in bounds)
+    return min(begins), max(ends)
 
 
 def _joined_totals(parts: Iterable[TraceEvidence]) -> list[KindTotal]:
     """Add up the kernels that are no GEMMs by kind."""
-    every = [total for part in parts for total in part.others]
-    joined = []
-    for kind, alike in grouped(every, lambda total: total.kind).items():
-        calls = sum(total.calls for total in alike)
-        time_ns = sum(total.time_ns for total in alike)
-        joined.append(KindTotal(kind, calls, time_ns))
-    return joined
+    calls = Counter[Kind]()
+    times = Counter[Kind]()
+    for part in parts:
+        for total in part.others:
+            calls[total.kind] += total.calls
+            times[total.kind] += total.time_ns
+    return [KindTotal(kind, calls[kind], time_ns) for kind, time_ns in times.items()]
 
 
 def _largest(known: Sequence[int | None]) -> int | None:
@@ -365,15 +380,16 @@ def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
     """Add up what was logged in several windows."""
     if not logs:
         return None
-    notes = [log.note for log in logs if log.note]
-    return LibraryLogReport(
-        products=sum(log.products for log in logs),
-        gemms=sum(log.gemms for log in logs),
-        vouched=sum(log.vouched for log in logs),
-        settled=sum(log.settled for log in logs),
-        disputed=sum(log.disputed for log in logs),
-        note=notes[0] if notes else None,
-    )
+    sums = Counter[str]()
+    note = None
+    for log in logs:
+        note = note or log.note
+        sums["products"] += log.products
+        sums["gemms"] += log.gemms
+        sums["vouched"] += log.vouched
+        sums["settled"] += log.settled
+        sums["disputed"] += log.disputed
+    return LibraryLogReport(**sums, note=note or None)
 
 
 def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
@@ -398,12 +414,16 @@ def within_window(trace: Trace) -> Trace:
     columns = trace.kernels
     if not len(columns) or min(columns.step) >= 0:
         return trace
-    launched = [
-        step >= 0 if trace.steps else launch != Launch.NONE
-        for step, launch in zip(columns.step, columns.launch, strict=True)
-    ]
-    begin = min(compress(columns.start_ns, launched), default=min(columns.start_ns))
-    inside = list(map(or_, launched, map(begin.__le__, columns.start_ns)))
+    launched = []
+    for step, launch in zip(columns.step, columns.launch, strict=True):
+        if trace.steps:
+            launched.append(step >= 0)
+        else:
+            launched.append(step >= 0 or launch != Launch.NONE)
+    starts = columns.start_ns
+    begin = min(compress(starts, launched), default=min(starts))
+    after_begin = map(begin.__le__, starts)
+    inside = list(map(or_, launched, after_begin))
     if all(inside):
         return trace
     health = replace(trace.health, kernels_before_window=inside.count(False))

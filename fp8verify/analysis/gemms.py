@@ -203,7 +203,11 @@ class _RowKey(NamedTuple):
     layer: str | None
 
 
-def gemm_rows(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> list[GemmRow]:
+def gemm_rows(
+    trace: Trace,
+    kinds: Kinds,
+    gemms: Iterable[Gemm],
+) -> list[GemmRow]:
     """Sum the GEMMs of a trace by kind, step, leg, shape, micro-batch and layer."""
     times: dict[_RowKey, list[int]] = defaultdict(list)
     columns = trace.kernels
@@ -225,7 +229,11 @@ def gemm_rows(trace: Trace, kinds: Kinds, gemms: Iterable[Gemm]) -> list[GemmRow
     return rows
 
 
-def _gemm_row(key: _RowKey, kind: Kind, durations: Sequence[int]) -> GemmRow:
+def _gemm_row(
+    key: _RowKey,
+    kind: Kind,
+    durations: Sequence[int],
+) -> GemmRow:
     calls = len(durations)
     flops: int | None
     if not kind.multiplies:

@@ -69,7 +69,9 @@ _AMD_NAME: Final = re.compile(r"\b(?:AMD|RADEON|INSTINCT)\b|^MI\d{2,3}")
 
 
 def multiplies(
-    gpu: str | None, compute_capability: str | None, precision: Precision
+    gpu: str | None,
+    compute_capability: str | None,
+    precision: Precision,
 ) -> bool | None:
     """Return whether a GPU has matrix units for a format; None if not known.
 
@@ -106,7 +108,11 @@ def reads_fnuz(gpu: str | None, compute_capability: str | None) -> bool:
     return found is not None and found.formats is _CDNA3
 
 
-def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -> bool:
+def runs_elsewhere(
+    name: str,
+    gpu: str | None,
+    compute_capability: str | None,
+) -> bool:
     """Whether the name of a kernel says that it was compiled for other GPUs than this one."""
     found = _FOR_NVIDIA.match(name)
     if _AMD_NAME.search((gpu or "").upper()):
@@ -124,7 +130,9 @@ def runs_elsewhere(name: str, gpu: str | None, compute_capability: str | None) -
 
 
 def compiled_before(
-    name: str, gpu: str | None, compute_capability: str | None
+    name: str,
+    gpu: str | None,
+    compute_capability: str | None,
 ) -> str | None:
     """Return the architecture of an xmma kernel if the GPU is newer: "sm89" on an RTX 5090."""
     found = _XMMA.match(name)

@@ -100,7 +100,11 @@ def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     _settle_unsupported_formats(trace, kinds)
 
 
-def _settled(kind: Kind, casting: Set[str], without_fp8: Set[str]) -> Kind:
+def _settled(
+    kind: Kind,
+    casting: Set[str],
+    without_fp8: Set[str],
+) -> Kind:
     """Return a kernel with the precision that its operator's inputs leave it.
 
     Args:
@@ -125,7 +129,11 @@ def _is_widening_template(kind: Kind) -> bool:
     return kind.name.startswith("triton_tem_") and not is_scaled
 
 
-def _settle_longest(kinds: Kinds, op: OpContext, members: Iterable[int]) -> None:
+def _settle_longest(
+    kinds: Kinds,
+    op: OpContext,
+    members: Iterable[int],
+) -> None:
     """Make the longest kernels of an operator that multiplies FP8 its products, if none is."""
     means: dict[int, float] = {}
     for number in members:
@@ -235,7 +243,13 @@ def _why_name_alone(kind: Kind, casting: Set[str]) -> str | None:
 def _as_high(kind: Kind, why: str) -> Kind:
     """Give a kernel the precision of the recorded 16-bit tensors, BF16 if there are none."""
     precision = _recorded(kind.op, Precision.BF16)
-    return kind.changed(why, precision=precision, source="op", a=None, b=None)
+    return kind.changed(
+        why,
+        precision=precision,
+        source="op",
+        a=None,
+        b=None,
+    )
 
 
 def is_unrecognized(kind: Kind) -> bool:
@@ -300,7 +314,11 @@ def _settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
                 )
 
 
-def _why_unsupported(kind: Kind, gpu: str, capability: str | None) -> str | None:
+def _why_unsupported(
+    kind: Kind,
+    gpu: str,
+    capability: str | None,
+) -> str | None:
     """Say why a GPU cannot have run a GEMM in the format of its name; None if it can."""
     is_ocp = any(map(_OCP.search, kind.op.types))
     own_encoding = kind.classification.library in _OWN_ENCODING
@@ -452,7 +470,12 @@ def _bytes_of(op: OpContext) -> int:
     return moved
 
 
-def _is_at_rate(flops: float, mean_ns: float, rate: float, most: int = 1) -> bool:
+def _is_at_rate(
+    flops: float,
+    mean_ns: float,
+    rate: float,
+    most: int = 1,
+) -> bool:
     peak = rate * mean_ns
     return limits.LEAST_RATE / most * peak <= flops <= limits.MOST_RATE * peak
 

@@ -28,7 +28,8 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def grouped(
-    rows: Iterable[_Row], key: Callable[[_Row], _Key]
+    rows: Iterable[_Row],
+    key: Callable[[_Row], _Key],
 ) -> defaultdict[_Key, list[_Row]]:
     """Return rows by a key of theirs, in the order in which the keys come first; none of others."""
     groups: defaultdict[_Key, list[_Row]] = defaultdict(list)
@@ -96,7 +97,12 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
         # The groups share M, N or K among them, so a 2-D side counts once.
         if a[-1] != b[-2]:
             return None
-        return GemmShape(batch=1, m=a[-2], n=b[-1], k=a[-1])
+        return GemmShape(
+            batch=1,
+            m=a[-2],
+            n=b[-1],
+            k=a[-1],
+        )
     if counts is Counts.TEMPLATE:
         # Only the first two inputs can be A and B, and no other matrix may stand before them.
         matrices = [dims for dims in op.dims if len(dims) == 2 and min(dims) > 1]
@@ -108,10 +114,19 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
 def _matrix_by_vector(a: Shape, b: Shape) -> GemmShape | None:
     if not a or len(b) != 1 or a[-1] != b[0]:
         return None
-    return GemmShape(batch=1, m=prod(a[:-1]), n=1, k=b[0])
+    return GemmShape(
+        batch=1,
+        m=prod(a[:-1]),
+        n=1,
+        k=b[0],
+    )
 
 
-def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
+def _plain(
+    a: Shape,
+    b: Shape,
+    product: Product,
+) -> GemmShape | None:
     """Multiply the last two dimensions; leading ones of A are rows, or a batch where B has it."""
     if product.b_is_nk:
         n, k = b[-2:]
@@ -121,7 +136,12 @@ def _plain(a: Shape, b: Shape, product: Product) -> GemmShape | None:
     batch = prod(b[:-2])
     if a[-1] != k or not batch or rows % batch:
         return None
-    return GemmShape(batch=batch, m=rows // batch, n=n, k=k * product.packed)
+    return GemmShape(
+        batch=batch,
+        m=rows // batch,
+        n=n,
+        k=k * product.packed,
+    )
 
 
 def layer_shapes(kind: Kind) -> list[GemmShape]:
@@ -156,7 +176,12 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
         if len(weight) != 2 or weight[1] not in (width, width / 2):
             return []
         outputs, inputs_of_layer = weight
-        shape = GemmShape(batch=1, m=tokens // experts, n=outputs, k=inputs_of_layer)
+        shape = GemmShape(
+            batch=1,
+            m=tokens // experts,
+            n=outputs,
+            k=inputs_of_layer,
+        )
         shapes += [shape] * experts
         width = outputs
     return shapes

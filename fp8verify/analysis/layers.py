@@ -104,7 +104,11 @@ def join_by_size(
         own = _sizes_of(module)
         if own and rows_by_size.keys().isdisjoint(own):
             apart.append(module)
-    return Layers(classes=tuple(classes), flops=whole, apart=tuple(apart))
+    return Layers(
+        classes=tuple(classes),
+        flops=whole,
+        apart=tuple(apart),
+    )
 
 
 def _forward_sizes(rows: Iterable[GemmRow]) -> Set[_Size]:

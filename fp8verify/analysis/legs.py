@@ -352,7 +352,11 @@ def _delayed(forward: Iterable[tuple[GemmShape, bool]]) -> set[_Sides]:
     return {sides for sides in every if outside[sides] >= expected[sides]}
 
 
-def _is_wgrad_of(gemm: Gemm | None, dgrad: GemmShape, sure: Set[int]) -> bool:
+def _is_wgrad_of(
+    gemm: Gemm | None,
+    dgrad: GemmShape,
+    sure: Set[int],
+) -> bool:
     """Whether the next GEMM is wgrad of the layer whose dgrad has this shape."""
     if gemm is None or gemm.shape is None:
         return False

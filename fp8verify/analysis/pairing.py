@@ -133,7 +133,9 @@ def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
 
 
 def number_fused_losses(
-    gemms: Sequence[Gemm], kinds: Kinds, ran: dict[int, set[str]]
+    gemms: Sequence[Gemm],
+    kinds: Kinds,
+    ran: dict[int, set[str]],
 ) -> bool:
     """Number the calls of fused losses where autograd numbers none, and note that their nodes ran.
 
@@ -559,7 +561,11 @@ _ENDS = re.compile(
 )
 
 
-def number_micro_batches(trace: Trace, kinds: Kinds, gemms: Sequence[Gemm]) -> None:
+def number_micro_batches(
+    trace: Trace,
+    kinds: Kinds,
+    gemms: Sequence[Gemm],
+) -> None:
     """Settle `micro_batch` of the launches of layers, in order."""
     starts = trace.kernels.start_ns
     consumed: dict[int, int] = {}

@@ -125,9 +125,18 @@ def _graph(op: OpContext) -> tuple[str, ...]:
 
 def multiplies_square(op: OpContext) -> bool:
     """Whether a product has the shape of X·Xᵀ, or of a square matrix with another."""
-    matrices = [dims[-2:] for dims in op.dims if len(dims) >= 2]
-    is_square = any(rows == columns for rows, columns in matrices)
-    return is_square or (len(matrices) >= 2 and matrices[-2] == matrices[-1][::-1])
+    matrices = []
+    for dims in op.dims:
+        if len(dims) < 2:
+            continue
+        rows, columns = dims[-2:]
+        if rows == columns:
+            return True
+        matrices.append((rows, columns))
+    if len(matrices) < 2:
+        return False
+    rows, columns = matrices[-1]
+    return matrices[-2] == (columns, rows)
 
 
 def _names(part: Part) -> frozenset[str]:
@@ -301,7 +310,11 @@ class _Cast(NamedTuple):
     read: frozenset[int] = frozenset()
 
 
-def fed_gemms(trace: Trace, kinds: Kinds, gemms: list[Gemm]) -> int:
+def fed_gemms(
+    trace: Trace,
+    kinds: Kinds,
+    gemms: list[Gemm],
+) -> int:
     """Count the launches of layers' GEMMs in high precision whose activations casts to FP8 round.
 
     Casts for attention, collectives or FP8 GEMMs do not count, nor do weights that are only stored

@@ -28,8 +28,20 @@ from fp8verify.terms import Precision
 from fp8verify.text import MEASURES, Measure, label_of_rank
 from fp8verify.thresholds import GEMMS_PER_CAST
 
-NO_META = RankMeta(schema=0, rank=-1, steps_seen=0, windows=(), modules_listed=False)
-_NOTHING = NumericsRecord(schema=0, rank=-1, windows=(), measured=None, reason=None)
+NO_META = RankMeta(
+    schema=0,
+    rank=-1,
+    steps_seen=0,
+    windows=(),
+    modules_listed=False,
+)
+_NOTHING = NumericsRecord(
+    schema=0,
+    rank=-1,
+    windows=(),
+    measured=None,
+    reason=None,
+)
 NO_NUMERICS = RankNumerics(record=_NOTHING)
 NO_LOSSES = LossSeries("", {}, counted=False)
 NO_SIGNS = LogSigns()

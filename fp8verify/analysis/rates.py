@@ -80,7 +80,13 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return shape.flops / rate / 1000
 
-    def _measured(self, m: int, n: int, k: int, column: str) -> float | None:
+    def _measured(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        column: str,
+    ) -> float | None:
         """Return the rate at measured values, by their indices."""
         low, high = sorted((self.sides[m], self.sides[n]))
         rows = self.rows[f"{low}x{high}"]

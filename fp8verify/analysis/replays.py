@@ -70,7 +70,11 @@ def _products_beside(kind: Kind) -> int:
     return _BESIDE_GRADIENT if is_gradient else _BESIDE_SOFTMAX
 
 
-def _next_products(kinds: Kinds, indices: Iterable[int], count: int) -> list[int]:
+def _next_products(
+    kinds: Kinds,
+    indices: Iterable[int],
+    count: int,
+) -> list[int]:
     """Return the indices of the products that come first, at most so many.
 
     Only the first may have other kernels before it.

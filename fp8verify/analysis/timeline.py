@@ -49,7 +49,11 @@ class Timeline(NamedTuple):
     steps: tuple[int | None, ...] = ()
 
 
-def measure(trace: Trace, kinds: Kinds, bounds: StepBounds) -> Timeline:
+def measure(
+    trace: Trace,
+    kinds: Kinds,
+    bounds: StepBounds,
+) -> Timeline:
     """Measure the timeline of a trace.
 
     Args:
@@ -98,12 +102,23 @@ def _computes(kind: Kind) -> bool:
 
 def join(windows: Sequence[Timeline]) -> Timeline:
     """Add up the timelines of several traces of one rank; time between them is not counted."""
+    span = 0
+    busy = 0
+    communication = 0
+    exposed = 0
+    steps: list[int | None] = []
+    for window in windows:
+        span += window.span
+        busy += window.busy
+        communication += window.communication
+        exposed += window.exposed
+        steps += window.steps
     return Timeline(
-        span=sum(window.span for window in windows),
-        busy=sum(window.busy for window in windows),
-        communication=sum(window.communication for window in windows),
-        exposed=sum(window.exposed for window in windows),
-        steps=tuple(step for window in windows for step in window.steps),
+        span=span,
+        busy=busy,
+        communication=communication,
+        exposed=exposed,
+        steps=tuple(steps),
     )
 
 
@@ -348,14 +363,24 @@ def collective_totals(trace: Trace, kinds: Kinds) -> tuple[CollectiveTotal, ...]
     totals = []
     for known, time_ns in times.items():
         totals.append(
-            CollectiveTotal(**asdict(known), calls=calls[known], time_ns=time_ns)
+            CollectiveTotal(
+                **asdict(known),
+                calls=calls[known],
+                time_ns=time_ns,
+            )
         )
     return tuple(totals)
 
 
 def _unknown(kernel: str) -> Collective:
     name = kernel.partition("(")[0][:80]
-    return Collective(name=name, dtype="", in_elements=0, out_elements=0, group_size=0)
+    return Collective(
+        name=name,
+        dtype="",
+        in_elements=0,
+        out_elements=0,
+        group_size=0,
+    )
 
 
 def communication_report(
@@ -380,20 +405,25 @@ def communication_report(
 
 def _collective_row(same: Sequence[CollectiveTotal]) -> CollectiveRow:
     """Return the row of collectives of one name, type and size of group."""
+    calls = 0
+    time_ns = 0
+    bytes_in = 0
+    bytes_out = 0
+    for total in same:
+        calls += total.calls
+        time_ns += total.time_ns
+        bytes_in += total.bytes_of(total.in_elements)
+        bytes_out += total.bytes_of(total.out_elements)
     first = same[0]
-    bytes_in = None
-    bytes_out = None
-    if first.dtype in ELEMENT_BYTES:
-        bytes_in = sum(total.bytes_of(total.in_elements) for total in same)
-        bytes_out = sum(total.bytes_of(total.out_elements) for total in same)
+    has_sizes = first.dtype in ELEMENT_BYTES
     return CollectiveRow(
         name=first.name,
         dtype=first.dtype or None,
         group_size=first.group_size or None,
-        calls=sum(total.calls for total in same),
-        bytes_in=bytes_in,
-        bytes_out=bytes_out,
-        time_us=micros(sum(total.time_ns for total in same)),
+        calls=calls,
+        bytes_in=bytes_in if has_sizes else None,
+        bytes_out=bytes_out if has_sizes else None,
+        time_us=micros(time_ns),
     )
 
 

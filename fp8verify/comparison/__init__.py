@@ -122,7 +122,11 @@ def _logged_times(losses: LossSeries | None) -> Mapping[int, float]:
     return losses.times_us
 
 
-def _is_too_slow(found: speed.Speed, before: Measured, after: Measured) -> bool:
+def _is_too_slow(
+    found: speed.Speed,
+    before: Measured,
+    after: Measured,
+) -> bool:
     """Whether the candidate is slower, or as fast though more of it runs in FP8."""
     if found.outcome is Outcome.SLOWER:
         return True
@@ -177,7 +181,10 @@ def _side(report: Report, side: Measured) -> Side:
 
 
 def _run_notes(
-    baseline: Report, candidate: Report, before: Measured, after: Measured
+    baseline: Report,
+    candidate: Report,
+    before: Measured,
+    after: Measured,
 ) -> Iterator[str]:
     """Yield how the runs, and the steps and GEMMs that are compared, differ."""
     baseline_gpu = baseline.environment.gpu
@@ -312,7 +319,9 @@ def _too_slow(speedup: float | None, least: float) -> Iterator[Finding]:
 
 
 def _loss_apart(
-    loss: LossPair | None, most: float, relative: bool
+    loss: LossPair | None,
+    most: float,
+    relative: bool,
 ) -> Iterator[Finding]:
     if loss is None:
         yield finding("loss-gap-unknown")

@@ -199,7 +199,9 @@ def _scatter(values: Sequence[float]) -> float:
 
 
 def _diverged(
-    steps: Sequence[int], relative: Sequence[float], digit: float
+    steps: Sequence[int],
+    relative: Sequence[float],
+    digit: float,
 ) -> int | None:
     """Return the first step from which on the gap is above 5%, if that is significant."""
     since = _above_since(relative)
@@ -227,7 +229,11 @@ def _above_since(relative: Sequence[float]) -> int:
     return 0
 
 
-def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
+def _digit(
+    before: Points,
+    after: Points,
+    steps: Sequence[int],
+) -> float:
     """Return the last digit that losses were printed with, as a share of the later ones."""
     losses = []
     for step in steps:
@@ -251,7 +257,9 @@ def _digit(before: Points, after: Points, steps: Sequence[int]) -> float:
 
 
 def _first_bad(
-    before: Points, after: Points, steps: Sequence[int]
+    before: Points,
+    after: Points,
+    steps: Sequence[int],
 ) -> tuple[int | None, str | None]:
     """Return the first step whose loss is not finite in one run only, else in both, and the run."""
     first_of_both = None
@@ -270,7 +278,10 @@ def _first_bad(
 
 
 def _curve(
-    before: Points, after: Points, steps: Sequence[int], shown: AbstractSet[int | None]
+    before: Points,
+    after: Points,
+    steps: Sequence[int],
+    shown: AbstractSet[int | None],
 ) -> tuple[tuple[int, float | None, float | None], ...]:
     """Return at most about 400 steps: both ends, some between, and those that are to be shown.
 

@@ -359,7 +359,11 @@ def pair_gemms(baseline: Measured, candidate: Measured) -> tuple[GemmPair, ...]:
     return tuple(_pair_gemm(key, old[key], new[key]) for key in common)
 
 
-def _pair_gemm(key: _Key, before: _Gemms, after: _Gemms) -> GemmPair:
+def _pair_gemm(
+    key: _Key,
+    before: _Gemms,
+    after: _Gemms,
+) -> GemmPair:
     leg, n, k = key
     before_a_token = before.each_us / before.tokens
     after_a_token = after.each_us / after.tokens

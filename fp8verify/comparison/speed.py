@@ -71,7 +71,11 @@ class Speed(NamedTuple):
     gemm_speedup: float | None
 
 
-def measure_speed(before: Measured, after: Measured, work: float = 1.0) -> Speed:
+def measure_speed(
+    before: Measured,
+    after: Measured,
+    work: float = 1.0,
+) -> Speed:
     """Measure the speed-up of the candidate, whose step does `work` times the baseline's work."""
     step_speedup = before.times.mean_us / after.times.mean_us
     speedup = step_speedup * work
@@ -134,7 +138,9 @@ def differs(ratio: float) -> bool:
 
 
 def _interval(
-    before: StepStatistics, after: StepStatistics, work: float
+    before: StepStatistics,
+    after: StepStatistics,
+    work: float,
 ) -> tuple[float, float] | None:
     """Return the bounds of the ratio of two means, by Welch's t of their logarithms."""
     if min(before.count, after.count) < LEAST_STEPS:
@@ -160,7 +166,11 @@ def _interval(
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
-def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
+def _needed(
+    before: StepStatistics,
+    after: StepStatistics,
+    ratio: float,
+) -> int:
     """Return how many steps of each run would make the observed difference significant."""
     variation = 0.0
     for side in (before, after):
@@ -177,7 +187,12 @@ def _needed(before: StepStatistics, after: StepStatistics, ratio: float) -> int:
     return min(MOST_STEPS, max(least, needed))
 
 
-def reason_of(speed: Speed, work: float, before: Measured, after: Measured) -> str:
+def reason_of(
+    speed: Speed,
+    work: float,
+    before: Measured,
+    after: Measured,
+) -> str:
     """Say in a sentence how fast the candidate is, and how sure that is."""
     remarks = []
     if speed.interval:
@@ -231,7 +246,11 @@ _REST_REMEDY = (
 _NO_CAUSE = "Record more steps of both runs, and compare what each kind of work takes."
 
 
-def why_not_faster(before: Measured, after: Measured, work: float) -> Iterator[Finding]:
+def why_not_faster(
+    before: Measured,
+    after: Measured,
+    work: float,
+) -> Iterator[Finding]:
     """Name the causes in the order of what they cost, GEMMs first; times are at equal work."""
     growth = {}
     for name, time in after.budget.items():
@@ -267,7 +286,11 @@ def ranks_that_lost_fp8(before: Measured, after: Measured) -> Iterator[str]:
 
 
 def _gemms(
-    before: Measured, after: Measured, longer: float, work: float, least: float
+    before: Measured,
+    after: Measured,
+    longer: float,
+    work: float,
+    least: float,
 ) -> Iterator[Finding]:
     """Name GEMMs that became slower, or FP8 GEMMs that are hardly faster."""
     remedy = _GEMM_REMEDY
@@ -295,7 +318,8 @@ def _saved_us(pair: GemmPair) -> float:
 
 
 def _others(
-    after: Measured, growth: dict[str, float]
+    after: Measured,
+    growth: dict[str, float],
 ) -> Iterator[tuple[float, float, str, str]]:
     """Yield cost, its figure in the table, cause and remedy of each kind of work but GEMMs."""
     facts = _facts(after)
@@ -347,9 +371,17 @@ def _payoffs(side: Measured) -> list[PayoffReport]:
     return [rank.payoff for rank in side.ranks if rank.payoff is not None]
 
 
-def _finding(cause: str, remedy: str, figure: str) -> Finding:
+def _finding(
+    cause: str,
+    remedy: str,
+    figure: str,
+) -> Finding:
     return finding(
-        "fp8-not-paying", "compared", cause=cause, figure=figure, remedy=remedy
+        "fp8-not-paying",
+        "compared",
+        cause=cause,
+        figure=figure,
+        remedy=remedy,
     )
 
 

@@ -171,7 +171,13 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
             if launches:
                 kernels[name] = launches
                 time_us[name] = total.time_us[name]
-        found.append(LegRow(leg=leg, time_us=time_us, kernels=kernels))
+        found.append(
+            LegRow(
+                leg=leg,
+                time_us=time_us,
+                kernels=kernels,
+            )
+        )
     return tuple(found)
 
 

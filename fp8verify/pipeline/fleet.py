@@ -301,7 +301,11 @@ def _name_from(naming: NamingRecord, file: TraceFile | None) -> NamedLayers:
     note = named.note
     if not note and not part.health.complete:
         note = f"{file.name} is not whole"
-    return named._replace(source="step", step=naming.step, note=note or None)
+    return named._replace(
+        source="step",
+        step=naming.step,
+        note=note or None,
+    )
 
 
 def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
@@ -324,7 +328,13 @@ def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
         )
         return _unread(file, too_large)
     logged = _logged(file, trace)
-    return _gathered(trace, file.rank, guessed=file.guessed, logged=logged, code=code)
+    return _gathered(
+        trace,
+        file.rank,
+        guessed=file.guessed,
+        logged=logged,
+        code=code,
+    )
 
 
 def _logged(file: TraceFile, trace: Trace) -> _Logged:

@@ -74,7 +74,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
-_NO_CAPTURE = _Sidecars(folder=None, metas={}, numerics={}, notes=())
+_NO_CAPTURE = _Sidecars(
+    folder=None,
+    metas={},
+    numerics={},
+    notes=(),
+)
 
 
 def inspect(
@@ -227,7 +232,8 @@ def _of_archive(archive: Path) -> Iterator[Path]:
 
 
 def _with_recorded(
-    code: CodeSource, folder: Path | None
+    code: CodeSource,
+    folder: Path | None,
 ) -> tuple[CodeSource, tuple[str, ...]]:
     """Add the compiled code that a capture has; a damaged record of it decides nothing."""
     if folder is None:
@@ -238,7 +244,11 @@ def _with_recorded(
         return code, (f"compiled code was not used: {error.fact.rstrip('.')}",)
 
 
-def _keep_code(folder: Path, ranks: Sequence[TraceEvidence], code: CodeSource) -> None:
+def _keep_code(
+    folder: Path,
+    ranks: Sequence[TraceEvidence],
+    code: CodeSource,
+) -> None:
     """Keep what caches hold of the kernels, so the capture has its proof elsewhere too."""
     found = captured.distinct(kernel for rank in ranks for kernel in rank.compiled)
     if len(found) > len(code.kernels):
@@ -413,7 +423,11 @@ def _of_no_window(
     """Return the ranks of a capture whose window never opened: it has a module list at most."""
     ranks = []
     for rank, meta in sorted(metas.items()):
-        trace = Trace(source=folder.name, rank=rank, world_size=meta.world_size)
+        trace = Trace(
+            source=folder.name,
+            rank=rank,
+            world_size=meta.world_size,
+        )
         ranks.append(gather(trace))
     return ranks or [gather(Trace(source=folder.name))]
 

@@ -157,7 +157,11 @@ class _Watched(Executor):
         Thread(target=self._watch, daemon=True).start()
 
     def submit(
-        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
     ) -> Future[Any]:
         future: Future[Any] = self._executor.submit(fn, *args, **kwargs)
         self._waiting.add(future)

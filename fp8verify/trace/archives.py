@@ -54,7 +54,12 @@ class _Member(NamedTuple):
 class _Bounded(io.RawIOBase):
     """A file that gives only so much at once and in all: headers may claim any size."""
 
-    def __init__(self, file: IO[bytes], most: int, archive: str) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        most: int,
+        archive: str,
+    ) -> None:
         super().__init__()
         self._file = file
         self._left = most
@@ -125,7 +130,11 @@ def unpacked(archive: Path) -> Iterator[Path]:
         yield Path(commonpath([path.parent for path in written]))
 
 
-def _of_zip(file: IO[bytes], archive: str, limit: int) -> Iterator[_Member]:
+def _of_zip(
+    file: IO[bytes],
+    archive: str,
+    limit: int,
+) -> Iterator[_Member]:
     left = limit
     # Its table of contents is read at once; the members are read from the file itself.
     with zipfile.ZipFile(_Bounded(file, _MAX_BYTES, archive)) as packed:
@@ -149,7 +158,11 @@ def _of_zip(file: IO[bytes], archive: str, limit: int) -> Iterator[_Member]:
                 )
 
 
-def _of_tar(file: IO[bytes], archive: str, limit: int) -> Iterator[_Member]:
+def _of_tar(
+    file: IO[bytes],
+    archive: str,
+    limit: int,
+) -> Iterator[_Member]:
     start = file.read(2)
     file.seek(0)
     is_packed = start == b"\x1f\x8b"
@@ -180,7 +193,11 @@ def _is_wanted(name: str, archive: str) -> bool:
     return name.endswith((*suffixes(), *_RECORDS))
 
 
-def _written(member: _Member, folder: Path, archive: str) -> Iterator[Path]:
+def _written(
+    member: _Member,
+    folder: Path,
+    archive: str,
+) -> Iterator[Path]:
     """Write a member below a folder, and yield where.
 
     Raises:

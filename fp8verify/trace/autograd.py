@@ -79,7 +79,11 @@ class Autograd:
         for source, call in calls.items():
             indices[source] = len(sites)
             sites.append(
-                Site(call=call, makes=numbers[call], node=numbers[nodes[source]])
+                Site(
+                    call=call,
+                    makes=numbers[call],
+                    node=numbers[nodes[source]],
+                )
             )
         return sites, array("i", list(map(indices.__getitem__, sources)))
 

@@ -489,7 +489,12 @@ def _element_of(text: str) -> str | None:
     return _ELEMENTS.get(plain)
 
 
-def _name(library: str, types: tuple[str | None, ...], compute: str, scale: str) -> str:
+def _name(
+    library: str,
+    types: tuple[str | None, ...],
+    compute: str,
+    scale: str,
+) -> str:
     """Return the name of a product of A and B to D, in BLAS' order, as names of kernels are."""
     a, b, d = types
     if a == b == "fp32":

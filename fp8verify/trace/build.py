@@ -250,7 +250,9 @@ _OUTSIDE = int(Launch.OUTSIDE)
 
 
 def _rows_by_number(
-    wanted: array[int], numbers: array[int], counts: Callable[[int], bool]
+    wanted: array[int],
+    numbers: array[int],
+    counts: Callable[[int], bool],
 ) -> array[int]:
     """Return for each kernel the first row that counts and has the number it wants, or -1."""
     row_of = dict.fromkeys(wanted, -1)

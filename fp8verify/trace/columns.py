@@ -217,7 +217,13 @@ class Columns(Struct):
         """Note when some operators, annotations or calls ended; there must be one."""
         self.last_end = max(self.last_end, round(max(ends)))
 
-    def add_copies(self, kind: str, count: int, time_ns: int, size: int) -> None:
+    def add_copies(
+        self,
+        kind: str,
+        count: int,
+        time_ns: int,
+        size: int,
+    ) -> None:
         """Add "memcpy" or "memset" of the GPU."""
         known_count, known_ns, known_size = self.copies.get(kind, (0, 0, 0))
         self.copies[kind] = (

@@ -89,7 +89,12 @@ class Contexts:
             links[inner] = link
         return link
 
-    def _link(self, name_number: int, inputs: int, outer: int) -> int:
+    def _link(
+        self,
+        name_number: int,
+        inputs: int,
+        outer: int,
+    ) -> int:
         name = self._names[name_number]
         if inputs < 0 and name.startswith(LAYER_PREFIX):
             return outer  # `fp8verify.trace.autograd` knows the layer; all layers share a context
@@ -103,7 +108,12 @@ class Contexts:
             self._links.append(key)
         return link
 
-    def _is_backward(self, name: str, inputs: int, outer: int) -> bool:
+    def _is_backward(
+        self,
+        name: str,
+        inputs: int,
+        outer: int,
+    ) -> bool:
         """Whether an operator runs in a backward pass, or is inside one that does."""
         if outer >= 0:
             _, _, is_outer_backward = self._links[outer]

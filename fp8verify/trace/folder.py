@@ -54,7 +54,11 @@ def _rank_of_name(name: str) -> int | None:
     return None
 
 
-def two_of_one_rank(rank: int, first: str, second: str) -> InputError:
+def two_of_one_rank(
+    rank: int,
+    first: str,
+    second: str,
+) -> InputError:
     """Return the error of two unrelated traces that say to be of the same rank."""
     return InputError(
         f"Two traces are of rank {rank}: {first} and {second}.",

@@ -264,7 +264,12 @@ class Table(Struct):
             return False
         return name not in self.sums and name not in self.on_cpu
 
-    def _add_times(self, name: str, time: str, row: dict[str, str]) -> Fit:
+    def _add_times(
+        self,
+        name: str,
+        time: str,
+        row: dict[str, str],
+    ) -> Fit:
         ns = _nanoseconds(time, self.unit)
         calls = _whole(row.get("calls", "1"))
         if not name or ns is None or calls is None:
@@ -275,7 +280,12 @@ class Table(Struct):
         self.shares += _number(row.get("share", "")) or 0.0
         return Fit.ROW
 
-    def _count(self, name: str, row: dict[str, str], cells: Sequence[str]) -> None:
+    def _count(
+        self,
+        name: str,
+        row: dict[str, str],
+        cells: Sequence[str],
+    ) -> None:
         """Note of what type the counted operations of tensor cores were."""
         counters = [(metric, cells[index]) for index, metric in self.counters]
         if "metric" in row:
@@ -285,7 +295,12 @@ class Table(Struct):
             if counter is not None and (_number(value) or 0) > 0:
                 self.counted[name] = counter[1]
 
-    def _sum(self, rows: dict[str, _Sum], name: str, row: _Sum) -> None:
+    def _sum(
+        self,
+        rows: dict[str, _Sum],
+        name: str,
+        row: _Sum,
+    ) -> None:
         before = rows.get(name, _Sum())
         if before.ns and self.lists_operators:
             # Without the CPU's columns the row of a compiled operator looks like its kernel's.
@@ -691,7 +706,13 @@ def _table(
     if "name" not in indices:
         return None
     if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
-        return Table(tool="", cells=lambda _: (), width=-1, indices=indices, unit="n")
+        return Table(
+            tool="",
+            cells=lambda _: (),
+            width=-1,
+            indices=indices,
+            unit="n",
+        )
     if {"metric", "unit", "value"} <= indices.keys():
         return Table(
             tool="ncu",

@@ -356,7 +356,12 @@ def _says_that_events_were_lost(text: str) -> bool:
     return _LOST.search(text) is not None and _NOTHING.search(text) is None
 
 
-def _missing_kernels(export: Export, columns: Columns, *, outstanding: bool) -> int:
+def _missing_kernels(
+    export: Export,
+    columns: Columns,
+    *,
+    outstanding: bool,
+) -> int:
     """Return the number of launches without their kernel.
 
     What was launched last may still have waited for the GPU when the recording ended. It is only

@@ -68,7 +68,9 @@ def _options(url: str) -> dict[str, Any]:
             return self._body
 
     timeout = ClientTimeout(
-        total=MAX_SECONDS, sock_connect=_SILENCE_S, sock_read=_SILENCE_S
+        total=MAX_SECONDS,
+        sock_connect=_SILENCE_S,
+        sock_read=_SILENCE_S,
     )
     return {"client_kwargs": {"response_class": BoundedResponse, "timeout": timeout}}
 

@@ -186,7 +186,12 @@ def _format_of(source: Source) -> Format:
 _Refused: TypeAlias = "dict[bytes, tuple[str, str]]"
 
 
-def _refuse(kinds: _Refused, sign: bytes, name: str, path: Path | None = None) -> None:
+def _refuse(
+    kinds: _Refused,
+    sign: bytes,
+    name: str,
+    path: Path | None = None,
+) -> None:
     for pattern, (what, hint) in kinds.items():
         if re.search(pattern, sign, re.DOTALL):
             raise InputError(f"{name} is {what}.", hint.format(path=path))

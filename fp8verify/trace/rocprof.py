@@ -68,7 +68,11 @@ def _gpu(source: Source, agent: int) -> str | None:
     return None
 
 
-def _neighbor(source: Source, ending: str, *wanted: str) -> Iterator[Sequence[str]]:
+def _neighbor(
+    source: Source,
+    ending: str,
+    *wanted: str,
+) -> Iterator[Sequence[str]]:
     """Yield the rows of another table of the same process; none if it was not recorded."""
     path = source.path
     if path is None or _ENDING not in path.name:

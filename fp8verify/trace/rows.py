@@ -198,7 +198,13 @@ class RowCollector:
             if sound:
                 yield sound
 
-    def fill(self, trace: Trace, tool: str, *, layers: bool) -> None:
+    def fill(
+        self,
+        trace: Trace,
+        tool: str,
+        *,
+        layers: bool,
+    ) -> None:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
         steps = mark_steps(columns)
@@ -218,7 +224,11 @@ def _converted(block: list[Row], kind: Any) -> list[Any]:
         return []
 
 
-def _limits_of(columns: Columns, tool: str, steps: str | None) -> str:
+def _limits_of(
+    columns: Columns,
+    tool: str,
+    steps: str | None,
+) -> str:
     """Say what the columns lack, and what was taken for the steps.
 
     Args:

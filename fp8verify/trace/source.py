@@ -87,7 +87,12 @@ class Source:
             or a decompression bomb; the last also while iterating.
     """
 
-    def __init__(self, file: IO[bytes], name: str, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        name: str,
+        path: Path | None = None,
+    ) -> None:
         self.name = name
         self.path = path
         self.damage: str | None = None
@@ -201,7 +206,9 @@ class Source:
         with requires("zstandard", f"{self.name}, which is packed with zstd,"):
             import zstandard
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(
-            cast("IO[bytes]", self._file), read_across_frames=True, read_size=READ_SIZE
+            cast("IO[bytes]", self._file),
+            read_across_frames=True,
+            read_size=READ_SIZE,
         )
         try:
             while piece := reader.read(PIECE_SIZE):
@@ -230,7 +237,13 @@ def _from_utf16(pieces: Iterable[bytes]) -> Iterator[bytes]:
 class _Counted:
     """A file that counts the bytes read, and to which its first ones can be put back."""
 
-    def __init__(self, file: IO[bytes], name: str, *, is_bounded: bool) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        name: str,
+        *,
+        is_bounded: bool,
+    ) -> None:
         self.total = 0
         self._file = file
         self._head = b""

@@ -212,7 +212,12 @@ def read(source: Source, how: Reading) -> Trace:
     return traces[0]
 
 
-def _complete(trace: Trace, columns: Columns, metadata: Metadata, how: Reading) -> None:
+def _complete(
+    trace: Trace,
+    columns: Columns,
+    metadata: Metadata,
+    how: Reading,
+) -> None:
     fill(trace, columns, layers=how.layers, launches=how.launches)
     if metadata.devices:
         first = next(iter(metadata.devices.values()))
@@ -257,7 +262,11 @@ def _in_order(process: Hashable) -> tuple[int, str]:
     return number, str(process)
 
 
-def part_of(columns: Columns, process: Hashable, devices: set[int]) -> Columns:
+def part_of(
+    columns: Columns,
+    process: Hashable,
+    devices: set[int],
+) -> Columns:
     """Return the columns of one process alone; copies are not told apart, and left out."""
     is_own = [process_of(thread) == process for thread in columns.threads]
     ops = [is_own[thread] for thread in columns.ops.thread]
@@ -274,7 +283,11 @@ def part_of(columns: Columns, process: Hashable, devices: set[int]) -> Columns:
     )
 
 
-def _kept(table: Any, empty: Any, wanted: list[bool]) -> Any:
+def _kept(
+    table: Any,
+    empty: Any,
+    wanted: list[bool],
+) -> Any:
     """Return the wanted rows of a table; columns that are not filled stay empty."""
     for name in table.__struct_fields__:
         column = getattr(table, name)

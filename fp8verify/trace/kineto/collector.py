@@ -158,7 +158,11 @@ _LONGEST_NUMBER = 400
 MAX_COPY_US = 3.6e9
 
 
-def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
+def _add_ranges(
+    columns: Columns,
+    group: list[Any],
+    starts: list[int],
+) -> None:
     ops = columns.ops
     args = [op.args for op in group]
     raw_inputs = map(SEPARATOR.join, map(_inputs_of, args))
@@ -179,7 +183,11 @@ def _add_ranges(columns: Columns, group: list[Any], starts: list[int]) -> None:
     columns.note_ends(ends)
 
 
-def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
+def _add_calls(
+    columns: Columns,
+    group: list[Any],
+    starts: list[int],
+) -> None:
     calls = columns.calls
     ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
     append_all(calls.start, starts)
@@ -188,7 +196,11 @@ def _add_calls(columns: Columns, group: list[Any], starts: list[int]) -> None:
     columns.note_ends(ends)
 
 
-def _add_kernels(columns: Columns, group: list[Any], starts: list[int]) -> None:
+def _add_kernels(
+    columns: Columns,
+    group: list[Any],
+    starts: list[int],
+) -> None:
     kernels = columns.kernels
     args = [kernel.args for kernel in group]
     lengths = _lengths_ns([kernel.dur for kernel in group])
@@ -357,7 +369,11 @@ class Collector:
         return [round((event.ts - base) * 1000) for event in group]
 
 
-def _add_copies(columns: Columns, name: str, copies: Sequence[GpuMemcpy]) -> None:
+def _add_copies(
+    columns: Columns,
+    name: str,
+    copies: Sequence[GpuMemcpy],
+) -> None:
     """Add "memcpy" or "memset" of the GPU."""
     time_ns = 0
     size = 0
@@ -377,7 +393,9 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
     """
     text = data.decode("utf-8", "replace")
     event: dict[str, Any] = json.loads(
-        text, strict=False, parse_constant=lambda _: None
+        text,
+        strict=False,
+        parse_constant=lambda _: None,
     )
     if isinstance(event.get("args"), dict):
         event["args"] = _without_null(event["args"])

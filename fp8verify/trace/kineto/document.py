@@ -86,7 +86,11 @@ class EventSink(Protocol):
 _scan = json.JSONDecoder(strict=False).raw_decode
 
 
-def skip_space(data: bytes, pos: int, end: int = sys.maxsize) -> int:
+def skip_space(
+    data: bytes,
+    pos: int,
+    end: int = sys.maxsize,
+) -> int:
     """Return where the space and commas from `pos` on end."""
     match = _SPACE.match(data, pos, end)
     if match:
@@ -274,7 +278,12 @@ class Document:
             return match[0]
         return b""
 
-    def _read_region(self, sink: EventSink, start: int, end: int) -> int:
+    def _read_region(
+        self,
+        sink: EventSink,
+        start: int,
+        end: int,
+    ) -> int:
         """Read whole events, halving a block until damage is alone; return where reading ended."""
         data = self._buffer.data
         start = skip_space(data, start, end)
@@ -299,7 +308,12 @@ class Document:
             return end
         return stop
 
-    def _read_singly(self, sink: EventSink, start: int, end: int) -> int:
+    def _read_singly(
+        self,
+        sink: EventSink,
+        start: int,
+        end: int,
+    ) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
         data = self._buffer.data[:start] + _repaired(self._buffer.data[start:end])
         text = data[start:].decode("latin-1")
