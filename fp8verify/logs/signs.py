@@ -34,10 +34,17 @@ _COUNT: Final = re.compile(
 # Apex, DeepSpeed, fairseq, and loops that write their own.
 _SKIPPED: Final = re.compile(
     r"grad(?:ient)?s? overflow|\boverflow! |overflow detected"
-    r"|skipping (?:the |this |optimizer )?(?:step|update|batch)\b.{0,80}"
-    r"(?:scale|overflow|\bnans?\b|\binfs?\b)"
+    r"|skipp(?:ing|ed) (?:the |this )?(?:optimizer )?(?:step|update|batch)\b.{0,80}"
+    r"(?:scale|overflow|\bnans?\b|\binfs?\b|found_inf)"
+    r"|(?:step|update|batch) (?:was |is )?skipped\b.{0,60}"
+    r"(?:overflow|\bnans?\b|\binfs?\b|found_inf)"
     r"|(?:\bnans?\b|\binfs?\b|non-?finite|overflow).{0,80}skipp(?:ing|ed) "
     r"(?:the |this |optimizer )?(?:step|update|batch)\b(?!e?s?: ?\d)"
+)
+# verl "grad_norm is not finite", Megatron-LM "found NaN in local forward loss calculation".
+_NOT_FINITE: Final = re.compile(
+    r"grad(?:ient)?s?(?:[_ ]?norm)? (?:is |are )?(?:not |non-?)finite"
+    r"|found (?:nan|inf)s? in (?:the |local )?(?:forward|backward|grad|loss)"
 )
 # The loss scale after it was lowered, and as Megatron-LM and others write it in each step.
 _LOWERED: Final = re.compile(
@@ -262,6 +269,8 @@ def _what_is_wrong(lower: str) -> str:
         return f"{counted} steps were skipped"
     if _SKIPPED.search(lower):
         return "a step was skipped"
+    if _NOT_FINITE.search(lower):
+        return "the loss or a gradient is not finite"
     return ""
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fp8verify.errors import Fp8VerifyError, InputError
 from fp8verify.preflight import launch_script
 from fp8verify.preflight.documents import MAX_BYTES, MAX_VALUES, read_document
+from fp8verify.preflight.frameworks import recognize
 from fp8verify.preflight.launch import read_launch
 from fp8verify.preflight.rules import judge
 from tests import doctor_files as files
@@ -194,3 +195,25 @@ def test_memory_that_fp8_weights_do_not_save_is_told_where_it_is_asked_for(
         c.code for c in judge(facts_of(write(tmp_path, "b.sh", files.MEGATRON_SH)))
     ]
     assert "weights-save-no-memory" not in codes
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "megatron sft --model X --train_type lora --fp8_format e4m3 --fp8_param_gather true",
+        'ARGS=(--tuner_type lora --fp8_format e4m3)\nmegatron pt "${ARGS[@]}" --seq_length 64',
+        "python train.py --fp8_format hybrid --tuner_type lora --fp8_param_gather true",
+        "swift/cli/start.sh --fp8_format hybrid --cached_dataset data",
+    ],
+)
+def test_ms_swift_is_known_by_its_command_or_by_the_names_of_its_options(
+    tmp_path: Path, script: str
+) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(script)
+    config = recognize(read_document(str(path)))
+    assert config is not None
+    assert config.framework == "ms-swift"
+    assert config.ask is not None
+    path.write_text("megatron sft_data --fp8-format hybrid")
+    assert recognize(read_document(str(path))) is None
