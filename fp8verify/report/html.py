@@ -106,9 +106,12 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         grids.setdefault(grid.title, grid)  # of several ranks the first one's
     is_claimed = report.verdict in (Verdict.CONTRADICTED, Verdict.EMULATED)
     ledger = ledger_picture(report.ledger, is_claimed=is_claimed)
+    places = []
+    for finding in page.findings:
+        places.append(_places(report, ledger, finding))
     return {
         "ledger": ledger,
-        "places": [_places(report, ledger, finding) for finding in page.findings],
+        "places": places,
         "legs": leg_bars(report),
         "rank_bars": rank_bars(report),
         "gpu_times": gpu_bars(report),
@@ -128,7 +131,9 @@ class Place(NamedTuple):
 
 
 def _places(
-    report: Report, ledger: LedgerPicture | None, finding: Finding
+    report: Report,
+    ledger: LedgerPicture | None,
+    finding: Finding,
 ) -> list[Place]:
     """Return where a finding is seen: its layers' rows, else what lacks FP8, its ranks, the time."""
     places = _rows_of(ledger, finding, decides=finding.code == report.cause)
@@ -141,14 +146,22 @@ def _places(
 
 
 def _rows_of(
-    ledger: LedgerPicture | None, finding: Finding, *, decides: bool
+    ledger: LedgerPicture | None,
+    finding: Finding,
+    *,
+    decides: bool,
 ) -> list[Place]:
     """Return the rows of the picture that a finding is about; of many, the first one."""
+    if ledger is None:
+        return []
     layers = set(finding.layers)
     is_of_all = decides or finding.verdict is not None
     places = []
-    for number, row in enumerate(ledger.rows if ledger is not None else (), 1):
-        is_meant = layers.intersection(row.names) if layers else is_of_all and row.lacks
+    for number, row in enumerate(ledger.rows, 1):
+        if layers:
+            is_meant = not layers.isdisjoint(row.names)
+        else:
+            is_meant = is_of_all and row.lacks
         if is_meant:
             places.append(Place(f"row-{number}", row.label))
     labels = {place.label for place in places}

@@ -147,17 +147,21 @@ class _Drawing:
     def look_of_slot(self, slot: int) -> Hashable:
         """Return what a row of the picture shows; rows alike are equal."""
         looks = []
+        count = len(self.ledger.executions)
         for leg in self.legs:
-            for execution in range(len(self.ledger.executions)):
-                looks.append(_looks(self.at(slot, leg, execution)))
+            for execution in range(count):
+                entries = self.at(slot, leg, execution)
+                looks.append(_looks(entries))
         return tuple(looks)
 
     def look_of_execution(self, execution: int) -> Hashable:
         """Return what a column of the picture shows; columns alike are equal."""
         looks = []
-        for slot in range(len(self.ledger.slots)):
+        count = len(self.ledger.slots)
+        for slot in range(count):
             for leg in self.legs:
-                looks.append(_looks(self.at(slot, leg, execution)))
+                entries = self.at(slot, leg, execution)
+                looks.append(_looks(entries))
         return tuple(looks)
 
     def column_lacks(self, column: _Column) -> bool:

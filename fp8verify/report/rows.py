@@ -139,8 +139,15 @@ def _numerics(rank: RankReport) -> Iterator[Row]:
 def _ranks(rank: RankReport) -> Iterator[Row]:
     gemm_us = sum(rank.gemm.time_us.values())
     gpu_us = sum(rank.gpu_time_us.values())
-    head = (rank.source, rank.verdict.value, rank.reason)
-    yield *head, rank.gemm.fp8_share_of_time, gemm_us, gpu_us, rank.health.kernels
+    yield (
+        rank.source,
+        rank.verdict.value,
+        rank.reason,
+        rank.gemm.fp8_share_of_time,
+        gemm_us,
+        gpu_us,
+        rank.health.kernels,
+    )
 
 
 # The columns of each frame behind the rank's, and the function that makes the rows of a rank.
@@ -234,13 +241,29 @@ def _pairs(comparison: Comparison) -> Iterator[Row]:
     """Yield what both runs of a comparison have, a row each."""
     for work in comparison.budget:
         times = (work.baseline_us, work.candidate_us)
-        yield _pair("budget", name=work.name, times=times, speedup=_ratio(*times))
+        speedup = _ratio(*times)
+        yield _pair(
+            "budget",
+            name=work.name,
+            times=times,
+            speedup=speedup,
+        )
     for leg in comparison.legs:
         times = (leg.baseline_us, leg.candidate_us)
-        yield _pair("leg", leg=leg.leg, times=times, speedup=leg.speedup)
+        yield _pair(
+            "leg",
+            leg=leg.leg,
+            times=times,
+            speedup=leg.speedup,
+        )
     for rank in comparison.ranks:
         times = (rank.baseline_us, rank.candidate_us)
-        yield _pair("rank", name=f"{rank.rank}", times=times, speedup=rank.step_speedup)
+        yield _pair(
+            "rank",
+            name=str(rank.rank),
+            times=times,
+            speedup=rank.step_speedup,
+        )
     for layer in comparison.layers:
         yield _pair(
             "layer",
@@ -250,15 +273,14 @@ def _pairs(comparison: Comparison) -> Iterator[Row]:
             speedup=layer.speedup,
         )
     for gemm in comparison.gemms:
+        before_us = gemm.baseline_us * gemm.baseline_calls
+        after_us = gemm.candidate_us * gemm.candidate_calls
         yield _pair(
             "gemm",
             name=shown_size((gemm.n, gemm.k)),
             leg=gemm.leg,
             precisions=(gemm.baseline_precision, gemm.candidate_precision),
-            times=(
-                round(gemm.baseline_us * gemm.baseline_calls, 3),
-                round(gemm.candidate_us * gemm.candidate_calls, 3),
-            ),
+            times=(round(before_us, 3), round(after_us, 3)),
             each=(gemm.baseline_us, gemm.candidate_us),
             speedup=gemm.speedup,
         )

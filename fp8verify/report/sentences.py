@@ -86,7 +86,9 @@ def _cut_around(text: str, width: int) -> str:
     if text.startswith("line "):
         head = text[: text.find(":") + 1]
     room = width - len(head) - 3
-    begin = max(len(head), min(named.start() - room // 2, len(text) - room))
+    middle = named.start() - room // 2
+    begin = min(middle, len(text) - room)
+    begin = max(begin, len(head))
     end = min(len(text), begin + room)
     begin = _word_from(text, begin, named.start())
     more = ""
@@ -434,7 +436,8 @@ def steps_shown(report: Report) -> str:
     for rank in report.ranks:
         for step in rank.steps:
             # A window that the run's end cut short holds the begin of a step that never came.
-            if rank.clock is None or (step.step or 0) <= rank.clock.steps_seen:
+            number = step.step or 0
+            if rank.clock is None or number <= rank.clock.steps_seen:
                 shown.append(step.step)
     return show_steps(shown)
 

@@ -85,7 +85,12 @@ class _Screen:
     """A page on a screen of a certain width."""
 
     def __init__(
-        self, page: Page, terminal: bool, verbose: bool, width: int, whole: str
+        self,
+        page: Page,
+        terminal: bool,
+        verbose: bool,
+        width: int,
+        whole: str,
     ) -> None:
         """Open a console that writes into memory."""
         self._page = page
@@ -184,11 +189,12 @@ class _Screen:
             rows = list(map(self._referring, rows))
         fitting = [row for row in rows if not row.rank]
         for row in sorted(rows, key=lambda row: row.rank):
-            is_alone = all(other.finding is not row.finding for other in fitting)
-            if row.label == "fix" and is_alone:
+            subjects = [other.finding for other in fitting]
+            if row.label == "fix" and row.finding not in subjects:
                 continue  # advice without what it is about
             wanted = [other for other in rows if other in fitting or other is row]
-            if row.rank and self._height(wanted) <= room:
+            has_room = self._height(wanted) <= room
+            if row.rank and has_room:
                 fitting = wanted
         return fitting
 
@@ -209,13 +215,16 @@ class _Screen:
     def _exit(self, hidden: list[str]) -> Text:
         """Return the last line: the exit code, and what else there is as far as it fits."""
         page = self._page
-        if self._verbose or self._whole or not page.exit:
-            return Text(printable(page.exit))
+        shows_all = self._verbose or self._whole
         more = [*dict.fromkeys(hidden), *page.further]
-        for count in range(len(more), 0, -1):
-            line = f"{page.exit} · more with -v: {', '.join(more[:count])}"
+        if shows_all or not page.exit:
+            more = []
+        while more:
+            names = ", ".join(more)
+            line = f"{page.exit} · more with -v: {names}"
             if cell_len(line) <= self._width:
                 return Text(printable(line))
+            more.pop()
         return Text(printable(page.exit))
 
 
