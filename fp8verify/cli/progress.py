@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, TextIO
 
 from fp8verify.errors import InputError
@@ -115,6 +114,8 @@ class _Progress:
         """Follow the traces of an archive once one of them is read, and the archive is not."""
         if any(place in self.sizes for place in are_open):
             return
+        from tempfile import gettempdir  # most traces are in no archive
+
         temporary = Path(gettempdir()).resolve()
         for place in map(Path, are_open):
             is_inside = temporary in place.parents
