@@ -23,10 +23,12 @@ from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.layers import flops, layers_of
 from fp8verify.record.command import resolve_command
 from fp8verify.record.injection import boot_folder, child_environment
+from fp8verify.record.leftovers import remove_abandoned
 from fp8verify.version import __version__
 
 GRACE_S = 3.0
 _POLL_S = 0.05
+_FOLDERS = "fp8verify-doctor-"
 _TAIL = 64 << 10
 # A dry start is no run: nothing should be reported to a tracking service.
 _QUIET = {"WANDB_MODE": "disabled"}
@@ -43,7 +45,8 @@ def dry_start(command: Sequence[str], timeout: float) -> DryModel:
         UsageError, InputError: the command cannot be run.
     """
     arguments = resolve_command(command)
-    with tempfile.TemporaryDirectory(prefix="fp8verify-doctor-") as name:
+    remove_abandoned(_FOLDERS)
+    with tempfile.TemporaryDirectory(prefix=_FOLDERS) as name:
         folder = Path(name)
         config = {"version": __version__, "dry": str(folder), **for_agent()}
         with boot_folder(folder, config) as boot:

@@ -1,7 +1,8 @@
 """What killed runs have left in a capture: boot folders, and files that were not whole.
 
 A runner removes its boot folder, and the keeper that of a runner that was killed. If both were
-killed, or the machine went down, it stays until the next command that meets it.
+killed, or the machine went down, it stays until the next command that meets it. So does the temporary
+folder of a doctor that was killed.
 
 A runner and its keeper hold a lock on a mark in the boot folder, which has the node's name. Who can
 lock the mark on that node knows that both are gone. The folder of `fp8verify env` has no mark, since
@@ -80,6 +81,24 @@ def remove_leftovers(capture: Path) -> list[str]:
     if not any(capture.glob(BOOTS)):  # else a run may be writing
         remove_drafts(capture, ranks)
     return removed
+
+
+def remove_abandoned(prefix: str) -> None:
+    """Remove temporary folders of this user whose name begins so, and whose runs were killed.
+
+    One without a boot folder stays: a command may just have made it.
+    """
+    if not hasattr(os, "getuid"):
+        return
+    import shutil
+    import tempfile
+
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if is_ours and remove_leftovers(folder) and not any(folder.glob(BOOTS)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def ranks_of(boot: Path) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 
 from fp8verify.record import leftovers
 from fp8verify.record.injection import make_boot_folder
-from fp8verify.record.leftovers import hold, remove_leftovers
+from fp8verify.record.leftovers import hold, remove_abandoned, remove_leftovers
 from fp8verify.record.node import node_name
 
 NAME = ".boot-0123456789ab"
@@ -44,6 +44,30 @@ def test_a_dead_boot_folder_goes_with_the_drafts_of_its_ranks(capture: Path) -> 
     assert remove_leftovers(capture) == [NAME]
     assert {path.name for path in capture.iterdir()} == kept
     assert remove_leftovers(capture) == []
+
+
+def test_temporary_folders_of_killed_commands_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = {
+        name: tmp_path / name for name in ("a-dead", "a-new", "a-held", "b-dead")
+    }
+    for folder in folders.values():
+        folder.mkdir()
+    for name in ("a-dead", "b-dead"):
+        boot_in(folders[name])
+        (folders[name] / "model-1.json").touch()
+    held = hold(str(boot_in(folders["a-held"])))
+    (tmp_path / "a-link").symlink_to(folders["b-dead"])
+
+    remove_abandoned("a-")
+
+    assert held is not None
+    os.close(held)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"a-new", "a-held", "b-dead", "a-link"}
+    assert (folders["b-dead"] / NAME).exists()
 
 
 def test_what_a_process_holds_stays(capture: Path) -> None:
