@@ -134,7 +134,13 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     phases = tuple(one for one in said.held_at(first) if one.phase and counted)
     layers = said.layers_for(claims)
     return Promises(
-        tuple(claims), converted, emulated, formats, layers, phases, said.mention
+        tuple(claims),
+        converted,
+        emulated,
+        formats,
+        layers,
+        phases,
+        said.mention,
     )
 
 

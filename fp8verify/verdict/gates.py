@@ -143,7 +143,10 @@ def write_baseline(report: Report, path: Path) -> None:
 
 
 def gated(
-    report: AnyReport, findings: Iterable[Finding], *, gate: bool = True
+    report: AnyReport,
+    findings: Iterable[Finding],
+    *,
+    gate: bool = True,
 ) -> AnyReport:
     """Put the findings of a gate first in a report; if it is not met, exit with 1.
 
@@ -210,7 +213,9 @@ def other_formats(report: Report, name: str, min_share: float) -> Iterator[Findi
 
 
 def regressions(
-    report: Report, baseline: Baseline, tolerance: float
+    report: Report,
+    baseline: Baseline,
+    tolerance: float,
 ) -> Iterator[Finding]:
     """Yield what fell below the baseline, and what could not be compared with it.
 
@@ -312,7 +317,10 @@ def assert_gemm_precision(
 
 
 def assert_no_regression(
-    report: Report, baseline: str | Path | Baseline, *, tolerance: float = 0.02
+    report: Report,
+    baseline: str | Path | Baseline,
+    *,
+    tolerance: float = 0.02,
 ) -> None:
     """Assert that FP8 share, legs and layers are no worse than in a baseline.
 

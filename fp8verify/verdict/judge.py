@@ -154,7 +154,10 @@ class _Judging:
         return sorted(found, key=place_of)
 
     def assess(
-        self, place: int, reason: str | None, found: Sequence[Finding]
+        self,
+        place: int,
+        reason: str | None,
+        found: Sequence[Finding],
     ) -> Assessment:
         """Return what findings make of a rank.
 
@@ -226,7 +229,10 @@ def _widths(cells: Iterable[Cell]) -> set[int]:
 
 
 def _decided(
-    findings: Sequence[Finding], rank: Assessment, *, alone: bool
+    findings: Sequence[Finding],
+    rank: Assessment,
+    *,
+    alone: bool,
 ) -> list[Finding]:
     """Return what may be said of a rank: no finding decides what its verdict leaves open.
 
@@ -259,7 +265,9 @@ def _rest(findings: Sequence[Finding], promises: Promises) -> str | None:
 
 
 def _settled(
-    rank: RankEvidence, findings: Sequence[Finding], promises: Promises
+    rank: RankEvidence,
+    findings: Sequence[Finding],
+    promises: Promises,
 ) -> Opinion | None:
     """Judge a rank that cannot be judged, or that ran no low precision, by its findings."""
     without = () if rank.ran_low else (Verdict.EMULATED, Verdict.CONTRADICTED)
@@ -349,7 +357,9 @@ def judge(report: AnyReport, policy: Policy) -> AnyReport:
 
 
 def with_exit_code(
-    report: AnyReport, summaries: Iterable[RankSummary], policy: Policy
+    report: AnyReport,
+    summaries: Iterable[RankSummary],
+    policy: Policy,
 ) -> AnyReport:
     """Return a report with the exit code of its verdict and findings under a policy."""
     verdict = report.verdict
@@ -383,7 +393,9 @@ def with_exit_code(
 
 
 def judge_rank(
-    summary: RankSummary, policy: Policy, proof: Proof | None = None
+    summary: RankSummary,
+    policy: Policy,
+    proof: Proof | None = None,
 ) -> Opinion:
     """Judge one rank: by what settles it, else by its share and by what it falls short of.
 
@@ -415,7 +427,9 @@ def judge_rank(
             return Opinion(Verdict.PARTIAL, headline.below(summary, limit, known))
     if rank.shortfall is not None:
         return Opinion(
-            Verdict.PARTIAL, headline.short(summary, proof, rank.shortfall), rank.cause
+            Verdict.PARTIAL,
+            headline.short(summary, proof, rank.shortfall),
+            rank.cause,
         )
     if summary.is_cut:
         return Opinion(Verdict.INCONCLUSIVE, headline.too_few_whole(summary))
@@ -429,7 +443,9 @@ def judge_rank(
 
 
 def judge_run(
-    summaries: Sequence[RankSummary], opinions: Sequence[Opinion], policy: Policy
+    summaries: Sequence[RankSummary],
+    opinions: Sequence[Opinion],
+    policy: Policy,
 ) -> Opinion:
     """Join the opinions on all ranks into the verdict on the run."""
     if len(opinions) == 1:
@@ -443,7 +459,9 @@ def judge_run(
     ]
     if low and without:
         return Opinion(
-            Verdict.PARTIAL, headline.without_low(low, without), "rank-without-fp8"
+            Verdict.PARTIAL,
+            headline.without_low(low, without),
+            "rank-without-fp8",
         )
     # Ranks that cannot be judged come after what no judgment of them could change.
     for verdict in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):

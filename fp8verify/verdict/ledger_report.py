@@ -39,7 +39,9 @@ class _Row(NamedTuple):
 
 
 def ledger_report(
-    lacking: Shortfalls, statements: Statements, ranks: Sequence[RankEvidence]
+    lacking: Shortfalls,
+    statements: Statements,
+    ranks: Sequence[RankEvidence],
 ) -> LedgerReport | None:
     """Return the ledger of a run, None where no GEMM of a layer ran."""
     ledger = lacking.ledger

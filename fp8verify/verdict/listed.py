@@ -173,7 +173,9 @@ def _least_of_vague(
 
 
 def _without_sizes(
-    program: Program, place: Place, statements: Statements
+    program: Program,
+    place: Place,
+    statements: Statements,
 ) -> Iterator[Said]:
     """Yield how many launches without sizes run low at least: any of them may be of any module."""
     modules = statements.modules_of(place.rank, None)
@@ -297,7 +299,9 @@ def _are_paired(program: Program, calls: Sequence[int]) -> bool:
 
 
 def _by_order_of_replay(
-    program: Program, place: Place, statements: Statements
+    program: Program,
+    place: Place,
+    statements: Statements,
 ) -> Iterator[Said]:
     """Yield what the list states of a replay whose launches are a forward and a backward pass.
 

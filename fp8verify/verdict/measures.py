@@ -151,7 +151,10 @@ class Measures:
         return Shares(round(low, 6), round(unknown, 6))
 
     def _low_without_flops(
-        self, rank: RankEvidence, cells: Sequence[Cell], ran: Tally
+        self,
+        rank: RankEvidence,
+        cells: Sequence[Cell],
+        ran: Tally,
     ) -> float:
         """Return the share of launches in low precision, or that of time where that is more.
 

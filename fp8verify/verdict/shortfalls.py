@@ -216,7 +216,9 @@ class Shortfalls:
         return min(telling, key=counts.__getitem__, default="leg")
 
     def _candidates(
-        self, lacks: Mapping[Cell, float], size: int
+        self,
+        lacks: Mapping[Cell, float],
+        size: int,
     ) -> dict[tuple[_Names, _Value], list[Cell]]:
         """Return the short cells of the values at which nearly all cells are short."""
         candidates = {}
@@ -239,7 +241,9 @@ class Shortfalls:
         return candidates
 
     def _shortfall(
-        self, names: _Names, cells_at: Mapping[_Value, Sequence[Cell]]
+        self,
+        names: _Names,
+        cells_at: Mapping[_Value, Sequence[Cell]],
     ) -> Shortfall:
         """Return the values of the same coordinates as one."""
         cells = tuple(cell for short in cells_at.values() for cell in short)

@@ -116,7 +116,9 @@ class Statements:
         return self._by_layer[self._context[rank]].get(layer, ())
 
     def may_be_high(
-        self, modules: Sequence[ModuleRecord], leg: Leg
+        self,
+        modules: Sequence[ModuleRecord],
+        leg: Leg,
     ) -> list[ModuleRecord]:
         """Return the modules of which nothing states that a leg runs in low precision."""
         return [module for module in modules if not self.is_low(module, leg)]
@@ -157,7 +159,9 @@ class Statements:
         return module.state in _OPEN_STATES and self._promises.pin(module.fqn) is None
 
     def in_order(
-        self, program: Program, rank: int
+        self,
+        program: Program,
+        rank: int,
     ) -> list[tuple[list[int], list[ModuleRecord]]]:
         """Return the calls whose modules are known by order: places of calls, and their modules.
 

@@ -166,12 +166,20 @@ class _Peers:
             yield from self._compared(program, place, _ALL, is_sure=False)
 
     def _compared(
-        self, program: Program, place: Place, scope: int, *, is_sure: bool
+        self,
+        program: Program,
+        place: Place,
+        scope: int,
+        *,
+        is_sure: bool,
     ) -> Iterator[Said]:
         for (layer, leg), entries in program.by_layer.items():
             of = entries[0].slot.of
             if self._statements.leaves_high(leg) or self._statements.may_be_others(
-                place.rank, layer, leg, of
+                place.rank,
+                layer,
+                leg,
+                of,
             ):
                 continue
             least = {
@@ -188,7 +196,12 @@ class _Peers:
         yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
 
     def _compared_as_one(
-        self, program: Program, place: Place, scope: int, *, is_sure: bool
+        self,
+        program: Program,
+        place: Place,
+        scope: int,
+        *,
+        is_sure: bool,
     ) -> Iterator[Said]:
         """Compare the gradients of calls, where it is not known which of them is dgrad."""
         short: dict[Layer, list[Said]] = defaultdict(list)
@@ -335,7 +348,9 @@ def _comparable(
 
 
 def _lacks_gradients(
-    steps: Mapping[tuple[int, int, Layer], _ByLeg], rank: int, step: int
+    steps: Mapping[tuple[int, int, Layer], _ByLeg],
+    rank: int,
+    step: int,
 ) -> bool:
     """Whether a layer with a size has fewer gradients in a step than forward products."""
     for (of_rank, of_step, layer), by_leg in steps.items():
@@ -348,7 +363,10 @@ def _lacks_gradients(
 
 
 def _agree(
-    layer: Layer, legs: tuple[Leg, ...], forward: _Found, found: _Found
+    layer: Layer,
+    legs: tuple[Leg, ...],
+    forward: _Found,
+    found: _Found,
 ) -> Iterator[Expected]:
     """Yield that legs and the forward products that they belong to agree."""
     each = 2 if legs == BACKWARD_LEGS else 1
@@ -371,7 +389,11 @@ def _count(found: _Found) -> tuple[float, float, float]:
 
 
 def _no_more_high(
-    found: _Found, others: _Found, each: int, *, is_sure: bool
+    found: _Found,
+    others: _Found,
+    each: int,
+    *,
+    is_sure: bool,
 ) -> Expected:
     """Expect no more launches in high precision than others had, of each of which some belong."""
     launches, low, unknown = _count(found)

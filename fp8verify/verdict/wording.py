@@ -39,7 +39,9 @@ def _name_of_layer(layer: Layer) -> str:
 
 
 def name_values(
-    ranks: Sequence[RankEvidence], cells: Iterable[Cell], name: str
+    ranks: Sequence[RankEvidence],
+    cells: Iterable[Cell],
+    name: str,
 ) -> list[str]:
     """Name the values of one coordinate of cells, each once and in order."""
     value_of = VALUE_OF[name]
@@ -69,7 +71,10 @@ def name_legs(legs: Iterable[Leg]) -> str:
 
 
 def what_ran(
-    ranks: Sequence[RankEvidence], ledger: Ledger, cells: Iterable[Cell], of: str = ""
+    ranks: Sequence[RankEvidence],
+    ledger: Ledger,
+    cells: Iterable[Cell],
+    of: str = "",
 ) -> str:
     """Say how many GEMMs of some cells ran in high precision.
 

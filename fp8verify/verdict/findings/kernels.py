@@ -76,7 +76,12 @@ def emulated_or_contradicted(
         said = _promise(promises)
         why = f": {cause}" if cause else ""
         yield finding(
-            "claimed-not-active", case, format=name, promise=said, ran=ran, cause=why
+            "claimed-not-active",
+            case,
+            format=name,
+            promise=said,
+            ran=ran,
+            cause=why,
         )
 
 
@@ -92,7 +97,11 @@ def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     holders = counted(stored.count, "linear layer")
     ran = ran_high(rank)
     yield finding(
-        "fp8-storage-only", holders=holders, dtype=stored.dtype, ran=ran, saves=saves
+        "fp8-storage-only",
+        holders=holders,
+        dtype=stored.dtype,
+        ran=ran,
+        saves=saves,
     )
 
 
@@ -125,12 +134,21 @@ def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         shown = " and ".join(names).upper()
         needs = _needs(names)
         yield finding(
-            "no-fp8-units", case, count=count, formats=shown, gpu=gpu, needs=needs
+            "no-fp8-units",
+            case,
+            count=count,
+            formats=shown,
+            gpu=gpu,
+            needs=needs,
         )
     elif promises.any and not rank.has_fp8_units and rank.trace.trained:
         needs = _needs([name for names in promises.formats.values() for name in names])
         yield finding(
-            "no-fp8-units", "promised", format=promises.name, gpu=gpu, needs=needs
+            "no-fp8-units",
+            "promised",
+            format=promises.name,
+            gpu=gpu,
+            needs=needs,
         )
 
 

@@ -138,7 +138,11 @@ def left_out_of_one_block(rank: RankEvidence, promises: Promises) -> Iterator[Fi
         names = _named(layers)
         others = counted(most, "other block")
         yield finding(
-            "layer-not-fp8", "one-block", names=names, others=others, layers=layers
+            "layer-not-fp8",
+            "one-block",
+            names=names,
+            others=others,
+            layers=layers,
         )
 
 
@@ -211,7 +215,9 @@ def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]
     layers = recomputed_high(rank)
     if layers:
         yield finding(
-            "recompute-not-fp8", ran=listed(patterns(layers), SHOWN), layers=layers
+            "recompute-not-fp8",
+            ran=listed(patterns(layers), SHOWN),
+            layers=layers,
         )
 
 
@@ -247,7 +253,9 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         yield _higher(rank, higher, higher)
     if lower:
         yield finding(
-            "lower-than-promised", promised=_promise_of(lower), ran=_ran(rank, lower)
+            "lower-than-promised",
+            promised=_promise_of(lower),
+            ran=_ran(rank, lower),
         )
 
 

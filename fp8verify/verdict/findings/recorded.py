@@ -59,7 +59,10 @@ def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if rank.unreadable is not None:
         what = f"cannot be read: {rank.unreadable}"
         yield finding(
-            "damaged-trace", "unreadable", source=rank.trace.source, damage=what
+            "damaged-trace",
+            "unreadable",
+            source=rank.trace.source,
+            damage=what,
         )
     if health.complete:
         return
@@ -89,7 +92,11 @@ def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         steps = f"{max(2, seen - (window.last - window.first))}-{seen}"
         steps += ", counted from its start" if window.asked else ""
         yield finding(
-            "window-not-complete", case, window=window.name, what=what, steps=steps
+            "window-not-complete",
+            case,
+            window=window.name,
+            what=what,
+            steps=steps,
         )
 
 
@@ -283,5 +290,8 @@ def ranks_not_observed(
         else:
             listed = ""
         yield finding(
-            "ranks-not-observed", observed=len(ranks), world=world, listed=listed
+            "ranks-not-observed",
+            observed=len(ranks),
+            world=world,
+            listed=listed,
         )

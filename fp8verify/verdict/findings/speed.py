@@ -192,7 +192,11 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         parts = found.micro_batches
         size = shown_size(found.size)
         yield finding(
-            "weight-recast", casts=casts, micro_batches=parts, size=size, share=share
+            "weight-recast",
+            casts=casts,
+            micro_batches=parts,
+            size=size,
+            share=share,
         )
 
 

@@ -103,7 +103,9 @@ class Rule(NamedTuple):
 
 
 def by_rules(
-    rules: Iterable[Rule], seen: Sequence[tuple[int, Any, _Record]], steps: int = 1
+    rules: Iterable[Rule],
+    seen: Sequence[tuple[int, Any, _Record]],
+    steps: int = 1,
 ) -> Iterator[Finding]:
     """Hold records against limits.
 
@@ -119,7 +121,11 @@ def by_rules(
             if rule.holds(one) and not rule.figure(one) < rule.limit  # NaN is no less
         ]
         yield from accuse(
-            rule.code, accused, case=rule.case, steps=steps, remedy=rule.remedy
+            rule.code,
+            accused,
+            case=rule.case,
+            steps=steps,
+            remedy=rule.remedy,
         )
 
 
@@ -228,7 +234,10 @@ def _remedy_for_clipping(row: TensorRecord) -> str:
 
 _RULES = (
     Rule(
-        "gradient-flushed", _flushed_gradient, limits.GRADIENT_FLUSHED, remedy=_remedy
+        "gradient-flushed",
+        _flushed_gradient,
+        limits.GRADIENT_FLUSHED,
+        remedy=_remedy,
     ),
     Rule(
         "underflow-high",
@@ -271,7 +280,12 @@ def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         case = first.tensor
         every = len(steps)
         yield from accuse(
-            "nan-or-inf", accused, case=case, steps=every, kind=kind, others=others
+            "nan-or-inf",
+            accused,
+            case=case,
+            steps=every,
+            kind=kind,
+            others=others,
         )
 
 
@@ -292,7 +306,11 @@ def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     limit = limits.WIDE_E4M3 if is_wide else limits.OUTLIER
     what = f"{'its RMS' if is_wide else 'the median of its peers'} (threshold: {limit:.0f})"
     yield from accuse(
-        "outlier-layer", accused, what=what, steps=len(steps), remedy=what_if
+        "outlier-layer",
+        accused,
+        what=what,
+        steps=len(steps),
+        remedy=what_if,
     )
 
 
