@@ -1,0 +1,218 @@
+"""What the other legs of a call say: its gradients run low where its forward product did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from fp8verify.analysis.calls import Tie
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
+from fp8verify.verdict.expectation import Expected, Said, Witness, launches_of, said
+from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.statements import Statements
+
+
+def by_call(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+    """Yield that the legs of a call agree, but of as many calls as a list tells their legs apart."""
+    short: dict[tuple[Layer, Leg], list[Entry]] = defaultdict(list)
+    for entries in program.by_call.values():
+        is_numbered = entries[0].tie is Tie.NUMBER
+        if not is_numbered or not any(entry.is_low for entry in entries):
+            continue
+        for entry in entries:
+            if not entry.is_low and not statements.leaves_high(entry.leg):
+                short[entry.slot.layer, entry.leg].append(entry)
+    for (layer, leg), entries in short.items():
+        modules = statements.modules_of(place.rank, layer)
+        apart = sum(statements.tells_apart(module, leg) for module in modules)
+        passes = -(-entries[0].slot.of // len(modules)) if modules else 0
+        if len(entries) > apart * passes:
+            for entry in entries:
+                yield said(Witness.CALL, [entry], float(entry.ran.launches))
+
+
+def by_missing_gradients(program: Program, statements: Statements) -> Iterator[Said]:
+    """Yield that launches of no known leg are the gradients that layers in low precision lack."""
+    low = 0
+    gradients = 0
+    unknown = []
+    for entry in program.entries:
+        if entry.leg is Leg.UNKNOWN:
+            unknown.append(entry)
+        elif entry.leg is Leg.FPROP:
+            low += entry.ran.low
+        elif entry.leg in BACKWARD_LEGS:
+            gradients += entry.ran.launches
+    missing = 2 * low - gradients
+    if any(map(statements.leaves_high, GRADIENT_LEGS)):
+        return
+    if unknown and missing > 0:
+        least = float(min(launches_of(unknown), missing))
+        yield said(Witness.CALL, unknown, least, is_sure=False)
+
+
+# ---- calls without numbers
+
+
+class _Of(NamedTuple):
+    """An entry and its cell."""
+
+    cell: Cell
+    entry: Entry
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether it is not compared with the forward product of its own call."""
+        return self.entry.tie is not Tie.NUMBER or self.entry.slot.sort is not Leg.FPROP
+
+    def lacks(self, legs: tuple[Leg, ...]) -> bool:
+        """Whether the call of a forward product may have any of these legs, and has none."""
+        return self.entry.tie is not Tie.NUMBER or self.entry.beside.isdisjoint(legs)
+
+
+_Found: TypeAlias = "list[_Of]"
+_ByLeg: TypeAlias = "dict[Leg, _Found]"
+_Steps: TypeAlias = "Mapping[tuple[int, int, Layer], _ByLeg]"
+
+
+def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
+    """Yield that no more gradients of a size ran in high precision than forward products did.
+
+    Which call of a size a gradient belongs to is not certain without numbers, nor to which
+    micro-batch: so the step decides. Calls that have their gradients by number are compared call by
+    call.
+    """
+    steps: dict[tuple[int, int, Layer], _ByLeg]
+    steps = defaultdict(lambda: defaultdict(list))
+    for place, program in ledger.program_of.items():
+        if statements.is_high(place):
+            continue
+        for entry in program.entries:
+            one = _Of(Cell(*place, entry.slot.layer, entry.leg), entry)
+            steps[place.rank, place.step, entry.slot.layer][entry.leg].append(one)
+    for rank, layer, by_leg in _comparable(steps):
+        if Leg.UNKNOWN not in by_leg and Leg.FPROP in by_leg:
+            yield from _of_step(rank, layer, by_leg, statements)
+
+
+def _of_step(
+    rank: int,
+    layer: Layer,
+    by_leg: _ByLeg,
+    statements: Statements,
+) -> Iterator[Expected]:
+    """Yield that the legs of a layer agree in a step, where nothing tells them apart."""
+    modules = statements.modules_of(rank, layer)
+    is_vague = Leg.BACKWARD in by_leg and not statements.leaves_high(Leg.BACKWARD)
+    groups: list[tuple[Leg, ...]] = [(leg,) for leg in GRADIENT_LEGS]
+    if is_vague:
+        groups = [BACKWARD_LEGS]
+    for legs in (*groups, (Leg.RECOMPUTE,)):
+        found = []
+        for leg in legs:
+            found += [one for one in by_leg.get(leg, ()) if one.is_loose]
+        is_kept = any(map(statements.leaves_high, legs))
+        apart = any(statements.tells_apart(m, leg) for m in modules for leg in legs)
+        if found and not apart and not is_kept:
+            forward = [one for one in by_leg[Leg.FPROP] if one.lacks(legs)]
+            yield from _agree(layer, legs, forward, found)
+
+
+def _comparable(steps: _Steps) -> Iterator[tuple[int, Layer, _ByLeg]]:
+    """Yield what ran of each layer in each step; of all together where some have no size.
+
+    What has no size may be what layers lack. Where none lacks a gradient, it is something else.
+    """
+    joined: dict[tuple[int, int], _ByLeg] = {}
+    for (rank, step, layer), by_leg in steps.items():
+        if layer is not None:
+            continue
+        if Leg.FPROP in by_leg or _lacks_gradients(steps, rank, step):
+            joined[rank, step] = defaultdict(list)
+    for (rank, step, layer), by_leg in steps.items():
+        whole = joined.get((rank, step))
+        if whole is None:
+            yield rank, layer, by_leg
+            continue
+        for leg, found in by_leg.items():
+            whole[leg].extend(found)
+    for (rank, _), whole in joined.items():
+        yield rank, None, whole
+
+
+def _lacks_gradients(steps: _Steps, rank: int, step: int) -> bool:
+    """Whether a layer with a size has fewer gradients in a step than forward products."""
+    for (of_rank, of_step, layer), by_leg in steps.items():
+        if (of_rank, of_step) != (rank, step) or layer is None:
+            continue
+        forward = _count(by_leg.get(Leg.FPROP, [])).launches
+        for leg in GRADIENT_LEGS:
+            if _count(by_leg.get(leg, [])).launches < forward:
+                return True
+    return False
+
+
+def _agree(
+    layer: Layer,
+    legs: tuple[Leg, ...],
+    forward: _Found,
+    found: _Found,
+) -> Iterator[Expected]:
+    """Yield that legs and the forward products that they belong to agree."""
+    each = 2 if legs == BACKWARD_LEGS else 1
+    all_ran = _count(found).launches == each * _count(forward).launches
+    ties = {one.entry.tie for one in (*found, *forward)}
+    if layer is not None or all_ran or legs == (Leg.RECOMPUTE,):
+        is_sure = Tie.DELAYED not in ties
+        yield _no_more_high(found, forward, each, is_sure=is_sure)
+    if all_ran:
+        # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad.
+        is_sure = max(ties) <= Tie.GRAPH or Leg.WGRAD in legs
+        yield _no_more_high(forward, found, 1, is_sure=is_sure)
+
+
+class _Ran(NamedTuple):
+    """Launches, those in low and those of unknown precision."""
+
+    launches: int
+    low: int
+    unknown: int
+
+
+def _count(found: _Found) -> _Ran:
+    launches = 0
+    low = 0
+    unknown = 0
+    for one in found:
+        launches += one.entry.ran.launches
+        low += one.entry.ran.low
+        unknown += one.entry.ran.unknown
+    return _Ran(launches, low, unknown)
+
+
+def _no_more_high(
+    found: _Found,
+    others: _Found,
+    each: int,
+    *,
+    is_sure: bool,
+) -> Expected:
+    """Expect no more launches in high precision than others had, of each of which some belong."""
+    ran = _count(found)
+    of_others = _count(others)
+    # Compiled code may have recomputed some of the products.
+    has_recomputed = each > 1 and ran.launches > each * of_others.launches
+    most = each + 1 if has_recomputed else each
+    high = most * (of_others.launches - of_others.low)
+    # Where more ran than the others have, the rest belongs to what is not seen.
+    least = min(ran.launches - high, each * of_others.low)
+    return Expected(
+        by=Witness.CALL,
+        cells=tuple(dict.fromkeys(one.cell for one in found)),
+        launches=ran.launches,
+        low=ran.low,
+        unknown=ran.unknown,
+        least=least,
+        is_sure=is_sure,
+    )

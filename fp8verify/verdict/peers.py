@@ -1,0 +1,183 @@
+"""What the same slot ran in other executions, and the same layer in those that made other calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from fp8verify.terms import BACKWARD_LEGS, Leg
+from fp8verify.thresholds import HALF
+from fp8verify.verdict.expectation import Expected, Said, Witness, launches_of, said
+from fp8verify.verdict.ledger import (
+    Cell,
+    Entry,
+    Layer,
+    Ledger,
+    Place,
+    Program,
+    Slot,
+    add_up,
+)
+from fp8verify.verdict.statements import Statements
+
+# The scope of all ranks together.
+_ALL: Final = -1
+# Ranks, a call, its leg or None for its gradients together, and how many launches it has.
+_Key: TypeAlias = "tuple[int, Slot, Leg | None, int]"
+
+
+class Peers:
+    """What ran in low precision at the most in the same slot of other executions.
+
+    Stages of a pipeline may be of other layers: between ranks, that is a doubt.
+    """
+
+    def __init__(self, ledger: Ledger, statements: Statements) -> None:
+        """Keep the most of each slot, of each rank and of all."""
+        self._statements = statements
+        self._most: dict[_Key, int] = defaultdict(int)
+        for program in ledger.programs:
+            scopes = set()
+            for place in program.places:
+                if not statements.is_high(place):
+                    scopes |= {place.rank, _ALL}
+            for scope in scopes:
+                self._keep(scope, program)
+
+    def _keep(self, scope: int, program: Program) -> None:
+        for entry in program.entries:
+            key = scope, entry.slot, entry.leg, entry.ran.launches
+            self._most[key] = max(self._most[key], entry.ran.low)
+        for gradients in _gradients(program):
+            whole = scope, gradients[0].slot, None, launches_of(gradients)
+            self._most[whole] = max(self._most[whole], _low(gradients))
+
+    def scope(self, rank: int) -> int:
+        """Return what ranks have in common that are compared alike."""
+        return _ALL if self._statements.alike else rank
+
+    def of(self, program: Program, place: Place) -> Iterator[Said]:
+        """Yield that a program runs as much in low precision as others did in the same slot."""
+        surely = self.scope(place.rank)
+        yield from self._compared(program, place, surely, is_sure=True)
+        if surely != _ALL:
+            yield from self._compared(program, place, _ALL, is_sure=False)
+
+    def _compared(
+        self,
+        program: Program,
+        place: Place,
+        scope: int,
+        *,
+        is_sure: bool,
+    ) -> Iterator[Said]:
+        for entries in program.by_layer.values():
+            if self._is_excused(entries[0], place):
+                continue
+            short = [entry for entry in entries if self._lacks(entry, scope)]
+            # A chunk of a pipeline's stage may be the blocks that the log keeps.
+            if len(short) <= self._statements.pinned(place.rank):
+                continue
+            for entry in short:
+                most = float(entry.ran.low + self._lacks(entry, scope))
+                yield said(Witness.EXECUTIONS, [entry], most, is_sure=is_sure)
+        yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
+
+    def _compared_as_one(
+        self,
+        program: Program,
+        place: Place,
+        scope: int,
+        *,
+        is_sure: bool,
+    ) -> Iterator[Said]:
+        """Compare the gradients of calls, where it is not known which of them is dgrad."""
+        short: dict[Layer, list[Said]] = defaultdict(list)
+        for gradients in _gradients(program):
+            if any(self._is_excused(entry, place) for entry in gradients):
+                continue
+            slot = gradients[0].slot
+            most = self._most[scope, slot, None, launches_of(gradients)]
+            by_leg = sum(self._lacks(entry, scope) for entry in gradients)
+            if most - _low(gradients) > by_leg:
+                least = float(most - by_leg)
+                stated = said(Witness.EXECUTIONS, gradients, least, is_sure=is_sure)
+                short[slot.layer].append(stated)
+        for of_layer in short.values():
+            if len(of_layer) > self._statements.pinned(place.rank):
+                yield from of_layer
+
+    def _is_excused(self, entry: Entry, place: Place) -> bool:
+        """Whether the recipe keeps a leg high, or the call may be another module's."""
+        statements = self._statements
+        if statements.leaves_high(entry.leg):
+            return True
+        slot = entry.slot
+        return statements.may_be_others(place.rank, slot.layer, entry.leg, slot.of)
+
+    def _lacks(self, entry: Entry, scope: int) -> int:
+        """Return how many launches of an entry ran in low precision in other executions alone."""
+        most = self._most[scope, entry.slot, entry.leg, entry.ran.launches]
+        return max(0, most - entry.ran.low)
+
+
+def _gradients(program: Program) -> Iterator[list[Entry]]:
+    """Yield the gradients of each call that has any."""
+    for entries in program.by_call.values():
+        found = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
+        if found:
+            yield found
+
+
+def _low(entries: Sequence[Entry]) -> int:
+    return sum(entry.ran.low for entry in entries)
+
+
+# ---- executions that made other calls
+
+
+def by_others(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
+    """Yield half of the usual share of a layer, where executions made other calls of it."""
+    layers: dict[tuple[Layer, Leg], list[Cell]] = defaultdict(list)
+    for cell in ledger.cells:
+        if not statements.is_high(cell.place) and not statements.leaves_high(cell.leg):
+            layers[cell.layer, cell.leg].append(cell)
+    for cells in layers.values():
+        yield from _of_others(cells, ledger, statements)
+
+
+def _of_others(
+    cells: Sequence[Cell], ledger: Ledger, statements: Statements
+) -> Iterator[Expected]:
+    whole = add_up(ledger.cells[cell] for cell in cells)
+    for cell in cells:
+        ran = ledger.cells[cell]
+        calls = round(ran.launches)
+        if statements.may_be_others(cell.rank, cell.layer, cell.leg, calls):
+            continue
+        if whole.low and not whole.high and ran.unknown:
+            # All that is known of the layer ran in low precision.
+            yield _half(ledger, cell, ran.launches, is_sure=False)
+        known = whole.launches - whole.unknown - (ran.launches - ran.unknown)
+        share = (whole.low - ran.low) / known if known > 0 else 0.0
+        if share < HALF:
+            continue
+        free = max(0.0, ran.launches - statements.pinned(cell.rank))
+        # Without sizes, other launches may be of other layers.
+        is_sure = cell.layer is not None
+        yield _half(ledger, cell, HALF * share * free, is_sure=is_sure)
+
+
+def _half(ledger: Ledger, cell: Cell, least: float, *, is_sure: bool) -> Expected:
+    """Expect so many launches of a cell in low precision."""
+    ran = ledger.cells[cell]
+    return Expected(
+        by=Witness.OTHERS,
+        cells=(cell,),
+        launches=ran.launches,
+        low=ran.low,
+        unknown=ran.unknown,
+        least=least,
+        is_sure=is_sure,
+    )
