@@ -22,6 +22,7 @@ from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_ROWS
 from fp8verify.verdict import headline
+from fp8verify.verdict.coordinates import VALUE_OF, by_value
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.doubts import Doubts
@@ -40,7 +41,6 @@ from fp8verify.verdict.reasons import (
     ran_high,
     undecidable,
 )
-from fp8verify.verdict.shortfalls import VALUE_OF, by_value
 from fp8verify.verdict.wording import name_value
 
 # Most severe first.

@@ -1,59 +1,23 @@
-"""What a run lacks: one comparison, one measure of what counts, and what explains it.
+"""What a run lacks: one comparison, and one measure of what counts.
 
 An entry lacks surely if what ran in low precision at most is less than what is expected at least,
-and perhaps if only what surely ran is. The coordinate whose values explain the most of what cells
-lack says what is wrong with a run.
+and perhaps if only what surely ran is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import combinations
-from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from fp8verify.analysis.kinds import grouped
 from fp8verify.thresholds import NEARLY_ALL, NEGLIGIBLE
+from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expectation import Expected, Witness
-from fp8verify.verdict.ledger import Cell, Ledger, Tally
+from fp8verify.verdict.ledger import Cell, Ledger
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.witnesses import expectations
 
-COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
-VALUE_OF: Final = {
-    name: itemgetter(Cell._fields.index(name.replace("-", "_"))) for name in COORDINATES
-}
-_Names: TypeAlias = "tuple[str, ...]"
-_Value: TypeAlias = "tuple[Hashable, ...]"
 _ROUNDING: Final = 1e-9
-# Of these a sentence says that the others differ.
-_OF_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
-
-
-def by_value(
-    cells: Iterable[Cell], names: Sequence[str]
-) -> defaultdict[_Value, list[Cell]]:
-    """Return the cells at each value of some coordinates."""
-    return grouped(cells, lambda cell: tuple(VALUE_OF[name](cell) for name in names))
-
-
-class Shortfall(NamedTuple):
-    """Values of one coordinate, or of several, at which nearly all cells are short.
-
-    Attributes:
-        coordinates: their names.
-        values: by the coordinates.
-        cells: the short cells that they explain.
-        ran: what ran at the values.
-        usual: the low-precision share of the same layers elsewhere.
-    """
-
-    coordinates: _Names
-    values: tuple[_Value, ...]
-    cells: tuple[Cell, ...]
-    ran: Tally
-    usual: float
 
 
 class Lack(NamedTuple):
@@ -96,44 +60,46 @@ class Shortfalls:
         self.ledger = ledger
         self.least: dict[Cell, float] = {}
         self.by: dict[Cell, Witness] = {}
-        surely: dict[Cell, dict[Witness, float]]
-        surely = defaultdict(lambda: defaultdict(float))
-        perhaps: dict[Cell, dict[Witness, float]]
-        perhaps = defaultdict(lambda: defaultdict(float))
-        names: dict[Cell, dict[Witness, dict[str, None]]]
-        names = defaultdict(lambda: defaultdict(dict))
+        surely = _Lacking()
+        perhaps = _Lacking()
         for one in expectations(ledger, statements):
             self._note(one)
-            for lacking, amount in ((surely, one.lacks), (perhaps, one.may_lack)):
-                if amount < 1 - _ROUNDING and one.by is not Witness.OTHERS:
-                    continue
-                for cell, part in self._parts(one, amount).items():
-                    lacking[cell][one.by] += part
-                    names[cell][one.by].update(dict.fromkeys(one.names))
-        self.lacks = _joined(surely, names)
-        self.may_lack = _joined(perhaps, names)
-        self.expected = {
-            cell: self._expected(cell)
-            for cell in ledger.cells
-            if not statements.is_high(cell.place) and self._expected(cell)
-        }
+            surely.add(one, self._parts(one, one.lacks))
+            perhaps.add(one, self._parts(one, one.may_lack))
+        self.lacks = surely.joined()
+        self.may_lack = perhaps.joined()
+        self.expected: dict[Cell, float] = {}
+        for cell in ledger.cells:
+            expected = self._expected(cell)
+            if expected and not statements.is_high(cell.place):
+                self.expected[cell] = expected
 
     def _note(self, one: Expected) -> None:
         """Keep what is expected of a cell, for reports."""
-        for cell in one.cells[:1] if len(one.cells) == 1 else ():
-            if one.by <= self.by.get(cell, one.by):
-                self.by[cell] = one.by
-            self.least[cell] = max(self.least.get(cell, 0.0), one.least)
+        if len(one.cells) != 1:
+            return
+        cell = one.cells[0]
+        if one.by <= self.by.get(cell, one.by):
+            self.by[cell] = one.by
+        self.least[cell] = max(self.least.get(cell, 0.0), one.least)
 
     def _parts(self, one: Expected, amount: float) -> dict[Cell, float]:
-        """Divide what launches lack among their cells, by what ran in high precision there."""
-        if not amount:
+        """Divide what launches lack among their cells, by what ran in high precision there.
+
+        Less than a launch is nothing, but where a share is all that is expected.
+        """
+        is_little = amount < 1 - _ROUNDING and one.by is not Witness.OTHERS
+        if is_little or not amount:
             return {}
-        cells = self.ledger.cells
-        mixed = [cell for cell in one.cells if cells[cell].low]
-        some = sum(cells[cell].launches - cells[cell].low for cell in mixed)
-        where = mixed if some >= amount else list(one.cells)
-        high = {cell: cells[cell].launches - cells[cell].low for cell in where}
+        high: dict[Cell, float] = {}
+        of_mixed: dict[Cell, float] = {}
+        for cell in one.cells:
+            ran = self.ledger.cells[cell]
+            high[cell] = ran.launches - ran.low
+            if ran.low:
+                of_mixed[cell] = high[cell]
+        if sum(of_mixed.values()) >= amount:
+            high = of_mixed
         whole = sum(high.values()) or 1.0
         return {cell: amount * part / whole for cell, part in high.items() if part}
 
@@ -144,9 +110,10 @@ class Shortfalls:
 
     def _expected(self, cell: Cell) -> float:
         """Return the work that is expected of a cell in low precision."""
-        ran = self.ledger.cells[cell]
-        low = ran.low_work
-        return low + (self.work(cell, self.lacks) if cell in self.lacks else 0.0)
+        low = self.ledger.cells[cell].low_work
+        if cell in self.lacks:
+            return low + self.work(cell, self.lacks)
+        return low
 
     def wanted(self, cells: Iterable[Cell]) -> float:
         """Return the work that is expected of some cells in low precision."""
@@ -160,116 +127,56 @@ class Shortfalls:
         lacks = {cell: self.work(cell, self.lacks) for cell in self.lacks}
         counting: set[Cell] = set()
         for cells in by_value(lacks, ["rank"]).values():
-            if sum(map(lacks.__getitem__, cells)) > NEGLIGIBLE:
+            if _total(lacks, cells) > NEGLIGIBLE:
                 counting.update(cells)
         steps = by_value(self.expected, ["rank", "step"])
         for value, cells in by_value(lacks, ["rank", "step"]).items():
             wanted = self.wanted(steps.get(value, ()))
-            if sum(map(lacks.__getitem__, cells)) > NEARLY_ALL * wanted:
+            if _total(lacks, cells) > NEARLY_ALL * wanted:
                 counting.update(cells)
-        for value, cells in by_value(
-            (cell for cell in lacks if self.lacks[cell].is_stated), ["rank", "layer"]
-        ).items():
-            rank, _ = value
-            places = {c.place for c in self.ledger.cells if c.rank == rank}
-            if 2 * len({cell.place for cell in cells}) > len(places):
+        stated = [cell for cell in lacks if self.lacks[cell].is_stated]
+        for cells in by_value(stated, ["rank", "layer"]).values():
+            if self._are_in_most_executions(cells):
                 counting.update(cells)
         return {cell: lack for cell, lack in lacks.items() if cell in counting}
 
-    # ---- what explains it
-
-    def explain(self, lacks: Mapping[Cell, float]) -> list[Shortfall]:
-        """Return the values that explain what cells lack, those that explain the most first."""
-        least = min(NEGLIGIBLE, (1 - NEARLY_ALL) * sum(lacks.values()))
-        rest = dict(lacks)
-        explained = defaultdict[_Names, dict[_Value, list[Cell]]](dict)
-        for size in (1, 2) if lacks else ():
-            candidates = self._candidates(lacks, size)
-            while sum(rest.values()) > least and candidates:
-                best = max(
-                    candidates,
-                    key=lambda key: sum(rest.get(c, 0) for c in candidates[key]),
-                )
-                cells = [cell for cell in candidates.pop(best) if cell in rest]
-                if not cells:
-                    break
-                names, value = best
-                explained[names][value] = cells
-                for cell in cells:
-                    del rest[cell]
-        if sum(rest.values()) > least:
-            name = self._narrowest(rest)
-            for cell in rest:
-                explained[name,].setdefault((VALUE_OF[name](cell),), []).append(cell)
-        return [
-            self._shortfall(names, cells_at) for names, cells_at in explained.items()
-        ]
-
-    def _narrowest(self, cells: Iterable[Cell]) -> str:
-        """Return the coordinate of which some cells have the fewest values, if it has several."""
-        counts = {name: len(set(map(VALUE_OF[name], cells))) for name in COORDINATES}
-        telling = []
-        for name in COORDINATES:
-            values = len(set(map(VALUE_OF[name], self.expected)))
-            if values > (counts[name] if name in _OF_PARTS else 1):
-                telling.append(name)
-        return min(telling, key=counts.__getitem__, default="leg")
-
-    def _candidates(
-        self,
-        lacks: Mapping[Cell, float],
-        size: int,
-    ) -> dict[tuple[_Names, _Value], list[Cell]]:
-        """Return the short cells of the values at which nearly all cells are short."""
-        candidates = {}
-        layers = {cell.layer for cell in self.expected}
-        for names in combinations(COORDINATES, size):
-            if "layer" in names and None in layers:
-                continue  # some of a layer's launches have no size
-            groups = by_value(self.expected, names)
-            if any(len({value[n] for value in groups}) == 1 for n in range(size)):
-                continue  # what is everywhere explains nothing
-            found = {}
-            for value, cells in groups.items():
-                short = [cell for cell in cells if cell in lacks]
-                least = NEARLY_ALL * self.wanted(cells) * (1 - _ROUNDING)
-                if short and self.wanted(short) >= least:
-                    found[names, value] = short
-            if len(found) == len(groups) and not _OF_PARTS.isdisjoint(names):
-                continue  # nor does what is no different elsewhere
-            candidates.update(found)
-        return candidates
-
-    def _shortfall(
-        self,
-        names: _Names,
-        cells_at: Mapping[_Value, Sequence[Cell]],
-    ) -> Shortfall:
-        """Return the values of the same coordinates as one."""
-        cells = tuple(cell for short in cells_at.values() for cell in short)
-        layers = {cell.layer for cell in cells}
-        at_value = by_value(self.expected, names).items()
-        ran = (cell for value, here in at_value if value in cells_at for cell in here)
-        usual = (c for c in self.expected if c.layer in layers and c not in self.lacks)
-        share = self.ledger.total(usual).share or 0.0
-        return Shortfall(names, tuple(cells_at), cells, self.ledger.total(ran), share)
+    def _are_in_most_executions(self, cells: Sequence[Cell]) -> bool:
+        """Whether cells of one rank are of more than half of its executions."""
+        executions = {cell.place for cell in self.ledger.of_rank(cells[0].rank)}
+        return 2 * len({cell.place for cell in cells}) > len(executions)
 
 
-def _joined(
-    amounts: Mapping[Cell, Mapping[Witness, float]],
-    names: Mapping[Cell, Mapping[Witness, Mapping[str, None]]],
-) -> dict[Cell, Lack]:
-    """Join what the witnesses find lacking of each cell: the most counts.
+class _Lacking:
+    """What cells lack, by witness, and which modules each names."""
 
-    The strongest witness that knows names says which modules lack.
-    """
-    joined = {}
-    for cell, by in amounts.items():
-        most = max(by.values())
-        if most <= _ROUNDING:
-            continue
-        known = {witness: found for witness, found in names[cell].items() if found}
-        strongest = min(known, default=None)
-        of_strongest = () if strongest is None else tuple(known[strongest])
-        joined[cell] = Lack(most, frozenset(by), of_strongest)
-    return joined
+    def __init__(self) -> None:
+        self._amounts: dict[Cell, dict[Witness, float]]
+        self._amounts = defaultdict(lambda: defaultdict(float))
+        self._names: dict[Cell, dict[Witness, dict[str, None]]]
+        self._names = defaultdict(lambda: defaultdict(dict))
+
+    def add(self, one: Expected, parts: Mapping[Cell, float]) -> None:
+        """Add what one witness finds lacking of each cell."""
+        for cell, part in parts.items():
+            self._amounts[cell][one.by] += part
+            self._names[cell][one.by].update(dict.fromkeys(one.names))
+
+    def joined(self) -> dict[Cell, Lack]:
+        """Join what the witnesses find lacking of each cell: the most counts.
+
+        The strongest witness that knows names says which modules lack.
+        """
+        joined = {}
+        for cell, by in self._amounts.items():
+            most = max(by.values())
+            if most <= _ROUNDING:
+                continue
+            names: tuple[str, ...] = ()
+            for _, known in sorted(self._names[cell].items(), reverse=True):
+                names = tuple(known) or names
+            joined[cell] = Lack(most, frozenset(by), names)
+        return joined
+
+
+def _total(lacks: Mapping[Cell, float], cells: Iterable[Cell]) -> float:
+    return sum(map(lacks.__getitem__, cells))

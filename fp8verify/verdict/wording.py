@@ -10,8 +10,8 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
+from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
-from fp8verify.verdict.shortfalls import VALUE_OF
 
 _PLURALS: Final = {"step": "steps", "micro-batch": "micro-batches", "rank": "ranks"}
 _UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknown size"}

@@ -15,13 +15,13 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg
 from fp8verify.text import listed
+from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings.ledger import LedgerFindings
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell
 from fp8verify.verdict.measures import Measures
 from fp8verify.verdict.reasons import main_high
-from fp8verify.verdict.shortfalls import by_value
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT: Final = 1 << 48

@@ -17,9 +17,10 @@ from fp8verify.text import abridged, counted, in_sentences, of_flops, patterns
 from fp8verify.verdict.advice import facts_of
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.explanation import Explanation, Shortfall
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
-from fp8verify.verdict.shortfalls import Lack, Shortfall, Shortfalls
+from fp8verify.verdict.shortfalls import Lack, Shortfalls
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.wording import join_values, name_value, name_values, what_ran
 
@@ -73,7 +74,7 @@ class LedgerFindings:
         self._few = [cell for cell in self.lacking.lacks if cell not in counting]
         self.shortfalls: list[Shortfall] = []
         self.doubted: list[Cell] = []
-        for short in self.lacking.explain(counting):
+        for short in Explanation(self.lacking, counting).shortfalls():
             if self._is_doubt(short):
                 self.doubted += short.cells
             else:

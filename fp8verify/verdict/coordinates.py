@@ -1,0 +1,25 @@
+"""The coordinates of the cells of a ledger, by which what lacks is explained."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+from fp8verify.analysis.kinds import grouped
+from fp8verify.verdict.ledger import Cell
+
+COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
+VALUE_OF: Final = {
+    name: itemgetter(Cell._fields.index(name.replace("-", "_"))) for name in COORDINATES
+}
+# Values of some coordinates.
+Value: TypeAlias = "tuple[Hashable, ...]"
+
+
+def by_value(
+    cells: Iterable[Cell], names: Sequence[str]
+) -> defaultdict[Value, list[Cell]]:
+    """Return the cells at each value of some coordinates."""
+    return grouped(cells, lambda cell: tuple(VALUE_OF[name](cell) for name in names))
