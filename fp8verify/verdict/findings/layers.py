@@ -34,6 +34,7 @@ from fp8verify.verdict.expected import (
     formats_of_claims,
 )
 from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.pins import HEAD
 from fp8verify.verdict.reasons import cause_without_fp8
 
 # What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
@@ -42,12 +43,6 @@ _TRAVELS_IN_FP8 = {
     "WeightWithDelayedFloat8CastTensor",
     "WeightWithStaticFloat8CastTensor",
 }
-# Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
-_HEAD = re.compile(
-    r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$"
-)
-
-
 # The number of a block within the name of a layer.
 _BLOCK = re.compile(r"\.(\d+)\.")
 
@@ -177,7 +172,7 @@ def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """
     classes = rank.layers.classes if rank.ran_low else ()
     wide = [layer for layer in classes if layer.row.n >= VOCABULARY]
-    named = [x for x in wide if len(x.modules) == 1 and _HEAD.search(x.modules[0].fqn)]
+    named = [x for x in wide if len(x.modules) == 1 and HEAD.search(x.modules[0].fqn)]
     runs = sorted(layer.row.observed.get("fprop", 0) for layer in classes)
     least = runs[0] if len(runs) > 1 and runs[0] < runs[1] else -1
     rarest = [
