@@ -52,8 +52,11 @@ class Promises(NamedTuple):
 
     def pin(self, module: str) -> LayerClaim | None:
         """Return the log's line that pins a module to high precision, None if there is none."""
-        about = [promise for promise in self.layers if promise.covers(module)]
-        return about[-1] if about and about[-1].is_pin else None
+        last = None
+        for promise in self.layers:
+            if promise.covers(module):
+                last = promise
+        return last if last is not None and last.is_pin else None
 
     def is_high(self, rank: RankEvidence, place: int) -> bool:
         """Whether the log states that a step of a rank does not yet run in low precision."""
@@ -63,9 +66,8 @@ class Promises(NamedTuple):
     def is_due(self, rank: RankEvidence) -> bool:
         """Whether low precision is promised of a rank, and of one of its steps."""
         steps = range(len(rank.trace.steps))
-        return self.any and not (
-            steps and all(self.is_high(rank, place) for place in steps)
-        )
+        never = steps and all(self.is_high(rank, place) for place in steps)
+        return self.any and not never
 
     @property
     def said(self) -> list[Claim]:
@@ -83,13 +85,18 @@ class Promises(NamedTuple):
     @property
     def fallback(self) -> Claim | None:
         """The first log line that says FP8 is off or fell back."""
-        return next((claim for claim in self.claims if claim.says == "not_fp8"), None)
+        for claim in self.claims:
+            if claim.says == "not_fp8":
+                return claim
+        return None
 
     @property
     def filter(self) -> Claim | None:
         """The log line that says which layers a conversion passes over."""
-        limits = (claim for claim in self.claims if claim.says == "scope")
-        return next((claim for claim in limits if "filter" in claim.text), None)
+        for claim in self.claims:
+            if claim.says == "scope" and "filter" in claim.text:
+                return claim
+        return None
 
     @property
     def any(self) -> bool:
@@ -109,10 +116,10 @@ class Promises(NamedTuple):
 
     def leaves_high(self, leg: Leg) -> bool:
         """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
-        is_named = leg is Leg.WGRAD and any(
-            "gw_hp" in recipe for recipe in self.recipes
-        )
-        return is_named or self.formats.get(leg) == frozenset({HIGH_PRECISION})
+        is_named = any("gw_hp" in recipe for recipe in self.recipes)
+        if leg is Leg.WGRAD and is_named:
+            return True
+        return self.formats.get(leg) == frozenset({HIGH_PRECISION})
 
 
 def format_name(name: str) -> str:
@@ -123,24 +130,25 @@ def format_name(name: str) -> str:
 
 def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promises:
     """Join what the logs promise with the modules that any rank's module list found converted."""
-    modules = [module for rank in ranks for module in rank.modules]
-    converted = tuple(module for module in modules if module.state in CONVERTED)
-    emulated = tuple(module for module in modules if module.state in EMULATED)
-    steps = [step.number for rank in ranks for step in rank.trace.steps]
+    converted: list[ModuleRecord] = []
+    emulated: list[ModuleRecord] = []
+    steps: list[int] = []
+    for rank in ranks:
+        converted += [module for module in rank.modules if module.state in CONVERTED]
+        emulated += [module for module in rank.modules if module.state in EMULATED]
+        steps += [step.number for step in rank.trace.steps]
     counted = steps if _counts_alike(ranks, steps) else []
     first = min(steps, default=None)
     claims = said.claims_at(first, counted)
-    formats = _of_modules(converted or emulated) or formats_of_claims(claims)
-    phases = tuple(one for one in said.held_at(first) if one.phase and counted)
-    layers = said.layers_for(claims)
+    held = said.held_at(first) if counted else []
     return Promises(
-        tuple(claims),
-        converted,
-        emulated,
-        formats,
-        layers,
-        phases,
-        said.mention,
+        claims=tuple(claims),
+        converted=tuple(converted),
+        emulated=tuple(emulated),
+        formats=_of_modules(converted or emulated) or formats_of_claims(claims),
+        layers=said.layers_for(claims),
+        phases=tuple(one for one in held if one.phase),
+        mention=said.mention,
     )
 
 
@@ -156,23 +164,19 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[Leg, frozenset[str]]:
     """Return what modules promise of each leg; nothing if some of them leave it open."""
-    closed = [
-        leg for leg in LEGS if modules and all(m.format_of(leg.value) for m in modules)
-    ]
-    return {
-        leg: frozenset(m.format_of(leg.value) or "" for m in modules) for leg in closed
-    }
+    formats = {}
+    for leg in LEGS:
+        promised = {module.format_of(leg.value) or "" for module in modules}
+        if promised and "" not in promised:
+            formats[leg] = frozenset(promised)
+    return formats
 
 
 def formats_of_claims(claims: Sequence[Claim]) -> dict[Leg, frozenset[str]]:
     """Return the formats that log lines name, for single legs or else for all; empty for none."""
-    said = [
-        (claim.legs, claim.format)
-        for claim in claims
-        if claim.says == "fp8" and claim.format
-    ]
-    return {
-        leg: frozenset(legs.get(leg.value, name) for legs, name in said)
-        for leg in LEGS
-        if said
-    }
+    said = [claim for claim in claims if claim.says == "fp8" and claim.format]
+    formats = {}
+    for leg in LEGS if said else ():
+        named = (claim.legs.get(leg.value, claim.format or "") for claim in said)
+        formats[leg] = frozenset(named)
+    return formats
