@@ -37,6 +37,7 @@ PAIRS = (
 
 # What may be asked of a run: a verdict that only these change has facts too.
 ASKED = {
+    "--min-share 100%": Policy(min_share=1.0),
     "--min-share 90%": Policy(min_share=0.9),
     "--min-share 20%": Policy(min_share=0.2),
     "--min-share expected": Policy(expected=True),
