@@ -26,7 +26,13 @@ def printable(text: str) -> str:
     """Replace control characters, line ends and lone surrogates, which steer terminals and XML."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _UNPRINTABLE for char in text)
+    return "".join(map(_printable_char, text))
+
+
+def _printable_char(char: str) -> str:
+    if char.isprintable():
+        return char
+    return _UNPRINTABLE
 
 
 def cut_middle(text: str, width: int) -> str:
@@ -59,7 +65,8 @@ def clean_json(data: bytes) -> bytes:
         ValueError: not JSON.
         RecursionError: nested too deep.
     """
-    if data.isascii() and not any(sign in data for sign in (b"\\", b"::", b"##")):
+    is_plain = b"\\" not in data and b"::" not in data and b"##" not in data
+    if is_plain and data.isascii():
         return data
     import msgspec  # messages need none
 
@@ -72,13 +79,18 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_cleaned, value))
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
+        cleaned = {}
+        for key, inner in value.items():
+            cleaned[_cleaned(key)] = _cleaned(inner)
+        return cleaned
     return value
 
 
 def counted(things: Sized | int, name: str) -> str:
     """Return "1 layer" or "2 layers", of things or of their number."""
-    count = things if isinstance(things, int) else len(things)
+    count = things
+    if not isinstance(count, int):
+        count = len(count)
     if count == 1:
         return f"1 {name}"
     return f"{count} {name}s"
@@ -171,8 +183,7 @@ def label_of_rank(rank: int | None, source: str = "") -> str:
 def label_of_ranks(ranks: Sequence[int]) -> str:
     """Return "rank 3" or "ranks 0-3, 6"."""
     numbers = sorted(set(ranks))
-    windows = join_windows((rank, rank) for rank in numbers)
-    shown = listed([show_window(window) for window in windows])
+    shown = listed(list(map(show_window, _windows_of(numbers))))
     if len(numbers) <= 1:
         return f"rank {shown}"
     return f"ranks {shown}"
@@ -192,6 +203,11 @@ def join_windows(windows: Iterable[Window]) -> list[Window]:
     return joined
 
 
+def _windows_of(numbers: Iterable[int]) -> list[Window]:
+    """Return numbers, which are in order, as windows."""
+    return join_windows((number, number) for number in numbers)
+
+
 def show_window(window: Window) -> str:
     """Return how a window is written: "10-12", or "10"."""
     first, last = window
@@ -202,10 +218,10 @@ def show_window(window: Window) -> str:
 
 def show_steps(steps: Iterable[int]) -> str:
     """Return "step 10", "steps 10-12" or "steps 10-12, 500-502"; of no steps, nothing."""
-    windows = join_windows((step, step) for step in sorted(set(steps)))
+    windows = _windows_of(sorted(set(steps)))
     if not windows:
         return ""
-    shown = listed([show_window(window) for window in windows], 4)
+    shown = listed(list(map(show_window, windows)))
     first_step = windows[0][0]
     last_step = windows[-1][1]
     if first_step == last_step:
@@ -233,7 +249,7 @@ def patterns(names: Iterable[str]) -> list[str]:
 
 def in_sentences(names: Iterable[str]) -> list[str]:
     """Return names as a sentence has them: a bare number is "layer 0", a root alone a layer."""
-    return [_in_sentence(name) for name in names]
+    return list(map(_in_sentence, names))
 
 
 def _in_sentence(name: str) -> str:
@@ -262,16 +278,19 @@ def shorten(names: Iterable[str], among: Iterable[str]) -> list[str]:
 
 def indexed(names: Sequence[str]) -> str:
     """Name layers alike but for one number by its values: "layers.{0,3-5}.up"; else as patterns."""
-    split = [_PARTS.split(name) for name in names]
-    columns = list(zip(*split, strict=True))
+    columns = list(zip(*map(_PARTS.split, names), strict=True))
     varying = [values for values in columns if len(set(values)) > 1]
     if len(varying) != 1:
         return ", ".join(patterns(names))
     numbers = sorted(map(int, varying[0]))
-    windows = join_windows((number, number) for number in numbers)
-    shown = ",".join(map(show_window, windows))
-    parts = [f"{{{shown}}}" if values in varying else values[0] for values in columns]
-    return "".join(parts)
+    shown = ",".join(map(show_window, _windows_of(numbers)))
+    joined = ""
+    for values in columns:
+        if values in varying:
+            joined += f"{{{shown}}}"
+        else:
+            joined += values[0]
+    return joined
 
 
 def pattern(name: str) -> str:

@@ -29,16 +29,18 @@ def built_in() -> tuple[Table, ...]:
 def for_agent() -> Table:
     """Return what the agent needs: step counters, and what classes of modules compute."""
     known = [*declared, *built_in()]
-    counters = [
-        {"shown": one["name"].lower(), **row}
-        for one in known
-        for row in one.get("counters", ())
-    ]
-    counters.sort(key=lambda row: not row.get("drives"))
-    modules = (one.get("modules", {}) for one in known)
+    leading: list[Table] = []
+    others: list[Table] = []
+    for framework in known:
+        shown = framework["name"].lower()
+        for row in framework.get("counters", ()):
+            counter = {"shown": shown, **row}
+            if counter.pop("drives", False):
+                leading.append(counter)
+            else:
+                others.append(counter)
+    modules = [framework.get("modules", {}) for framework in known]
     return {
-        "counters": [
-            {key: row[key] for key in row if key != "drives"} for row in counters
-        ],
+        "counters": [*leading, *others],
         "modules": dict(ChainMap(*modules)),
     }

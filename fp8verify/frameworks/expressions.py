@@ -39,11 +39,13 @@ def fault_of(expression: str) -> str | None:
 
 def fixed_word(expression: str) -> str:
     """Return the longest lower-case word that all lines of an expression have; "" without one."""
-    parts = _flat(_parsed(expression))
-    letters = (
-        chr(n) if name == "LITERAL" and n < 128 else "\n" for name, n, _ in parts
-    )
-    longest = max("".join(letters).lower().split("\n"), key=len)
+    letters = ""
+    for name, number, _ in _flat(_parsed(expression)):
+        if name == "LITERAL" and number < 128:
+            letters += chr(number)
+        else:
+            letters += "\n"
+    longest = max(letters.lower().split("\n"), key=len)
     if len(longest) >= _SHORTEST:
         return longest
     return ""
@@ -51,7 +53,9 @@ def fixed_word(expression: str) -> str:
 
 def _internal(name: str, name_to_3_10: str) -> Any:
     """Return a module of `re`, which was renamed in Python 3.11."""
-    return import_module(f"re.{name}" if sys.version_info >= (3, 11) else name_to_3_10)
+    if sys.version_info >= (3, 11):
+        return import_module(f"re.{name}")
+    return import_module(name_to_3_10)
 
 
 def _parsed(expression: str) -> Any:
@@ -62,8 +66,10 @@ def _flat(tree: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield name, value and tree of the parts that every match has, in order."""
     for place, (code, value) in enumerate(tree):
         name = str(code)
-        if name in ("SUBPATTERN", "ATOMIC_GROUP"):
-            yield from _flat(value[-1] if name == "SUBPATTERN" else value)
+        if name == "SUBPATTERN":
+            yield from _flat(value[-1])
+        elif name == "ATOMIC_GROUP":
+            yield from _flat(value)
         else:
             yield name, value, tree[place : place + 1]
 
@@ -82,17 +88,18 @@ def _ways(tree: Any, *, is_whole: bool = False) -> float:
             least, most, repeated = value
             most = min(most, MAX_TEXT)
             total += most * _ways(repeated)
-            following = parts[place + 1 :] + ([] if is_whole else parts[: place + 1])
+            following = parts[place + 1 :]
+            if not is_whole:
+                following += parts[: place + 1]
             if least < most and _gives(repeated, [part for *_, part in following]):
                 total += log(most - least + 1)
         elif name == "BRANCH":
             total += log(len(value[1])) + max(map(_ways, value[1]))
-        elif isinstance(
-            value, tuple
-        ):  # an assertion, or a choice by whether a group matched
-            total += sum(
-                _ways(inner) for inner in value if isinstance(inner, type(tree))
-            )
+        elif isinstance(value, tuple):
+            # An assertion, or a choice by whether a group matched.
+            for inner in value:
+                if isinstance(inner, type(tree)):
+                    total += _ways(inner)
     return total
 
 
@@ -111,7 +118,9 @@ def _gives(repeated: Any, following: list[Any]) -> bool:
 def _letters(part: Any) -> frozenset[str]:
     """Return the ASCII characters that a part or what it repeats is one of; all if it is longer."""
     code, value = part[0]
-    unit = value[2] if str(code) in _REPEATS else part
+    unit = part
+    if str(code) in _REPEATS:
+        unit = value[2]
     if unit.getwidth() != (1, 1):
         return _ASCII
     one = _internal("_compiler", "sre_compile").compile(unit, re.IGNORECASE)

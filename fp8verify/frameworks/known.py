@@ -121,22 +121,26 @@ def declare(given: Any, place: str) -> None:
             f"{place}: frameworks is not a table.",
             "Write [tool.fp8verify.frameworks.NAME].",
         )
-    rows = [_of_user(str(name), table, place) for name, table in given.items()]
-    declared[:] = map(msgspec.to_builtins, rows)
+    rows = []
+    for name, table in given.items():
+        row = _of_user(str(name), table, place)
+        rows.append(msgspec.to_builtins(row))
+    declared[:] = rows
     frameworks.cache_clear()
 
 
 def _of_user(name: str, table: Any, place: str) -> Framework:
     where = f"{place}: frameworks.{name[:80]}"
     try:
-        fields = {key.replace("-", "_"): value for key, value in dict(table).items()}
+        fields = {}
+        for key, value in dict(table).items():
+            fields[key.replace("-", "_")] = value
         given = msgspec.convert({**fields, "name": name, "declared": True}, Framework)
     except (msgspec.ValidationError, TypeError, ValueError, AttributeError) as error:
-        keys = ", ".join(
-            sorted(set(Framework.__struct_fields__) - {"name", "declared"})
-        )
+        known = set(Framework.__struct_fields__) - {"name", "declared"}
         raise UsageError(
-            f"{where}: {str(error)[:200]}.", f"Its keys are: {keys}."
+            f"{where}: {str(error)[:200]}.",
+            f"Its keys are: {', '.join(sorted(known))}.",
         ) from None
     words = list(given.words)
     expressions = [*given.claims, *given.denials, *given.limits]

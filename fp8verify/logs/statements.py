@@ -54,11 +54,14 @@ class LayerClaim(NamedTuple):
             return block is not None and block[1] in self.names
         if self.select == "part":
             return any(name in module for name in self.names)
-        ours = f".{module}"
-        return any(
-            ours.endswith(f".{name}") or f".{name}".endswith(ours)
-            for name in self.names
-        )
+        return any(_is_end_of_other(module, name) for name in self.names)
+
+
+def _is_end_of_other(module: str, name: str) -> bool:
+    """Whether of two names one ends with all parts of the other."""
+    ours = f".{module}"
+    theirs = f".{name}"
+    return ours.endswith(theirs) or theirs.endswith(ours)
 
 
 class PhaseClaim(NamedTuple):
@@ -120,12 +123,12 @@ class LogReading(NamedTuple):
 
     def held_at(self, step: int | None = None) -> list[Statement]:
         """Return what each log states before a step of the run, or None for its end."""
-        held = []
-        for source in dict.fromkeys(
-            statement.claim.source for statement in self.statements
-        ):
-            own = [one for one in self.statements if one.claim.source == source]
-            held += _resolved(_before(own, step))
+        of_logs: dict[str, list[Statement]] = {}
+        for statement in self.statements:
+            of_logs.setdefault(statement.claim.source, []).append(statement)
+        held: list[Statement] = []
+        for statements in of_logs.values():
+            held += _resolved(_before(statements, step))
         return held
 
     def claims_at(
@@ -140,15 +143,15 @@ class LogReading(NamedTuple):
         """
         found: dict[tuple[str, str, str], Claim] = {}
         held = self.held_at(step)
-        is_high = {phase_at(held, number, (0,)) for number in counted} == {
-            HIGH_PRECISION
-        }
+        formats = {phase_at(held, number, (0,)) for number in counted}
+        is_high = formats == {HIGH_PRECISION}
         for one in held:
-            if one.phase is None or any(map(one.phase.covers, counted)):
-                claim = (
-                    _revoked(one) if is_high and one.claim.says == "fp8" else one
-                ).claim
-                found.setdefault((claim.framework, claim.text, claim.says), claim)
+            if one.phase is not None and not any(map(one.phase.covers, counted)):
+                continue
+            if is_high and one.claim.says == "fp8":
+                one = _revoked(one)
+            claim = one.claim
+            found.setdefault((claim.framework, claim.text, claim.says), claim)
         return list(found.values())
 
     def layers_for(self, claims: Iterable[Claim]) -> tuple[LayerClaim, ...]:
@@ -163,18 +166,21 @@ def phase_at(
     statements: Iterable[Statement], step: int, ranks: Sequence[int] = ()
 ) -> str | None:
     """Return the format that is stated for a step on some ranks, None if nothing is."""
-    held = [one for one in statements if one.claim.says != "revoked"]
     numbers = (None, *map(str, ranks))
-    phases = [
-        one.phase for one in held if one.phase and (not ranks or one.rank in numbers)
-    ]
-    current = [phase.format for phase in phases if phase.covers(step)]
-    later = any((phase.first_step or 0) > step for phase in phases)
-    if current:
-        return current[-1]
-    if later:
+    current = None
+    is_later = False
+    for one in statements:
+        if one.phase is None or one.claim.says == "revoked":
+            continue
+        if ranks and one.rank not in numbers:
+            continue
+        if one.phase.covers(step):
+            current = one.phase.format
+        if (one.phase.first_step or 0) > step:
+            is_later = True
+    if current is None and is_later:
         return HIGH_PRECISION
-    return None
+    return current
 
 
 def _before(statements: list[Statement], step: int | None) -> list[Statement]:
@@ -182,27 +188,35 @@ def _before(statements: list[Statement], step: int | None) -> list[Statement]:
 
     Before the first statement, which says nothing, a run may have come by a step that is not named.
     """
-    arrived = [
-        place
-        for place, one in enumerate(statements, 1)
-        if one.steps and step is not None
-        if (one.steps[0] if place > 1 else 0) <= step <= one.steps[1]
-    ]
-    if arrived:
-        return statements[: arrived[-1]]
-    return statements
+    if step is None:
+        return statements
+    arrived = len(statements)
+    for place, one in enumerate(statements, 1):
+        if one.steps is None:
+            continue
+        first, last = one.steps
+        if place == 1:
+            first = 0
+        if first <= step <= last:
+            arrived = place
+    return statements[:arrived]
 
 
 def _resolved(statements: Iterable[Statement]) -> list[Statement]:
     held: list[Statement] = []
     for statement in statements:
         held = [_after(one, statement) for one in held]
-        denied = statement.claim.strength == CONFIGURATION and any(
-            one.claim.says == "not_fp8" and one.rank is None and one.phase is None
-            for one in held
-        )
-        held.append(_revoked(statement) if denied else statement)
+        is_request = statement.claim.strength == CONFIGURATION
+        if is_request and any(map(_denies_all, held)):
+            statement = _revoked(statement)
+        held.append(statement)
     return [one for one in held if one.claim.says != "off"]
+
+
+def _denies_all(statement: Statement) -> bool:
+    """Whether a statement says of the whole run that it has no FP8."""
+    is_of_all = statement.rank is None and statement.phase is None
+    return is_of_all and statement.claim.says == "not_fp8"
 
 
 def _after(earlier: Statement, later: Statement) -> Statement:

@@ -87,17 +87,16 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> str:
         """Return the report as JSON, the same text as `doctor --format json`."""
         fields = ("code", "status", "message", "hint", "source")
-        checks = [
-            {field: getattr(check, field) for field in fields} for check in self.checks
-        ]
+        checks = []
+        for check in self.checks:
+            checks.append({field: getattr(check, field) for field in fields})
         document = {
             "status": self.status,
             "conclusion": self.conclusion,
             "checks": checks,
         }
-        return (
-            msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-        )
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2)
+        return text.decode() + "\n"
 
     def __str__(self) -> str:
         """Return the report as `doctor` prints it."""
@@ -148,9 +147,10 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
             Status.WARN: "warn",
             Status.SKIPPED: "not checked",
         }
-        parts = [
-            f"{counts[state]} {word}" for state, word in words.items() if counts[state]
-        ]
+        parts = []
+        for state, word in words.items():
+            if counts[state]:
+                parts.append(f"{counts[state]} {word}")
         head = counted(faults, "FAULT").upper()
         gravest = min((check.status for check in checks), key=_GRAVITY.index)
         return gravest, f"{head}: {', '.join(parts)}"
@@ -180,14 +180,13 @@ def to_text(report: DoctorReport, *, verbose: bool = False) -> str:
     pad = " " * min(9 + width, max(9, columns - 60))
     lines = []
     for check in report.checks:
-        first, *others = _wrapped(
-            f"{check.place}{check.message}", columns - len(pad) - 2
-        )
+        room = columns - len(pad) - 2
+        first, *others = _wrapped(f"{check.place}{check.message}", room)
         state = check.status.value.replace("fail", "FAIL")
         lines.append(f"{state:7}  {check.code:{width}}  {first}")
         lines += [f"{pad}  {row}" for row in others]
         for label, text in _below(check, verbose=verbose):
-            rows = _wrapped(text, columns - len(pad) - 2)
+            rows = _wrapped(text, room)
             lines.append(f"{label:{len(pad)}}  {rows[0]}")
             lines += [f"{pad}  {row}" for row in rows[1:]]
     return "".join(f"{line}\n" for line in (*lines, report.conclusion))
@@ -205,10 +204,13 @@ def _below(check: Check, *, verbose: bool) -> Iterator[tuple[str, str]]:
 
 def _wrapped(text: str, width: int) -> list[str]:
     """Return lines of a text, broken between words: names and paths stay whole."""
-    text = printable(text)
-    return textwrap.wrap(
-        text, width, break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    lines = textwrap.wrap(
+        printable(text),
+        width,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [""]
 
 
 def to_github(report: DoctorReport) -> str:
@@ -217,12 +219,19 @@ def to_github(report: DoctorReport) -> str:
     lines = [annotation(level, "fp8verify doctor", report.conclusion)]
     for check in report.checks:
         if check.status in _LEVELS:
-            text = check.message + (f"\n{check.hint}" if check.hint else "")
+            text = check.message
+            if check.hint:
+                text += f"\n{check.hint}"
             level = _LEVELS[check.status]
             title = f"FP8 {check.code}"
-            lines.append(
-                annotation(level, title, text, file=check.file, line=check.line)
+            line = annotation(
+                level,
+                title,
+                text,
+                file=check.file,
+                line=check.line,
             )
+            lines.append(line)
     return "".join(f"{line}\n" for line in lines)
 
 

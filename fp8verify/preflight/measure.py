@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -66,12 +66,12 @@ def measure(
     Raises:
         UsageError: a shape is invalid.
     """
-    given: dict[Shape, list[LayerSize]] = {parse_shape(text): [] for text in shapes}
-    layers_by_shape = given | _of_the_training(facts, tokens)
+    layers_by_shape: dict[Shape, list[LayerSize]] = {}
+    for text in shapes:
+        layers_by_shape[parse_shape(text)] = []
+    layers_by_shape |= _of_the_training(facts, tokens)
     asked = list(layers_by_shape)[:MAX_SHAPES]
-    compiled = not any(
-        config.ask and config.compile is False for config in facts.configs
-    )
+    compiled = not _runs_eager(facts)
     request = {
         "shapes": asked,
         "recipes": list(recipes),
@@ -83,38 +83,52 @@ def measure(
         yield said("measured/nothing", why=where["error"])
         return
     versions = f"{where['gpu']}, torch {where['torch']}, torchao {where['torchao']}"
-    source = f"measured on {versions}, {'' if compiled else 'not '}compiled, each layer alone"
+    how = "compiled"
+    if not compiled:
+        how = "not compiled"
+    source = f"measured on {versions}, {how}, each layer alone"
     model: list[Rounds] = []
     for shape, answer in zip(asked, found, strict=True):
         layers = layers_by_shape[shape]
         rounds = answer["rounds"]
-        failed = "".join(
-            f"; {name} failed ({why})" for name, why in answer["errors"].items()
-        )
-        yield _check(
-            f"{_named(shape, layers)}{failed}", rounds, source, code="measured"
-        )
+        label = _named(shape, layers)
+        for name, why in answer["errors"].items():
+            label += f"; {name} failed ({why})"
+        yield _check(label, rounds, source, code="measured")
         if layers:
-            count = sum(layer.modules for layer in layers)
-            model.append(
-                {name: [count * us for us in times] for name, times in rounds.items()}
-            )
+            model.append(_of_all(layers, rounds))
     if model:
-        complete = [
-            name for name in (BF16, *recipes) if all(name in one for one in model)
-        ]
-        by_size = {
-            name: zip(*(one[name] for one in model), strict=True) for name in complete
-        }
-        sums = {
-            name: [sum(times) for times in rounds] for name, rounds in by_size.items()
-        }
+        sums = _summed(model, (BF16, *recipes))
         left_out = len(layers_by_shape) - len(asked)
         missing = ""
         if left_out:
             missing = f"; {left_out} sizes are left out"
         label = f"the model's linear layers{missing}"
         yield _check(label, sums, source, code="measured-model")
+
+
+def _runs_eager(facts: Facts) -> bool:
+    """Whether a configuration that asks for FP8 does not compile the model."""
+    return any(config.ask and config.compile is False for config in facts.configs)
+
+
+def _of_all(layers: Sequence[LayerSize], rounds: Rounds) -> dict[str, list[float]]:
+    """Return the µs of all layers of one size, of which one was timed."""
+    count = sum(layer.modules for layer in layers)
+    of_all = {}
+    for name, times in rounds.items():
+        of_all[name] = [count * us for us in times]
+    return of_all
+
+
+def _summed(model: Sequence[Rounds], precisions: Iterable[str]) -> Rounds:
+    """Add up the sizes of a model, for the precisions in which each of them ran."""
+    sums = {}
+    for name in precisions:
+        if all(name in of_size for of_size in model):
+            rounds = zip(*(of_size[name] for of_size in model), strict=True)
+            sums[name] = list(map(sum, rounds))
+    return sums
 
 
 def parse_shape(text: str) -> Shape:
@@ -141,15 +155,23 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
         low = [one for one in linears if one.state in _LOW] or linears
         layers = layers_of(one for one in low if not _EXPERT.search(one.fqn))
     else:
-        layers = tuple(layer for config in facts.configs for layer in config.layers)
-    m = tokens or next(
-        (one.tokens for one in facts.configs if one.tokens), DEFAULT_TOKENS
-    )
+        layers = ()
+        for config in facts.configs:
+            layers += config.layers
+    m = tokens or _tokens_of(facts)
     found: dict[Shape, list[LayerSize]] = {}
     for layer in layers:
         if layer.kind != "expert":
             found.setdefault(Shape(m, layer.k, layer.n), []).append(layer)
     return found
+
+
+def _tokens_of(facts: Facts) -> int:
+    """Return the tokens of a micro-batch by the first configuration that has them."""
+    for config in facts.configs:
+        if config.tokens:
+            return config.tokens
+    return DEFAULT_TOKENS
 
 
 def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
@@ -172,9 +194,8 @@ def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
     """Say what the fastest recipe gains; rounds of one number belong together."""
-    recipes = sorted(
-        (name for name in rounds if name != BF16), key=lambda n: median(rounds[n])
-    )
+    recipes = [name for name in rounds if name != BF16]
+    recipes.sort(key=lambda name: median(rounds[name]))
     if BF16 not in rounds or not recipes:
         hint = "Measure fewer tokens with --tokens where memory is short."
         return Check(

@@ -48,15 +48,16 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 def prove_launches(launches: Iterable[Launch]) -> list[Proof]:
     """Judge launches, grouped by kernel and counts."""
-    tally = Tally(
-        (launch.kernel, launch.flops, tuple(sorted(launch.operations.items())))
-        for launch in launches
-    )
-    proofs = (
-        judge(kernel, dict(counts), flops, launches=number)
-        for (kernel, flops, counts), number in tally.items()
-    )
-    return [proof for proof in proofs if proof is not None]
+    tally: Tally[tuple[str, int | None, tuple[tuple[str, int], ...]]] = Tally()
+    for launch in launches:
+        counts = tuple(sorted(launch.operations.items()))
+        tally[launch.kernel, launch.flops, counts] += 1
+    proofs = []
+    for (kernel, flops, counts), number in tally.items():
+        proof = judge(kernel, dict(counts), flops, launches=number)
+        if proof is not None:
+            proofs.append(proof)
+    return proofs
 
 
 def judge(
@@ -68,9 +69,10 @@ def judge(
 ) -> Proof | None:
     """Compare one kernel's class with its operations; None for one that multiplies nothing."""
     decoded = decode(kernel)
-    multiplied = [
-        name for name, n in operations.items() if n and name not in CUDA_CORES
-    ]
+    multiplied = []
+    for name, number in operations.items():
+        if number and name not in CUDA_CORES:
+            multiplied.append(name)
     if not decoded.role.is_gemm and (not multiplied or decoded.role in _PRODUCTS):
         return None
     agreement, reason = _agreement(decoded, operations, multiplied, flops)
@@ -142,26 +144,29 @@ def as_text(
         "<counted operations",
         "<kernel",
     )
-    rows = [
-        (
-            proof.agreement,
-            str(proof.launches),
-            proof.precision,
-            f"{proof.flops:,}" if proof.flops else "-",
-            _operations(proof),
-            _short(proof.kernel),
-        )
-        for proof in proofs
-    ]
-    wrong = (proof for proof in proofs if proof.agreement in ("differs", "missed"))
-    below = (
-        summary(proofs),
-        *(f"{_short(proof.kernel)}: {proof.reason}" for proof in wrong),
-    )
-    grid = Grid("Proofs", headings, rows, stretch=True, below=below)
+    rows = list(map(_row, proofs))
+    below = [summary(proofs)]
+    for proof in proofs:
+        if proof.agreement in ("differs", "missed"):
+            below.append(f"{_short(proof.kernel)}: {proof.reason}")
+    grid = Grid("Proofs", headings, rows, stretch=True, below=tuple(below))
     head = f"{gpu.name}, operations of one launch by source type"
     page = Page("", GOOD, (gpu.name,), "", fails=False, body=(head, grid))
     return write_text(page, terminal=color, verbose=True, width=width).rstrip()
+
+
+def _row(proof: Proof) -> tuple[str, ...]:
+    flops = "-"
+    if proof.flops:
+        flops = f"{proof.flops:,}"
+    return (
+        proof.agreement,
+        str(proof.launches),
+        proof.precision,
+        flops,
+        _operations(proof),
+        _short(proof.kernel),
+    )
 
 
 def summary(proofs: Sequence[Proof]) -> str:
@@ -177,9 +182,13 @@ def summary(proofs: Sequence[Proof]) -> str:
 
 
 def _operations(proof: Proof) -> str:
-    tensor = {name: n for name, n in proof.operations.items() if n and name != "fp32"}
-    shown = tensor or {name: n for name, n in proof.operations.items() if n}
-    return ", ".join(f"{name} {count:,}" for name, count in shown.items()) or "none"
+    counts = {name: n for name, n in proof.operations.items() if n}
+    of_tensor_cores = set(counts) - {"fp32"}
+    shown = []
+    for name, count in counts.items():
+        if name in of_tensor_cores or not of_tensor_cores:
+            shown.append(f"{name} {count:,}")
+    return ", ".join(shown) or "none"
 
 
 def _short(name: str) -> str:
