@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.kinds import EXPERTS, Gemm, Node
+from fp8verify.analysis.kinds import EXPERTS, Gemm, Node, is_of_graph
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
@@ -25,9 +25,6 @@ from fp8verify.trace import Trace
 LayerSize: TypeAlias = "tuple[int, ...] | None"
 # A layer by its name, else by its size.
 Layer: TypeAlias = "str | LayerSize"
-
-# A graph of torch.compile is one function of autograd, whose GEMMs are of many layers.
-_GRAPH: Final = "CompiledFunction"
 
 
 class Tie(IntEnum):
@@ -241,10 +238,9 @@ def _key_of(
     """Return what the launches of one call have in common, and what ties its gradients to it."""
     if gemm.leg not in (Leg.FPROP, Leg.RECOMPUTE):
         return (gemm.index, "alone"), Tie.NOTHING
-    is_graph = any(name.startswith(_GRAPH) for name in gemm.kind.op.around)
     if gemm.makes not in nodes:
         return (gemm.index, "alone"), Tie.SIZE
-    if is_graph:
+    if is_of_graph(gemm.kind.op):
         return (gemm.index, "alone"), Tie.GRAPH
     return (gemm.makes, size), Tie.NUMBER
 

@@ -28,7 +28,7 @@ def code_report(kinds: Kinds, words: Words) -> CompiledCodeReport | None:
     for number, kind in enumerate(kinds.rows):
         count = launches[number]
         found = kind.classification
-        before = kinds.unheard.get(number)
+        before = kinds.without_code.get(number)
         if not kind.multiplies or found.library not in TRITONS:
             continue
         gemms += count

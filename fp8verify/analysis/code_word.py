@@ -94,7 +94,7 @@ def _could_be_tritons(found: KernelName) -> bool:
     return found.role.is_gemm or nameless
 
 
-def hear_code(trace: Trace, compiled: Sequence[CompiledKernel]) -> Words:
+def words_on_kernels(trace: Trace, compiled: Sequence[CompiledKernel]) -> Words:
     """Return what compiled kernels say of each launch of the trace."""
     by_name: dict[str, list[CompiledKernel]] = defaultdict(list)
     for kernel in compiled:
@@ -159,7 +159,7 @@ def _class(code: MachineCode) -> str:
 # ---- one kernel
 
 
-def heard(found: Classification, word: Word) -> Classification:
+def with_code(found: Classification, word: Word) -> Classification:
     """Return what a kernel is once its compiled code is known: the code decides."""
     code = word.code
     multiplies = found.role.is_gemm and not found.split_k

@@ -15,11 +15,11 @@ from msgspec.structs import asdict, replace
 from fp8verify.analysis import purpose, timeline
 from fp8verify.analysis.calls import Execution, executions_of
 from fp8verify.analysis.code_report import code_report, joined_reports
-from fp8verify.analysis.code_word import hear_code
+from fp8verify.analysis.code_word import words_on_kernels
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
 from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal
 from fp8verify.analysis.layers import NamedLayers, name_casts
-from fp8verify.analysis.library_log import hear_library, remark
+from fp8verify.analysis.library_log import remark, settle_by_library
 from fp8verify.analysis.pairing import nodes_of
 from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
@@ -49,7 +49,7 @@ _SUMS: Final = (
     "buckets",
     "steps",
     "casts",
-    "fed",
+    "fed_by_casts",
 )
 
 
@@ -71,7 +71,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
         bounds: when its first kernel began and its last one ended, in ns.
         began_ns: when its first kernel began, in ns since 1970, if the source says so.
         guessed: whether the rank's number is only its position among the files.
-        fed: launches of layers' GEMMs in high precision that casts to FP8 feed.
+        fed_by_casts: launches of layers' GEMMs in high precision that casts to FP8 feed.
         backward: whether a kernel of a backward pass ran, or may have.
         updates: whether an optimizer's step was seen.
         trains: whether a kernel proves that a backward pass ran.
@@ -95,7 +95,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     buckets: tuple[TimelineReport, ...]
     steps: tuple[Step, ...]
     casts: Counter[str]
-    fed: int
+    fed_by_casts: int
     backward: bool
     updates: bool
     trains: bool
@@ -158,15 +158,15 @@ def gather(
         compiled: the machine code of kernels that may be of it.
     """
     trace = within_window(trace)
-    words = hear_code(trace, compiled.kernels)
+    words = words_on_kernels(trace, compiled.kernels)
     kinds = classify_kernels(trace, words)
     if not _are_whole(trace.steps):
         trace = _without_cut_steps(trace, kinds)
-        words = hear_code(trace, compiled.kernels)
+        words = words_on_kernels(trace, compiled.kernels)
         kinds = classify_kernels(trace, words)
     library_log = None
     if logged is not None:
-        library_log = hear_library(trace, kinds, logged)
+        library_log = settle_by_library(trace, kinds, logged)
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
     if not _are_whole(trace.steps):
@@ -200,7 +200,7 @@ def gather(
         optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
-        fed=_fed_gemms(trace, kinds, gemms, rows),
+        fed_by_casts=_fed_gemms(trace, kinds, gemms, rows),
         backward=purpose.runs_backward(kinds.rows, gemms),
         updates=updates or any(map(purpose.is_of_optimizer, trace.seen)),
         trains=updates or backward or any(map(BACKWARD.search, trace.seen)),

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fp8verify.analysis.code_word import NO_WORDS, Words, heard
+from fp8verify.analysis.code_word import NO_WORDS, Words, with_code
 from fp8verify.kernels import Classification, classify, decode
 from fp8verify.kernels.operators import Counts, LayerInputs, Product, find, function_of
 from fp8verify.terms import NO_OP, Leg, OpContext, Precision, Role, Shape
@@ -187,6 +187,15 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
     return shapes
 
 
+# The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
+GRAPH: Final = "CompiledFunction"
+
+
+def is_of_graph(op: OpContext) -> bool:
+    """Whether a graph of torch.compile ran an operator: one function, of many layers."""
+    return any(name.startswith(GRAPH) for name in op.around)
+
+
 class Kind(NamedTuple):
     """Kernels of one name under one operator context, and what they are."""
 
@@ -319,14 +328,14 @@ class KindTotal(NamedTuple):
 class Kinds:
     """The kinds of kernel of a trace; each distinct name is parsed once.
 
-    `ids` has for each kernel, in the order of the file, the index of its kind in `rows`. `unheard`
-    has what kernels would be without their compiled code, by that index.
+    `ids` has for each kernel, in the order of the file, the index of its kind in `rows`.
+    `without_code` has what kernels would be without their compiled code, by that index.
     """
 
     def __init__(self, trace: Trace, words: Words = NO_WORDS) -> None:
         self._kernels = trace.kernels
         self._inherited = Interner()
-        self.unheard: dict[int, Classification] = {}
+        self.without_code: dict[int, Classification] = {}
         decoded = [decode(name) for name in trace.names]
         keys = Interner()
         words_of_kernels = words.ids or repeat(-1)
@@ -339,8 +348,8 @@ class Kinds:
             op = trace.ops[op_index] if op_index >= 0 else None
             found = classify(decoded[name], op)
             if word >= 0:
-                self.unheard[number] = found
-                found = heard(found, words.words[word])
+                self.without_code[number] = found
+                found = with_code(found, words.words[word])
             self.rows.append(Kind(trace.names[name], op or NO_OP, found))
         self._read = len(self.rows)
 

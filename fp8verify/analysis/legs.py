@@ -27,6 +27,7 @@ from math import prod
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import (
+    GRAPH,
     Gemm,
     GemmShape,
     Kind,
@@ -43,7 +44,6 @@ from fp8verify.trace import Trace
 
 # TN is that of a forward pass, and of dgrad where the weight is stored transposed.
 _LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
-_COMPILED = "CompiledFunction"
 _LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 _Sides: TypeAlias = "frozenset[int]"  # outputs and inputs
@@ -108,7 +108,7 @@ def _from_shape(
     Hopper has no choice of layout.
     """
     if shape is not None:
-        in_graph = _COMPILED in map(function_of, kind.op.around)
+        in_graph = GRAPH in map(function_of, kind.op.around)
         possible: tuple[Leg, ...] = GRADIENT_LEGS
         if in_graph and not has_gradient(kind):
             possible = (*GRADIENT_LEGS, Leg.RECOMPUTE)

@@ -34,7 +34,7 @@ _ANY_THREAD: Final = -1
 _Pairs = list["tuple[int, Product]"]
 
 
-def hear_library(
+def settle_by_library(
     trace: Trace,
     kinds: Kinds,
     logged: Sequence[tuple[int, Product]],
@@ -53,7 +53,7 @@ def hear_library(
         if Precision.UNKNOWN in precisions or len(precisions) > 1:
             continue
         before = kinds.rows[number]
-        after = _heard(before, logged_types[0])
+        after = _with_types(before, logged_types[0])
         kinds.rows[number] = after
         was_known = before.precision is not Precision.UNKNOWN
         is_known = after.precision is not Precision.UNKNOWN
@@ -197,7 +197,7 @@ def _may_be_blas(kind: Kind) -> bool:
     return kind.is_nameless and find(kind.op.name).product is not None
 
 
-def _heard(kind: Kind, logged: KernelName) -> Kind:
+def _with_types(kind: Kind, logged: KernelName) -> Kind:
     """Return a kind with what the library logged: settled, in conflict with it, or as it was."""
     found = kind.classification
     operation, _, _ = logged.reason.partition(":")

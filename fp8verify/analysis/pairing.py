@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 from fp8verify.analysis.kinds import (
     ANY_SIZE,
     EXPERTS,
+    GRAPH,
     Gemm,
     GemmShape,
     Kind,
@@ -36,6 +37,7 @@ from fp8verify.analysis.kinds import (
     Node,
     Size,
     grouped,
+    is_of_graph,
     layer_shapes,
 )
 from fp8verify.analysis.legs import layout_leg
@@ -48,8 +50,6 @@ from fp8verify.trace.tables import Launch
 
 # Numbers from here on are ours, of nodes that a trace without autograd's numbers shows.
 _OURS: Final = 1 << 40
-# The autograd function of a compiled graph: torch/_functorch/_aot_autograd/runtime_wrappers.py.
-_GRAPH: Final = "CompiledFunction"
 
 
 class _Waiting:
@@ -148,7 +148,7 @@ def number_fused_losses(
     if ran or any(gemm.makes >= 0 for gemm in gemms):
         return False
     ran_alone = _functions(kinds, with_gemms=False)
-    fused = ran_alone - _functions(kinds, with_gemms=True) - {_GRAPH}
+    fused = ran_alone - _functions(kinds, with_gemms=True) - {GRAPH}
     number = _OURS
     before: tuple[int, frozenset[str]] | None = None
     for gemm in gemms:
@@ -291,7 +291,7 @@ def pair(
     of_all = _Waiting()
     by_node = {number: _Waiting(node.forward) for number, node in nodes.items()}
     for gemm in products:
-        of_node = ran.get(gemm.makes, frozenset()) - {_GRAPH}
+        of_node = ran.get(gemm.makes, frozenset()) - {GRAPH}
         is_made = not of_node.isdisjoint(gemm.kind.op.around)
         gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN) or is_made
     for gemm in products:
@@ -311,14 +311,10 @@ def pair(
 
 def _train_together(call: Sequence[Gemm]) -> None:
     """Let all forward GEMMs of a layer's call train; those of a compiled graph need not."""
-    if not call or _is_of_graph(call[0]):
+    if not call or is_of_graph(call[0].kind.op):
         return
     for forward in call:
         forward.trained = True
-
-
-def _is_of_graph(gemm: Gemm) -> bool:
-    return any(name.startswith(_GRAPH) for name in gemm.kind.op.around)
 
 
 def _is_of_step_before(gemm: Gemm) -> bool:
@@ -537,7 +533,7 @@ def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) 
     time; the node that their call made ran, and launched no GEMM.
     """
     for number, node in nodes.items():
-        functions = ran.get(number, frozenset()) - {_GRAPH}
+        functions = ran.get(number, frozenset()) - {GRAPH}
         if node.gradients or not functions:
             continue
         gradients: dict[Size, tuple[Leg, Gemm]] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.kinds import Gemm, Kind, Kinds, gemm_shape
+from fp8verify.analysis.kinds import Gemm, Kind, Kinds, gemm_shape, is_of_graph
 from fp8verify.kernels.operators import (
     OPERATORS,
     Counts,
@@ -119,8 +119,9 @@ def runs_closure(ops: Iterable[OpContext]) -> bool:
 
 def _graph(op: OpContext) -> tuple[str, ...]:
     """Return the compiled code outside autograd that ran it, such as a compiled optimizer."""
-    in_autograd = any(name.startswith("CompiledFunction") for name in op.around)
-    return () if in_autograd else tuple(filter(_COMPILED.match, op.around))
+    if is_of_graph(op):
+        return ()
+    return tuple(filter(_COMPILED.match, op.around))
 
 
 def multiplies_square(op: OpContext) -> bool:

@@ -176,7 +176,7 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def made_fp8_tensors(self) -> bool:
         """Whether casts to FP8 feed as many GEMMs of layers as a recipe's casts would."""
-        return self.trace.fed * GEMMS_PER_CAST >= self.linear.launches > 0
+        return self.trace.fed_by_casts * GEMMS_PER_CAST >= self.linear.launches > 0
 
     def quantizes(self) -> bool:
         """Whether as many kernels compute scales or cast as GEMMs in eight bits would need.
