@@ -34,12 +34,45 @@ HELPERS = {"accuse", "by_rules"}  # they yield findings for rules
 def calls() -> Iterator[tuple[str, ast.Call]]:
     """Yield each place of the package that names a finding, and its call."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assigned = dict(assignments(tree))
+        for node in ast.walk(tree):
             is_call = (
                 isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS
             )
-            if is_call and isinstance(node.args[0], ast.Constant):
-                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
+            if is_call:
+                for code in codes_in(node.args[0], assigned):
+                    rest = [chosen(argument, assigned) for argument in node.args[1:]]
+                    named = ast.Call(node.func, [code, *rest], node.keywords)
+                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", named
+
+
+def assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of a file and what they are set to."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield ast.unparse(node.target), node.value
+        elif isinstance(node, ast.Assign):
+            yield ast.unparse(node.targets[0]), node.value
+
+
+def codes_in(
+    node: ast.expr, assigned: Mapping[str, ast.expr]
+) -> Iterator[ast.Constant]:
+    """Yield the codes that an argument can be: itself, or any of a table in the same file."""
+    if isinstance(node, ast.Constant):
+        yield node
+    elif isinstance(node, ast.Subscript):
+        table = assigned.get(ast.unparse(node.value))
+        values = table.values if isinstance(table, ast.Dict) else []
+        for value in values:
+            yield from codes_in(value, assigned)
+
+
+def chosen(node: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
+    """Return what a variable is set to, if that is one of two cases."""
+    value = assigned.get(ast.unparse(node))
+    return value if isinstance(value, ast.IfExp) else node
 
 
 def cases_in(node: ast.expr, row: Mapping[str, Case]) -> set[str]:
