@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import Fp8VerifyError
@@ -23,6 +23,7 @@ _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _OF_DATA = re.compile(
     r"(?i)data(?:set|loader)?s?[._-]|tokenizer|wandb|prompt|sample|vae|network[._-]"
 )
+_OF_ENVIRONMENT = "ENV_VARS."
 _CONFIG_FILE = re.compile(r"(?:[\w.-]*[._-])?config(?:[_-]?file)?")
 
 
@@ -74,11 +75,11 @@ class Facts(NamedTuple):
     @property
     def asks(self) -> tuple[tuple[Ask, str], ...]:
         """The FP8 requests of the configurations, each with its file."""
-        return tuple(
-            (config.ask, config.path)
-            for config in self.configs
-            if config.ask is not None
-        )
+        asked = []
+        for config in self.configs:
+            if config.ask is not None:
+                asked.append((config.ask, config.path))
+        return tuple(asked)
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -103,32 +104,31 @@ def read_launch(
     words = [*_without_data(command), *_default_file(command, variables)]
     documents += _of_the_command(words, configs)
     for script in [one for one in documents if one.kind == "shell"]:
-        files = [file for _, file in _config_files(script)]
-        documents += _of_the_command(files, [one.path for one in documents])
+        documents += _of_the_command(
+            _files_named_in(script),
+            [one.path for one in documents],
+        )
     # `--section.key=value`, with which TOML runs change their file.
     overrides = {key: value for key, value in values.items() if "." in key}
     if any(document.kind == "toml" for document in documents):
-        line = line._replace(
-            values={k: v for k, v in values.items() if k not in overrides}
-        )
+        line = line._replace(values=_without(values, overrides))
     found: list[Config] = []
     unread: list[Document] = []
-    for document in [*documents, *([line] if command else [])]:
+    every = list(documents)
+    if command:
+        every.append(line)
+    for document in every:
         if document.kind == "toml":
             document = document._replace(values={**document.values, **overrides})
         if not document.elsewhere:
-            document = document._replace(
-                elsewhere=", ".join(f for _, f in _config_files(document))
-            )
+            files = _files_named_in(document)
+            document = document._replace(elsewhere=", ".join(files))
         config = recognize(document)
         if config is None:
             unread.append(document)
             continue
         found.append(config)
-        set_here = [key for key in document.values if key.startswith("ENV_VARS.")]
-        variables |= {
-            k.removeprefix("ENV_VARS."): str(document.values[k]) for k in set_here
-        }
+        variables |= _variables_of(document)
     return Facts(
         environment=variables,
         configs=tuple(found),
@@ -139,29 +139,58 @@ def read_launch(
     )
 
 
+def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    kept = dict(values)
+    for name in names:
+        kept.pop(name, None)
+    return kept
+
+
+def _variables_of(document: Document) -> dict[str, str]:
+    """Return the variables of the environment that a script sets."""
+    variables = {}
+    for key, value in document.values.items():
+        if key.startswith(_OF_ENVIRONMENT):
+            variables[key.removeprefix(_OF_ENVIRONMENT)] = str(value)
+    return variables
+
+
+def _files_named_in(document: Document) -> list[str]:
+    """Return the configuration files that the arguments of a launch name."""
+    return [file for _, file in _config_files(document)]
+
+
 def _missing(documents: Sequence[Document]) -> Iterator[Check]:
     """Yield what is said of configurations that launches name, and that are not here."""
     for document in documents:
         for key, file in _config_files(document):
             if not (Path(file).is_file() or "$" in file):
                 framework = launched_by(document)
-                whose = f"{framework}; its" if framework else "the"
-                line = document.lines.get(key)
+                whose = "the"
+                if framework:
+                    whose = f"{framework}; its"
                 yield said(
-                    "config-not-found", document.path, line, whose=whose, missing=file
+                    "config-not-found",
+                    document.path,
+                    document.lines.get(key),
+                    whose=whose,
+                    missing=file,
                 )
 
 
 def _config_files(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a launch that name a configuration file, with the file."""
-    for key, value in document.values.items() if document.is_launch else ():
-        is_file = kind_of(str(value)) in ("yaml", "toml", "json") or str(
-            value
-        ).startswith("$")
-        if _CONFIG_FILE.fullmatch(key) and not _OF_DATA.search(key) and is_file:
-            beside = Path(document.path).parent / str(value)
-            is_beside = document.kind == "shell" and beside.is_file()
-            yield key, str(beside) if is_beside else str(value)
+    if not document.is_launch:
+        return
+    for key, value in document.values.items():
+        file = str(value)
+        is_file = kind_of(file) in ("yaml", "toml", "json") or file.startswith("$")
+        names_settings = _CONFIG_FILE.fullmatch(key) and not _OF_DATA.search(key)
+        if is_file and names_settings:
+            beside = Path(document.path).parent / file
+            if document.kind == "shell" and beside.is_file():
+                file = str(beside)
+            yield key, file
 
 
 def _assigned(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -188,10 +217,9 @@ def _without_data(command: Sequence[str]) -> Iterator[str]:
 def _of_the_command(words: Sequence[str], known: Iterable[str]) -> Iterator[Document]:
     """Yield the files that a command names; what cannot be read is the run's concern."""
     for word in dict.fromkeys(words):
+        name = word
         if word.startswith("-") and "=" in word:
             name = word.partition("=")[2]
-        else:
-            name = word
         if name not in known and kind_of(name) is not None and Path(name).is_file():
             with suppress(Fp8VerifyError):
                 yield read_document(name)
