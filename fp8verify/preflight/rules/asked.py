@@ -47,15 +47,17 @@ class Mention(NamedTuple):
     def __str__(self) -> str:
         """Return the text with its line, of a long one the part around the word."""
         match = _FP8.search(self.text)
-        place = f"line {self.line}: " if self.line else ""
+        first = 0
         if match and len(self.text) > _WIDTH:
             first = max(0, match.start() - _WIDTH // 2)
-        else:
-            first = 0
         part = self.text[first : first + _WIDTH]
-        return (
-            f"{place}{'…' * bool(first)}{part}{'…' * (len(self.text) > first + _WIDTH)}"
-        )
+        if first:
+            part = f"…{part}"
+        if len(self.text) > first + _WIDTH:
+            part = f"{part}…"
+        if self.line:
+            return f"line {self.line}: {part}"
+        return part
 
 
 def asked(facts: Facts) -> Iterator[Check]:
@@ -95,8 +97,10 @@ def _mentions(document: Document) -> Iterator[Mention]:
 
 def _spoken(found: Sequence[Mention], where: str = "") -> str:
     """Return what mentions are of: FP4 if none of them is about FP8."""
-    is_fp4 = all("fp4" in row.text.lower() for row in found)
-    return f"mentions {'FP4' if is_fp4 else 'FP8'}{where} ({_told(found)})"
+    spoken_of = "FP8"
+    if all("fp4" in row.text.lower() for row in found):
+        spoken_of = "FP4"
+    return f"mentions {spoken_of}{where} ({_told(found)})"
 
 
 def _told(found: Iterable[Mention]) -> str:
@@ -105,35 +109,26 @@ def _told(found: Iterable[Mention]) -> str:
 
 
 def _of_a_config(config: Config) -> Check:
-    ask = config.ask
+    if config.ask is not None:
+        return _of_a_request(config, config.ask)
     row = config.row
     document = config.document
     framework = config.framework
-    if ask is not None:
-        if config.branch_of(ask.key) is None:
-            where = ""
-        else:
-            where = " in a branch of the script"
-        where += f" in versions until {ask.until}" * bool(ask.until)
-        where += _decided_later(document)
-        what = _described(ask)
-        line = config.line_of(ask.key)
-        return said(
-            "fp8-asked", config.path, line, framework=framework, what=what, where=where
-        )
     found = list(_mentions(document))
-    generation = [one for one in found if one.of_generation]
-    unknown = [
-        one for one in found if not one.of_generation and not _is_known(one, config)
-    ]
+    generation: list[Mention] = []
+    unknown: list[Mention] = []
+    for mention in found:
+        if mention.of_generation:
+            generation.append(mention)
+        elif not _is_known(mention, config):
+            unknown.append(mention)
     more = ""
     if generation:
         more = f"; FP8 for generation only ({_told(generation)})"
     if "unread" in row:
+        what = row["unread"]
         if found:
-            what = f"{_spoken(found)}; {row['unread']}"
-        else:
-            what = row["unread"]
+            what = f"{_spoken(found)}; {what}"
     elif unknown:
         found = unknown
         what = _spoken(unknown, ", not as a known request") + _decided_later(document)
@@ -148,13 +143,30 @@ def _of_a_config(config: Config) -> Check:
     )
 
 
+def _of_a_request(config: Config, ask: Ask) -> Check:
+    where = ""
+    if config.branch_of(ask.key) is not None:
+        where = " in a branch of the script"
+    if ask.until:
+        where += f" in versions until {ask.until}"
+    where += _decided_later(config.document)
+    return said(
+        "fp8-asked",
+        config.path,
+        config.line_of(ask.key),
+        framework=config.framework,
+        what=_described(ask),
+        where=where,
+    )
+
+
 def _decided_later(document: Document) -> str:
     """Return what is said of settings on FP8 whose value is chosen where the model runs."""
-    found = [
-        key
-        for key, value in document.values.items()
-        if word(value) == "auto" and _FP8_KEY.search(key) and _RECIPE_KEY.search(key)
-    ]
+    found = []
+    for key, value in document.values.items():
+        is_recipe = _FP8_KEY.search(key) and _RECIPE_KEY.search(key)
+        if is_recipe and word(value) == "auto":
+            found.append(key)
     if not found:
         return ""
     keys = listed(found, _SHOWN)
@@ -163,27 +175,32 @@ def _decided_later(document: Document) -> str:
 
 def _is_known(mention: Mention, config: Config) -> bool:
     """Whether a rule or the framework's table of keys knows the setting that mentions FP8."""
-    row, (key, _, value) = config.row, mention.text.partition(": ")
+    row = config.row
+    key, _, value = mention.text.partition(": ")
     section, _, name = key.rpartition(".")
-    given = next(
-        (given for given, origin in config.origins.items() if origin == key), key
-    )
-    asks = [[*one["when"]] for one in row.get("asks", ()) if "format" in one]
+    given = _given_as(key, config)
     setting = {given: value}
-    if any(
-        name_of(keys[0], setting) for keys in asks
-    ):  # a request of a value that no row knows
-        return False
-    others = (key for keys in asks for key in keys[1:])
-    read = (*row.get("values", ()), *row.get("stored", ()), *others)
-    if (
-        any(name_of(key, setting) for key in read)
-        or given in row.get("alias", {}).values()
-    ):
+    read = [*row.get("values", ()), *row.get("stored", ())]
+    for ask in row.get("asks", ()):
+        if "format" in ask:
+            first, *others = ask["when"]
+            if name_of(first, setting):
+                return False  # a request of a value that no row knows
+            read += others
+    is_read = any(name_of(key, setting) for key in read)
+    if is_read or given in row.get("alias", {}).values():
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
     names = {name, name.removeprefix("--").replace("-", "_")}
     return bool(_FP8_KEY.search(key) and names & row["keys"].get(section, frozenset()))
+
+
+def _given_as(key: str, config: Config) -> str:
+    """Return the name by which the rules know a key of a document."""
+    for given, origin in config.origins.items():
+        if origin == key:
+            return given
+    return key
 
 
 def _unread(document: Document, found: Sequence[Mention]) -> Check:
@@ -191,7 +208,9 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     path = document.path
     line = _first(found)
     if document.kind == "python":
-        what = _spoken(found) if found else "no line mentions FP8"
+        what = "no line mentions FP8"
+        if found:
+            what = _spoken(found)
         return said("fp8-mentioned/source", path, line, what=what)
     if not found:
         return said("config-not-recognized", path)
@@ -213,13 +232,9 @@ def _formats(
     """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
     for fmt in ("mxfp8", "nvfp4"):
         found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
-        gpus = list(
-            dict.fromkeys(
-                one.name for one in facts.gpus if trains_in(one, fmt) is False
-            )
-        )
+        gpus = [one.name for one in facts.gpus if trains_in(one, fmt) is False]
         if found and gpus:
-            what = f"{_told(found)}: {listed(gpus)}"
+            what = f"{_told(found)}: {listed(list(dict.fromkeys(gpus)))}"
             words = formats()[fmt]._asdict()
             yield said(
                 "no-fp8-units/mentioned",
@@ -237,10 +252,14 @@ def _first(found: Sequence[Mention]) -> int | None:
 
 
 def _described(ask: Ask) -> str:
-    details = [
-        word for word in (ask.recipe, ask.backend) if word and word != ask.format
-    ]
-    return formats()[ask.format].name + (f" ({', '.join(details)})" if details else "")
+    name = formats()[ask.format].name
+    details = []
+    for detail in (ask.recipe, ask.backend):
+        if detail and detail != ask.format:
+            details.append(detail)
+    if details:
+        return f"{name} ({', '.join(details)})"
+    return name
 
 
 def not_started(facts: Facts) -> Iterator[Check]:
