@@ -76,7 +76,9 @@ def annotate(path: Path, out: Path) -> Annotated:
             # A list has no metadata, which say what is missing.
             is_list = starts_list and trace.health.complete
             writer = Writer(write, trace, is_list=is_list)
-            Document(Buffer(source, path.name), writer.take, writer).read()
+            buffer = Buffer(source, path.name)
+            document = Document(buffer, writer.take, writer)
+            document.read()
             writer.finish()
     return Annotated(writer.counts, writer.missing)
 
@@ -92,9 +94,11 @@ def _open(path: Path, suffix: str) -> IO[bytes]:
     if suffix == ".zst":
         with requires("zstandard", path.stem):
             import zstandard
-        return cast("IO[bytes]", zstandard.open(path, "wb"))
+        packed = zstandard.open(path, "wb")
+        return cast("IO[bytes]", packed)
     if suffix == ".gz":
-        return cast("IO[bytes]", _packer.open(path, "wb", compresslevel=_LEVEL))
+        packed = _packer.open(path, "wb", compresslevel=_LEVEL)
+        return cast("IO[bytes]", packed)
     return path.open("wb")
 
 
@@ -110,6 +114,7 @@ _events = msgspec.json.Decoder(list[Raw])
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 Fields = dict[str, Any]
+Label = tuple[Precision, Leg]
 
 
 class Writer:
@@ -128,16 +133,20 @@ class Writer:
     """
 
     def __init__(
-        self, write: Callable[[bytes], object], trace: Trace, *, is_list: bool
+        self,
+        write: Callable[[bytes], object],
+        trace: Trace,
+        *,
+        is_list: bool,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._names = trace.names
         self._kernels = trace.kernels
         self._place = 0
-        gemms = label_gemms(trace, classify_kernels(trace))
-        self._gemms = {
-            one.index: (one.kind.classification.precision, one.leg) for one in gemms
-        }
+        self._gemms: dict[int, Label] = {}
+        for gemm in label_gemms(trace, classify_kernels(trace)):
+            precision = gemm.kind.classification.precision
+            self._gemms[gemm.index] = (precision, gemm.leg)
         self._write = write
         self._is_list = is_list
         self._in_events = is_list
@@ -164,7 +173,9 @@ class Writer:
         self._end_events()
         missing = self.missing
         if missing != Missing() and not self._is_list:
-            self._write(b',\n"%s": %s' % (COPY_KEY.encode(), _encode(missing)))
+            key = COPY_KEY.encode()
+            value = _encode(missing)
+            self._write(b',\n"%s": %s' % (key, value))
         self._write(b"\n" if self._is_list else b"\n}\n")
 
     # -- of a document --------------------------------------------------------------------------
@@ -175,7 +186,8 @@ class Writer:
         if key == COPY_KEY:
             self._copied_missing = missing_of(value).events
             return
-        self._write(b'%s"%s": %s' % (self._ahead, key.encode("latin-1"), raw))
+        name = key.encode("latin-1")
+        self._write(b'%s"%s": %s' % (self._ahead, name, raw))
         self._ahead = b",\n"
 
     def block(self, data: bytes) -> bool:
@@ -189,7 +201,8 @@ class Writer:
             for event in events:
                 self.event(bytes(event), None)
         elif events:
-            self._append(copied.strip()[1:-1].strip())
+            inside = copied.strip()[1:-1]
+            self._append(inside.strip())
         return True
 
     def event(self, data: bytes, _: Any) -> None:
@@ -198,8 +211,10 @@ class Writer:
         if b'"kernel"' in data:
             with suppress(ValueError, RecursionError, KeyError):
                 added = self._labeled(_fields.decode(data))
-        for text in map(_encode, added) if added else (data,):
-            self._append(text)
+        if not added:
+            self._append(data)
+        for fields in added:
+            self._append(_encode(fields))
 
     def skip(self) -> None:
         """Leave out something that is not an event."""
@@ -228,27 +243,37 @@ class Writer:
             KeyError: a field is missing.
             ValueError: a field has another type.
         """
-        if (_decode(event["cat"]), _decode(event["ph"])) != ("kernel", "X"):
+        category = _decode(event["cat"])
+        phase = _decode(event["ph"])
+        if (category, phase) != ("kernel", "X"):
             return []
-        duration_ns = round(1000 * float(bytes(event["dur"]).strip(b'"')))
-        label = self._label(clean(_decode(event["name"], type=str)), duration_ns)
+        duration = bytes(event["dur"])
+        duration_us = float(duration.strip(b'"'))
+        name = _decode(event["name"], type=str)
+        label = self._label(clean(name), round(1000 * duration_us))
         if label is None:
             return []
         precision, leg = label
         self.counts[precision.value] += 1
-        args: Fields = dict(_fields.decode(event.get("args", b"{}")))
-        args[CATEGORY] = {"precision": precision.value, "leg": leg.value}
-        return [
-            {**event, "args": args},
-            *self._track(event, f"{precision.value} {leg.value}"),
-        ]
+        given = event.get("args", b"{}")
+        args: Fields = dict(_fields.decode(given))
+        args[CATEGORY] = {
+            "precision": precision.value,
+            "leg": leg.value,
+        }
+        labeled = {**event, "args": args}
+        title = f"{precision.value} {leg.value}"
+        return [labeled, *self._track(event, title)]
 
-    def _label(self, name: str, duration_ns: int) -> tuple[Precision, Leg] | None:
+    def _label(self, name: str, duration_ns: int) -> Label | None:
         """Return the label of the file's next kernel, None if it is not a GEMM or was not read."""
         kernels = self._kernels
-        for place in range(self._place, min(self._place + _LOOK_AHEAD, len(kernels))):
-            known = kernels.duration_ns[place]  # 0 if the file's could not be
-            if known in (0, duration_ns) and self._names[kernels.name[place]] == name:
+        end = min(self._place + _LOOK_AHEAD, len(kernels))
+        for place in range(self._place, end):
+            known_ns = kernels.duration_ns[place]  # 0 if the file's could not be
+            if known_ns not in (0, duration_ns):
+                continue
+            if self._names[kernels.name[place]] == name:
                 self._place = place + 1
                 return self._gemms.get(place)
         return None
@@ -262,7 +287,11 @@ class Writer:
         stream = bytes(event["tid"])
         if not stream.isdigit():
             return
-        place = {"cat": CATEGORY, "pid": event["pid"], "tid": _TRACK + int(stream)}
+        place = {
+            "cat": CATEGORY,
+            "pid": event["pid"],
+            "tid": _TRACK + int(stream),
+        }
         if (process, stream) not in self._tracks:
             self._tracks.add((process, stream))
             title = {"name": f"stream {stream.decode()}: GEMM precision"}
@@ -273,4 +302,10 @@ class Writer:
                 "ts": event["ts"],
                 "args": title,
             }
-        yield {"ph": "X", **place, "name": name, "ts": event["ts"], "dur": event["dur"]}
+        yield {
+            "ph": "X",
+            **place,
+            "name": name,
+            "ts": event["ts"],
+            "dur": event["dur"],
+        }

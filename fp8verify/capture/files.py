@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Container, Iterable, Iterator
@@ -29,9 +30,12 @@ from fp8verify.errors import InputError
 from fp8verify.files import PRIVATE_FILE, open_private, open_regular, replacing
 from fp8verify.text import clean, clean_json
 
+Names = tuple[str, ...]
+
 MAX_BYTES = 64 << 20
 MAX_COMMAND = 1024  # letters
-MAX_SERIES, MAX_LINES = 128 << 20, 1 << 16  # bytes and lines of a series that are read
+MAX_SERIES = 128 << 20  # bytes of a series that are read
+MAX_LINES = 1 << 16
 _MAX_LINE = 8 << 20
 
 # In the boot folder of a run, or of `fp8verify env`.
@@ -46,24 +50,38 @@ UNOBSERVED = (
     "torch.optim optimizer, or PYTHONPATH did not reach it, or torch was imported before"
 )
 
+T = TypeVar("T")
 Record = TypeVar("Record", RankMeta, NumericsRecord, CodeRecord)
 
 
 def find_logs(capture: Path) -> list[Path]:
     """Return the logs of a capture that are not empty: the run's own, other nodes', ranks'."""
     try:
-        logs = sorted(
-            p for p in capture.glob(names.LOGS) if p.is_file() and p.stat().st_size
-        )
+        logs = [path for path in capture.glob(names.LOGS) if _has_text(path)]
     except OSError:
         return []
-    return sorted(logs, key=lambda path: path.name != names.LOG)
+    return sorted(logs, key=_own_first)
+
+
+def _has_text(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _own_first(log: Path) -> tuple[bool, Path]:
+    return log.name != names.LOG, log
 
 
 def find_metas(folder: Path) -> list[Path]:
     """Return the meta files of a capture, first those of each rank's first process."""
-    paths = folder.glob(names.METAS) if folder.is_dir() else ()
-    return sorted(paths, key=lambda path: path.name.removesuffix(names.META_SUFFIX))
+    return _found(folder, names.METAS, names.META_SUFFIX)
+
+
+def _found(folder: Path, pattern: str, suffix: str = "") -> list[Path]:
+    """Return the files of a folder of one kind by name; the suffix does not count."""
+    if not folder.is_dir():
+        return []
+    paths = folder.glob(pattern)
+    return sorted(paths, key=lambda path: path.name.removesuffix(suffix))
 
 
 def read_meta(path: Path) -> RankMeta:
@@ -138,27 +156,36 @@ def read_ranks(folder: Path) -> dict[int, RankMeta]:
     for path in find_metas(folder):
         meta = read_meta(path)
         records.setdefault(meta.rank, []).append(meta)
-    joined = {rank: reduce(_join, metas) for rank, metas in records.items()}
+    joined = {}
     for rank, metas in records.items():
+        record = reduce(_join, metas)
         if len(metas) > 1:
             told = f"{len(metas)} processes of this rank were recorded; their windows are together"
-            joined[rank] = replace(joined[rank], notes=(told, *joined[rank].notes))
+            notes = (told, *record.notes)
+            record = replace(record, notes=notes)
+        joined[rank] = record
     return joined
 
 
 def _join(first: RankMeta, second: RankMeta) -> RankMeta:
     """Join what two processes of one rank noted, as when a shell script trains twice."""
+    modules = {encode(module): module for module in first.modules + second.modules}
     return replace(
         first,
-        windows=tuple(dict.fromkeys((*first.windows, *second.windows))),
+        windows=_each_once(first.windows, second.windows),
         steps_seen=max(first.steps_seen, second.steps_seen),
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-        modules=tuple({encode(m): m for m in first.modules + second.modules}.values()),
-        api_calls=tuple(dict.fromkeys((*first.api_calls, *second.api_calls))),
+        notes=_each_once(first.notes, second.notes),
+        modules=tuple(modules.values()),
+        api_calls=_each_once(first.api_calls, second.api_calls),
         naming=first.naming or second.naming,
         versions={**second.versions, **first.versions},
         steps_outside=first.steps_outside or second.steps_outside,
     )
+
+
+def _each_once(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+    both = dict.fromkeys((*first, *second))
+    return tuple(both)
 
 
 def read_numerics(folder: Path) -> dict[int, RankNumerics]:
@@ -168,16 +195,15 @@ def read_numerics(folder: Path) -> dict[int, RankNumerics]:
         InputError: a file cannot be read.
     """
     numerics: dict[int, RankNumerics] = {}
-    paths = folder.glob(names.NUMERICS) if folder.is_dir() else ()
-    for path in sorted(
-        paths, key=lambda path: path.name.removesuffix(names.NUMERICS_SUFFIX)
-    ):
+    for path in _found(folder, names.NUMERICS, names.NUMERICS_SUFFIX):
         record = _read(path, NumericsRecord, "has no numerics")
-        series = path.with_name(
-            path.name.removesuffix(names.NUMERICS_SUFFIX) + names.SERIES_SUFFIX
-        )
-        lines = tuple(_series(series)) if series.is_file() else ()
-        numerics.setdefault(record.rank, RankNumerics(record=record, series=lines))
+        stem = path.name.removesuffix(names.NUMERICS_SUFFIX)
+        series = path.with_name(f"{stem}{names.SERIES_SUFFIX}")
+        lines: tuple[MeasuredRecord, ...] = ()
+        if series.is_file():
+            lines = tuple(_series(series))
+        found = RankNumerics(record=record, series=lines)
+        numerics.setdefault(record.rank, found)
     return numerics
 
 
@@ -189,12 +215,16 @@ def _series(path: Path) -> Iterator[MeasuredRecord]:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = len(file.readline(_MAX_LINE)) or 1
-        every = 1 + max(size // MAX_SERIES, size // first // MAX_LINES)
+        lines_in_it = size // first
+        every = 1 + max(size // MAX_SERIES, lines_in_it // MAX_LINES)
         file.seek(0)
-        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b"")):
-            if number % every == 0:
-                with suppress(ValueError, RecursionError):
-                    yield msgspec.json.decode(clean_json(line), type=MeasuredRecord)
+        lines = iter(lambda: file.readline(_MAX_LINE), b"")
+        for number, line in enumerate(lines):
+            if number % every:
+                continue
+            with suppress(ValueError, RecursionError):
+                data = clean_json(line)
+                yield msgspec.json.decode(data, type=MeasuredRecord)
 
 
 def read_code(folder: Path) -> tuple[CompiledKernel, ...]:
@@ -203,11 +233,11 @@ def read_code(folder: Path) -> tuple[CompiledKernel, ...]:
     Raises:
         InputError: a file cannot be read.
     """
-    paths = folder.glob(names.CODE) if folder.is_dir() else ()
-    records = [
-        _read(path, CodeRecord, "has no compiled kernels") for path in sorted(paths)
-    ]
-    return distinct(kernel for record in records for kernel in record.kernels)
+    kernels: list[CompiledKernel] = []
+    for path in _found(folder, names.CODE):
+        record = _read(path, CodeRecord, "has no compiled kernels")
+        kernels += record.kernels
+    return distinct(kernels)
 
 
 def keep_code(folder: Path, rank: int, kernels: Iterable[CompiledKernel]) -> None:
@@ -216,7 +246,11 @@ def keep_code(folder: Path, rank: int, kernels: Iterable[CompiledKernel]) -> Non
     Raises:
         OSError: it cannot be written.
     """
-    record = CodeRecord(schema=SCHEMA, rank=rank, kernels=tuple(kernels))
+    record = CodeRecord(
+        schema=SCHEMA,
+        rank=rank,
+        kernels=tuple(kernels),
+    )
     path = folder / f"rank{rank}{names.CODE_SUFFIX}"
     with (
         replacing(path, f".{path.name}.{os.getpid()}") as draft,
@@ -227,7 +261,8 @@ def keep_code(folder: Path, rank: int, kernels: Iterable[CompiledKernel]) -> Non
 
 def distinct(kernels: Iterable[CompiledKernel]) -> tuple[CompiledKernel, ...]:
     """Return compiled kernels, each once."""
-    return tuple({encode(kernel): kernel for kernel in kernels}.values())
+    by_content = {encode(kernel): kernel for kernel in kernels}
+    return tuple(by_content.values())
 
 
 # --- what the ranks recorded together ---
@@ -235,39 +270,41 @@ def distinct(kernels: Iterable[CompiledKernel]) -> tuple[CompiledKernel, ...]:
 
 def called_apis(metas: dict[int, RankMeta]) -> list[str]:
     """Return the APIs by which any rank asked for FP8."""
-    return list(
-        dict.fromkeys(name for meta in metas.values() for name in meta.api_calls)
-    )
+    called: dict[str, None] = {}
+    for meta in metas.values():
+        called |= dict.fromkeys(meta.api_calls)
+    return list(called)
 
 
 def declared_traces(metas: dict[int, RankMeta]) -> dict[str, int]:
     """Return the ranks of the traces that the records name, in the order of their windows."""
-    return {trace: rank for trace, rank, _ in _traced(metas)}
+    traced = _traced(metas)
+    return {trace: rank for trace, rank, _ in traced}
 
 
 def named_traces(metas: dict[int, RankMeta]) -> frozenset[str]:
     """Return the traces of windows in which the layers have names."""
-    return frozenset(trace for trace, _, window in _traced(metas) if window.layers)
+    traced = _traced(metas)
+    return frozenset(trace for trace, _, window in traced if window.layers)
 
 
 def blas_logs(folder: Path, metas: dict[int, RankMeta]) -> dict[str, Path]:
     """Return, by trace, the logs of the BLAS library that the run recorded."""
-    return {
-        trace: folder / window.blas_log
-        for trace, _, window in _traced(metas)
-        if window.blas_log and is_file_name(window.blas_log)
-    }
+    logs = {}
+    for trace, _, window in _traced(metas):
+        name = window.blas_log
+        if name and is_file_name(name):
+            logs[trace] = folder / name
+    return logs
 
 
 def _traced(metas: dict[int, RankMeta]) -> list[tuple[str, int, WindowRecord]]:
-    windows = [
-        (rank, window) for rank, meta in metas.items() for window in meta.windows
-    ]
-    return [
-        (window.trace, rank, window)
-        for rank, window in windows
-        if window.trace is not None
-    ]
+    traced = []
+    for rank, meta in metas.items():
+        for window in meta.windows:
+            if window.trace is not None:
+                traced.append((window.trace, rank, window))
+    return traced
 
 
 def remarks(metas: dict[int, RankMeta]) -> list[str]:
@@ -276,28 +313,32 @@ def remarks(metas: dict[int, RankMeta]) -> list[str]:
     for rank, meta in sorted(metas.items()):
         for note in meta.notes:
             ranks.setdefault(note, []).append(rank)
-    return [
-        note if len(made) == len(metas) else f"{_first_of(made)}: {note}"
-        for note, made in ranks.items()
-    ]
+    remarks = []
+    for note, made in ranks.items():
+        if len(made) < len(metas):
+            remarks.append(f"{_first_of(made)}: {note}")
+        else:
+            remarks.append(note)
+    return remarks
 
 
 def _first_of(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" + (
-        f" and {len(ranks) - 1} more" if len(ranks) > 1 else ""
-    )
+    first = f"rank {ranks[0]}"
+    if len(ranks) == 1:
+        return first
+    return f"{first} and {len(ranks) - 1} more"
 
 
 def is_file_name(text: str) -> bool:
     """Whether it is a file's: nothing outside of the capture is opened for it."""
-    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None and text not in (
-        ".",
-        "..",
-    )
+    if text in (".", ".."):
+        return False
+    return re.fullmatch(r"[\w.-]+", text, re.ASCII) is not None
 
 
 def census_remarks(
-    metas: dict[int, RankMeta], profiled: Container[int | None]
+    metas: dict[int, RankMeta],
+    profiled: Container[int | None],
 ) -> list[str]:
     """Return how the module list of ranks that were not profiled differs from the others'.
 
@@ -305,22 +346,24 @@ def census_remarks(
         metas: the records of all ranks.
         profiled: the ranks that have a trace.
     """
-    alike: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
+    alike: dict[Names, dict[Names, list[int]]] = {}
     for rank, meta in sorted(metas.items()):
-        by_name = sorted((module.fqn, module.state) for module in meta.modules)
-        fqns = tuple(name for name, _ in by_name)
-        states = tuple(state for _, state in by_name)
-        alike.setdefault(fqns, {}).setdefault(states, []).append(rank)
-    remarks = []
-    for ranks_by_states in alike.values():
-        (usual, _), *others = sorted(
-            ranks_by_states.items(), key=lambda row: -len(row[1])
+        by_name = sorted(
+            meta.modules,
+            key=lambda module: (module.fqn, module.state),
         )
-        for states, ranks in others:
+        fqns = tuple(module.fqn for module in by_name)
+        states = tuple(module.state for module in by_name)
+        by_states = alike.setdefault(fqns, {})
+        by_states.setdefault(states, []).append(rank)
+    remarks = []
+    for by_states in alike.values():
+        most_first = sorted(by_states, key=lambda states: -len(by_states[states]))
+        usual, *others = most_first
+        for states in others:
+            ranks = by_states[states]
             unprofiled = [rank for rank in ranks if rank not in profiled]
-            differ = sum(
-                state != common for state, common in zip(states, usual, strict=True)
-            )
+            differ = sum(map(operator.ne, states, usual))
             if unprofiled:
                 remarks.append(
                     f"{_first_of(unprofiled)}: not profiled, and by its module list {differ} of "
@@ -331,7 +374,10 @@ def census_remarks(
 
 def missed_window(meta: RankMeta) -> WindowRecord | None:
     """Return the first window that left no trace."""
-    return next((window for window in meta.windows if window.trace is None), None)
+    for window in meta.windows:
+        if window.trace is None:
+            return window
+    return None
 
 
 # --- processes that were not observed ---
@@ -359,9 +405,11 @@ def boot_errors(boot: Path, debug_folder: Path | None = None) -> tuple[str, ...]
     where = "outside of fp8verify"
     if frames:
         where = ":".join(frames[-1])
-    return (
-        f"the agent could not start: {lines[-1][:300]} ({where}); run --debug keeps the traceback",
+    error = lines[-1][:300]
+    told = (
+        f"the agent could not start: {error} ({where}); run --debug keeps the traceback"
     )
+    return (told,)
 
 
 def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
@@ -371,15 +419,16 @@ def notes_on_attachment(capture: Path, *, observed: bool) -> tuple[str, ...]:
         capture: the capture folder.
         observed: whether any process left a record.
     """
-    boots = [
-        boot
-        for boot in sorted(capture.glob(names.BOOTS))
-        if not any(boot.glob(f"{names.RUNNER}*"))  # that of a run which is not over
-    ]
-    if not boots:
-        return ()
-    errors = tuple(note for boot in boots for note in boot_errors(boot))
-    return errors or (() if observed else (UNOBSERVED,))
+    errors: list[str] = []
+    has_boots = False
+    for boot in sorted(capture.glob(names.BOOTS)):
+        if any(boot.glob(f"{names.RUNNER}*")):
+            continue  # that of a run which is not over
+        has_boots = True
+        errors += boot_errors(boot)
+    if has_boots and not errors and not observed:
+        return (UNOBSERVED,)
+    return tuple(errors)
 
 
 def boot_lines(path: Path) -> list[str]:
@@ -387,5 +436,6 @@ def boot_lines(path: Path) -> list[str]:
     with suppress(OSError), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - MAX_BOOT_BYTES))
-        return file.read(MAX_BOOT_BYTES).decode(errors="replace").splitlines()
+        text = file.read(MAX_BOOT_BYTES).decode(errors="replace")
+        return text.splitlines()
     return []

@@ -34,15 +34,19 @@ def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
     """
     ranks = []
     notes = []
-    for file in {file.rank: file for file in reversed(find_traces(*paths))}.values():
+    by_rank = {}
+    for file in reversed(find_traces(*paths)):
+        by_rank[file.rank] = file
+    for file in by_rank.values():
         found = _analyze(file)
         if isinstance(found, str):
             notes.append(f"rank {file.rank}: {found}")
         else:
             ranks.append(found)
+    ranks.sort(key=lambda rank: rank.rank)
     breakdown = BreakdownReport(
         hta_version=metadata.version("HolisticTraceAnalysis"),
-        ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
+        ranks=tuple(ranks),
         notes=tuple(notes),
     )
     return replace(report, breakdown=breakdown)
@@ -50,7 +54,8 @@ def add_breakdown(report: Report, paths: Sequence[str | Path]) -> Report:
 
 def _analyze(file: TraceFile) -> RankBreakdown | str:
     """Return the figures of one rank, or why HTA gives none."""
-    if is_remote(file.path) or not file.path.name.endswith((".json", ".json.gz")):
+    is_json = file.path.name.endswith((".json", ".json.gz"))
+    if is_remote(file.path) or not is_json:
         return "HTA reads local .json and .json.gz files only"
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # HTA divides by a communication time of zero
@@ -58,9 +63,10 @@ def _analyze(file: TraceFile) -> RankBreakdown | str:
 
         logging.getLogger("hta").setLevel(logging.CRITICAL)
         try:
+            path = file.path.absolute()
             analysis = TraceAnalysis(
-                trace_files={file.rank: str(file.path.absolute())},
-                trace_dir=str(file.path.absolute().parent),
+                trace_files={file.rank: str(path)},
+                trace_dir=str(path.parent),
                 include_last_profiler_step=True,
             )
             row = analysis.get_temporal_breakdown(visualize=False).iloc[0]

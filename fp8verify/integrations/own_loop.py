@@ -73,13 +73,14 @@ class Recording:
                 "This process is watched already.", "Close the other watch first."
             )
         # A TemporaryDirectory would be removed by a fork of this process that ends.
-        folder = self.settings.trace_dir or Path(tempfile.mkdtemp(prefix="fp8verify-"))
+        folder = self.settings.trace_dir
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="fp8verify-"))
         self.folder = folder.absolute()
         if _is_first_rank():  # the others may write only after a step
             make_capture_folder(self.folder)
-        config = agent_config(
-            self.settings._replace(capture_log=False), CaptureFolder(self.folder)
-        )
+        settings = self.settings._replace(capture_log=False)
+        config = agent_config(settings, CaptureFolder(self.folder))
         self.observer = agent("hooks").install_late(config)
 
     def step(self) -> None:
@@ -183,10 +184,11 @@ class Watch(Recording):
 
 
 def _listed(sinks: Destination | Iterable[Destination]) -> list[Destination]:
-    several = isinstance(sinks, (list, tuple, set, frozenset))
+    given = cast(Any, sinks)
+    several = isinstance(given, (list, tuple, set, frozenset))
     if several:
-        return list(cast(Any, sinks))
-    return [cast(Any, sinks)]
+        return list(given)
+    return [given]
 
 
 class Window(Recording):
@@ -205,9 +207,18 @@ class Window(Recording):
         policy: requirements of the verdict.
     """
 
-    def __init__(self, folder: str | Path, *, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        policy: Policy | None = None,
+    ) -> None:
         self.folder = Path(folder).absolute()
-        super().__init__(RunSettings(windows=((1, OPEN_END),), trace_dir=self.folder))
+        settings = RunSettings(
+            windows=((1, OPEN_END),),
+            trace_dir=self.folder,
+        )
+        super().__init__(settings)
         self._judge = Judge(policy or Policy(), self._take)
         self._judged: WindowMetrics | str | None = None
 
@@ -255,7 +266,8 @@ class Window(Recording):
 
         from fp8verify.report.results import Report
 
-        return msgspec.json.decode((self.folder / REPORT).read_bytes(), type=Report)
+        data = (self.folder / REPORT).read_bytes()
+        return msgspec.json.decode(data, type=Report)
 
 
 class Attachment:
@@ -290,14 +302,24 @@ class Attachment:
             "numerics_every": numerics_every,
         }
         # Errors are the caller's: they come now, and not when the run begins.
-        settings = read_settings(**how, every=every, ranks=ranks, trace_dir=trace_dir)
+        settings = read_settings(
+            **how,
+            every=every,
+            ranks=ranks,
+            trace_dir=trace_dir,
+        )
         self._judged: deque[WindowMetrics] = deque(maxlen=MAX_UNREAD)
         self._attach: Callable[[], Recording] = partial(Recording, settings)
         if every is not None:
             sinks = [*_listed(metrics), self._judged.append]
             policy = Policy(min_share=min_share)
             self._attach = partial(
-                Watch, every, **how, sinks=sinks, folder=trace_dir, policy=policy
+                Watch,
+                every,
+                **how,
+                sinks=sinks,
+                folder=trace_dir,
+                policy=policy,
             )
         elif trace_dir is None:
             raise UsageError("There is no folder for the capture.", "Give trace_dir.")
@@ -317,16 +339,15 @@ class Attachment:
 
     def scalars(self) -> list[dict[str, float]]:
         """Return the scalars of windows that were judged since the last call."""
-        judged = [self._judged.popleft() for _ in range(len(self._judged))]
-        return [
-            {
-                STEP: float(metrics["step"] or 0),
-                **{
-                    k: v for k, v in metrics.items() if k.startswith(("fp8/", "train/"))
-                },
-            }
-            for metrics in judged
-        ]
+        several = []
+        for _ in range(len(self._judged)):
+            metrics = self._judged.popleft()
+            scalars = {STEP: float(metrics["step"] or 0)}
+            for name, value in metrics.items():
+                if name.startswith(("fp8/", "train/")):
+                    scalars[name] = value
+            several.append(scalars)
+        return several
 
     def end(self) -> list[dict[str, float]]:
         """Detach, and return the scalars that are left."""

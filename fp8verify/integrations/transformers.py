@@ -44,8 +44,10 @@ class Fp8VerifyCallback(TrainerCallback):  # type: ignore[misc]
 def _trainer_of(callback: TrainerCallback) -> Any:
     """Return the Trainer of a callback, which transformers does not pass to it."""
     find_instances = agent("process").find_instances
-    for trainer in find_instances(lambda kind: issubclass(kind, Trainer), patient=True):
+    trainers = find_instances(lambda kind: issubclass(kind, Trainer), patient=True)
+    for trainer in trainers:
         handler = getattr(trainer, "callback_handler", None)
-        if any(one is callback for one in getattr(handler, "callbacks", ())):
+        callbacks = getattr(handler, "callbacks", ())
+        if any(one is callback for one in callbacks):
             return trainer
     return None
