@@ -20,7 +20,11 @@ BLOCK_ROW = "block_1x128"
 BLOCK_SQUARE = "block_128x128"
 MXFP8 = "mxfp8"
 # Values that share a scale: rows and columns of a block.
-BLOCKS = {BLOCK_ROW: (1, 128), BLOCK_SQUARE: (128, 128), MXFP8: (1, 32)}
+BLOCKS = {
+    BLOCK_ROW: (1, 128),
+    BLOCK_SQUARE: (128, 128),
+    MXFP8: (1, 32),
+}
 
 
 class Format(NamedTuple):
@@ -96,7 +100,11 @@ def absolute_maxima(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, float("inf"), dim=-1)
 
 
-def quantize(rows: Tensor, cast: Cast, amax: Tensor) -> Quantized:
+def quantize(
+    rows: Tensor,
+    cast: Cast,
+    amax: Tensor,
+) -> Quantized:
     """Cast a matrix, or several of one shape that lie behind each other.
 
     Args:

@@ -165,7 +165,12 @@ def stored_in_fp8(optimizers: Iterable[Any]) -> list[dict[str, Any]]:
         kept.append(("optimizer", part, True))
     records: dict[tuple[str, str], dict[str, Any]] = {}
     for what, part, counts in kept:
-        new = {"what": what, "dtype": part.dtype, "count": 0, "elements": 0}
+        new = {
+            "what": what,
+            "dtype": part.dtype,
+            "count": 0,
+            "elements": 0,
+        }
         record = records.setdefault((what, part.dtype), new)
         record["count"] += counts
         record["elements"] += part.elements

@@ -239,7 +239,12 @@ class Clock:
             return True
         return self._leads(optimizer, name)
 
-    def _follow(self, optimizer: int, name: str, why: str) -> None:
+    def _follow(
+        self,
+        optimizer: int,
+        name: str,
+        why: str,
+    ) -> None:
         if len(self.notes) < MAX_NOTES:
             self.notes.append(f"after step {self.steps} {why}")
         self._leader = optimizer

@@ -137,7 +137,13 @@ class EagerStep:
         self._votes: list[Path] = []  # of all ranks
         self._own = Path()
 
-    def plan(self, step: int, boot: str, rank: int, world_size: int) -> None:
+    def plan(
+        self,
+        step: int,
+        boot: str,
+        rank: int,
+        world_size: int,
+    ) -> None:
         """Vote on a step that is to run eagerly, at least one step before it."""
         if step == self._step:
             return

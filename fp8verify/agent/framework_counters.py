@@ -96,7 +96,10 @@ class FrameworkCounters:
                 observe(cls, counter.method, listener)
 
     def _step_begins(
-        self, counter: StepCounter, begins: Callable[[], object], instance: Any
+        self,
+        counter: StepCounter,
+        begins: Callable[[], object],
+        instance: Any,
     ) -> None:
         # This runs inside a call of the script, which must not fail.
         with quietly(Exception):

@@ -168,9 +168,12 @@ class ModuleList(Instrument):
         storage = stored_in_fp8(optimizers)
         debug.event(f"{len(modules)} linear modules found")
         # The model may be gone by now.
-        found = {"modules": modules, "storage": storage}
-        self._record |= {name: records for name, records in found.items() if records}
-        self._record["modules_listed"] = bool(self._record["modules"]) or can_look()
+        if modules:
+            self._record["modules"] = modules
+        if storage:
+            self._record["storage"] = storage
+        has_modules = bool(self._record["modules"])
+        self._record["modules_listed"] = has_modules or can_look()
 
     def end(self) -> dict[str, Any]:
         """List them as the window leaves them."""
@@ -209,17 +212,22 @@ class FrameworkNumbers(Instrument):
         first = shown[1]
         last = shown[-1]
         known = [counter for counter in last if counter in first]
-        moved = [c for c in known if last[c] > before.get(c, first[c])]
-        counter = next(iter((*moved, *known)), None)
-        return {
-            "framework": counter
-            and {
-                "name": counter.shown,
-                "counter": counter.name,
-                "first": first[counter] + (not counter.early),
-                "last": last[counter] + (not counter.early),
-            }
+        moved = []
+        for counter in known:
+            was = before.get(counter, first[counter])
+            if last[counter] > was:
+                moved.append(counter)
+        best_first = (*moved, *known)
+        if not best_first:
+            return {"framework": None}
+        shows = best_first[0]
+        numbers = {
+            "name": shows.shown,
+            "counter": shows.name,
+            "first": first[shows] + (not shows.early),
+            "last": last[shows] + (not shows.early),
         }
+        return {"framework": numbers}
 
     def drop(self) -> None:
         """Read the counters no more."""
@@ -324,7 +332,10 @@ def compiles() -> bool:
     backends = getattr(eval_frame, "cached_backends", {})
     if any(backend is not None for backend in backends.values()):  # None is `disable`
         return True
-    return utils is not None and bool(utils.counters.get("frames", {}).get("ok"))
+    if utils is None:
+        return False
+    frames = utils.counters.get("frames", {})
+    return bool(frames.get("ok"))
 
 
 class BlasLog(Instrument):
@@ -352,7 +363,8 @@ class BlasLog(Instrument):
             return
         files = self.context.record().files
         self._path = files.folder / f"{files.stem}.w{self._windows}.cublaslt.log"
-        os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600))
+        flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+        os.close(os.open(self._path, flags, 0o600))
         library = open_loaded(loaded()[0])
         if library.cublasLtLoggerOpenFile(os.fsencode(self._path)):
             raise OSError("cublasLtLoggerOpenFile refused the file")

@@ -71,7 +71,12 @@ class Registrations:
         register(register_module_module_registration_hook, hidden(self._registered))
         self.changes = 0
 
-    def _registered(self, module: nn.Module, _: str, child: nn.Module | None) -> None:
+    def _registered(
+        self,
+        module: nn.Module,
+        _: str,
+        child: nn.Module | None,
+    ) -> None:
         self.changes = (self.changes or 0) + 1
         remember(module)
         if child is not None:
@@ -199,7 +204,8 @@ def known_modules() -> list[nn.Module]:
 
 def all_modules() -> list[nn.Module]:
     """Return every module that is alive, as far as there are few enough objects to look."""
-    return [*known_modules(), *find_instances(lambda kind: issubclass(kind, nn.Module))]
+    living = find_instances(lambda kind: issubclass(kind, nn.Module))
+    return [*known_modules(), *living]
 
 
 def _below(root: nn.Module) -> Iterator[Layer]:

@@ -119,7 +119,11 @@ _is_exporting: Any = getattr(torch.compiler, "is_exporting", lambda: False)
 _own_numbers = itertools.count(-1, -1)
 
 
-def register(how: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def register(
+    how: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Register a hook of torch under a number of ours, and return its handle.
 
     The numbers of the script's own hooks, which are pickled with its modules, stay what they are.
@@ -154,7 +158,11 @@ def on_calls(
     """
     names = ModuleNames(modules)
 
-    def report(to: Callable[..., None], module: Any, *seen: Any) -> None:
+    def report(
+        to: Callable[..., None],
+        module: Any,
+        *seen: Any,
+    ) -> None:
         name = names.of(module)
         if name is None or is_traced():
             return
@@ -262,7 +270,12 @@ def _has_script_hook(hooks: Iterable[int]) -> bool:
 class Replacement:
     """A function of a module or class that something of ours stands in for."""
 
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        name: str,
+        wrap: Callable[[Any], Any],
+    ) -> None:
         self._owner = owner
         self._name = name
         self._original = vars(owner)[name]
@@ -281,7 +294,11 @@ class Replacement:
 _replacements: list[Replacement] = []
 
 
-def replaced(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+def replaced(
+    owner: Any,
+    name: str,
+    wrap: Callable[[Any], Any],
+) -> Callable[[], None]:
     """Replace a function of a module or class; what is returned undoes it, unless others have."""
     return Replacement(owner, name, wrap).undo
 
@@ -333,7 +350,9 @@ class ObservedFunction(_Original):
 
 
 def observe_function(
-    module: ModuleType, name: str, listener: Callable[[], None]
+    module: ModuleType,
+    name: str,
+    listener: Callable[[], None],
 ) -> None:
     """Call `listener` before each call of a function of a module; only the first call counts."""
     if not issubclass(type(vars(module)[name]), ObservedFunction):
@@ -396,7 +415,11 @@ def caller_of_ours() -> FrameType | None:
     return None
 
 
-def observe(owner: type, name: str, listener: Callable[[Any], None]) -> None:
+def observe(
+    owner: type,
+    name: str,
+    listener: Callable[[Any], None],
+) -> None:
     """Call `listener(instance)` at each look-up of `owner.name`; a second call replaces it."""
     method = vars(owner)[name]
     if issubclass(type(method), Observed):

@@ -70,7 +70,10 @@ UNKNOWN = Promise("unknown")
 
 
 def _promise(
-    formats: dict[str, str], recipe: str | None, *, emulated: bool = False
+    formats: dict[str, str],
+    recipe: str | None,
+    *,
+    emulated: bool = False,
 ) -> Promise:
     """Return the promise of a module whose legs have these formats."""
     low = [name for name in formats.values() if name != HIGH]

@@ -19,4 +19,5 @@ def open_private(path: Path, mode: str) -> IO[Any]:
     Raises:
         OSError: it cannot be opened.
     """
-    return os.fdopen(os.open(path, FLAGS[mode], MODE), mode)
+    descriptor = os.open(path, FLAGS[mode], MODE)
+    return os.fdopen(descriptor, mode)

@@ -64,11 +64,21 @@ class RankRecord:
             debug.event(f"note: {text}")
             self._notes.append(text)
 
-    def mark(self, window: Window, state: str, reason: str | None, **more: Any) -> None:
+    def mark(
+        self,
+        window: Window,
+        state: str,
+        reason: str | None,
+        **more: Any,
+    ) -> None:
         """Set what became of a window, and write it down."""
         steps = f"{window['first']}-{window['last']}"
         debug.event(f"window {steps} is {state}: {reason or 'nothing is missing'}")
-        window.update(state=state, reason=reason, **more)
+        window.update(
+            state=state,
+            reason=reason,
+            **more,
+        )
         self.write()
 
     @property
@@ -135,14 +145,18 @@ class RankRecord:
 class RankFiles:
     """The files of one rank in the capture folder, claimed so that no other process's are hit."""
 
-    def __init__(self, config: Config, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        rank: int,
+        world_size: int,
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.folder = Path(config["capture"])
         self._boot = Path(config["boot"])
-        self._packs = not config[
-            "live"
-        ]  # a trace that is dropped soon is not worth packing
+        # A trace that is dropped soon is not worth packing.
+        self._packs = not config["live"]
         self.stem = self._claim(rank, config["guest"])
         with (
             quietly(OSError),
@@ -159,7 +173,8 @@ class RankFiles:
         for stem in (first, f"{first}-{os.getpid()}"):
             path = self.folder / f"{stem}.meta.json"
             with quietly(FileExistsError):
-                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+                os.close(os.open(path, flags, 0o600))
                 return stem
         raise FileExistsError(path)
 

@@ -45,7 +45,11 @@ def of_class(cls: type, name: str) -> Any:
     return MISSING
 
 
-def stored(thing: Any, name: str, default: Any = None) -> Any:
+def stored(
+    thing: Any,
+    name: str,
+    default: Any = None,
+) -> Any:
     """Return an attribute if it is stored: by the object, in a slot, or as a plain class value."""
     attributes = fields(thing)
     if name in attributes:

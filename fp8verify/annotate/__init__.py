@@ -180,7 +180,12 @@ class Writer:
 
     # -- of a document --------------------------------------------------------------------------
 
-    def take(self, key: str, value: Any, raw: bytes) -> None:
+    def take(
+        self,
+        key: str,
+        value: Any,
+        raw: bytes,
+    ) -> None:
         """Write a metadata entry; what a copy lacks is written at the end."""
         self._end_events()
         if key == COPY_KEY:

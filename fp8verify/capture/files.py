@@ -76,7 +76,11 @@ def find_metas(folder: Path) -> list[Path]:
     return _found(folder, names.METAS, names.META_SUFFIX)
 
 
-def _found(folder: Path, pattern: str, suffix: str = "") -> list[Path]:
+def _found(
+    folder: Path,
+    pattern: str,
+    suffix: str = "",
+) -> list[Path]:
     """Return the files of a folder of one kind by name; the suffix does not count."""
     if not folder.is_dir():
         return []
@@ -93,7 +97,11 @@ def read_meta(path: Path) -> RankMeta:
     return _read(path, RankMeta, "is not a module list")
 
 
-def _read(path: Path, kind: type[Record], is_not: str) -> Record:
+def _read(
+    path: Path,
+    kind: type[Record],
+    is_not: str,
+) -> Record:
     """Return the record in a file of a rank.
 
     Raises:
@@ -240,7 +248,11 @@ def read_code(folder: Path) -> tuple[CompiledKernel, ...]:
     return distinct(kernels)
 
 
-def keep_code(folder: Path, rank: int, kernels: Iterable[CompiledKernel]) -> None:
+def keep_code(
+    folder: Path,
+    rank: int,
+    kernels: Iterable[CompiledKernel],
+) -> None:
     """Write what the compiled code of a rank's kernels holds into a capture, whole at once.
 
     Raises:

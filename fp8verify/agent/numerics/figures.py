@@ -48,7 +48,11 @@ MOST_DB = 150.0  # of a cast that loses nothing or next to nothing: float32 has 
 Figures = dict[str, Tensor]
 
 
-def measure(x: Tensor, cast: Cast | None, as_type: torch.dtype | None = None) -> Tensor:
+def measure(
+    x: Tensor,
+    cast: Cast | None,
+    as_type: torch.dtype | None = None,
+) -> Tensor:
     """Return the figures of a tensor, in the order of `COLUMNS`, in float64 on its device.
 
     Args:
@@ -103,7 +107,12 @@ def measure_bytes(data: Tensor, form: Format) -> Tensor:
         # Not "larger": a NaN is neither.
         finite = torch.count_nonzero(magnitudes <= form.largest)
         nan = nan + part.numel() - finite
-    return _line({"zeros": zeros, "saturated": saturated, "nan": nan})
+    figures = {
+        "zeros": zeros,
+        "saturated": saturated,
+        "nan": nan,
+    }
+    return _line(figures)
 
 
 def _parts_of(data: Tensor) -> Sequence[Tensor]:
@@ -129,7 +138,10 @@ def _line(figures: Figures) -> Tensor:
 
 
 def _measure_part(
-    x: Tensor, cast: Cast | None, amax: Tensor, maxima: Tensor
+    x: Tensor,
+    cast: Cast | None,
+    amax: Tensor,
+    maxima: Tensor,
 ) -> Figures:
     """Return figures of some rows in float32.
 
@@ -172,7 +184,12 @@ def _is_alike(cast: Cast | None, other: Cast) -> bool:
     return other == cast._replace(double=other.double)
 
 
-def _under(x: Tensor, cast: Cast, amax: Tensor, nonzero: Tensor) -> Figures:
+def _under(
+    x: Tensor,
+    cast: Cast,
+    amax: Tensor,
+    nonzero: Tensor,
+) -> Figures:
     form = cast.format
     done = casts.quantize(x, cast, amax)
     magnitudes = done.values.to(torch.float32).abs_()
@@ -204,7 +221,12 @@ def _noise(done: Quantized) -> Tensor:
     outer = (1,) * (lost.dim() - done.scale.dim())
     scale = done.scale.reshape(outer + done.scale.shape)
     shared = [at for at, size in enumerate(scale.shape) if size == 1]
-    norm = torch.linalg.vector_norm(lost, dim=shared, keepdim=True, dtype=torch.float64)
+    norm = torch.linalg.vector_norm(
+        lost,
+        dim=shared,
+        keepdim=True,
+        dtype=torch.float64,
+    )
     return norm.div_(scale).square_().sum()
 
 
@@ -260,7 +282,13 @@ class Measurements:
         line = measure(x, replayed, as_type)
         self._lines[x.device].append((row, line))
 
-    def add_bytes(self, layer: str, tensor: str, data: Tensor, cast: Cast) -> None:
+    def add_bytes(
+        self,
+        layer: str,
+        tensor: str,
+        data: Tensor,
+        cast: Cast,
+    ) -> None:
         """Count the bytes of an FP8 tensor whose values were not seen."""
         row = self._row(layer, tensor, "bytes", cast)
         if row is not None:
@@ -284,7 +312,11 @@ class Measurements:
         return records
 
     def _row(
-        self, layer: str, tensor: str, source: str, cast: Cast | None
+        self,
+        layer: str,
+        tensor: str,
+        source: str,
+        cast: Cast | None,
     ) -> Row | None:
         """Return the row of a tensor for one more call; None if there is no room."""
         key = (layer, tensor)
@@ -355,7 +387,11 @@ class Row:
     def _of_values(self) -> dict[str, Any]:
         """Return what is known only if the values were seen."""
         if self.source == "bytes":
-            return {"amax": None, "rms": None, "what_if": {}}
+            return {
+                "amax": None,
+                "rms": None,
+                "what_if": {},
+            }
         mean = self._share("signal")
         rms = math.sqrt(mean) if math.isfinite(mean) else None
         what_if = {}

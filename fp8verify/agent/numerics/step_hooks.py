@@ -46,7 +46,10 @@ CLIPPED = ("parameters", "max_norm", "total_norm")
 
 
 def watch_calls(
-    module: Any, name: str, parameters: Sequence[str], seen: Callable[..., object]
+    module: Any,
+    name: str,
+    parameters: Sequence[str],
+    seen: Callable[..., object],
 ) -> Callable[[], None]:
     """Give `seen` the first arguments of each call of a function; returns what undoes it.
 
@@ -125,7 +128,8 @@ class NumericsHooks:
         may_be_fp8 = any(_casts(module) is not None for _, module in modules)
         if why_not is None and may_be_fp8:
             before = self._guard(self._before)
-            self._undo.append(on_calls(modules, before, self._guard(self._after)))
+            after = self._guard(self._after)
+            self._undo.append(on_calls(modules, before, after))
         clips = self._guard(self._on_clipping)
         for module, name in CLIPPING:
             if hasattr(module, name):
@@ -207,7 +211,12 @@ class NumericsHooks:
 
         return fp8verify_measure
 
-    def _before(self, name: str, module: Any, args: Any) -> None:
+    def _before(
+        self,
+        name: str,
+        module: Any,
+        args: Any,
+    ) -> None:
         run = Pass(name)
         self._passes[threading.get_ident()].append(run)
         if run.is_recompute or not _casts(module):
@@ -220,7 +229,12 @@ class NumericsHooks:
                 f"the normalized input of {name} cannot be seen under activation checkpointing"
             )
 
-    def _watch_bytes(self, run: Pass, module: Any, x: Any) -> bool:
+    def _watch_bytes(
+        self,
+        run: Pass,
+        module: Any,
+        x: Any,
+    ) -> bool:
         """Count the tensors of bytes that the pass of `x` saves; return False if not possible.
 
         Not possible while other hooks are active, as in activation checkpointing: hooks nest,
@@ -247,11 +261,24 @@ class NumericsHooks:
             return False
         return True
 
-    def _bytes(self, name: str, module: Any, data: Tensor) -> None:
-        cast = (_casts(module) or {}).get(INPUT, Cast(E4M3, TENSORWISE))
+    def _bytes(
+        self,
+        name: str,
+        module: Any,
+        data: Tensor,
+    ) -> None:
+        casts = _casts(module) or {}
+        cast = casts.get(INPUT, Cast(E4M3, TENSORWISE))
         self.measured.add_bytes(name, INPUT, data, cast)
 
-    def _after(self, name: str, module: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def _after(
+        self,
+        name: str,
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        out: Any,
+    ) -> None:
         passes = self._passes[threading.get_ident()]
         # After an error in a layer further in, its pass is still there.
         while passes and passes[-1].name != name:
@@ -275,7 +302,12 @@ class NumericsHooks:
         if casts or in_fp8:
             self._measure_gradient(name, module, out)
 
-    def _measure_gradient(self, name: str, module: Any, out: Tensor) -> None:
+    def _measure_gradient(
+        self,
+        name: str,
+        module: Any,
+        out: Tensor,
+    ) -> None:
         at = out.output_nr
         measure = self._guard(self._on_gradient, name, module)
 
@@ -309,19 +341,34 @@ class NumericsHooks:
             self._add(name, INPUT, x, casts[INPUT], as_type)
         self._add_weights(name, module, casts)
 
-    def _add_weights(self, name: str, module: Any, casts: Casts) -> None:
+    def _add_weights(
+        self,
+        name: str,
+        module: Any,
+        casts: Casts,
+    ) -> None:
         if WEIGHT not in casts:
             return
         for part, weight in matrices_of(module):
             layer = f"{name}{part}"
             self._add(layer, WEIGHT, plain(weight), casts[WEIGHT])
 
-    def _on_gradient(self, name: str, module: Any, gradient: Tensor) -> None:
+    def _on_gradient(
+        self,
+        name: str,
+        module: Any,
+        gradient: Tensor,
+    ) -> None:
         casts = _casts(module) or {}
         if GRAD_OUTPUT in casts:
             self._add(name, GRAD_OUTPUT, plain(gradient), casts[GRAD_OUTPUT])
 
-    def _on_clipping(self, _: Any, limit: Any, norm: Any) -> None:
+    def _on_clipping(
+        self,
+        _: Any,
+        limit: Any,
+        norm: Any,
+    ) -> None:
         self._clipped.append((limit, norm))
 
     def _add(

@@ -56,8 +56,12 @@ class WindowLimits:
         """Return which limit the window has passed."""
         if 0 < self._seconds < time.monotonic() - self._began:
             return f"it had lasted {self._seconds:g} seconds (--max-window-seconds)"
-        made = (_autograd_nodes() - self._nodes) * BYTES_PER_NODE
-        if 0 < self._megabytes << 20 < max(made, _resident() - self._memory):
+        if self._megabytes <= 0:
+            return None
+        nodes = _autograd_nodes() - self._nodes
+        grown = _resident() - self._memory
+        estimate = max(nodes * BYTES_PER_NODE, grown)
+        if estimate > self._megabytes << 20:
             return f"its trace would exceed {self._megabytes} MB (--max-trace-mb)"
         return None
 
@@ -68,8 +72,9 @@ def _autograd_nodes() -> int:
 
 def _resident() -> int:
     with quietly(OSError, ValueError, IndexError):
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        figures = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        pages = int(figures[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
@@ -158,7 +163,11 @@ class WindowManager:
         if self._gave_way and not self._arbiter.busy:
             self._move_windows(step)
         self.plan.place_due(step)
-        actions = {"stop": self._stop, "prepare": self._prepare, "start": self._start}
+        actions = {
+            "stop": self._stop,
+            "prepare": self._prepare,
+            "start": self._start,
+        }
         for what, window in self.plan.after(step):
             debug.event(f"{what} window {window + 1} after step {step}")
             self.is_changing = True

@@ -21,7 +21,11 @@ from ..process import rank_and_world_size
 Window = dict[str, Any]  # its record
 
 
-def new_window(first: int, last: int, **more: Any) -> Window:
+def new_window(
+    first: int,
+    last: int,
+    **more: Any,
+) -> Window:
     """Return the record of a window that has not begun.
 
     Its state is one of: "never" (not reached), "cut" (begun, not finished), "complete", "dropped"
@@ -66,7 +70,12 @@ class Plan:
         """Return why a window that waits has no steps; `seen` says how the run ended."""
         return seen
 
-    def place(self, window: Window, first: int, last: int) -> None:
+    def place(
+        self,
+        window: Window,
+        first: int,
+        last: int,
+    ) -> None:
         """Give a window that waited its steps."""
         self.waiting = [other for other in self.waiting if other is not window]
         window.update(first=first, last=last)
@@ -80,7 +89,12 @@ class Plan:
         later = [other["first"] for other in self.windows if other["first"] > step]
         if later and last >= min(later) - 1:
             return False  # no profiler session begins in the step in which one ends
-        window.update(first=first, last=last, state="never", reason=None)
+        window.update(
+            first=first,
+            last=last,
+            state="never",
+            reason=None,
+        )
         return True
 
     def records(self, seen: str) -> list[Window]:
@@ -343,7 +357,12 @@ class GlobalPlan(Plan):
         self.lowest = min(self.lowest, number)
         self.highest = max(self.highest, number)
 
-    def _place_by(self, window: Window, step: int, number: int) -> None:
+    def _place_by(
+        self,
+        window: Window,
+        step: int,
+        number: int,
+    ) -> None:
         begins, ends = window["asked"]
         stride = self._stride
         first = step + max(1, -(-(begins - number) // stride))

@@ -386,7 +386,11 @@ class Session:
     has_started_kineto = False
 
     def __init__(
-        self, arbiter: ProfilerArbiter, ranges: OpenRanges, *, record_shapes: bool
+        self,
+        arbiter: ProfilerArbiter,
+        ranges: OpenRanges,
+        *,
+        record_shapes: bool,
     ) -> None:
         self.state = "new"
         self.sees_gpu: bool | None = None
@@ -521,7 +525,11 @@ class ExportError(Exception):
     """The trace could not be written, for a reason that the report names."""
 
 
-def export(write: Callable[[str], object], path: Path, drafts: Path) -> None:
+def export(
+    write: Callable[[str], object],
+    path: Path,
+    drafts: Path,
+) -> None:
     """Have `write` fill a file of JSON; `path` appears when it is whole, gzipped if it ends so.
 
     Drafts are in the folder `drafts`, of the same file system: a process that is killed leaves
@@ -640,7 +648,11 @@ def gpu_finishes_within(seconds: float = EXIT_PATIENCE_S) -> bool:
             torch.cuda.synchronize(device)
             idle.set()
 
-    thread = threading.Thread(target=wait, name="fp8verify-wait", daemon=True)
+    thread = threading.Thread(
+        target=wait,
+        name="fp8verify-wait",
+        daemon=True,
+    )
     with quietly(RuntimeError):  # Python 3.12.0 and 3.12.1 start none at exit
         thread.start()
         thread.join(seconds)
