@@ -204,6 +204,7 @@ def executions_of(
         any_unknown |= gemm.leg is Leg.UNKNOWN
         if gemm.leg is Leg.FPROP and gemm.shape is not None:
             forward_sizes.update(gemm.shape.layer_sizes(gemm.leg))
+    has_experts = any(gemm.kind.role is Role.GROUPED_GEMM for gemm in products)
     calls = _Calls(trace, nodes)
     for gemm in products:
         leg = gemm.leg
@@ -211,7 +212,10 @@ def executions_of(
             # Where some may be of any leg, those that may be dgrad or wgrad are no leg of their
             # own: only their formats tell them, which others need not have.
             leg = Leg.UNKNOWN
-        calls.add(gemm, layer_size(gemm, forward_sizes), leg)
+        size = layer_size(gemm, forward_sizes)
+        if has_experts and gemm.shape is None and gemm.kind.classification.hidden:
+            size = EXPERTS  # what is only a possible product may be of these
+        calls.add(gemm, size, leg)
     return _in_executions(calls.in_order, trace.kernels.duration_ns)
 
 
@@ -221,8 +225,7 @@ def layer_size(gemm: Gemm, forward: Iterable[tuple[int, int]] = ()) -> LayerSize
     if found.role is Role.GROUPED_GEMM:
         return EXPERTS
     if gemm.shape is None:
-        # What is only a possible product may be of experts.
-        return EXPERTS if found.hidden else None
+        return None
     sizes = gemm.shape.layer_sizes(gemm.leg)
     for size in sizes:
         if size in forward:

@@ -8,7 +8,7 @@ calls without a size: so many of them may stay in high precision as the list has
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fp8verify.analysis.calls import Tie
@@ -39,6 +39,7 @@ def by_list(program: Program, place: Place, statements: Statements) -> Iterator[
             may_be = _may_be(legs[-1], launches_of(entries), forward)
             yield from _of_layer(legs, may_be, entries, modules, statements)
     yield from _without_sizes(program, place, statements)
+    yield from _of_modules_without_calls(program, place, statements)
     yield from _by_order(program, place, statements)
     yield from _by_order_of_replay(program, place, statements)
 
@@ -200,6 +201,66 @@ def _without_sizes(
             has_dgrad=Leg.DGRAD in legs_of(legs[-1]),
         )
         yield said(Witness.MODULES, entries, float(_least(ran, low)))
+    yield from _fewer_than_gradients(by_leg, modules, statements)
+
+
+def _fewer_than_gradients(
+    by_leg: Mapping[Leg, Sequence[Entry]],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> Iterator[Said]:
+    """Yield that forward products perhaps run low, where more modules have gradients than they are.
+
+    The other products of the forward pass were not recognized, so these may be any module's.
+    """
+    forward = by_leg.get(Leg.FPROP, ())
+    gradients = [entry for leg in _GRADIENTS for entry in by_leg.get(leg, ())]
+    of_all = len(GRADIENT_LEGS) * len(modules)
+    are_all_low = statements.low_legs(modules, Leg.FPROP) == len(modules)
+    if not forward or len(forward) >= len(modules) or not are_all_low:
+        return
+    if launches_of(gradients) >= of_all - FIRST_LAYERS:
+        least = float(launches_of(forward))
+        yield said(Witness.MODULES, forward, least, is_sure=False)
+
+
+def _of_modules_without_calls(
+    program: Program,
+    place: Place,
+    statements: Statements,
+) -> Iterator[Said]:
+    """Yield that calls without a size are of modules that no call with their size can be.
+
+    Surely so where as many calls have no size as modules have no call, else perhaps.
+    """
+    calls: dict[Layer, int] = defaultdict(int)
+    for call in program.forward_calls:
+        calls[program.by_call[call][0].slot.layer] += 1
+    entries = program.by_layer.get((None, Leg.FPROP), ())
+    has_sizes = any(entry.slot.layer is not None for entry in program.entries)
+    if not entries or not has_sizes or statements.has_experts(place.rank):
+        return
+    missing = 0
+    names: list[str] = []
+    for layer in statements.sizes(place.rank):
+        modules = statements.modules_of(place.rank, layer)
+        if calls[layer] > len(modules):
+            return  # some ran more than once, so others may have too
+        low = [m.fqn for m in modules if statements.is_low(m, Leg.FPROP)]
+        lacking = max(0, len(low) - calls[layer])
+        missing += lacking
+        if lacking:
+            names += low
+    if not missing:
+        return
+    launches = launches_of(entries)
+    yield said(
+        Witness.MODULES,
+        entries,
+        float(min(launches, missing)),
+        names if len(names) == missing else (),
+        is_sure=launches == missing,
+    )
 
 
 class _Counted(NamedTuple):

@@ -159,10 +159,16 @@ class Measures:
         """Return the share of launches in low precision, or that of time where that is more.
 
         Few launches may be most of the work, but the less counts where what has no known precision
-        may be most of it. One grouped GEMM is of many experts, so beside these time alone does.
+        may be most of it. One grouped GEMM is of many experts, and so may be one whose function
+        says no size beside layers of known sizes: where these ran in high precision, time alone
+        does.
         """
-        experts = self._ledger.total(cell for cell in cells if cell.layer == EXPERTS)
-        if experts.high:
+        are_mixed = any(cell.layer is not None for cell in cells)
+        may_be_many: list[Cell] = []
+        for cell in cells:
+            if cell.layer == EXPERTS or (cell.layer is None and are_mixed):
+                may_be_many.append(cell)
+        if self._ledger.total(may_be_many).high:
             return rank.share
         choose = min if ran.unknown else max
         return choose(ran.low_work, rank.share)

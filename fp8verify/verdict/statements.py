@@ -101,6 +101,14 @@ class Statements:
         """Return the modules that a layer may be, all of those that have a size for None."""
         return self._by_layer[self._context[rank]].get(layer, ())
 
+    def sizes(self, rank: int) -> list[Layer]:
+        """Return the sizes of a rank's modules."""
+        return [
+            layer
+            for layer in self._by_layer[self._context[rank]]
+            if isinstance(layer, tuple) and layer != EXPERTS
+        ]
+
     def may_be_high(
         self,
         modules: Sequence[ModuleRecord],
