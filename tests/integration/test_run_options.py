@@ -53,7 +53,8 @@ def test_a_window_after_the_script_is_ours(
     assert "INCONCLUSIVE" in report
     assert told.startswith("fp8verify: takes --steps")
     assert f"{first_step}-" in told
-    assert len(list(folder.glob("fp8verify-capture-*"))) == 1
+    # Nothing was recorded, so the folder that nobody named is gone.
+    assert not list(folder.glob("fp8verify-capture-*"))
 
 
 @pytest.mark.parametrize(

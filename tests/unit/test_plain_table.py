@@ -23,7 +23,7 @@ def _kernels(*rows: tuple[str, ...]) -> Grid:
 def test_a_last_column_of_words_is_cut_with_a_sign() -> None:
     assert (
         _text(_kernels(("12.5%", "k" * 40)), 30).splitlines()[1]
-        == f"12.5%  {'k' * 22}…"
+        == f"12.5%  {'k' * 14}…{'k' * 8}"
     )
 
 
