@@ -159,16 +159,17 @@ class Measures:
         """Return the share of launches in low precision, or that of time where that is more.
 
         Few launches may be most of the work, but the less counts where what has no known precision
-        may be most of it. One grouped GEMM is of many experts, and so may be one whose function
-        says no size beside layers of known sizes: where these ran in high precision, time alone
-        does.
+        may be most of it. One grouped GEMM is of many experts, and so may be one that only its
+        time shows to be a product: where these ran in high precision, time alone does.
         """
-        are_mixed = any(cell.layer is not None for cell in cells)
-        may_be_many: list[Cell] = []
-        for cell in cells:
-            if cell.layer == EXPERTS or (cell.layer is None and are_mixed):
-                may_be_many.append(cell)
-        if self._ledger.total(may_be_many).high:
+        experts = self._ledger.total(cell for cell in cells if cell.layer == EXPERTS)
+        if experts.high or _has_hidden_high(rank):
             return rank.share
         choose = min if ran.unknown else max
         return choose(ran.low_work, rank.share)
+
+
+def _has_hidden_high(rank: RankEvidence) -> bool:
+    """Whether a product that only its time shows to be one ran in high precision."""
+    high = [row for row in rank.trace.trained if not row.precision.is_low]
+    return any(row.kind.classification.hidden for row in high)
