@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
 from fp8verify.terms import Leg
-from fp8verify.verdict.ledger import Cell, Entry, Layer, Place
+from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place
+from fp8verify.verdict.statements import Statements
 
 
 class Witness(IntEnum):
@@ -59,30 +60,31 @@ class Expected(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a witness says of a program: `Expected`, with layers and legs instead of cells."""
+    """What a witness says of a program: what it expects, and of which layers and legs."""
 
-    by: Witness
+    expected: Expected
     where: tuple[tuple[Layer, Leg], ...]
-    launches: float
-    low: float
-    unknown: float
-    least: float
-    names: tuple[str, ...] = ()
-    is_sure: bool = True
 
     def at(self, place: Place) -> Expected:
         """Return what it says of one execution of the program."""
         cells = tuple(Cell(*place, layer, leg) for layer, leg in self.where)
-        return Expected(
-            by=self.by,
-            cells=cells,
-            launches=self.launches,
-            low=self.low,
-            unknown=self.unknown,
-            least=self.least,
-            names=self.names,
-            is_sure=self.is_sure,
-        )
+        return self.expected._replace(cells=cells)
+
+
+class Placed(NamedTuple):
+    """An entry of an execution, and its cell."""
+
+    cell: Cell
+    entry: Entry
+
+
+def placed(ledger: Ledger, statements: Statements) -> Iterator[Placed]:
+    """Yield the entries of all executions but of those that the log keeps in high precision."""
+    for place, program in ledger.program_of.items():
+        if statements.is_high(place):
+            continue
+        for entry in program.entries:
+            yield Placed(Cell(*place, entry.slot.layer, entry.leg), entry)
 
 
 def said(
@@ -94,12 +96,40 @@ def said(
     is_sure: bool = True,
 ) -> Said:
     """Return what a witness says of entries of a program."""
-    return Said(
+    expected = expected_of(by, entries, least, names, is_sure=is_sure)
+    where = tuple(dict.fromkeys((e.slot.layer, e.leg) for e in entries))
+    return Said(expected, where)
+
+
+def expected_at(
+    by: Witness,
+    found: Sequence[Placed],
+    least: float,
+    names: Sequence[str] = (),
+    *,
+    is_sure: bool = True,
+) -> Expected:
+    """Return what a witness expects of entries of several executions."""
+    entries = [one.entry for one in found]
+    expected = expected_of(by, entries, least, names, is_sure=is_sure)
+    return expected._replace(cells=tuple(dict.fromkeys(one.cell for one in found)))
+
+
+def expected_of(
+    by: Witness,
+    entries: Sequence[Entry],
+    least: float,
+    names: Sequence[str],
+    *,
+    is_sure: bool,
+) -> Expected:
+    """Return what a witness expects of entries, wherever they are."""
+    return Expected(
         by=by,
-        where=tuple(dict.fromkeys((e.slot.layer, e.leg) for e in entries)),
-        launches=sum(e.ran.launches for e in entries),
-        low=sum(e.ran.low for e in entries),
-        unknown=sum(e.ran.unknown for e in entries),
+        cells=(),
+        launches=launches_of(entries),
+        low=low_of(entries),
+        unknown=sum(entry.ran.unknown for entry in entries),
         least=least,
         names=tuple(names),
         is_sure=is_sure,
@@ -116,3 +146,8 @@ def all_but(entries: Iterable[Entry], calls: float) -> float:
 def launches_of(entries: Iterable[Entry]) -> int:
     """Return how many launches entries have."""
     return sum(entry.ran.launches for entry in entries)
+
+
+def low_of(entries: Iterable[Entry]) -> int:
+    """Return how many launches of entries ran in low precision."""
+    return sum(entry.ran.low for entry in entries)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from fp8verify.analysis.calls import Tie
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
-from fp8verify.verdict.expectation import Expected, Said, Witness, launches_of, said
-from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.expectation import (
+    Expected,
+    Placed,
+    Said,
+    Witness,
+    expected_at,
+    launches_of,
+    low_of,
+    placed,
+    said,
+)
+from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
 from fp8verify.verdict.statements import Statements
 
 
@@ -55,25 +65,19 @@ def by_missing_gradients(program: Program, statements: Statements) -> Iterator[S
 # ---- calls without numbers
 
 
-class _Of(NamedTuple):
-    """An entry and its cell."""
-
-    cell: Cell
-    entry: Entry
-
-    @property
-    def is_loose(self) -> bool:
-        """Whether it is not compared with the forward product of its own call."""
-        return self.entry.tie is not Tie.NUMBER or self.entry.slot.sort is not Leg.FPROP
-
-    def lacks(self, legs: tuple[Leg, ...]) -> bool:
-        """Whether the call of a forward product may have any of these legs, and has none."""
-        return self.entry.tie is not Tie.NUMBER or self.entry.beside.isdisjoint(legs)
-
-
-_Found: TypeAlias = "list[_Of]"
+_Found: TypeAlias = "list[Placed]"
 _ByLeg: TypeAlias = "dict[Leg, _Found]"
 _Steps: TypeAlias = "Mapping[tuple[int, int, Layer], _ByLeg]"
+
+
+def _is_loose(entry: Entry) -> bool:
+    """Whether an entry is not compared with the forward product of its own call."""
+    return entry.tie is not Tie.NUMBER or entry.slot.sort is not Leg.FPROP
+
+
+def _may_lack(entry: Entry, legs: tuple[Leg, ...]) -> bool:
+    """Whether the call of a forward product may have any of these legs, and has none."""
+    return entry.tie is not Tie.NUMBER or entry.beside.isdisjoint(legs)
 
 
 def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
@@ -85,12 +89,9 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
     """
     steps: dict[tuple[int, int, Layer], _ByLeg]
     steps = defaultdict(lambda: defaultdict(list))
-    for place, program in ledger.program_of.items():
-        if statements.is_high(place):
-            continue
-        for entry in program.entries:
-            one = _Of(Cell(*place, entry.slot.layer, entry.leg), entry)
-            steps[place.rank, place.step, entry.slot.layer][entry.leg].append(one)
+    for one in placed(ledger, statements):
+        cell = one.cell
+        steps[cell.rank, cell.step, cell.layer][cell.leg].append(one)
     for rank, layer, by_leg in _comparable(steps):
         if Leg.UNKNOWN not in by_leg and Leg.FPROP in by_leg:
             yield from _of_step(rank, layer, by_leg, statements)
@@ -111,11 +112,11 @@ def _of_step(
     for legs in (*groups, (Leg.RECOMPUTE,)):
         found = []
         for leg in legs:
-            found += [one for one in by_leg.get(leg, ()) if one.is_loose]
+            found += [one for one in by_leg.get(leg, ()) if _is_loose(one.entry)]
         is_kept = any(map(statements.leaves_high, legs))
         apart = any(statements.tells_apart(m, leg) for m in modules for leg in legs)
         if found and not apart and not is_kept:
-            forward = [one for one in by_leg[Leg.FPROP] if one.lacks(legs)]
+            forward = [one for one in by_leg[Leg.FPROP] if _may_lack(one.entry, legs)]
             yield from _agree(layer, legs, forward, found)
 
 
@@ -146,9 +147,9 @@ def _lacks_gradients(steps: _Steps, rank: int, step: int) -> bool:
     for (of_rank, of_step, layer), by_leg in steps.items():
         if (of_rank, of_step) != (rank, step) or layer is None:
             continue
-        forward = _count(by_leg.get(Leg.FPROP, [])).launches
+        forward = _launches(by_leg.get(Leg.FPROP, []))
         for leg in GRADIENT_LEGS:
-            if _count(by_leg.get(leg, [])).launches < forward:
+            if _launches(by_leg.get(leg, [])) < forward:
                 return True
     return False
 
@@ -161,7 +162,7 @@ def _agree(
 ) -> Iterator[Expected]:
     """Yield that legs and the forward products that they belong to agree."""
     each = 2 if legs == BACKWARD_LEGS else 1
-    all_ran = _count(found).launches == each * _count(forward).launches
+    all_ran = _launches(found) == each * _launches(forward)
     ties = {one.entry.tie for one in (*found, *forward)}
     if layer is not None or all_ran or legs == (Leg.RECOMPUTE,):
         is_sure = Tie.DELAYED not in ties
@@ -172,23 +173,8 @@ def _agree(
         yield _no_more_high(forward, found, 1, is_sure=is_sure)
 
 
-class _Ran(NamedTuple):
-    """Launches, those in low and those of unknown precision."""
-
-    launches: int
-    low: int
-    unknown: int
-
-
-def _count(found: _Found) -> _Ran:
-    launches = 0
-    low = 0
-    unknown = 0
-    for one in found:
-        launches += one.entry.ran.launches
-        low += one.entry.ran.low
-        unknown += one.entry.ran.unknown
-    return _Ran(launches, low, unknown)
+def _launches(found: _Found) -> int:
+    return launches_of(one.entry for one in found)
 
 
 def _no_more_high(
@@ -199,20 +185,13 @@ def _no_more_high(
     is_sure: bool,
 ) -> Expected:
     """Expect no more launches in high precision than others had, of each of which some belong."""
-    ran = _count(found)
-    of_others = _count(others)
+    launches = _launches(found)
+    of_others = _launches(others)
+    low_of_others = low_of(one.entry for one in others)
     # Compiled code may have recomputed some of the products.
-    has_recomputed = each > 1 and ran.launches > each * of_others.launches
+    has_recomputed = each > 1 and launches > each * of_others
     most = each + 1 if has_recomputed else each
-    high = most * (of_others.launches - of_others.low)
+    high = most * (of_others - low_of_others)
     # Where more ran than the others have, the rest belongs to what is not seen.
-    least = min(ran.launches - high, each * of_others.low)
-    return Expected(
-        by=Witness.CALL,
-        cells=tuple(dict.fromkeys(one.cell for one in found)),
-        launches=ran.launches,
-        low=ran.low,
-        unknown=ran.unknown,
-        least=least,
-        is_sure=is_sure,
-    )
+    least = min(launches - high, each * low_of_others)
+    return expected_at(Witness.CALL, found, least, is_sure=is_sure)

@@ -18,13 +18,17 @@ from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg
 from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.expectation import (
     Expected,
+    Placed,
     Said,
     Witness,
     all_but,
+    expected_at,
     launches_of,
+    low_of,
+    placed,
     said,
 )
-from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
 from fp8verify.verdict.statements import Statements, legs_of
 
 _GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
@@ -50,39 +54,22 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
     Layers that are called one after the other, each with its gradients, are executions of their
     own, and none of these calls all modules.
     """
-    steps: dict[tuple[int, int, Layer, Leg], list[_Of]] = defaultdict(list)
-    for place, program in ledger.program_of.items():
-        if statements.is_high(place):
-            continue
-        for entry in program.entries:
-            cell = Cell(*place, entry.slot.layer, entry.leg)
-            steps[place.rank, place.step, cell.layer, cell.leg].append(_Of(cell, entry))
+    steps: dict[tuple[int, int, Layer, Leg], list[Placed]] = defaultdict(list)
+    for one in placed(ledger, statements):
+        cell = one.cell
+        steps[cell.rank, cell.step, cell.layer, cell.leg].append(one)
     for (rank, step, layer, leg), found in steps.items():
         modules = statements.modules_of(rank, layer)
-        cells = tuple(dict.fromkeys(one.cell for one in found))
+        cells = {one.cell for one in found}
         forward = steps.get((rank, step, layer, Leg.FPROP), ())
         if len(cells) < 2 or not len(found) == len(forward) == len(modules):
             continue
         if len(legs_of(leg)) > 1 or statements.leaves_high(leg):
             continue
         may_be_high = statements.may_be_high(modules, leg)
-        entries = [one.entry for one in found]
-        yield Expected(
-            by=Witness.MODULES,
-            cells=cells,
-            launches=launches_of(entries),
-            low=sum(entry.ran.low for entry in entries),
-            unknown=sum(entry.ran.unknown for entry in entries),
-            least=all_but(entries, len(may_be_high)),
-            names=_names(modules, may_be_high),
-        )
-
-
-class _Of(NamedTuple):
-    """An entry and its cell."""
-
-    cell: Cell
-    entry: Entry
+        least = all_but((one.entry for one in found), len(may_be_high))
+        names = _names(modules, may_be_high)
+        yield expected_at(Witness.MODULES, found, least, names)
 
 
 def _names(
@@ -233,9 +220,6 @@ def _of_modules_without_calls(
 
     Surely so where as many calls have no size as modules have no call, else perhaps.
     """
-    calls: dict[Layer, int] = defaultdict(int)
-    for call in program.forward_calls:
-        calls[program.by_call[call][0].slot.layer] += 1
     entries = program.by_layer.get((None, Leg.FPROP), ())
     has_sizes = any(entry.slot.layer is not None for entry in program.entries)
     if not entries or not has_sizes or statements.has_experts(place.rank):
@@ -244,10 +228,11 @@ def _of_modules_without_calls(
     names: list[str] = []
     for layer in statements.sizes(place.rank):
         modules = statements.modules_of(place.rank, layer)
-        if calls[layer] > len(modules):
+        calls = len(program.by_layer.get((layer, Leg.FPROP), ()))
+        if calls > len(modules):
             return  # some ran more than once, so others may have too
         low = [m.fqn for m in modules if statements.is_low(m, Leg.FPROP)]
-        lacking = max(0, len(low) - calls[layer])
+        lacking = max(0, len(low) - calls)
         missing += lacking
         if lacking:
             names += low
@@ -380,7 +365,7 @@ def _by_order_of_replay(
         here = entries[begin : begin + len(part.legs)]
         begin += len(part.legs)
         expected = sum(statements.is_low(module, leg) for module, leg in part.legs)
-        if sum(entry.ran.low for entry in here) > expected:
+        if low_of(here) > expected:
             return
         names = dict.fromkeys(
             module.fqn for module, leg in part.legs if statements.is_low(module, leg)

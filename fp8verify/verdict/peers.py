@@ -8,7 +8,14 @@ from typing import Final, TypeAlias
 
 from fp8verify.terms import BACKWARD_LEGS, Leg
 from fp8verify.thresholds import HALF
-from fp8verify.verdict.expectation import Expected, Said, Witness, launches_of, said
+from fp8verify.verdict.expectation import (
+    Expected,
+    Said,
+    Witness,
+    launches_of,
+    low_of,
+    said,
+)
 from fp8verify.verdict.ledger import (
     Cell,
     Entry,
@@ -51,7 +58,7 @@ class Peers:
             self._most[key] = max(self._most[key], entry.ran.low)
         for gradients in _gradients(program):
             whole = scope, gradients[0].slot, None, launches_of(gradients)
-            self._most[whole] = max(self._most[whole], _low(gradients))
+            self._most[whole] = max(self._most[whole], low_of(gradients))
 
     def scope(self, rank: int) -> int:
         """Return what ranks have in common that are compared alike."""
@@ -100,7 +107,7 @@ class Peers:
             slot = gradients[0].slot
             most = self._most[scope, slot, None, launches_of(gradients)]
             by_leg = sum(self._lacks(entry, scope) for entry in gradients)
-            if most - _low(gradients) > by_leg:
+            if most - low_of(gradients) > by_leg:
                 least = float(most - by_leg)
                 stated = said(Witness.EXECUTIONS, gradients, least, is_sure=is_sure)
                 short[slot.layer].append(stated)
@@ -128,10 +135,6 @@ def _gradients(program: Program) -> Iterator[list[Entry]]:
         found = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
         if found:
             yield found
-
-
-def _low(entries: Sequence[Entry]) -> int:
-    return sum(entry.ran.low for entry in entries)
 
 
 # ---- executions that made other calls
