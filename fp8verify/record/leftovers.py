@@ -95,8 +95,7 @@ def remove_abandoned(prefix: str) -> None:
 
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):
-            status = folder.lstat()
-            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            is_ours = _is_folder_of_ours(folder)
             if is_ours and remove_leftovers(folder) and not any(folder.glob(BOOTS)):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -120,19 +119,23 @@ def remove_drafts(capture: Path, ranks: Iterable[int]) -> None:
 def _is_dead(boot: Path) -> bool:
     """Whether a folder was a run's of this user on this node, all of whose processes are gone."""
     with suppress(OSError):
-        status = boot.lstat()
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if (
-            not is_folder
-            or status.st_uid != os.getuid()
-            or not BOOT.fullmatch(boot.name)
-        ):
+        if not _is_folder_of_ours(boot) or not BOOT.fullmatch(boot.name):
             return False
         marks = [mark.name for mark in boot.glob(f"{RUNNER}*")]
         if marks != [f"{RUNNER}{node_name()}"]:
             return False
         return _is_free(boot / marks[0]) and not _is_used(boot)
     return False
+
+
+def _is_folder_of_ours(path: Path) -> bool:
+    """Whether a path is a folder of this user, and no link to one.
+
+    Raises:
+        OSError: nothing is there.
+    """
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
 def _is_free(mark: Path) -> bool:

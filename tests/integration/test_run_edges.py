@@ -197,11 +197,7 @@ def test_inspect_removes_what_a_run_left_whose_processes_were_all_killed(
 ) -> None:
     line = f"{OURS} --trace-dir capture train.py > out 2> err"
     shell = start(tmp_path, line, ORPHAN)
-    wait_until((tmp_path / "pid").exists)
-    training = int((tmp_path / "pid").read_text())
-    runner = parent_of(training)
-    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
-    (keeper,) = {int(child) for child in children} - {training}
+    runner, keeper, training = processes_of(tmp_path)
     os.kill(keeper, signal.SIGKILL)
     os.kill(runner, signal.SIGKILL)
     shell.wait(timeout=60)
@@ -223,17 +219,23 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
+def processes_of(folder: Path) -> tuple[int, int, int]:
+    """Return the runner, the keeper and the script of a run, once the script has begun."""
+    wait_until((folder / "pid").exists)
+    training = int((folder / "pid").read_text())
+    runner = parent_of(training)
+    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
+    (keeper,) = {int(child) for child in children} - {training}
+    return runner, keeper, training
+
+
 @pytest.mark.parametrize("who", ["runner", "keeper"])
 def test_a_killed_process_of_ours_does_not_end_the_training(
     tmp_path: Path, who: str
 ) -> None:
     line = f"{{ {OURS} --trace-dir capture -o report train.py; }} 2>&1 | cat > out"
     shell = start(tmp_path, line, ORPHAN)
-    wait_until((tmp_path / "pid").exists)
-    training = int((tmp_path / "pid").read_text())
-    runner = parent_of(training)
-    children = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
-    (keeper,) = {int(child) for child in children} - {training}
+    runner, keeper, _ = processes_of(tmp_path)
 
     os.kill(runner if who == "runner" else keeper, signal.SIGKILL)
     (tmp_path / "go").touch()
