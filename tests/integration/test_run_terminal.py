@@ -335,14 +335,15 @@ def test_the_terminal_is_given_back_when_the_runner_is_killed(tmp_path: Path) ->
         before = run.modes()
         run.wait_for("ready")
         wait_until(lambda: run.modes() != before)
+        log = tmp_path / "capture" / "log.txt"  # written after the terminal
+        wait_until(lambda: log.read_text() == "ready\n")
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
 
         wait_until(lambda: run.modes() == before)
         (tmp_path / "go").touch()
         run.wait_for("still here")
-    log = (tmp_path / "capture" / "log.txt").read_text()
-    assert log == "ready\nstill here\n"
+    assert log.read_text() == "ready\nstill here\n"
 
 
 def test_a_terminal_that_is_closed_after_the_runner_was_killed_ends_the_script(
