@@ -231,6 +231,7 @@ def show_steps(steps: Iterable[int]) -> str:
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 _PARTS = re.compile(f"({_INDEX.pattern})")  # splitting keeps the numbers
+_MANY_OF_BLOCK = 3
 
 
 def patterns(names: Iterable[str]) -> list[str]:
@@ -248,8 +249,31 @@ def patterns(names: Iterable[str]) -> list[str]:
 
 
 def in_sentences(names: Iterable[str]) -> list[str]:
-    """Return names as a sentence has them: a bare number is "layer 0", a root alone a layer."""
-    return list(map(_in_sentence, names))
+    """Return names as a sentence has them: a bare number is "layer 0", a root alone a layer.
+
+    Three or more layers of one block are named by it: "layers.3 (7 layers)".
+    """
+    in_order = list(names)
+    of_block = defaultdict(list)
+    for name in in_order:
+        of_block[_block_of(name)].append(name)
+    said: dict[str, None] = {}
+    for name in in_order:
+        block = _block_of(name)
+        alike = of_block[block]
+        if block and len(alike) >= _MANY_OF_BLOCK:
+            said[f"{block} ({len(alike)} layers)"] = None
+        else:
+            said[_in_sentence(name)] = None
+    return list(said)
+
+
+def _block_of(name: str) -> str:
+    """Return the path of the block that a layer is in: "layers.3" of "layers.3.mlp.up"."""
+    index = _INDEX.search(name)
+    if index is None or index.start() == 0 or index.end() == len(name):
+        return ""
+    return name[: index.end()]
 
 
 def _in_sentence(name: str) -> str:

@@ -13,6 +13,8 @@ from typing import Final
 
 # Share of what is expected of a part of a run, below which it is short; share that counts as most.
 HALF: Final = 0.5
+# Elements that the inputs and outputs of an FP8 GEMM are a multiple of: cuBLASLt's 16 bytes.
+FP8_SIDE: Final = 16
 # Share of GEMM work below which what is not known, or falls short, cannot hide a leg or a layer of
 # a model: adapters and routers take less.
 NEGLIGIBLE: Final = 0.01

@@ -7,14 +7,14 @@ before a fact means that it must not hold. `finding()` keeps the pieces whose fa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Final
 
 from fp8verify.analysis.bf16_times import shape_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import Leg, Precision
-from fp8verify.thresholds import FUSED_CASTS, HALF, LOST
+from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST
 
 # What TorchInductor calls the kernels that it generates.
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
@@ -36,6 +36,14 @@ class Fact(str, Enum):
     WIDE = "wide"  # most of the time of its other GEMMs is in 32 bits
     ONE_SIZE = "one-size"  # all its FP8 layers have the same inputs and outputs
     SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
+    # Of what ran in high precision though FP8 was expected:
+    WHOLE = "whole-layers"  # all legs of it did
+    FORWARD = "forward-alone"  # fprop alone did
+    GRADIENT = "gradient-alone"  # dgrad or wgrad did, and not fprop
+    RECOMPUTED = "recomputed"  # its recomputed forward passes did, among others
+    ONE_RANK = "one-rank"  # other ranks ran it in FP8
+    EXPERTS = "experts"  # it is the experts'
+    UNALIGNED = "unaligned"  # its sides alone are no multiples of 16, as FP8 needs them
 
 
 def facts_of(rank: RankEvidence) -> frozenset[str]:
@@ -103,6 +111,26 @@ def _low_sizes(rank: RankEvidence) -> set[tuple[int, ...]]:
                 return set()
             sizes.add((shape.n, shape.k))
     return sizes
+
+
+def is_unaligned(rank: RankEvidence, legs: Collection[Leg], launches: float) -> bool:
+    """Whether as many launches of some legs have a side that FP8 GEMMs do not take, and no low one.
+
+    Args:
+        rank: whose GEMMs they are.
+        legs: of what ran in high precision.
+        launches: how many did, though FP8 was expected.
+    """
+    odd = 0
+    for row in rank.trace.gemms:
+        shape = shape_of(row)
+        if shape is None or not (shape.n % FP8_SIDE or shape.k % FP8_SIDE):
+            continue
+        if row.precision.is_low:
+            return False
+        if row.leg in legs:
+            odd += row.calls
+    return odd >= launches > 0
 
 
 def _is_wide(rank: RankEvidence) -> bool:

@@ -33,6 +33,7 @@ class RankSummary:
 
     Attributes:
         rank: its report; the verdict in it is believed only if it is settled.
+        alone: whether the run has no other rank.
         measure: what the work of its kernels is measured as: time or FLOPs.
         time: µs in GEMMs of layers by precision class.
         kernels: launches of GEMMs of layers by precision class.
@@ -45,8 +46,15 @@ class RankSummary:
         is_cut: whether they are half of all steps or more.
     """
 
-    def __init__(self, rank: RankReport, measure: str) -> None:
-        """Subtract from all GEMMs those that the verdict is not about."""
+    def __init__(self, rank: RankReport, measure: str, *, alone: bool = True) -> None:
+        """Subtract from all GEMMs those that the verdict is not about.
+
+        Args:
+            rank: its report.
+            measure: time or FLOPs.
+            alone: whether the run has no other rank.
+        """
+        self.alone = alone
         layers = rank.layer_gemm
         self.rank = rank
         self.measure = MEASURES[measure].name
@@ -201,8 +209,10 @@ def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
 
 
 def whose_gemms(summary: RankSummary) -> str:
-    """Name the whole of a share: GEMMs of layers, where others ran too."""
-    return "the layers' GEMM" if summary.has_others else "GEMM"
+    """Name the whole of a share: GEMMs of layers, where others ran too; of a rank, its own."""
+    if summary.alone:
+        return "the layers' GEMM" if summary.has_others else "GEMM"
+    return "its layers' GEMM" if summary.has_others else "its GEMM"
 
 
 def in_steps(summaries: Sequence[RankSummary]) -> str:

@@ -344,7 +344,10 @@ def judge(report: AnyReport, policy: Policy) -> AnyReport:
 
     What a baseline added to the findings stays, and still fails the run.
     """
-    summaries = [RankSummary(rank, report.measure) for rank in report.ranks]
+    alone = len(report.ranks) == 1
+    summaries = [
+        RankSummary(rank, report.measure, alone=alone) for rank in report.ranks
+    ]
     proof = report.proof if len(summaries) == 1 else None
     opinions = [judge_rank(summary, policy, proof) for summary in summaries]
     ranks = zip(report.ranks, opinions, strict=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import pairwise
-from math import gcd
 from typing import NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
@@ -19,6 +17,7 @@ from fp8verify.model.ledger import (
 )
 from fp8verify.terms import Leg
 from fp8verify.thresholds import SHOWN_ENTRIES
+from fp8verify.verdict.blocks import InBlocks, in_blocks
 from fp8verify.verdict.ledger import Cell, Ledger, Place, Program, Slot
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
@@ -51,9 +50,10 @@ def ledger_report(
     number_of = {place: number for number, place in enumerate(places)}
     rows: dict[_Row, list[int]] = defaultdict(list)
     for program in ledger.programs:
+        blocks = in_blocks((e.slot for e in program.entries), statements.blocks)
         for alike in _alike(program, lacking):
             numbers = [number_of[place] for place in alike]
-            for row in _rows(program, alike[0], lacking):
+            for row in _rows(program, alike[0], lacking, blocks):
                 rows[row].extend(numbers)
     slots = {slot: n for n, slot in enumerate(dict.fromkeys(r.slot for r in rows))}
     shown = list(rows.items())[:SHOWN_ENTRIES]
@@ -90,10 +90,13 @@ def _launches(cell: Cell, lacking: Shortfalls) -> int:
     return round(lack.launches) if lack is not None else 0
 
 
-def _rows(program: Program, place: Place, lacking: Shortfalls) -> Iterator[_Row]:
+def _rows(
+    program: Program, place: Place, lacking: Shortfalls, blocks: InBlocks
+) -> Iterator[_Row]:
     """Yield what an execution ran and lacks, an entry a row.
 
-    Of entries of one layer and leg, the first that did not run low lack what lacks.
+    Of entries of one layer and leg, the first that did not run low lack what lacks, but none of
+    blocks that the log keeps in high precision.
     """
     rest: dict[Cell, int] = {}
     for entry in program.entries:
@@ -101,6 +104,8 @@ def _rows(program: Program, place: Place, lacking: Shortfalls) -> Iterator[_Row]
         ran = entry.ran
         amount = rest.setdefault(cell, _launches(cell, lacking))
         lacks = min(amount, ran.launches - ran.low)
+        if blocks.is_pinned(entry.slot):
+            lacks = 0
         rest[cell] -= lacks
         by = lacking.by.get(cell)
         is_expected = cell in lacking.expected and by is not None
@@ -167,8 +172,7 @@ def _names_in_order(
 def _slots(
     slots: Sequence[Slot], names: Mapping[Slot, tuple[str, ...]]
 ) -> Iterable[LedgerSlot]:
-    counts = {s.of for s in slots if s.sort is Leg.FPROP and s.of > 1}
-    blocks = reduce(gcd, counts, 0)
+    blocks = in_blocks(slots, None).total
     for slot in slots:
         yield _slot(slot, blocks, names.get(slot, ()))
 

@@ -97,7 +97,7 @@ class Measures:
                 return None
             if (low or lack is not None) and not self._is_stated(cell):
                 return None
-            lacks = 0.0 if lack is None else lack.launches
+            lacks = self._lacking.lacking(cell)
             expected += low + lacks
             lacking += lacks
         if not expected:

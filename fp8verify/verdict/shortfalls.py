@@ -108,6 +108,16 @@ class Shortfalls:
         ran = self.ledger.cells[cell]
         return lacks[cell].launches * ran.work / ran.launches
 
+    def lacking(self, cell: Cell) -> float:
+        """Return how many launches of a cell surely lack: no more than did not run low.
+
+        A witness that says the same by two ways is added up in `lacks`.
+        """
+        if cell not in self.lacks:
+            return 0.0
+        ran = self.ledger.cells[cell]
+        return min(self.lacks[cell].launches, ran.launches - ran.low)
+
     def _expected(self, cell: Cell) -> float:
         """Return the work that is expected of a cell in low precision."""
         low = self.ledger.cells[cell].low_work

@@ -10,19 +10,36 @@ from msgspec.structs import replace
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.calls import Execution, Tie, of_rows
+from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.verdict import Finding
-from fp8verify.terms import LEGS, Leg, low_precision_name
-from fp8verify.text import abridged, counted, in_sentences, of_flops, patterns
-from fp8verify.verdict.advice import facts_of
+from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, low_precision_name
+from fp8verify.text import (
+    abridged,
+    counted,
+    enumerated,
+    in_sentences,
+    of_flops,
+    patterns,
+)
+from fp8verify.verdict.advice import Fact, facts_of, is_unaligned
+from fp8verify.verdict.blocks import lacking_blocks
+from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.explanation import Explanation, Shortfall
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
+from fp8verify.verdict.reasons import logged_cause
 from fp8verify.verdict.shortfalls import Lack, Shortfalls
 from fp8verify.verdict.statements import Statements
-from fp8verify.verdict.wording import join_values, name_value, name_values, what_ran
+from fp8verify.verdict.wording import (
+    join_values,
+    name_legs,
+    name_value,
+    name_values,
+    what_ran,
+)
 
 # What says that values of a coordinate fall short; of a leg and a layer, other codes may.
 _CODES: Final = {
@@ -34,6 +51,11 @@ _CODES: Final = {
 }
 # Of these codes a sentence says that a part of a value falls short.
 _HAVE_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
+
+# What is part of what: "fprop in layers.2.up in step 5".
+_FROM_SMALL: Final = ("leg", "layer", "micro-batch", "step", "rank")
+# The legs of a layer that trains: its gradients may not be told apart.
+_OF_A_PASS: Final = frozenset({*LEGS, Leg.BACKWARD})
 
 
 class LedgerFindings:
@@ -155,7 +177,7 @@ class LedgerFindings:
             where[f"{leg} of {layer} in {step}"] = None
             lack = self._lack(cell)
             names.update(dict.fromkeys(lack.names))
-            launches += lack.launches
+            launches += self.lacking.lacking(cell)
         if round(launches):
             yield finding(
                 "layer-not-fp8",
@@ -222,20 +244,72 @@ class LedgerFindings:
             names = tuple(name for name in names if name != "rank")
         facts = self._facts(short, names)
         main = _main_coordinate(names)
+        rank = self._ranks[short.cells[0].rank]
+        holds = facts_of(rank) | self._circumstances(short)
         is_part = len(names) > 1 and (main != "micro-batch" or "layer" in names)
         if main in _HAVE_PARTS and is_part:
-            return finding(_CODES[main], "part", **facts)
+            return finding(_CODES[main], "part", **facts, holds=holds)
         less = "less" if short.ran.low else ""
         if main in _HAVE_PARTS:
             return finding(_CODES[main], less, **facts)
         if self._is_counted(short):
             return self._said_of_count(short)
         if main == "layer":
-            return finding(_CODES[main], less, **facts)
+            return finding(_CODES[main], less, **facts, holds=holds)
         if {cell.leg for cell in short.cells} == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
+        in_order = self._place_in_order(short)
+        if not in_order:
+            return finding(_CODES[main], **facts, holds=holds)
+        if Fact.WHOLE.value in holds:
+            facts["but"] = self._pins_of_blocks()
+            facts["in_order"] = in_order
+            return finding("layer-not-fp8", "in-order", **facts, holds=holds)
+        what = f"{self._lacking(short)} {name_legs(cell.leg for cell in short.cells)}"
+        facts["ran"] = f"{what} GEMMs of {in_order} ran in {facts['precision']}"
+        return finding(_CODES[main], **facts, holds=holds)
+
+    def _circumstances(self, short: Shortfall) -> frozenset[str]:
+        """Return what holds of what lacks, for the advice."""
+        found = set()
+        legs = {cell.leg for cell in short.cells}
+        expected = {cell.leg for cell in self.lacking.expected}
+        if legs >= expected.intersection(_OF_A_PASS) and len(legs) > 1:
+            found.add(Fact.WHOLE.value)
+        elif legs == {Leg.FPROP}:
+            found.add(Fact.FORWARD.value)
+        elif legs <= set(BACKWARD_LEGS):
+            found.add(Fact.GRADIENT.value)
+        if Leg.RECOMPUTE in legs:
+            found.add(Fact.RECOMPUTED.value)
+        if "rank" in short.coordinates:
+            found.add(Fact.ONE_RANK.value)
+        if {cell.layer for cell in short.cells} == {EXPERTS}:
+            found.add(Fact.EXPERTS.value)
         rank = self._ranks[short.cells[0].rank]
-        return finding(_CODES[main], **facts, holds=facts_of(rank))
+        if is_unaligned(rank, legs, self._lacking(short) / len(_places(short))):
+            found.add(Fact.UNALIGNED.value)
+        return frozenset(found)
+
+    def _place_in_order(self, short: Shortfall) -> str:
+        """Name the layers, or else the blocks, of all that legs lack, by the order of the calls."""
+        if short.coordinates != ("leg",):
+            return ""
+        names = self._named_by_order(short)
+        if names:
+            return abridged(in_sentences(patterns(names)), limits.SHOWN)
+        lacks = {cell: self.lacking.lacking(cell) for cell in short.cells}
+        blocks = lacking_blocks(self.ledger, lacks, self.statements.blocks)
+        if not blocks:
+            return ""
+        numbers = abridged(list(map(str, blocks)), limits.SHOWN_NUMBERS)
+        name = "block" if len(blocks) == 1 else "blocks"
+        return f"{name} {numbers} (counted from 0, in the order of the calls)"
+
+    def _pins_of_blocks(self) -> str:
+        """Say which others the log keeps in high precision, where it says that of any."""
+        cause = logged_cause(self._promises)
+        return f"; {cause}" if cause else ""
 
     def _is_counted(self, short: Shortfall) -> bool:
         """Whether only a count of the log shows it, so nobody knows which layers it is."""
@@ -245,15 +319,14 @@ class LedgerFindings:
         """Return how many GEMMs lack; of what only other calls of a layer show, all in high."""
         lacks = 0.0
         for cell in short.cells:
-            lack = self._lack(cell)
-            if lack.by == {Witness.OTHERS}:
+            if self._lack(cell).by == {Witness.OTHERS}:
                 lacks += self.ledger.cells[cell].high
             else:
-                lacks += lack.launches
+                lacks += self.lacking.lacking(cell)
         return round(lacks)
 
     def _said_of_count(self, short: Shortfall) -> Finding:
-        lacks = round(sum(self._lack(cell).launches for cell in short.cells))
+        lacks = round(sum(map(self.lacking.lacking, short.cells)))
         claim = self.statements.counts[0]
         of = f"{claim.converted} of {claim.total}"
         return finding(
@@ -277,38 +350,45 @@ class LedgerFindings:
         values = {name: self._named(short, name) for name in short.coordinates}
         fqns = self._names_of(short)
         named = values.get("layer") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
-        share = self.ledger.total(short.cells).work / len(_places(short))
+        work = sum(map(self._work_of, short.cells)) / len(_places(short))
         kernels = self._ranks[short.cells[0].rank].linear.kernels
         others = sum(rank.ran_low for rank in self._ranks)
+        count = counted(fqns or list(short.values), "converted layer")
         return {
             **values,
             "ranks": self._numbers(short),
             "layers": fqns,
-            "parts": " in ".join(values[name] for name in reversed(names)),
+            "parts": " in ".join(values[name] for name in _FROM_SMALL if name in names),
             "lacks": counted(self._lacking(short), "GEMM"),
             "others": counted(others, "other rank"),
             "where": self._micro_batches(short),
             "ran": self._ran_alike(short, named, of_layers="layer" in names),
-            "count": counted(fqns or list(short.values), "converted layer"),
+            "count": count,
             "names": named,
+            "whose": count if len(fqns) > 1 else named,
+            "list": f": {named}" if len(fqns) > 1 else "",
             "format": self._promises.name,
             "formats": low_precision_name(kernels),
-            "share": f"{self._seen}{of_flops(share)}",
+            "share": f"{self._seen}{of_flops(work)}",
+            "lacking": f"{work:.1%} of {self._of_work(short)}{self._seen}",
             "most": short.ran.share or 0.0,
             "usual": short.usual,
             "precision": self.ledger.main_high(short.cells),
         }
 
     def _ran_alike(self, short: Shortfall, named: str, *, of_layers: bool) -> str:
-        """Say what ran of the legs of a shortfall: of its layers, or of all."""
-        legs = {cell.leg for cell in short.cells}
-        layers = {cell.layer for cell in short.cells}
-        cells = [cell for cell in self.ledger.cells if cell.leg in legs]
-        if of_layers:
-            of_them = (cell for cell in cells if cell.layer in layers)
-            return f"{self.ran(of_them, f' of {named}')}{self._seen}"
-        after = f": {named}" if named else ""
-        return f"{self.ran(cells)}{self._seen}{after}"
+        """Say what ran at the values of a shortfall, and of which layers it is."""
+        names = short.coordinates
+        cells: list[Cell] = []
+        for value, members in by_value(self.ledger.cells, names).items():
+            if value in short.values:
+                cells += members
+        of = f" of {named}" if of_layers else ""
+        for name in ("micro-batch", "step"):
+            if name in names:
+                of += f" in {self._named(short, name)}"
+        after = f": {named}" if named and not of_layers else ""
+        return f"{self.ran(cells, of)}{self._seen}{after}"
 
     def _micro_batches(self, short: Shortfall) -> str:
         """Say which micro-batches are short: by number where those of every step are."""
@@ -328,8 +408,11 @@ class LedgerFindings:
         """Name the values of a coordinate, as a sentence does."""
         values = name_values(self._ranks, short.cells, name)
         if name == "layer":
-            shown = patterns(self._names_of(short)) or values
-            return abridged(in_sentences(shown), limits.SHOWN_NUMBERS)
+            names = patterns(self._names_of(short))
+            are_sizes = all(value[:1].isdigit() for value in values)
+            if not names and are_sizes:
+                return f"{enumerated(values, limits.SHOWN_NUMBERS)} layers"
+            return abridged(in_sentences(names or values), limits.SHOWN_NUMBERS)
         return join_values(values, name)
 
     def _names_of(self, short: Shortfall) -> tuple[str, ...]:
@@ -367,6 +450,15 @@ class LedgerFindings:
                 named.update(dict.fromkeys(lack.names))
                 layers.add(cell.layer)
         return tuple(named) if layers == {cell.layer for cell in short.cells} else ()
+
+    def _work_of(self, cell: Cell) -> float:
+        ran = self.ledger.cells[cell]
+        return self.lacking.lacking(cell) * ran.work / ran.launches
+
+    def _of_work(self, short: Shortfall) -> str:
+        """Name what a share of work is a share of."""
+        in_flops = all(self.ledger.in_flops[place] for place in _places(short))
+        return "all GEMM FLOPs" if in_flops else "all GEMMs"
 
     def _lack(self, cell: Cell) -> Lack:
         return self.lacking.lacks[cell]

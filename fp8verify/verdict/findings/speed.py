@@ -197,6 +197,7 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
             micro_batches=parts,
             size=size,
             share=share,
+            holds=facts_of(rank),
         )
 
 

@@ -1,0 +1,90 @@
+"""Which blocks of a model the calls are of, by their order: equal blocks call equally many layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd
+from typing import NamedTuple
+
+from fp8verify.terms import Leg
+from fp8verify.verdict.ledger import Cell, Entry, Ledger, Slot
+from fp8verify.verdict.pins import Blocks
+
+
+class InBlocks(NamedTuple):
+    """How calls are divided among blocks.
+
+    Attributes:
+        total: how many blocks there are; 0 or 1 if they cannot be told.
+        pinned: those that the log keeps in high precision.
+    """
+
+    total: int
+    pinned: frozenset[int]
+
+    def block_of(self, slot: Slot) -> int | None:
+        """Return the number of the block that makes a call; None if it is not known."""
+        if self.total < 2 or slot.of % self.total or not _repeats(slot):
+            return None
+        return slot.number // (slot.of // self.total)
+
+    def is_pinned(self, slot: Slot) -> bool:
+        """Whether a call is of a block that the log keeps in high precision."""
+        return self.block_of(slot) in self.pinned
+
+
+def in_blocks(slots: Iterable[Slot], pinned: Blocks | None) -> InBlocks:
+    """Divide calls among blocks: the calls of each layer are a multiple of their number.
+
+    Args:
+        slots: of all calls; layers that are called once are outside of blocks.
+        pinned: what the log says of blocks.
+    """
+    total = 0
+    for slot in slots:
+        if _repeats(slot):
+            total = gcd(total, slot.of)
+    if pinned is not None and pinned.total == total:
+        return InBlocks(total, pinned.pinned)
+    return InBlocks(total, frozenset())
+
+
+def _repeats(slot: Slot) -> bool:
+    """Whether a forward call is of a layer that is called several times; without sizes none is."""
+    return slot.sort is Leg.FPROP and slot.layer is not None and slot.of > 1
+
+
+def lacking_blocks(
+    ledger: Ledger, lacks: dict[Cell, float], pinned: Blocks | None
+) -> list[int]:
+    """Return the blocks whose calls are all that cells lack.
+
+    None are returned if that cannot be told, or if it is all blocks.
+
+    Args:
+        ledger: what ran.
+        lacks: how many launches each cell lacks.
+        pinned: what the log says of blocks.
+    """
+    found: set[int] = set()
+    total = 0
+    for cell, launches in lacks.items():
+        program = ledger.program_of[cell.place]
+        blocks = in_blocks((entry.slot for entry in program.entries), pinned)
+        total = max(total, blocks.total)
+        high = 0
+        for entry in ledger.entries(cell):
+            if entry.is_low or blocks.is_pinned(entry.slot):
+                continue
+            block = blocks.block_of(entry.slot)
+            if block is None:
+                return []
+            found.add(block)
+            high += _not_low(entry)
+        if high != round(launches):
+            return []
+    return sorted(found) if len(found) < total else []
+
+
+def _not_low(entry: Entry) -> int:
+    return entry.ran.launches - entry.ran.low
