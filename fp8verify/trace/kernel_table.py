@@ -123,9 +123,14 @@ _SELF: Final = re.compile(r"self[ _]")
 # Tables with these headings are of calls on the CPU or of ranges.
 _OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
 
+# A cell that begins with a word for names, as headings have one: to take every row apart for its
+# headings would take longer than to read it. Of lower case, and letter first, it is much faster.
+_AROUND: Final = "\\s\"'|,;\ufeff\u2502\u2503\u2551"
 _HINT: Final = re.compile(
-    r"name|kernel|op(?:s?\b|erat)"
-)  # of lower case, it is much faster
+    rf"[kno](?<![^{_AROUND}].)"
+    r"(?:ernel(?:s|_?name)?|ame|ey|perat(?:or|ion)|p)"
+    rf"(?![^{_AROUND}])"
+)
 _RULE: Final = re.compile(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
 _DASHES: Final = re.compile(r"-+")
 _GAP: Final = re.compile(r" {2,}")
