@@ -13,12 +13,13 @@ from fp8verify.model.layers import ModulesReport
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import ClockReport
-from fp8verify.model.verdict import ExpectedReport
+from fp8verify.model.verdict import ExpectedReport, Finding
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
     Precision,
     Role,
+    Severity,
     low_precision_count,
     low_precision_name,
     low_precision_share,
@@ -355,10 +356,11 @@ def payoff(report: Report) -> Payoff | None:
     that are estimated: where ranks wait for each other, the slowest decides.
     """
     alone = len(report.ranks) == 1
+    diverges = any(map(_is_not_finite, report.findings))
     estimated: list[Payoff] = []
     answers: list[Payoff] = []
     for rank in report.ranks:
-        answer = _payoff_of(rank, alone=alone)
+        answer = _payoff_of(rank, alone=alone, diverges=diverges)
         if answer is None:
             continue
         if answer.speedup is None and answer.tone:
@@ -371,7 +373,16 @@ def payoff(report: Report) -> Payoff | None:
     return answers[0] if answers else None
 
 
-def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
+def _is_not_finite(finding: Finding) -> bool:
+    return finding.code == "nan-or-inf" and finding.severity is Severity.ERROR
+
+
+def _payoff_of(
+    rank: RankReport,
+    *,
+    alone: bool,
+    diverges: bool,
+) -> Payoff | None:
     figures = rank.payoff
     if figures is None:
         return None
@@ -391,12 +402,22 @@ def _payoff_of(rank: RankReport, *, alone: bool) -> Payoff | None:
     estimate = "estimate"
     if not alone:
         estimate = f"estimate, worst: {rank.label}"
-    text = f"{_word(speedup)}: {what} about {speedup:.2f}x BF16 ({estimate})"
+    figure = f"{what} about {speedup:.2f}x BF16 ({estimate})"
+    if diverges:
+        lost = "but steps that are not finite train nothing"
+        return Payoff(FAIR, speedup, f"{figure}, {lost}")
+    text = f"{_word(speedup)}: {figure}{_hindrances(rank, limit)}"
+    return Payoff(GOOD if speedup > 1 + EVEN else FAIR, speedup, text)
+
+
+def _hindrances(rank: RankReport, limit: str) -> str:
+    """Say what keeps the gain small, behind the estimate."""
+    text = ""
     if rank.tax:
         text += f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
     if limit:
         text += f"; {limit}"
-    return Payoff(GOOD if speedup > 1 + EVEN else FAIR, speedup, text)
+    return text
 
 
 def _limit(figures: PayoffReport) -> str:

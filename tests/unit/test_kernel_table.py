@@ -11,6 +11,7 @@ import pytest
 
 from fp8verify import Verdict, inspect
 from fp8verify.errors import InputError
+from fp8verify.terms import Leg
 from fp8verify.trace import Trace, read_trace
 from tests.hand_built import BF16_KERNEL
 
@@ -253,6 +254,9 @@ def test_operators_with_their_own_times_give_the_share_by_operator(
     report = inspect(tmp_path / "train.log")
     assert report.verdict is Verdict.INCONCLUSIVE
     assert report.reason.startswith("15.6% of the listed GEMM time")
+    # A row joins the calls of all passes: nothing says that no backward pass ran.
+    assert {row.leg for row in report.ranks[0].kernels} == {Leg.UNKNOWN}
+    assert "no-backward" not in {finding.code for finding in report.findings}
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,19 @@ def test_the_word_follows_from_the_estimate(
     )
 
 
+def test_a_run_that_is_not_finite_is_not_called_faster(
+    report: Report, tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1 loss 2.5 grad_norm=nan\nstep 2 loss 2.5 grad_norm=nan\n")
+    found = present(payoff(inspect(ROOT / "fp8_compiled", log=log)))
+    assert found.speedup == present(payoff(report)).speedup
+    assert "faster" not in found.text
+    assert found.text.endswith(
+        "(estimate), but steps that are not finite train nothing"
+    )
+
+
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
     found = present(payoff(_gaining(report, 1.3, 0.8, 1.2)))
     said = "probably slower: GPU kernels about 0.80x BF16 (estimate, worst: rank 1)"
