@@ -26,6 +26,10 @@ _IS = r"['\"]?\s{0,3}(?:[:=|]|\bis\b)?\s{0,8}(?:tensor\()?['\"]?"
 _NORM: Final = re.compile(
     rf"(?:grad(?:ient)?s?[_ /.-]?norm|\bgnorm|\btotal_norm){_IS}(?P<value>{_NUMBER})"
 )
+# llm.c "step 5/20 | loss 2.1 | norm nan", and many loops of their own: a field of a step's line.
+_FIELD_NORM: Final = re.compile(
+    rf"(?:^|[|,;\t(]|[\d)%*] |  )\s{{0,8}}['\"]?norm{_IS}(?P<value>{_NUMBER})"
+)
 _LOSS: Final = re.compile(rf"loss{_IS}(?P<value>{_NUMBER})")
 # Megatron-LM, of the iterations since its last line.
 _COUNT: Final = re.compile(
@@ -63,7 +67,7 @@ _FOREIGN: Final = re.compile(
     r"\s*(?:#|//|/\*|<!--|\"{1,3}|`|>)|\s*(?:if|assert|raise|print)\b"
 )
 _WORDS: Final = (
-    b"grad", b"gnorm", b"total_norm", b"loss", b"nan", b"overflow", b"skip",
+    b"grad", b"norm", b"loss", b"nan", b"overflow", b"skip",
 )  # fmt: skip
 # torch/_dynamo/convert_frame.py; config.cache_size_limit before torch 2.6; TORCH_LOGS=graph_breaks
 # (torch/_dynamo/symbolic_convert.py).
@@ -262,6 +266,9 @@ def _what_is_wrong(lower: str) -> str:
         value = float(found["value"])
         if not math.isfinite(value):
             return f"the gradient norm is {value:g}"
+    norm = _norm_of_field(lower)
+    if norm is not None and not math.isfinite(norm):
+        return f"the norm is {norm:g}"
     counted = max(_counts(lower), default=0)
     if counted:
         if counted == 1:
@@ -272,6 +279,14 @@ def _what_is_wrong(lower: str) -> str:
     if _NOT_FINITE.search(lower):
         return "the loss or a gradient is not finite"
     return ""
+
+
+def _norm_of_field(lower: str) -> float | None:
+    """Return the field "norm" of the line of a training step: no other one is its gradients'."""
+    if not _STEP.search(lower) or _ELSEWHERE.search(lower):
+        return None
+    found = _FIELD_NORM.search(lower)
+    return None if found is None else float(found["value"])
 
 
 def _counts(lower: str) -> Iterator[int]:
@@ -286,4 +301,4 @@ def _is_sound(lower: str) -> bool:
     losses = [float(found["value"]) for found in _LOSS.finditer(lower)]
     if losses:
         return all(map(math.isfinite, losses))
-    return _NORM.search(lower) is not None
+    return _NORM.search(lower) is not None or _norm_of_field(lower) is not None
