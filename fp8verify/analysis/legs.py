@@ -82,8 +82,9 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
 def _from_context(kind: Kind, functions: Set[str]) -> Leg | None:
     """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
-    # A row of a table of operators joins their calls in all passes.
-    is_sum = kind.name == op.name
+    # A row of a table of operators joins their calls in all passes; a kernel that Inductor calls
+    # has an operator of its name.
+    is_sum = kind.name == op.name and "::" in op.name
     if not op.name or op.name.startswith(COUNTED) or is_sum:
         return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
     if not op.backward:
