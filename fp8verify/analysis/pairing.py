@@ -409,7 +409,7 @@ def _settle_delayed_in_step(
         by_sides = grouped(layers, _sides_of_layer)
         for found, same in grouped(delayed, _sides_of_wgrad).items():
             _settle_as_wgrad(same, by_sides[found], nodes, shaped=True)
-    elif len(layers) >= HALF * forward:
+    elif len(layers) > HALF * forward:
         # Fewer may be the first layers, which have no dgrad.
         _settle_as_wgrad(delayed, layers, nodes, shaped=False)
 
