@@ -72,6 +72,8 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
     for gemm in gemms:
         leg = settled[gemm.kind_id]
         shape = gemm.shape
+        if leg is Leg.FPROP:
+            turn.clear()  # equal passes count alike
         if leg is None and shape in lacking:
             turn[shape] += gemm.kind.multiplies
             in_turn = lacking[shape]
@@ -111,9 +113,8 @@ def _from_shape(
     Hopper has no choice of layout.
     """
     if shape is not None:
-        in_graph = GRAPH in map(function_of, kind.op.around)
         possible: tuple[Leg, ...] = GRADIENT_LEGS
-        if in_graph and not has_gradient(kind):
+        if _is_in_graph(kind) and not has_gradient(kind):
             possible = (*GRADIENT_LEGS, Leg.RECOMPUTE)
         fitting = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
         if len(fitting) == 1:
@@ -123,6 +124,28 @@ def _from_shape(
     if kind.is_low:
         return None
     return layout_leg(kind.name)
+
+
+def _is_in_graph(kind: Kind) -> bool:
+    """Whether the node of a compiled graph launched a kernel."""
+    return GRAPH in map(function_of, kind.op.around)
+
+
+def _graphs_repeat(gemms: Iterable[Gemm], settled: Mapping[int, Leg | None]) -> bool:
+    """Whether the backward passes of graphs compute forward products again.
+
+    They have more products than two for each of the forward passes.
+    """
+    forward = 0
+    backward = 0
+    for gemm in gemms:
+        if not gemm.kind.multiplies:
+            continue
+        if settled[gemm.kind_id] is Leg.FPROP:
+            forward += 1
+        elif _is_in_graph(gemm.kind):
+            backward += 1
+    return backward > len(GRADIENT_LEGS) * forward
 
 
 def layout_leg(kernel: str) -> Leg | None:
@@ -141,9 +164,13 @@ def _lacking(
 ) -> dict[GemmShape, tuple[Leg, ...]]:
     """Return the shapes that lack only one leg, and those that lack two equally, in turn."""
     taken: Counter[tuple[GemmShape, Leg | None]] = Counter()
+    repeats = _graphs_repeat(gemms, settled)
     for gemm in gemms:
+        leg = settled[gemm.kind_id]
+        if leg is None and repeats and _is_in_graph(gemm.kind):
+            continue  # it may be a forward product that ran again
         if gemm.shape is not None:
-            taken[gemm.shape, settled[gemm.kind_id]] += gemm.kind.multiplies
+            taken[gemm.shape, leg] += gemm.kind.multiplies
     lacking: dict[GemmShape, tuple[Leg, ...]] = {}
     for shape in [shape for shape, leg in taken if leg is None]:
         total = taken[shape, None]
