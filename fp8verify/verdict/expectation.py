@@ -35,6 +35,7 @@ class Expected(NamedTuple):
         least: how many are expected in low precision.
         names: the modules that it is about, if they are known.
         is_sure: whether the launches are surely those that it is about.
+        perhaps: how many are expected if what is open is read strictly.
     """
 
     by: Witness
@@ -45,6 +46,7 @@ class Expected(NamedTuple):
     least: float
     names: tuple[str, ...] = ()
     is_sure: bool = True
+    perhaps: float = 0.0
 
     @property
     def lacks(self) -> float:
@@ -56,7 +58,7 @@ class Expected(NamedTuple):
     @property
     def may_lack(self) -> float:
         """Launches that lack, if those of unknown precision ran in high precision."""
-        return max(0.0, self.least - self.low)
+        return max(0.0, max(self.least, self.perhaps) - self.low)
 
 
 class Said(NamedTuple):
@@ -94,9 +96,11 @@ def said(
     names: Sequence[str] = (),
     *,
     is_sure: bool = True,
+    perhaps: float = 0.0,
 ) -> Said:
     """Return what a witness says of entries of a program."""
     expected = expected_of(by, entries, least, names, is_sure=is_sure)
+    expected = expected._replace(perhaps=perhaps)
     where = tuple(dict.fromkeys((e.slot.layer, e.leg) for e in entries))
     return Said(expected, where)
 

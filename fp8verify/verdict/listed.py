@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fp8verify.analysis.calls import Tie
 from fp8verify.analysis.kinds import EXPERTS
@@ -29,6 +29,7 @@ from fp8verify.verdict.expectation import (
     said,
 )
 from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.readings import Launches, high_launches
 from fp8verify.verdict.statements import Statements, legs_of
 
 _GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
@@ -38,10 +39,10 @@ def by_list(program: Program, place: Place, statements: Statements) -> Iterator[
     """Yield what the module list states of an execution."""
     for layer, legs, entries in _groups(program):
         modules = statements.modules_of(place.rank, layer)
-        if modules and layer is not None:
-            forward = launches_of(program.by_layer.get((layer, Leg.FPROP), ()))
-            may_be = _may_be(legs[-1], launches_of(entries), forward)
-            yield from _of_layer(legs, may_be, entries, modules, statements)
+        if not modules or layer is None:
+            continue
+        forward = program.by_layer.get((layer, Leg.FPROP), ())
+        yield from _of_layer(legs, entries, forward, modules, statements)
     yield from _without_sizes(program, place, statements)
     yield from _of_modules_without_calls(program, place, statements)
     yield from _by_order(program, place, statements)
@@ -106,20 +107,10 @@ def _joined_legs(by_leg: dict[Leg, list[Entry]]) -> list[tuple[Leg, ...]]:
     return [*others, tuple(leg for leg in _GRADIENTS if leg in by_leg)]
 
 
-def _may_be(leg: Leg, launches: int, forward: int) -> tuple[Leg, ...]:
-    """Return the legs that launches may be.
-
-    Where there are more than two for each forward product, compiled code recomputed some.
-    """
-    if leg is Leg.BACKWARD and launches > len(GRADIENT_LEGS) * forward:
-        return LEGS
-    return legs_of(leg)
-
-
 def _of_layer(
     legs: tuple[Leg, ...],
-    may_be: tuple[Leg, ...],
     entries: Sequence[Entry],
+    forward: Sequence[Entry],
     modules: Sequence[ModuleRecord],
     statements: Statements,
 ) -> Iterator[Said]:
@@ -128,33 +119,62 @@ def _of_layer(
     layer = entries[0].slot.layer
     by = Witness.NAMES if isinstance(layer, str) else Witness.MODULES
     may_be_high = statements.may_be_high(modules, leg)
+    names = _names(modules, may_be_high)
     if layer == EXPERTS:
         least = 0.0 if may_be_high else all_but(entries, 0)
-    elif len(may_be) > 1:
-        least = _least_of_vague(entries, modules, may_be, statements)
-    elif statements.leaves_high(leg):
+        yield said(by, entries, least, names)
         return
-    else:
-        passes = -(-len(entries) // len(modules))
-        least = all_but(entries, passes * len(may_be_high))
-    yield said(by, entries, least, _names(modules, may_be_high))
+    if len(legs_of(leg)) == 1 and statements.leaves_high(leg):
+        return
+    high = high_launches(_counted(leg, entries, len(forward)), modules, statements)
+    if high is None:
+        least = _least_of_no_passes(leg, entries, len(forward), modules, statements)
+        yield said(by, entries, least, names)
+        return
+    least = _all_but(leg, entries, high.most)
+    perhaps = _all_but(leg, entries, high.least)
+    yield said(by, entries, least, names, perhaps=perhaps)
 
 
-def _least_of_vague(
+def _counted(leg: Leg, entries: Sequence[Entry], forward: int | None) -> Launches:
+    """Count calls of a leg, or launches of legs that cannot be told apart."""
+    is_vague = len(legs_of(leg)) > 1
+    return Launches(
+        launches=launches_of(entries) if is_vague else len(entries),
+        leg=leg,
+        forward=forward,
+        may_repeat=is_vague or leg is Leg.RECOMPUTE,
+    )
+
+
+def _all_but(leg: Leg, entries: Sequence[Entry], high: int) -> float:
+    """Return how many launches run low, but for so many calls, or launches of vague legs."""
+    if len(legs_of(leg)) > 1:
+        return float(max(0, launches_of(entries) - high))
+    return all_but(entries, high)
+
+
+def _least_of_no_passes(
+    leg: Leg,
     entries: Sequence[Entry],
+    forward: int,
     modules: Sequence[ModuleRecord],
-    may_be: tuple[Leg, ...],
     statements: Statements,
 ) -> float:
-    """Return how many launches run low at least, each of which may be of several legs."""
-    each = len(may_be)
+    """Return how many launches of a size run low at least, if some modules ran more often."""
+    may_be = legs_of(leg)
     launches = launches_of(entries)
-    passes = -(-launches // (len(modules) * each))
-    low = sum(statements.low_legs(modules, leg) for leg in may_be)
-    high = passes * (len(modules) * each - low)
-    if max(entry.ran.launches for entry in entries) > each:
-        return all_but(entries, high)  # some launch a leg in parts
-    return float(max(0, launches - high))
+    is_vague = len(may_be) > 1
+    if is_vague and launches > len(may_be) * forward:
+        may_be = LEGS  # compiled code recomputed some
+    each = len(may_be) * len(modules)
+    passes = -(-(launches if is_vague else len(entries)) // each)
+    low = sum(statements.low_legs(modules, one) for one in may_be)
+    high = passes * (each - low)
+    in_parts = max(entry.ran.launches for entry in entries) > len(may_be)
+    if is_vague and in_parts:
+        return all_but(entries, high)
+    return _all_but(leg, entries, high)
 
 
 # ---- calls without sizes
@@ -171,24 +191,46 @@ def _without_sizes(
     for entry in program.entries:
         if entry.slot.layer is None:
             by_leg[entry.leg].append(entry)
-    if not modules or not by_leg or statements.has_experts(place.rank):
+    if not modules or not by_leg:
         return
     is_whole = sum(map(len, by_leg.values())) == len(program.entries)
-    forward = len(by_leg.get(Leg.FPROP, ())) if is_whole else None
+    has_experts = statements.has_experts(place.rank)
     for legs in _joined_legs(by_leg):
-        entries = [entry for leg in legs for entry in by_leg[leg]]
-        low = statements.low_legs(modules, legs[-1])
-        ran = _Counted(
-            launches=launches_of(entries)
-            if len(legs_of(legs[-1])) > 1
-            else len(entries),
-            forward=forward,
-            each=len(modules) * len(legs_of(legs[-1])),
-            of_modules=len(modules),
-            has_dgrad=Leg.DGRAD in legs_of(legs[-1]),
-        )
-        yield said(Witness.MODULES, entries, float(_least(ran, low)))
-    yield from _fewer_than_gradients(by_leg, modules, statements)
+        leg = legs[-1]
+        entries = [entry for one in legs for entry in by_leg[one]]
+        high = None
+        if is_whole:
+            forward = len(by_leg[Leg.FPROP]) if Leg.FPROP in by_leg else None
+            ran = _counted(leg, entries, forward)
+            high = high_launches(ran, modules, statements)
+        if high is not None:
+            yield said(
+                Witness.MODULES,
+                entries,
+                _all_but(leg, entries, high.most),
+                is_sure=not has_experts,
+                perhaps=_all_but(leg, entries, high.least),
+            )
+        elif not has_experts:
+            least = _least_of_some(leg, entries, modules, statements)
+            yield said(Witness.MODULES, entries, float(least))
+    if not has_experts:
+        yield from _fewer_than_gradients(by_leg, modules, statements)
+
+
+def _least_of_some(
+    leg: Leg,
+    entries: Sequence[Entry],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> int:
+    """Return how many launches run low at least, if other products may be among them."""
+    legs = legs_of(leg)
+    count = launches_of(entries) if len(legs) > 1 else len(entries)
+    if count < len(modules) * len(legs):
+        return 0
+    low = statements.low_legs(modules, leg)
+    return max(0, low - FIRST_LAYERS if Leg.DGRAD in legs else low)
 
 
 def _fewer_than_gradients(
@@ -246,42 +288,6 @@ def _of_modules_without_calls(
         names if len(names) == missing else (),
         is_sure=launches == missing,
     )
-
-
-class _Counted(NamedTuple):
-    """Launches without sizes.
-
-    Attributes:
-        launches: of the leg, or of legs that cannot be told apart.
-        forward: of the forward pass, None where some have sizes.
-        each: launches of the leg in a pass through all modules.
-        of_modules: modules of the list.
-        has_dgrad: whether some may be dgrad, which the first layers of a model lack.
-    """
-
-    launches: int
-    forward: int | None
-    each: int
-    of_modules: int
-    has_dgrad: bool
-
-
-def _least(ran: _Counted, low: int) -> int:
-    """Return how many launches run low at least, if so many do in a pass through all modules.
-
-    Launches may be of no module too: each module ran once, if so many ran.
-    """
-    passes, rest = divmod(ran.launches, ran.each)
-    if not rest:
-        return passes * low
-    whole = passes + 1
-    missing = whole * ran.each - ran.launches
-    is_known = ran.forward is not None and ran.forward in (0, whole * ran.of_modules)
-    if ran.has_dgrad and is_known and missing <= whole * FIRST_LAYERS:
-        return max(0, whole * low - missing)
-    if not passes:
-        return 0
-    return max(0, low - FIRST_LAYERS if ran.has_dgrad else low)
 
 
 # ---- calls whose modules are known by their order

@@ -44,6 +44,11 @@ def legs_of(leg: Leg) -> tuple[Leg, ...]:
     return _LEGS_OF.get(leg, (leg,))
 
 
+def is_expert(module: ModuleRecord) -> bool:
+    """Whether a module is a layer of a single expert, which runs only where tokens go to it."""
+    return _EXPERT.search(module.fqn) is not None
+
+
 class Statements:
     """What is stated of a run.
 
@@ -177,7 +182,7 @@ class Statements:
     def has_experts(self, rank: int) -> bool:
         """Whether the list has layers of single experts, of which any number may run."""
         modules = self._lists[self._context[rank]]
-        return any(_EXPERT.search(module.fqn) for module in modules)
+        return any(map(is_expert, modules))
 
     def _listed_sizes(self, rank: int) -> Listed:
         """Return the sizes that the modules of a rank have, in the order of the list."""

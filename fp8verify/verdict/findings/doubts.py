@@ -22,6 +22,7 @@ from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell
 from fp8verify.verdict.measures import Measures
 from fp8verify.verdict.reasons import main_high
+from fp8verify.verdict.shortfalls import Lack
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT: Final = 1 << 48
@@ -71,6 +72,7 @@ class Doubts:
         if doubt is not None:
             yield doubt
             return
+        yield from self._few(place)
         yield from self._hidden(place)
 
     def _is_judged(self, place: int) -> bool:
@@ -126,6 +128,14 @@ class Doubts:
             return finding("leg-unknown", "elsewhere", precision=precision)
         return None
 
+    def _few(self, place: int) -> Iterator[Finding]:
+        """Yield what is stated and perhaps lacks, and is too little to leave the verdict open."""
+        may_lack = self._parts.lacking.may_lack
+        cells = self._ledger.of_rank(place)
+        stated = [cell for cell in cells if _is_stated(may_lack.get(cell))]
+        if stated:
+            yield replace(self._perhaps(place, stated), verdict=None)
+
     def _perhaps(self, place: int, cells: Sequence[Cell]) -> Finding:
         """Say which legs perhaps lack, of GEMMs of unknown precision or of unknown layers."""
         ran = self._ledger.total(cells)
@@ -133,16 +143,19 @@ class Doubts:
         names = [leg.value for leg in Leg if leg in legs]
         if ran.unknown:
             what = "are of unknown precision"
-            count = ran.unknown
+            count = round(ran.unknown)
+            total = round(ran.launches)
         else:
             what = f"ran in {main_high(self._ranks[place].trace.trained)}"
-            count = ran.launches - ran.low
+            may_lack = self._parts.lacking.may_lack
+            count = max(1, round(sum(may_lack[cell].launches for cell in cells)))
+            total = round(ran.low) + count
         return finding(
             "leg-unknown",
             leg=listed(names, len(Leg)),
             format=self._promises.name,
-            count=round(count),
-            total=round(ran.launches),
+            count=count,
+            total=total,
             what=what,
         )
 
@@ -218,6 +231,10 @@ class Doubts:
             gone = max(0, dgrad) + whole - calls[Leg.WGRAD] - calls[Leg.BACKWARD]
             missing += max(0, gone) * ran.work / ran.launches
         return missing
+
+
+def _is_stated(lack: Lack | None) -> bool:
+    return lack is not None and lack.is_stated
 
 
 def _outside_of_operators(rank: RankEvidence) -> Finding | None:

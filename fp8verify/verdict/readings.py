@@ -1,0 +1,169 @@
+"""How many launches may run in high precision, where it is not known which modules they are of.
+
+Launches are read as passes through the modules of a list. Each pass multiplies each module forward,
+takes its gradients, of which the first layers of a model lack dgrad, and may compute some forward
+products again. Of single experts any number runs. Often several readings fit the same number of
+launches: what all of them forbid lacks surely, what only some forbid lacks perhaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.terms import Leg
+from fp8verify.thresholds import FIRST_LAYERS
+from fp8verify.verdict.statements import Statements, is_expert, legs_of
+
+
+class High(NamedTuple):
+    """Launches that may run in high precision: by the strictest reading, and by any."""
+
+    least: int
+    most: int
+
+
+class Launches(NamedTuple):
+    """Launches of some modules.
+
+    Attributes:
+        launches: how many there are, or calls where their leg is known.
+        leg: what is known of their legs.
+        forward: how many forward products the same modules have; None if these are among them.
+        may_repeat: whether forward products that were computed again may be among them.
+    """
+
+    launches: int
+    leg: Leg
+    forward: int | None
+    may_repeat: bool
+
+
+class _Pass(NamedTuple):
+    """Passes through modules: how many, and the forward products of all of them."""
+
+    passes: int
+    calls: int
+
+
+class _Modules:
+    """Modules by what is stated of them, those of single experts apart."""
+
+    def __init__(self, modules: Sequence[ModuleRecord], statements: Statements) -> None:
+        self._statements = statements
+        self.experts = [module for module in modules if is_expert(module)]
+        self.always = [module for module in modules if not is_expert(module)]
+
+    def low(self, leg: Leg, modules: Iterable[ModuleRecord]) -> int:
+        """Return how many of some modules run a leg in low precision."""
+        return sum(self._statements.is_low(module, leg) for module in modules)
+
+    def high(self, leg: Leg, modules: Iterable[ModuleRecord]) -> int:
+        """Return how many of some modules run a leg in high precision."""
+        running = [module for module in modules if _runs(module, leg)]
+        return len(running) - self.low(leg, running)
+
+    def calls(self, leg: Leg, ran: _Pass) -> int:
+        """Return how many launches of a leg passes have: frozen weights have no wgrad."""
+        without = sum(not _runs(module, leg) for module in self.always)
+        return ran.calls - ran.passes * without
+
+    def of_leg(self, leg: Leg, ran: _Pass) -> High:
+        """Return how many launches of a leg run in high precision in passes."""
+        always = ran.passes * self.high(leg, self.always)
+        of_experts = ran.calls - ran.passes * len(self.always)
+        low_experts = ran.passes * self.low(leg, self.experts)
+        high_experts = ran.passes * len(self.experts) - low_experts
+        return High(
+            least=always + max(0, of_experts - low_experts),
+            most=always + min(of_experts, high_experts),
+        )
+
+
+def _runs(module: ModuleRecord, leg: Leg) -> bool:
+    return leg is not Leg.WGRAD or not module.frozen
+
+
+def high_launches(
+    ran: Launches,
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> High | None:
+    """Return how many launches may run in high precision, None if they are no passes."""
+    least = []
+    most = []
+    for high in _readings(ran, _Modules(modules, statements)):
+        least.append(high.least)
+        most.append(high.most)
+    if not most:
+        return None
+    return High(min(least), max(most))
+
+
+def _readings(ran: Launches, modules: _Modules) -> Iterator[High]:
+    """Yield what may run in high precision by each reading that fits."""
+    legs = legs_of(ran.leg)
+    if ran.leg is Leg.RECOMPUTE:
+        legs = ()
+    for one in _passes(ran, modules):
+        whole = sum(modules.calls(leg, one) for leg in legs)
+        each = 1 if modules.experts else one.passes
+        first = one.passes * FIRST_LAYERS if Leg.DGRAD in legs else 0
+        for lacking in range(0, first + 1, each):
+            again = ran.launches - whole + lacking
+            if not 0 <= again <= one.calls or again % each:
+                continue
+            is_repeated = ran.may_repeat and ran.launches > whole
+            if is_repeated or not again:
+                yield _high(legs, one, lacking, again, modules)
+
+
+def _passes(ran: Launches, modules: _Modules) -> Iterator[_Pass]:
+    """Yield the passes that launches may be."""
+    always = len(modules.always)
+    every = always + len(modules.experts)
+    if ran.forward is None:
+        if modules.experts:
+            return  # any number of them may have run
+        legs = len(legs_of(ran.leg))
+        for passes in range(1, ran.launches // max(1, legs * every - FIRST_LAYERS) + 1):
+            yield _Pass(passes, passes * every)
+        return
+    fewest = max(1, -(-ran.forward // every))
+    most = ran.forward // always if always else fewest
+    for passes in range(fewest, most + 1):
+        yield _Pass(passes, ran.forward)
+
+
+def _high(
+    legs: Sequence[Leg],
+    ran: _Pass,
+    lacking: int,
+    again: int,
+    modules: _Modules,
+) -> High:
+    """Return what may run in high precision by one reading.
+
+    Args:
+        legs: that each module launches.
+        ran: the passes.
+        lacking: how many dgrads the first layers lack.
+        again: how many forward products were computed again.
+        modules: of the passes.
+    """
+    least = 0
+    most = 0
+    for leg in legs:
+        of_leg = modules.of_leg(leg, ran)
+        least += of_leg.least
+        most += of_leg.most
+    # The first layers of a model are mostly the first of its list.
+    first = modules.always[: lacking // ran.passes]
+    least -= ran.passes * modules.high(Leg.DGRAD, first)
+    low_dgrads = ran.passes * modules.low(Leg.DGRAD, modules.always)
+    most -= max(0, lacking - low_dgrads)
+    forward = modules.of_leg(Leg.FPROP, ran)
+    least += max(0, again - (ran.calls - forward.least))
+    most += min(again, forward.most)
+    return High(max(0, least), most)

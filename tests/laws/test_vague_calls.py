@@ -1,0 +1,76 @@
+"""A module list is held to its statement where nobody knows which module a launch is of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fp8verify import Verdict, inspect
+from tests.laws.runs import ALL_LEGS, DGRAD, FPROP, WGRAD, Layer, Run, write
+
+_WIDE = 1024
+
+
+def _layers(*, experts: int = 0) -> tuple[Layer, ...]:
+    """Return two blocks in FP8 and a head in BF16."""
+    layers = []
+    for block in range(2):
+        for name, n, k in (("up", 4 * _WIDE, _WIDE), ("down", _WIDE, 4 * _WIDE)):
+            layers.append(Layer(f"blocks.{block}.{name}", n, k, ALL_LEGS, block))
+        for expert in range(experts):
+            name = f"blocks.{block}.experts.{expert}.up"
+            layers.append(Layer(name, 8 * _WIDE, _WIDE, ALL_LEGS, block, expert=True))
+    head = Layer("lm_head", 8192, _WIDE, frozenset())
+    return (*layers, head)
+
+
+def _verdict(run: Run, folder: Path) -> Verdict:
+    return inspect(write(run, folder)).verdict
+
+
+def _with_one_in_bf16(run: Run, leg: str) -> Run:
+    """Let the third layer run a leg in BF16 in every execution."""
+    flips = frozenset((at, 2, leg) for at in run.executions())
+    return replace(run, flips=flips)
+
+
+@pytest.mark.parametrize("leg", [FPROP, DGRAD, WGRAD])
+@pytest.mark.parametrize("form", ["reduce-overhead", "own graph"])
+def test_replays_that_recompute_are_counted(
+    form: str, leg: str, tmp_path: Path
+) -> None:
+    run = Run(_layers(), form=form, extras=frozenset({"recompute", "embedding"}))
+    assert _verdict(run, tmp_path / "sound") is not Verdict.PARTIAL
+    flipped = _with_one_in_bf16(run, leg)
+    assert _verdict(flipped, tmp_path / "flipped") is not Verdict.ACTIVE
+
+
+def test_layers_beside_experts_are_counted_without_sizes(tmp_path: Path) -> None:
+    run = Run(_layers(experts=3), hidden=frozenset({"shapes"}))
+    assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE
+    flipped = _with_one_in_bf16(run, FPROP)
+    assert _verdict(flipped, tmp_path / "flipped") is not Verdict.ACTIVE
+
+
+def test_equal_graphs_of_square_layers_are_placed_alike(tmp_path: Path) -> None:
+    """As many tokens as inputs and outputs: dgrad, wgrad and a recomputed product look alike."""
+    wide = 2048
+    layers = []
+    for block in range(3):
+        low = ALL_LEGS if block == 1 else frozenset[str]()
+        for name in ("q", "k", "v", "o"):
+            layers.append(Layer(f"blocks.{block}.{name}", wide, wide, low, block))
+        layers.append(Layer(f"blocks.{block}.up", 4 * wide, wide, low, block))
+        layers.append(Layer(f"blocks.{block}.down", wide, 4 * wide, low, block))
+    run = Run(
+        tuple(layers),
+        tokens=wide,
+        steps=1,
+        batches=2,
+        form="compiled",
+        extras=frozenset({"recompute"}),
+    )
+    codes = [finding.code for finding in inspect(write(run, tmp_path)).findings]
+    assert "leg-not-fp8" not in codes
