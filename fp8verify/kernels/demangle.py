@@ -53,6 +53,7 @@ class _UnreadableError(Exception):
 def demangle(text: str) -> str:
     """Return a function's name as text, without what it returns; "" if it cannot be read.
 
+    Of a name that was cut it is the beginning: its own name, and that of its first argument.
     The parameters are left out behind an open bracket if they cannot be read.
     """
     by_hand = _BY_HAND.fullmatch(text)
@@ -62,11 +63,35 @@ def demangle(text: str) -> str:
     try:
         name = reader.name()
     except (_UnreadableError, IndexError):
-        return ""
+        return _beginning(text)
     try:
         return f"{name}({', '.join(reader.parameters())})"
     except (_UnreadableError, IndexError):
         return f"{name}("
+
+
+def _beginning(text: str) -> str:
+    """Return the name before the template arguments, and that of the first; the rest is lost.
+
+    Only whole names count, and none behind an argument of another kind, whose place would shift.
+    """
+    reader = _Reader(text)
+    names: list[str] = []
+    try:
+        for _ in range(2):
+            reader.expect("N")
+            parts = []
+            while not reader.take("I"):
+                if reader.peek("S"):
+                    reader.match(_SEQUENCE)
+                else:
+                    parts.append(reader.source())
+            if not parts:
+                break
+            names.append("::".join(parts))
+    except (_UnreadableError, IndexError):
+        pass
+    return "<".join(names) + "<" if names else ""
 
 
 class _Reader:

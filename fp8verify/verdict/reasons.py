@@ -47,12 +47,14 @@ def _unread(health: Health) -> str:
 
 def _listed_share(rank: RankEvidence) -> str:
     """Say what a table shows that does not say that it is whole."""
+    whole = "and the table may not list all kernels"
     if not rank.trace.trained:
-        return "the table lists no matrix multiplication, and may not list all kernels"
-    return (
-        f"{rank.share:.1%} of the listed GEMM time is in low precision, and the table may not "
-        "list all kernels"
-    )
+        return "the table lists no known matrix multiplication, and may not list all kernels"
+    low = f"{rank.share:.1%} of the listed GEMM time is in low precision"
+    unknown = rank.linear.unknown_share_of_time
+    if unknown >= NEGLIGIBLE:
+        return f"{low}, {unknown:.1%} in kernels of unknown precision, {whole}"
+    return f"{low}, {whole}"
 
 
 _RAN_OUTSIDE = (

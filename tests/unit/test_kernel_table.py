@@ -240,6 +240,25 @@ def test_any_table_of_names_and_times_is_read(text: str, tmp_path: Path) -> None
     assert report.reason.startswith("75.0% of the listed GEMM time")
 
 
+def test_shares_that_collectives_take_hide_what_is_missing(tmp_path: Path) -> None:
+    text = (
+        "Time (%),Total Time (ns),Instances,Name\n"
+        "100.0,2760866536,2,ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclArgs)\n"
+        f"0.0,1192066,4,{BF16_KERNEL}\n"
+    )
+    read(tmp_path, text)
+    assert inspect(tmp_path / "train.log").verdict is Verdict.INCONCLUSIVE
+
+
+def test_what_a_table_cannot_tell_is_not_called_high(tmp_path: Path) -> None:
+    cut = "_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIN4cute5tupl..."
+    read(tmp_path, f"kernel,total_ms,calls\n{cut},3.0,10\n{BF16_KERNEL},1.0,10\n")
+    report = inspect(tmp_path / "train.log")
+    assert report.reason.startswith(
+        "0.0% of the listed GEMM time is in low precision, 75.0% in kernels of unknown precision"
+    )
+
+
 def test_operators_with_their_own_times_give_the_share_by_operator(
     tmp_path: Path,
 ) -> None:

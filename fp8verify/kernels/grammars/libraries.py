@@ -193,7 +193,7 @@ _TRTLLM_TYPE: Final = (
 )
 _TRTLLM_GEMM: Final = re.compile(
     rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TRTLLM_TYPE})_(?P<a>{_TRTLLM_TYPE})(?P<b>{_TRTLLM_TYPE})?_"
-    r"(?:Fp32|Fp16|Int32)_\w*"
+    r"(?:Fp32|Fp16|Int32)(?:_\w*)?"
 )
 _TRTLLM_ATTENTION: Final = re.compile(
     rf"fmhaSm\d+[af]?(?:Kernel)?_Qkv?(?P<qkv>{_TRTLLM_TYPE})(?:O(?P<out>{_TRTLLM_TYPE}))?\w*"
