@@ -37,7 +37,7 @@ class Autograd:
         self._parent = parent
         self._found = array("i", [_NOT_ASKED]) * len(columns.ops.sequence)
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
-        of_nodes = set()
+        of_nodes: set[int] = set()
         for number, forward_id in enumerate(self._forward_id):
             if forward_id is not None:
                 of_nodes.add(number)
@@ -55,41 +55,49 @@ class Autograd:
         sources = list(map(self._numbered, op_rows))
         calls = {-1: -1}
         nodes = {-1: -1}
-        sequence = self._ops.sequence
-        around = self._around
-        is_node = self.is_node
         for source in set(sources) - {-1}:
             call = -1
             node = source
-            if not is_node(source):
-                # Then the outermost operator with its number is the call.
-                number = sequence[source]
-                call = source
-                node = around(source)
-                while node >= 0 and sequence[node] == number and not is_node(node):
-                    call = node
-                    node = around(node)
-            while node >= 0 and not is_node(node):
-                node = around(node)
+            if not self.is_node(source):
+                call = self._call_of(source)
+                node = self._around(call)
+            while node >= 0 and not self.is_node(node):
+                node = self._around(node)
             calls[source] = call
             nodes[source] = node
-        numbers = self._numbers(set(calls.values()) - {-1}, set(nodes.values()) - {-1})
+        rows_of_calls = set(calls.values()) - {-1}
+        rows_of_nodes = set(nodes.values()) - {-1}
+        numbers = self._numbers(rows_of_calls, rows_of_nodes)
         sites: list[Site] = []
         indices: dict[int, int] = {}
         for source, call in calls.items():
             indices[source] = len(sites)
-            sites.append(
-                Site(
-                    call=call,
-                    makes=numbers[call],
-                    node=numbers[nodes[source]],
-                )
+            site = Site(
+                call=call,
+                makes=numbers[call],
+                node=numbers[nodes[source]],
             )
-        return sites, array("i", list(map(indices.__getitem__, sources)))
+            sites.append(site)
+        site_of_kernel = map(indices.__getitem__, sources)
+        return sites, array("i", list(site_of_kernel))
+
+    def _call_of(self, row: int) -> int:
+        """Return the outermost operator with the number of an operator that is no node."""
+        sequence = self._ops.sequence
+        number = sequence[row]
+        call = row
+        outer = self._around(call)
+        while outer >= 0 and sequence[outer] == number and not self.is_node(outer):
+            call = outer
+            outer = self._around(call)
+        return call
 
     def is_node(self, row: int) -> bool:
         """Whether autograd runs a node there."""
-        return self._ops.inputs[row] in self._of_nodes and self._ops.sequence[row] >= 0
+        ops = self._ops
+        if ops.sequence[row] < 0:
+            return False
+        return ops.inputs[row] in self._of_nodes
 
     def forward_threads(
         self,
@@ -107,13 +115,16 @@ class Autograd:
         hits: dict[Hashable, Counter[int]] = defaultdict(Counter)
         ops = self._ops
         for row in nodes:
-            makers_of_node = makers.get(ops.sequence[row], ())
+            number = ops.sequence[row]
+            makers_of_node = makers.get(number, ())
             for thread in {ops.thread[maker] for maker in makers_of_node}:
                 hits[self.forward_id(row)][thread] += 1
         threads = {}
         for forward_id, counts in hits.items():
-            (thread, most), *others = counts.most_common(2)
-            if not others or most > others[0][1]:
+            thread = max(counts, key=counts.__getitem__)
+            most = counts[thread]
+            knowing = list(counts.values()).count(most)
+            if knowing == 1:
                 threads[forward_id] = thread
         return threads
 
@@ -127,15 +138,15 @@ class Autograd:
         Each row is walked once: ranges may lie thousands deep.
         """
         sequence = self._ops.sequence
-        parent = self._parent
         found = self._found
         walked = []
         while row >= 0 and sequence[row] < 0:
-            if found[row] != _NOT_ASKED:
-                row = found[row]
+            known = found[row]
+            if known != _NOT_ASKED:
+                row = known
                 break
             walked.append(row)
-            row = parent[row]
+            row = self._parent[row]
         for inner in walked:
             found[inner] = row
         return row
@@ -151,23 +162,27 @@ class Autograd:
         ops = self._ops
         by_number: dict[int, list[int]] = defaultdict(list)
         for call in calls:
-            by_number[ops.sequence[call]].append(call)
+            number = ops.sequence[call]
+            by_number[number].append(call)
         threads = self.forward_threads(nodes, by_number)
         alike: dict[tuple[int, int | None], list[int]] = defaultdict(list)
         for call in calls:
-            alike[ops.sequence[call], ops.thread[call]].append(call)
+            number = ops.sequence[call]
+            thread = ops.thread[call]
+            alike[number, thread].append(call)
         for node in nodes:
+            number = ops.sequence[node]
             forward_thread = threads.get(self.forward_id(node))
-            alike[ops.sequence[node], forward_thread].append(node)
+            alike[number, forward_thread].append(node)
         numbers = {-1: -1}
         last = -1
         for rows in alike.values():
             last += 1
-            after_node = False
+            is_after_node = False
             for row in sorted(rows, key=ops.start.__getitem__):
-                if after_node and row in calls:
+                if is_after_node and row in calls:
                     last += 1
-                after_node = row in nodes
+                is_after_node = row in nodes
                 numbers[row] = last
         return numbers
 
@@ -193,16 +208,18 @@ class NamedOps:
         self._parent = parent
         self._autograd = autograd
         self.names: list[str] = []
-        self._number: dict[
-            int, int
-        ] = {}  # of a layer, by that of its annotation's name
+        # Of a layer, by that of its annotation's name.
+        self._number: dict[int, int] = {}
         for label, name_id in columns.op_names.items():
             if label.startswith(LAYER_PREFIX):
                 self._number[name_id] = len(self.names)
-                self.names.append(clean(label.removeprefix(LAYER_PREFIX)))
-        self._annotations = frozenset(self._closed_annotations(columns.step_names))
+                layer = label.removeprefix(LAYER_PREFIX)
+                self.names.append(clean(layer))
+        closed = self._closed_annotations(columns.step_names)
+        self._annotations = frozenset(closed)
         self._makers = self._forward_rows()
-        nodes = filter(autograd.is_node, range(len(parent)))
+        rows = range(len(parent))
+        nodes = filter(autograd.is_node, rows)
         self._thread_of = autograd.forward_threads(nodes, self._makers)
 
     def of_launches(
@@ -219,8 +236,12 @@ class NamedOps:
         layers = array("i")
         names = self._ops.name
         for op_row, launch in zip(op_rows, inner, strict=True):
-            annotation = self._annotation(self._innermost(op_row, launch))
-            layers.append(self._number[names[annotation]] if annotation >= 0 else -1)
+            row = self._innermost(op_row, launch)
+            annotation = self._annotation(row)
+            layer = -1
+            if annotation >= 0:
+                layer = self._number[names[annotation]]
+            layers.append(layer)
         return layers
 
     def _innermost(self, row: int, launch: int | None) -> int:
@@ -251,16 +272,19 @@ class NamedOps:
         Other ranges prove nothing: a step that an optimizer's hook begins outlasts the optimizer's.
         """
         ends = self._ops.end
-        names = self._ops.name
-        for row, name in enumerate(names):
-            if name not in self._number or self._ops.inputs[row] >= 0:
-                continue
-            steps_around = (
-                outer for outer in self._outwards(row) if names[outer] in steps
-            )
-            step = next(steps_around, row)
-            if ends[row] <= ends[step] + _ROUNDING_NS:
-                yield row
+        for row, name in enumerate(self._ops.name):
+            is_annotation = self._ops.inputs[row] < 0
+            if name in self._number and is_annotation:
+                step = self._step_around(row, steps)
+                if ends[row] <= ends[step] + _ROUNDING_NS:
+                    yield row
+
+    def _step_around(self, row: int, steps: set[int]) -> int:
+        """Return the innermost step around an annotation, or the annotation itself."""
+        for outer in self._outwards(row):
+            if self._ops.name[outer] in steps:
+                return outer
+        return row
 
     def _outwards(self, row: int) -> Iterator[int]:
         while row >= 0:
@@ -281,10 +305,13 @@ class NamedOps:
     def _maker(self, row: int) -> int:
         """Return the operator that made a node, -1 if that is not known or not certain."""
         ops = self._ops
-        thread = self._thread_of.get(self._autograd.forward_id(row))
+        forward_id = self._autograd.forward_id(row)
+        thread = self._thread_of.get(forward_id)
+        number = ops.sequence[row]
         before = []
-        for maker in self._makers.get(ops.sequence[row], ()):
-            if ops.thread[maker] == thread and ops.start[maker] < ops.start[row]:
+        for maker in self._makers.get(number, ()):
+            is_of_thread = ops.thread[maker] == thread
+            if is_of_thread and ops.start[maker] < ops.start[row]:
                 before.append(maker)
         before.sort(key=lambda maker: (ops.start[maker], -ops.end[maker]))
         if before and self._agree(before):
@@ -294,10 +321,12 @@ class NamedOps:
     def _agree(self, makers: list[int]) -> bool:
         """Whether no other layer than what encloses the last operator could have made the node."""
         *others, last = makers
-        around = {self._ops.name[row] for row in self._outwards(last)}
+        names = self._ops.name
+        around = {names[row] for row in self._outwards(last)}
         for other in others:
-            annotations = filter(self._annotations.__contains__, self._outwards(other))
+            outwards = self._outwards(other)
+            annotations = filter(self._annotations.__contains__, outwards)
             inner = next(annotations, -1)
-            if inner >= 0 and self._ops.name[inner] not in around:
+            if inner >= 0 and names[inner] not in around:
                 return False
         return True

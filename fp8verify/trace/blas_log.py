@@ -129,8 +129,10 @@ class ProductLog:
             call = _call_of(line)
             if call is None:
                 # The last line, cut before what would tell it from others.
-                is_cut = not line.endswith("\n") and line.strip() != ""
-                self.cut += is_cut and (follows_call or line.startswith("["))
+                is_like_a_call = follows_call or line.startswith("[")
+                has_end = line.endswith("\n")
+                if line.strip() and is_like_a_call and not has_end:
+                    self.cut += 1
                 follows_call = False
                 continue
             follows_call = True
@@ -164,7 +166,8 @@ class _ApiCalls:
         """Take a line; return the product if it is the call of one."""
         name = function.replace("_", "")
         if name.endswith("layoutcreate"):
-            self._layouts = [*self._layouts[-3:], line[line.find("type=") :]]
+            layout = line[line.find("type=") :]
+            self._layouts = [*self._layouts[-3:], layout]
         elif name.endswith("getheuristic"):
             self._queried = _described(line, "cuBLASLt") or self._queried
         if not name.endswith("matmul"):
@@ -182,7 +185,8 @@ class _ApiCalls:
 def glance(source: Source) -> Glance:
     """Look for a line of the logger near the start."""
     lines = islice(source.lines(), 2000)
-    is_log = any(_IS_LOG.search(line[:400]) for line in lines)
+    begins = (line[:400] for line in lines)
+    is_log = any(map(_IS_LOG.search, begins))
     return Glance(is_trace=is_log, is_blas_log=is_log)
 
 
@@ -225,18 +229,24 @@ def read(source: Source, how: Reading) -> Trace:
     # A row for each product, or for each kind if there are too many.
     is_whole = len(order) <= _MAX_ROWS
     products = list(kinds)
+    rows = []
     if is_whole:
-        columns = _columns([(products[kind], 1) for kind in order])
-        columns.steps = _steps(order, columns.ops)
+        for kind in order:
+            rows.append((products[kind], 1))
     else:
-        columns = _columns([(products[kind], n) for kind, n in counts.items()])
+        for kind, calls in counts.items():
+            rows.append((products[kind], calls))
+    columns = _columns(rows)
+    if is_whole:
+        columns.steps = _steps(order, columns.ops)
     trace = Trace(source=source.name, in_flops=True)
     fill(trace, columns)
     health = trace.health
     health.events = counts.total() + log.cut + log.untyped
     health.skipped_events = log.untyped
     has_odd = len(kinds) > _MOST_KINDS
-    health.truncated = bool(log.cut) or has_odd or source.damage is not None
+    is_damaged = source.damage is not None
+    health.truncated = log.cut > 0 or has_odd or is_damaged
     health.notes += _notes(log, has_odd=has_odd)
     limits = (
         f"{_FLOPS}; products that {log.library} does not compute (CUTLASS, Triton) are not in it, "
@@ -264,7 +274,8 @@ def _columns(rows: list[tuple[Product, int]]) -> Columns:
     columns = collector.columns
     times = []
     for number, (product, calls) in enumerate(rows):
-        end = begin + max(1, calls * product.flops // _FLOPS_PER_NS)
+        length = calls * product.flops // _FLOPS_PER_NS
+        end = begin + max(1, length)
         operator = product.name.partition("_")[0]
         columns.add_operator(number, operator, _inputs(product), begin, end)
         times.append((product.name, begin, end, None, None, None))
@@ -280,10 +291,16 @@ def _steps(order: array[int], ops: OpColumns) -> list[Step]:
     if not period:
         return []
     firsts = range(0, len(order) - period + 1, period)
-    return [
-        Step(number, ops.start[first], ops.end[first + period - 1] - 1)
-        for number, first in enumerate(firsts, 1)
-    ]
+    steps = []
+    for number, first in enumerate(firsts, 1):
+        last = first + period - 1
+        step = Step(
+            number=number,
+            start_ns=ops.start[first],
+            end_ns=ops.end[last] - 1,
+        )
+        steps.append(step)
+    return steps
 
 
 def _inputs(product: Product) -> bytes:
@@ -291,12 +308,15 @@ def _inputs(product: Product) -> bytes:
     for element in (product.a, product.b):
         name = element or ""
         types.append(f"c10::{_TORCH.get(name, name)}")
-    stack = [product.batch] if product.batch > 1 else []
+    batch = []
+    if product.batch > 1:
+        batch.append(product.batch)
     dims = [
-        [*stack, product.m, product.k],
-        [*stack, product.k, product.n],
+        [*batch, product.m, product.k],
+        [*batch, product.k, product.n],
     ]
-    return SEPARATOR.join((msgspec.json.encode(types), msgspec.json.encode(dims), b""))
+    parts = (msgspec.json.encode(types), msgspec.json.encode(dims), b"")
+    return SEPARATOR.join(parts)
 
 
 def _period(order: array[int]) -> int:
@@ -307,7 +327,9 @@ def _period(order: array[int]) -> int:
         length = longest[index - 1]
         while length and order[index] != order[length]:
             length = longest[length - 1]
-        longest[index] = length + (order[index] == order[length])
+        if order[index] == order[length]:
+            length += 1
+        longest[index] = length
     period = len(order) - longest[-1]
     if period > 1 and 2 * period <= len(order):
         return period
@@ -336,12 +358,19 @@ def _call_of(line: str) -> _LoggedCall | None:
     head = _LINE.search(line, 0, 200)
     if head is None:
         return None
+    logger, thread, kind, function = head.groups()
     return _LoggedCall(
-        library="cuBLASLt" if head[1] == "cublasLt" else "hipBLASLt",
-        thread=int(head[2] or 0),
-        kind=head[3],
-        function=head[4].lower(),
+        library=_LIBRARIES[logger],
+        thread=int(thread or 0),
+        kind=kind,
+        function=function.lower(),
     )
+
+
+_LIBRARIES: Final = {
+    "cublasLt": "cuBLASLt",
+    "HIPBLASLT": "hipBLASLt",
+}
 
 
 _BENCH_CALL: Final = _LoggedCall(
@@ -374,24 +403,31 @@ def _described(line: str, library: str) -> Product | None:
     """Return the product that a line describes, None if it does not, or ends early."""
     if _BENCH in line:
         # The number of the solution and the factors say nothing of types and sizes.
-        return _bench_product(line.partition(_BENCH)[2].rstrip())
-    a, b, d = (_part(line, key) for key in ("Adesc=", "Bdesc=", "Ddesc="))
+        _, _, arguments = line.partition(_BENCH)
+        return _bench_product(arguments.rstrip())
+    a = _part(line, "Adesc=")
+    b = _part(line, "Bdesc=")
+    d = _part(line, "Ddesc=")
     compute = _part(line, "computeDesc=")
     algo = _part(line, "algo=") or ""
     if a is None or b is None or d is None or compute is None:
         return None
     # The pointers to scales differ from call to call, and are the only thing that does.
-    compute = " ".join(word for word in compute.split(" ") if "Pointer=" not in word)
-    return _product(a, b, d, compute, algo, library)
+    words = [word for word in compute.split(" ") if "Pointer=" not in word]
+    return _product(a, b, d, " ".join(words), algo, library)
 
 
 def _matrix(text: str) -> _Matrix:
     sizes: dict[str, int] = {}
     for name, value in _NUMBER.findall(text):
-        sizes[name.lower().replace("_", "")] = int(value)
+        key = name.lower().replace("_", "")
+        sizes[key] = int(value)
+    element = None
     kind = _TYPE.search(text)
+    if kind is not None:
+        element = _element_of(kind[1])
     return _Matrix(
-        element=_element_of(kind[1]) if kind else None,
+        element=element,
         rows=sizes.get("rows", 0),
         columns=sizes.get("cols", 0),
         batch=max(1, sizes.get("batchcount", 1)),
@@ -411,26 +447,43 @@ def _product(
     a = _matrix(a_text)
     b = _matrix(b_text)
     d = _matrix(d_text)
-    transposed = {side.lower() for side in _TRANSPOSED.findall(compute)}
-    inner = {a.rows} if "a" in transposed else {a.columns}
-    if not compute:  # layouts alone: K is the side of A that D does not have
-        inner = {a.rows, a.columns} - {d.rows} or {d.rows}
-    if not (d.rows and d.columns and len(inner) == 1):
+    inner = _inner_size(a, d, compute)
+    if not d.rows or not d.columns or inner is None:
         return None
-    scale = _SCALE.search(compute)
-    tile = _TILE.search(algo)
+    scale = _first_group(_SCALE.search(compute))
     elements = (a.element, b.element, d.element)
     product = Product(
-        name=_name(library, elements, compute, scale[1] if scale else ""),
+        name=_name(library, elements, compute, scale),
         a=b.element,
         b=a.element,
         batch=d.batch,
         m=d.columns,
         n=d.rows,
-        k=inner.pop(),
-        tile=tile[1] if tile else "",
+        k=inner,
+        tile=_first_group(_TILE.search(algo)),
     )
     return _possible(product)
+
+
+def _inner_size(a: _Matrix, d: _Matrix, compute: str) -> int | None:
+    """Return K, None if it is open."""
+    if compute:
+        sides = [side.lower() for side in _TRANSPOSED.findall(compute)]
+        if "a" in sides:
+            return a.rows
+        return a.columns
+    # Layouts alone: K is the side of A that D does not have.
+    if d.rows not in (a.rows, a.columns):
+        return a.rows if a.rows == a.columns else None
+    if a.rows == d.rows:
+        return a.columns
+    return a.rows
+
+
+def _first_group(match: re.Match[str] | None) -> str:
+    if match is None:
+        return ""
+    return match[1]
 
 
 @lru_cache(_MOST_KINDS)
@@ -452,11 +505,13 @@ def _bench_product(text: str) -> Product | None:
     a = cast_a or _element_of(given.get("--a_type", ""))
     b = cast_b or _element_of(given.get("--b_type", ""))
     d = _element_of(given.get("--d_type", ""))
-    if a is None or b is None or not all(map(_is_size, sizes)):
+    have_sizes = all(map(_is_size, sizes))
+    if a is None or b is None or not have_sizes:
         return None
     batch, rows, columns, k = map(int, sizes)
     scale = ""
-    if given.get("--scaleA") == given.get("--scaleB") == "3":
+    scale_modes = (given.get("--scaleA"), given.get("--scaleB"))
+    if scale_modes == ("3", "3"):
         scale = "VEC32_UE8M0"
     compute = given.get("--compute_type", "")
     product = Product(
@@ -483,7 +538,9 @@ def _possible(product: Product) -> Product | None:
 
 def _element_of(text: str) -> str | None:
     """Return the element type that the library calls so; None if it is not known."""
-    plain = text.lower().removesuffix("_r").removeprefix("r_").removeprefix("hip_r_")
+    plain = text.lower().removesuffix("_r")
+    for prefix in ("r_", "hip_r_"):
+        plain = plain.removeprefix(prefix)
     for suffix in ("_fnuz", "_ocp", "_ext"):
         plain = plain.removesuffix(suffix)
     return _ELEMENTS.get(plain)
@@ -498,16 +555,20 @@ def _name(
     """Return the name of a product of A and B to D, in BLAS' order, as names of kernels are."""
     a, b, d = types
     if a == b == "fp32":
-        for pattern, rounded in _ROUNDED:
-            if pattern.search(compute):
-                a = rounded
-                b = rounded
-                break
-    of_scales = ""
-    for pattern, kind in _SCALES:
-        if pattern.search(scale):
-            of_scales = f"_{kind}"
-            break
-    prefix = "hipblas" if library == "hipBLASLt" else "cublas"
-    elements = "_".join(element or "other" for element in (a, b, d))
-    return f"{prefix}LtMatmul_{elements}{of_scales}"
+        rounded = _first_of(_ROUNDED, compute)
+        a = rounded or a
+        b = rounded or b
+    prefix = library.removesuffix("Lt").lower()
+    words = [element or "other" for element in (a, b, d)]
+    scaling = _first_of(_SCALES, scale)
+    if scaling is not None:
+        words.append(scaling)
+    return f"{prefix}LtMatmul_{'_'.join(words)}"
+
+
+def _first_of(words: Iterable[tuple[re.Pattern[str], str]], text: str) -> str | None:
+    """Return the word of the first pattern that a text holds, None if it holds none."""
+    for pattern, word in words:
+        if pattern.search(text):
+            return word
+    return None

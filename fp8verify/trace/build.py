@@ -46,7 +46,8 @@ def fill(
             f"{repeated} kernels are recorded twice, and count twice: the trace may be joined "
             "of two copies"
         )
-    health.skipped_events += sum(Inputs(raw).is_damaged for raw in columns.inputs)
+    for recorded in columns.inputs:
+        health.skipped_events += Inputs(recorded).is_damaged
     op_rows, launch_rows = _correlate(columns, trace, layers=layers)
     whole = [True] * len(columns.steps)
     if not health.complete:
@@ -58,7 +59,8 @@ def fill(
     health.bad_durations = _clear_bad_durations(columns)
     health.kernels_without_launch = kernels.launch.count(Launch.NONE)
     health.kernels_without_op = len(kernels) - kernels.launch.count(Launch.OP)
-    kernels.start_ns = array("q", map(base_ns.__add__, kernels.start_ns))
+    absolute_ns = map(base_ns.__add__, kernels.start_ns)
+    kernels.start_ns = array("q", absolute_ns)
     trace.kernels = kernels
     trace.names = _bounded_names(columns, health)
     trace.collectives = list(map(_collective, columns.collectives))
@@ -69,14 +71,13 @@ def fill(
     trace.copies = dict(sorted(columns.copies.items()))
     trace.steps = []
     for step, is_whole in zip(columns.steps, whole, strict=True):
-        trace.steps.append(
-            Step(
-                number=step.number,
-                start_ns=step.start_ns + base_ns,
-                end_ns=step.end_ns + base_ns,
-                whole=is_whole,
-            )
+        absolute = Step(
+            number=step.number,
+            start_ns=step.start_ns + base_ns,
+            end_ns=step.end_ns + base_ns,
+            whole=is_whole,
         )
+        trace.steps.append(absolute)
 
 
 def _collective(fields: tuple[str, str, int, int, int]) -> Collective:
@@ -101,8 +102,9 @@ def _largest_gradient(columns: Columns) -> int | None:
     number = columns.op_names[_ACCUMULATES]
     ops = columns.ops
     recorded = list(columns.inputs)
+    is_node = map(number.__eq__, ops.name)
     largest = 0
-    for index in set(compress(ops.inputs, map(number.__eq__, ops.name))):
+    for index in set(compress(ops.inputs, is_node)):
         shapes = Inputs(recorded[index]).dims
         if not shapes or not shapes[0]:
             return None
@@ -120,37 +122,52 @@ def _repeated(columns: Columns) -> int:
     starts = Counter(kernels.start_ns)
     if len(starts) == len(kernels):  # hardly any kernel starts when another one does
         return 0
-    seen = Counter[tuple[int, ...]]()
+    repeated = 0
+    seen: set[tuple[int, ...]] = set()
     for row, start in enumerate(kernels.start_ns):
-        if starts[start] > 1 and columns.correlations[row] >= 0:
-            same = (columns.correlations[row], start, kernels.duration_ns[row])
-            where = (kernels.name[row], kernels.device[row], kernels.stream[row])
-            seen[same + where] += 1
-    return sum(count - 1 for count in seen.values())
+        correlation = columns.correlations[row]
+        if starts[start] == 1 or correlation < 0:
+            continue
+        record = (
+            correlation,
+            start,
+            kernels.duration_ns[row],
+            kernels.name[row],
+            kernels.device[row],
+            kernels.stream[row],
+        )
+        repeated += record in seen
+        seen.add(record)
+    return repeated
 
 
 def _launched_together(launch_rows: array[int]) -> int:
     """Return how many kernels were launched by a call that launched several: by a graph."""
-    shared = Counter(launch_rows)
-    shared.pop(-1, None)
-    return sum(count for count in shared.values() if count > 1)
+    launched = Counter(launch_rows)
+    launched.pop(-1, None)
+    together = 0
+    for kernels_of_call in launched.values():
+        if kernels_of_call > 1:
+            together += kernels_of_call
+    return together
 
 
 def _note_launches(columns: Columns, launch_rows: array[int]) -> None:
     """Note the time and the thread of each launch; a graph's, of many kernels, is none."""
     calls = columns.calls
     kernels = columns.kernels
-    shared = Counter(launch_rows)
-    threads = [_thread_number(number) for _, number in columns.threads]
+    launched = Counter(launch_rows)
+    thread_numbers = [_thread_number(number) for _, number in columns.threads]
     kernels.launch_ns = array("q")
     kernels.thread = array("q")
     for row in launch_rows:
-        if row >= 0 and shared[row] == 1:
-            kernels.launch_ns.append(calls.start[row] + columns.base_ns)
-            kernels.thread.append(threads[calls.thread[row]])
-        else:
-            kernels.launch_ns.append(-1)
-            kernels.thread.append(-1)
+        launch_ns = -1
+        thread = -1
+        if row >= 0 and launched[row] == 1:
+            launch_ns = calls.start[row] + columns.base_ns
+            thread = thread_numbers[calls.thread[row]]
+        kernels.launch_ns.append(launch_ns)
+        kernels.thread.append(thread)
 
 
 def _thread_number(number: object) -> int:
@@ -181,16 +198,21 @@ def _correlate(
     def is_operator(row: int) -> bool:
         return ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names
 
+    def is_call(_: int) -> bool:
+        return True
+
     op_rows = _rows_by_number(columns.op_ids, ops.op_id, is_operator)
     launch_rows = _rows_by_number(
-        columns.correlations, columns.calls.correlation, lambda _: True
+        columns.correlations,
+        columns.calls.correlation,
+        is_call,
     )
-    pairs = zip(op_rows, launch_rows, strict=True)
-    unplaced = {launch for op, launch in pairs if launch >= 0 and (op < 0 or layers)}
-    if layers:
-        threads = set(ops.thread)
-    else:
-        threads = {ops.thread[row] for row in op_rows if row >= 0}
+    unplaced: set[int] = set()
+    for op_row, launch in zip(op_rows, launch_rows, strict=True):
+        is_wanted = op_row < 0 or layers
+        if launch >= 0 and is_wanted:
+            unplaced.add(launch)
+    threads = set(ops.thread) if layers else _threads_of(columns, op_rows)
     parent, enclosing = nest(columns, threads, unplaced)
     for kernel, launch in enumerate(launch_rows):
         if op_rows[kernel] < 0 <= launch:
@@ -199,7 +221,7 @@ def _correlate(
                 row = parent[row]
             op_rows[kernel] = row
     contexts = Contexts(columns, parent)
-    kernels.op = array("i", (contexts.of(row) if row >= 0 else -1 for row in op_rows))
+    kernels.op = contexts.of_all(op_rows)
     autograd = Autograd(columns, parent)
     trace.sites, kernels.site = autograd.sites(op_rows)
     kernels.launch = _how_launched(columns, op_rows, launch_rows)
@@ -207,9 +229,16 @@ def _correlate(
     trace.ops = contexts.ops
     if layers:
         named = NamedOps(columns, parent, autograd)
-        kernels.layer = named.of_launches(op_rows, map(enclosing.get, launch_rows))
+        around = map(enclosing.get, launch_rows)
+        kernels.layer = named.of_launches(op_rows, around)
         trace.layers = named.names
     return op_rows, launch_rows
+
+
+def _threads_of(columns: Columns, op_rows: array[int]) -> set[int]:
+    """Return the threads of the kernels' operators."""
+    threads = columns.ops.thread
+    return {threads[row] for row in op_rows if row >= 0}
 
 
 def _how_launched(
@@ -226,15 +255,16 @@ def _how_launched(
             found.append(_NO_OP)
         else:
             found.append(_NONE)
-    without_operator = list(compress(count(), map(_NO_OP.__eq__, found)))
+    has_no_operator = map(_NO_OP.__eq__, found)
+    without_operator = list(compress(count(), has_no_operator))
     if not without_operator:
         return found
-    threads = columns.ops.thread
-    recorded = {threads[row] for row in op_rows if row >= 0}
-    shared = Counter(launch_rows[kernel] for kernel in without_operator)
+    recorded = _threads_of(columns, op_rows)
+    launched = Counter(launch_rows[kernel] for kernel in without_operator)
     for kernel in without_operator:
         row = launch_rows[kernel]
-        if shared[row] == 1 and columns.calls.thread[row] in recorded:
+        is_alone = launched[row] == 1
+        if is_alone and columns.calls.thread[row] in recorded:
             found[kernel] = _OUTSIDE
     return found
 
@@ -257,11 +287,14 @@ def _rows_by_number(
     """Return for each kernel the first row that counts and has the number it wants, or -1."""
     row_of = dict.fromkeys(wanted, -1)
     row_of.pop(-1, None)
-    for row in compress(count(), map(row_of.__contains__, numbers)):
-        if row_of[numbers[row]] < 0 and counts(row):
-            row_of[numbers[row]] = row
+    is_wanted = map(row_of.__contains__, numbers)
+    for row in compress(count(), is_wanted):
+        number = numbers[row]
+        if row_of[number] < 0 and counts(row):
+            row_of[number] = row
     row_of[-1] = -1
-    return array("i", list(map(row_of.__getitem__, wanted)))
+    rows = map(row_of.__getitem__, wanted)
+    return array("i", list(rows))
 
 
 def _bounded_names(columns: Columns, health: Health) -> list[str]:
@@ -273,7 +306,8 @@ def _bounded_names(columns: Columns, health: Health) -> list[str]:
     if len(columns.names) > _MOST_NAMES:
         names.append("a kernel whose name was not read")
         numbers = columns.kernels.name
-        numbers[:] = array("i", (min(number, _MOST_NAMES) for number in numbers))
+        for row, number in enumerate(numbers):
+            numbers[row] = min(number, _MOST_NAMES)
         health.truncated = True
         health.notes.append(
             f"only {_MOST_NAMES} of {len(columns.names)} kernel names were read"
@@ -288,7 +322,8 @@ def _process(columns: Columns) -> int | None:
     for thread, calls_of_thread in Counter(columns.ops.thread).items():
         calls[owners[thread]] += calls_of_thread
     # Of equally many the least, as the order of the threads says nothing.
-    process = max(sorted(calls, key=str), key=calls.__getitem__, default=None)
+    in_order = sorted(calls, key=str)
+    process = max(in_order, key=calls.__getitem__, default=None)
     if isinstance(process, int):
         return process
     return None
@@ -313,10 +348,13 @@ def _clear_bad_durations(columns: Columns) -> int:
     limit = _ONE_HOUR_NS
     if columns.last_end:
         begun = (columns.ops.start, columns.calls.start, starts)
-        first = min(map(min, filter(len, begun)))
-        last = max(columns.last_end, max(starts, default=0))
-        limit = last - first
-    if min(durations, default=0) >= 0 and max(durations, default=0) <= limit:
+        firsts = [min(column) for column in begun if column]
+        last_start = max(starts, default=0)
+        last = max(columns.last_end, last_start)
+        limit = last - min(firsts)
+    shortest = min(durations, default=0)
+    longest = max(durations, default=0)
+    if shortest >= 0 and longest <= limit:
         return 0  # as nearly always: looking at each one takes longer
     bad = 0
     for row, duration in enumerate(durations):

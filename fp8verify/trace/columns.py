@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from math import prod
 from struct import pack
@@ -25,7 +25,8 @@ from fp8verify.trace.tables import Kernels, LaunchConfig, Step
 def append_all(column: array[Any], values: Iterable[int]) -> None:
     """Append numbers in half the time of `fromlist`, which parses each like an argument."""
     numbers = tuple(values)
-    column.frombytes(pack(f"{len(numbers)}{column.typecode}", *numbers))
+    layout = f"{len(numbers)}{column.typecode}"
+    column.frombytes(pack(layout, *numbers))
 
 
 class Interner(dict[Any, int]):
@@ -36,6 +37,10 @@ class Interner(dict[Any, int]):
         self[key] = number
         return number
 
+    def numbers(self, keys: Iterable[Any]) -> Iterator[int]:
+        """Return the number of each key."""
+        return map(self.__getitem__, keys)
+
 
 # Of a dimension, a message or a copy: more than any GPU's memory holds.
 MAX_SIZE = 1 << 40
@@ -43,7 +48,9 @@ MAX_SIZE = 1 << 40
 SEPARATOR = b"\0"
 _DIGITS = 12  # of a number of bytes or registers
 
+# The least number beyond MAX_SIZE has so many digits; one of more than int64 holds is not converted.
 _LONG_NUMBER = re.compile(rb"\d{13}")
+_MOST_DIGITS = 18
 
 _types = msgspec.json.Decoder(tuple[str, ...])
 _dims = msgspec.json.Decoder(tuple[Any, ...])
@@ -64,20 +71,25 @@ class Inputs:
     @property
     def types(self) -> tuple[str, ...]:
         """As torch writes them: "c10::BFloat16", "float", ""; none if they are damaged."""
-        return tuple(map(clean, _decoded(_types, self._parts[0])))
+        names = _decoded(_types, self._parts[0])
+        return tuple(map(clean, names))
 
     @property
     def dims(self) -> tuple[Shape, ...]:
         """The shapes; a list of tensors has shapes of its own, and counts as having none."""
-        return tuple(map(_shape, _decoded(_dims, self._parts[1])))
+        recorded = _decoded(_dims, self._parts[1])
+        return tuple(map(_shape, recorded))
 
     @property
     def is_damaged(self) -> bool:
         """Whether a size is beyond what any tensor has."""
-        if _LONG_NUMBER.search(self._parts[1]) is None:
+        recorded = self._parts[1]
+        if _LONG_NUMBER.search(recorded) is None:
             return False
-        sizes = re.findall(rb"\d+", self._parts[1])
-        return any(len(size) > 18 or int(size) > MAX_SIZE for size in sizes)
+        for digits in re.findall(rb"\d+", recorded):
+            if len(digits) > _MOST_DIGITS or int(digits) > MAX_SIZE:
+                return True
+        return False
 
     @property
     def forward_thread(self) -> bytes | None:
@@ -99,10 +111,11 @@ def _decoded(decoder: msgspec.json.Decoder[Any], raw: bytes) -> tuple[Any, ...]:
 
 
 def _shape(item: Any) -> Shape:
-    is_flat = isinstance(item, list) and all(map(_is_size, item))
-    if is_flat:
-        return tuple(item)
-    return ()
+    if not isinstance(item, list):
+        return ()
+    if not all(map(_is_size, item)):
+        return ()
+    return tuple(item)
 
 
 def _is_size(size: object) -> bool:
@@ -112,9 +125,16 @@ def _is_size(size: object) -> bool:
 def launch_config(raw: bytes) -> LaunchConfig:
     """Return how a kernel was launched, from the JSON of `Columns.configs`."""
     block, shared, registers = raw.split(SEPARATOR)
-    sides = [side for side in _decoded(_dims, block) if _is_count(side)]
-    threads = prod(sides) if len(sides) == 3 else None
-    return LaunchConfig(threads, _number(shared), _number(registers))
+    recorded = _decoded(_dims, block)
+    sides = list(filter(_is_count, recorded))
+    threads = None
+    if len(sides) == 3:
+        threads = prod(sides)
+    return LaunchConfig(
+        threads=threads,
+        shared=_number(shared),
+        registers=_number(registers),
+    )
 
 
 def _number(raw: bytes) -> int | None:
@@ -215,7 +235,8 @@ class Columns(Struct):
 
     def note_ends(self, ends: Iterable[float]) -> None:
         """Note when some operators, annotations or calls ended; there must be one."""
-        self.last_end = max(self.last_end, round(max(ends)))
+        latest = round(max(ends))
+        self.last_end = max(self.last_end, latest)
 
     def add_copies(
         self,

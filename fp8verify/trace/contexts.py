@@ -56,8 +56,17 @@ class Contexts:
         """The contexts, each once: inputs may differ in the thread of the forward pass alone."""
         return list(self._contexts)
 
-    def of(self, row: int) -> int:
-        """Return the index into `ops` of the context of operator `row`."""
+    def of_all(self, rows: Iterable[int]) -> array[int]:
+        """Return the index into `ops` of the context of each operator; -1 of row -1."""
+        contexts = array("i")
+        for row in rows:
+            context = -1
+            if row >= 0:
+                context = self._of(row)
+            contexts.append(context)
+        return contexts
+
+    def _of(self, row: int) -> int:
         link = self._link_of_row[row]
         if link == _UNKNOWN:
             link = self._link_of(row)
@@ -75,7 +84,9 @@ class Contexts:
         while row >= 0 and links[row] == _UNKNOWN:
             path.append(row)
             row = parent[row]
-        link = links[row] if row >= 0 else -1
+        link = -1
+        if row >= 0:
+            link = links[row]
         names = self._ops.name
         inputs = self._ops.inputs
         memo = self._link_memo
@@ -102,7 +113,8 @@ class Contexts:
             # A step that is begun by an optimizer's hook is inside Optimizer.step and outlasts it.
             return -1
         name = clean(_VOLATILE.sub(r"\1\2\3", name))
-        key = (name, outer, self._is_backward(name, inputs, outer))
+        backward = self._is_backward(name, inputs, outer)
+        key = (name, outer, backward)
         link = self._link_numbers[key]
         if link == len(self._links):
             self._links.append(key)
@@ -160,8 +172,9 @@ def nest(
     calls = columns.calls
     instants: dict[int, list[int]] = defaultdict(list)
     for launch in sorted(launches, key=lambda row: (calls.start[row], row)):
-        instants[calls.thread[launch]].append(launch)
-    members = {number: array("i") for number in {*threads, *instants}}
+        thread = calls.thread[launch]
+        instants[thread].append(launch)
+    members = {thread: array("i") for thread in {*threads, *instants}}
     # Profilers write the operators of a thread one after another.
     runs = groupby(range(len(ops.thread)), ops.thread.__getitem__)
     for thread, rows_of_thread in runs:
@@ -170,10 +183,11 @@ def nest(
     parent = array("i", [-1]) * len(ops.name)
     enclosing: dict[int, int] = {}
     for thread, rows in members.items():
-        times = [calls.start[launch] for launch in instants[thread]]
+        launches_of_thread = instants[thread]
+        times = [calls.start[launch] for launch in launches_of_thread]
         ordered = start_order(rows, ops.start, ops.end, ops.inputs)
         around = link_parents(ordered, ops.start, ops.end, parent, times)
-        enclosing.update(zip(instants[thread], around, strict=True))
+        enclosing.update(zip(launches_of_thread, around, strict=True))
     return parent, enclosing
 
 
@@ -190,8 +204,9 @@ def start_order(
     ordered = array("i", sorted(rows, key=start.__getitem__))
     times = map(start.__getitem__, ordered)
     following = map(start.__getitem__, islice(ordered, 1, None))
+    is_tied = map(eq, times, following)
     done = 0
-    for index in compress(count(1), map(eq, times, following)):
+    for index in compress(count(1), is_tied):
         if index < done:
             continue
         time = start[ordered[index]]

@@ -98,7 +98,9 @@ def find_traces(
     Raises:
         InputError: nothing there, or no trace among it.
     """
-    where = [path for text in paths for path in expand(text)]
+    where: list[Path] = []
+    for text in paths:
+        where += expand(text)
     if len(where) == 1:
         label = str(where[0])
     else:
@@ -114,7 +116,8 @@ def find_traces(
         for path in dict.fromkeys(where):
             of_path = _candidates_in(path)
             candidates.update(dict.fromkeys(of_path))
-            if not of_path and str(path) in named and path.is_dir():
+            is_named = str(path) in named
+            if not of_path and is_named and path.is_dir():
                 empty.append(path)
     probes = _probe_all(list(candidates))
     found = [path for path, probe in probes.items() if _counts(path, probe)]
@@ -122,19 +125,26 @@ def find_traces(
     # Logs alone are what there is to read.
     traces = [path for path in found if path not in logs] or logs
     declared = declared or {}
-    if not any(probes[path].is_trace or path.name in declared for path in traces):
+    are_named = any(path.name in declared for path in traces)
+    if not are_named and not any(probes[path].is_trace for path in traces):
         raise _no_trace(label, probes)
     names = Counter(path.name for path in traces)
     files = []
     for path in traces:
-        rank = declared.get(path.name)
-        shares_name = names[path.name] > 1
-        files.append(_trace_file(path, probes[path], rank, shares_name=shares_name))
+        file = _trace_file(
+            path,
+            probes[path],
+            declared.get(path.name),
+            shares_name=names[path.name] > 1,
+        )
+        files.append(file)
     files = _by_rank(files, list(declared))
     if traces is not logs:
-        files = _with_logs(files, [_trace_file(path, probes[path]) for path in logs])
+        files_of_logs = [_trace_file(path, probes[path]) for path in logs]
+        files = _with_logs(files, files_of_logs)
     read = {*traces, *(file.blas_log for file in files)}
-    return TraceFiles(files, [*empty, *(path for path in probes if path not in read)])
+    unread = [path for path in probes if path not in read]
+    return TraceFiles(files, [*empty, *unread])
 
 
 def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
@@ -171,8 +181,10 @@ def _trace_file(
 
 def _counts(path: Path, glance: Glance) -> bool:
     """Whether a file is a trace; a damaged one must be called like a rank's."""
-    is_named = glance.rank is not None or _rank_of_name(path.name) is not None
-    return glance.is_trace or (glance.is_damaged and is_named)
+    if not glance.is_damaged:
+        return glance.is_trace
+    has_rank = glance.rank is not None or _rank_of_name(path.name) is not None
+    return glance.is_trace or has_rank
 
 
 def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
@@ -184,11 +196,16 @@ def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
     free = (number for number in count() if number not in taken)
     numbered = []
     for file in files:
-        numbered.append(replace(file, rank=next(free)) if file.guessed else file)
+        if file.guessed:
+            file = replace(file, rank=next(free))
+        numbered.append(file)
     position = {name: index for index, name in enumerate(order)}
     last = len(position)
-    numbered.sort(key=lambda file: (file.rank, position.get(file.path.name, last)))
-    return numbered
+
+    def place_of(file: TraceFile) -> tuple[int, int]:
+        return file.rank, position.get(file.path.name, last)
+
+    return sorted(numbered, key=place_of)
 
 
 def _with_logs(files: list[TraceFile], logs: list[TraceFile]) -> list[TraceFile]:
@@ -213,15 +230,17 @@ def _probe_all(paths: list[Path]) -> dict[Path, Glance]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_PROBES_AT_ONCE) as pool:
-        return dict(zip(paths, pool.map(_probe, paths), strict=True))
+        probes = pool.map(_probe, paths)
+        return dict(zip(paths, probes, strict=True))
 
 
 def _probe(path: Path) -> Glance:
     """Look at the start of a file; one that cannot be read counts as damaged."""
     try:
-        return glance_at(path)[1]
+        _, glance = glance_at(path)
     except InputError:
         return Glance(is_damaged=True)
+    return glance
 
 
 def _candidates_in(path: Path) -> list[Path]:
@@ -237,8 +256,9 @@ def _candidates_in(path: Path) -> list[Path]:
         )
     with reading(str(path)):
         traces = _trace_files(path)
-        if any(_counts(file, _probe(file)) for file in traces):
-            return traces
+        for file in traces:
+            if _counts(file, _probe(file)):
+                return traces
         _refuse_captures(path)
         for child in _subfolders(path):
             if child.name != _NO_RANKS:
@@ -259,11 +279,15 @@ def _refuse_captures(folder: Path) -> None:
     if is_remote(folder) or not folder.is_dir():
         return
     children = _subfolders(folder)
-    records = Counter(record.name for child in children for record in child.glob(METAS))
-    if any(count > 1 for count in records.values()):
+    records = Counter[str]()
+    for child in children:
+        records.update(record.name for record in child.glob(METAS))
+    most_of_one_rank = max(records.values(), default=0)
+    if most_of_one_rank > 1:
         runs = []
         for child in children:
-            if _trace_files(child) or any(child.glob(METAS)):
+            has_record = any(child.glob(METAS))
+            if has_record or _trace_files(child):
                 runs.append(child)
         raise NoTraceError(
             f"{folder} holds {len(runs)} captures.",
@@ -274,7 +298,8 @@ def _refuse_captures(folder: Path) -> None:
 def _trace_files(folder: Path) -> list[Path]:
     files = []
     for entry in folder.iterdir():
-        is_like_a_trace = entry.name.endswith(suffixes())
-        if is_like_a_trace and not _OURS.search(entry.name) and entry.is_file():
+        has_suffix = entry.name.endswith(suffixes())
+        is_ours = _OURS.search(entry.name) is not None
+        if has_suffix and not is_ours and entry.is_file():
             files.append(entry)
     return sorted(files, key=lambda path: by_number(path.name))

@@ -8,12 +8,13 @@ are sums over operations of XLA. It writes a million events at most.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct, field
 
 from fp8verify.trace.kineto.collector import MAX_MICROS
-from fp8verify.trace.rows import RowCollector
+from fp8verify.trace.rows import Row, RowCollector
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.tables import Trace
 
@@ -63,11 +64,38 @@ def _events_of_cut(data: bytes) -> list[_Event]:
         end = data.rfind(b"}", 0, end)
         if end < 0:
             break
+        whole = data[: end + 1]
         try:
-            return _events(data[: end + 1] + b"]}")
+            return _events(whole + b"]}")
         except (ValueError, RecursionError):
             continue
     return []
+
+
+def _launches(events: Sequence[_Event]) -> Iterator[Row]:
+    """Yield the kernels and copies, whose threads are streams of a device."""
+    devices: dict[_Id, int] = {}
+    streams: dict[tuple[_Id, _Id], int] = {}
+    for event in events:
+        called = event.args.name
+        if event.name == "process_name":
+            device_name = _DEVICE.search(called)
+            if device_name is not None:
+                devices[event.pid] = int(device_name[1])
+        elif event.name == "thread_name":
+            stream_name = _STREAM.match(called)
+            if stream_name is not None:
+                streams[event.pid, event.tid] = int(stream_name[1])
+    for event in events:
+        device = devices.get(event.pid)
+        stream = streams.get((event.pid, event.tid))
+        if device is None or stream is None:
+            continue
+        is_timed = 0 <= event.ts <= MAX_MICROS and 0 <= event.dur <= MAX_MICROS
+        if event.ph == "X" and is_timed:
+            begin = round(1000 * event.ts)
+            end = begin + round(1000 * event.dur)
+            yield event.name, begin, end, device, stream, None
 
 
 def read(source: Source, how: Reading) -> Trace:
@@ -85,25 +113,9 @@ def read(source: Source, how: Reading) -> Trace:
         is_cut = True
     if not events:
         raise not_a_trace(source, "JSON")
-    devices: dict[_Id, int] = {}
-    streams: dict[tuple[_Id, _Id], int] = {}
-    for event in events:
-        if event.name == "process_name" and (found := _DEVICE.search(event.args.name)):
-            devices[event.pid] = int(found[1])
-        elif event.name == "thread_name" and (found := _STREAM.match(event.args.name)):
-            streams[event.pid, event.tid] = int(found[1])
-    launches = []
-    for event in events:
-        device = devices.get(event.pid)
-        stream = streams.get((event.pid, event.tid))
-        is_timed = 0 <= event.ts <= MAX_MICROS and 0 <= event.dur <= MAX_MICROS
-        if event.ph == "X" and is_timed and device is not None and stream is not None:
-            begin = round(1000 * event.ts)
-            length = round(1000 * event.dur)
-            launches.append((event.name, begin, begin + length, device, stream, None))
     trace = Trace(source=source.name)
     rows = RowCollector()
-    rows.launches(launches)
+    rows.launches(_launches(events))
     rows.fill(trace, "JAX", layers=how.layers)
     trace.health.events = len(events)
     trace.health.truncated = is_cut or source.damage is not None

@@ -140,6 +140,7 @@ _HEAVY: Final = {
     0x2551: 0x2502,
 }  # rich draws headings with other lines than rows
 _IS_RULED: Final = re.compile(r"[\s|:+=\u2500-\u257f-]*")
+_ROUND_BRACKETS: Final = str.maketrans("[]", "()")
 _MICRO: Final = dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u")  # in Latin-1 it is no UTF-8
 _TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
 _TIME_UNIT: Final = re.compile(_UNIT)
@@ -197,6 +198,12 @@ class _Sum(NamedTuple):
     ns: int = 0
     calls: int = 0
 
+    def plus(self, other: _Sum) -> _Sum:
+        return _Sum(
+            ns=self.ns + other.ns,
+            calls=self.calls + other.calls,
+        )
+
 
 class Fit(Enum):
     """What a line is to a table: a row, something that is known and no row, or nothing known."""
@@ -246,14 +253,17 @@ class Table(Struct):
         """Add a row; one without a name, a time or a number of calls that can be read is not."""
         if self.width < 0:
             return Fit.ASIDE  # of calls on the CPU
-        if len(cells) == self.width + 1 and cells[0].strip().isdecimal():
-            cells = cells[1:]  # pandas prints an index
+        if len(cells) == self.width + 1:
+            cells = _without_index(cells)
         if len(cells) != self.width:
             return Fit.NOT
-        row = {what: cells[index].strip() for what, index in self.indices.items()}
+        row = {}
+        for what, column in self.indices.items():
+            row[what] = cells[column].strip()
         name = _unquoted(row["name"])
         time = _unquoted(row["time"])
-        if not name and (unit := _TIME_UNIT.fullmatch(time)):
+        unit = _TIME_UNIT.fullmatch(time)
+        if not name and unit is not None:
             self.unit = unit[1]  # ncu's are below the headings
             return Fit.ASIDE
         if self._is_one_too_many(name):
@@ -264,8 +274,9 @@ class Table(Struct):
             if not _is_time_of_ncu(row["metric"]):
                 return Fit.ASIDE
             time = f"{time} {row['unit']}"
-        others = set(map(str.strip, cells)) - {"", row["name"]}
-        if name and not others:
+        texts = set(map(str.strip, cells))
+        has_name_alone = texts <= {"", row["name"]}
+        if name and has_name_alone:
             return Fit.ASIDE  # a wrapped name goes on, or a heading within the table
         return self._add_times(name, time, row)
 
@@ -284,10 +295,11 @@ class Table(Struct):
         calls = _whole(row.get("calls", "1"))
         if not name or ns is None or calls is None:
             return Fit.NOT
-        is_on_cpu = bool(_nanoseconds(row.get("cpu", ""), "u"))
-        sums = self.on_cpu if is_on_cpu else self.sums
+        cpu_ns = _nanoseconds(row.get("cpu", ""), "u")
+        sums = self.on_cpu if cpu_ns else self.sums
         self._sum(sums, name, _Sum(ns, calls))
-        self.shares += _number(row.get("share", "")) or 0.0
+        share = _number(row.get("share", ""))
+        self.shares += share or 0.0
         return Fit.ROW
 
     def _count(
@@ -302,7 +314,8 @@ class Table(Struct):
             counters.append((row["metric"], row["time"]))
         for metric, value in counters:
             counter = _COUNTED.search(metric[:200])
-            if counter is not None and (_number(value) or 0) > 0:
+            amount = _number(value) or 0
+            if counter is not None and amount > 0:
                 self.counted[name] = counter[1]
 
     def _sum(
@@ -316,7 +329,7 @@ class Table(Struct):
             # Without the CPU's columns the row of a compiled operator looks like its kernel's.
             rows[name] = max(before, row)
         else:
-            rows[name] = _Sum(before.ns + row.ns, before.calls + row.calls)
+            rows[name] = before.plus(row)
 
     @property
     def lists_operators(self) -> bool:
@@ -336,9 +349,11 @@ class Table(Struct):
         if not (self.is_self_time and self.lists_operators):
             return {}
         found = {}
-        for name, row in (self.sums | self.on_cpu).items():
-            is_operator = _OPERATOR.fullmatch(name) and not _RANGE.match(name)
-            if row.ns and is_operator:
+        rows = self.sums | self.on_cpu
+        for name, row in rows.items():
+            is_range = _RANGE.match(name) is not None
+            is_operator = _OPERATOR.fullmatch(name) is not None
+            if row.ns and is_operator and not is_range:
                 found[name] = row
         return found
 
@@ -349,7 +364,8 @@ class Table(Struct):
         for name, row in self.sums.items():
             if not row.ns or self._is_of_cpu(name):
                 continue
-            if name not in self.on_cpu or name.startswith("triton_"):
+            is_compiled = name.startswith("triton_")
+            if is_compiled or name not in self.on_cpu:
                 found[name] = row
         return found
 
@@ -369,12 +385,13 @@ class Table(Struct):
     @property
     def operators(self) -> dict[str, int]:
         """The names of operators and ranges, and how often they ran."""
-        rows = {}
+        calls = {}
         for name, row in self.sums.items():
             if self._is_of_cpu(name):
-                rows[name] = row
-        rows.update(self.on_cpu)
-        return {clean(name): row.calls for name, row in rows.items()}
+                calls[clean(name)] = row.calls
+        for name, row in self.on_cpu.items():
+            calls[clean(name)] = row.calls
+        return calls
 
     @property
     def is_whole(self) -> bool:
@@ -407,6 +424,13 @@ class Table(Struct):
         return _CALL.fullmatch(name) is not None
 
 
+def _without_index(cells: Sequence[str]) -> Sequence[str]:
+    """Return the cells of a row without its number, which pandas prints."""
+    if cells[0].strip().isdecimal():
+        return cells[1:]
+    return cells
+
+
 def glance(source: Source) -> Glance:
     """Look for the first row of a kernel; text without a table may be a damaged trace."""
     tables = _tables(source, is_glance=True)
@@ -424,11 +448,14 @@ def read(source: Source, how: Reading) -> Trace:
     trace = Trace(source=source.name)
     rows = RowCollector()
     rows.launches(_launches(table.launches))
+    operators: dict[str, str] = {}
     if table.has_kernels:
-        counted = {name: f"{COUNTED}{kind}" for name, kind in table.counted.items()}
-        _add_operators(rows, counted)
+        for name, kind in table.counted.items():
+            operators[name] = f"{COUNTED}{kind}"
     else:
-        _add_operators(rows, {name: name for name in table.launches})
+        for name in table.launches:
+            operators[name] = name
+    _add_operators(rows, operators)
     rows.fill(trace, table.tool, layers=how.layers)
     trace.health.skipped_events += table.unread
     trace.health.rows_are_sums = True
@@ -496,26 +523,30 @@ def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, 
     calls = sum(row.calls for row in rows.values())
     kept = min(calls, _MAX_CALLS)
     begin = 0
+    row_begin = 0
     for name, row in rows.items():
         count = max(1, row.calls * kept // calls)
-        for number in range(count):
-            end = begin + row.ns * (number + 1) // count - row.ns * number // count
+        for number in range(1, count + 1):
+            end = row_begin + row.ns * number // count
             yield name, begin, end, 0, 0, None
             begin = end
+        row_begin = begin
 
 
 def _add_operators(rows: RowCollector, operators: dict[str, str]) -> None:
     """Give the kernels of some names an operator, such as one that says what was counted."""
     columns = rows.columns
-    number_of = dict[int, int]()
+    number_of: dict[int, int] = {}
     for number, (name, operator) in enumerate(operators.items()):
         if name in columns.names:
-            number_of[columns.names[name]] = number
+            name_id = columns.names[name]
+            number_of[name_id] = number
             types = _TAKES.get(operator, b"")
             columns.add_operator(number, operator, types + SEPARATOR * 2)
-    columns.op_ids = array(
-        "q", [number_of.get(name, -1) for name in columns.kernels.name]
-    )
+    columns.op_ids = array("q")
+    for name_id in columns.kernels.name:
+        number = number_of.get(name_id, -1)
+        columns.op_ids.append(number)
 
 
 # ---- tables in text
@@ -541,26 +572,38 @@ def _text_tables(source: Source, *, is_glance: bool) -> Iterator[Table]:
             if lines is not None:
                 yield lines.finish()
             lines = _Lines(following)
-        elif lines is not None and (total := _total(line)):
+            continue
+        if lines is None:
+            continue
+        total = _total(line)
+        if total is not None:
             lines.table.total_ns = _nanoseconds(total[1], "u")
             yield lines.finish()
             lines = None
-        elif lines is not None:
-            lines.take(line, is_whole=raw.endswith("\n"))
-            if is_glance and lines.table.begins_with_kernel:
-                break
+            continue
+        lines.take(line, is_whole=raw.endswith("\n"))
+        if is_glance and lines.table.begins_with_kernel:
+            break
     if lines is not None:
         yield lines.finish()
     elif listed.table.sums:
         yield listed.table
 
 
+def _no_cells(_: str) -> Sequence[str]:
+    return ()
+
+
 def _rule(line: str) -> re.Match[str] | None:
-    return _RULE.search(line) if "---" in line else None
+    if "---" in line:
+        return _RULE.search(line)
+    return None
 
 
 def _total(line: str) -> re.Match[str] | None:
-    return _TOTAL.search(line) if " time total: " in line else None
+    if " time total: " in line:
+        return _TOTAL.search(line)
+    return None
 
 
 class _Listed:
@@ -569,7 +612,7 @@ class _Listed:
     def __init__(self) -> None:
         self.table = Table(
             tool=_GUESSED,
-            cells=lambda _: (),
+            cells=_no_cells,
             width=-1,
             indices={},
             unit=_IN_CELLS,
@@ -581,19 +624,21 @@ class _Listed:
         """Take a line, of which most are none."""
         if "s" not in line or not self._left:
             return
-        time = _LISTED_TIME.search(line[:4096])
-        name = None
-        if time is not None:
-            name = _LISTED_NAME.search(line[:4096])
-        if time is None or name is None:
+        text = line[:4096]
+        time = _LISTED_TIME.search(text)
+        if time is None:
+            return
+        found = _LISTED_NAME.search(text)
+        if found is None:
             return
         self._left -= 1
         ns = _nanoseconds(time[1], _IN_CELLS)
         if ns is None:
             self.table.unread += 1
             return
-        before = self.table.sums.get(name[0], _Sum())
-        self.table.sums[name[0]] = _Sum(before.ns + ns, before.calls + 1)
+        name = found[0]
+        before = self.table.sums.get(name, _Sum())
+        self.table.sums[name] = before.plus(_Sum(ns, 1))
 
 
 class _Lines:
@@ -612,9 +657,10 @@ class _Lines:
     def take(self, line: str, *, is_whole: bool) -> None:
         """Take a line; one that is not whole is the last of a file that may be cut."""
         table = self.table
-        if not line.strip() or _IS_RULED.fullmatch(line) or _rule(line):
+        is_empty = not line.strip()
+        if is_empty or _IS_RULED.fullmatch(line) or _rule(line):
             # Grids have a rule below each row.
-            is_end = not line.strip() or not table.sign
+            is_end = is_empty or not table.sign
             self._may_be_over |= self._has_rows and is_end
             return
         fit = table.add(table.cells(line))
@@ -622,7 +668,8 @@ class _Lines:
             self._has_rows = True
             table.unread += len(self._doubtful)
             self._doubtful.clear()
-        if not is_whole and (fit is Fit.NOT or line.count('"') % 2):
+        is_open = line.count('"') % 2 == 1
+        if not is_whole and (fit is Fit.NOT or is_open):
             table.unread += 1  # the file is cut within its last line
         elif fit is Fit.NOT and not self._may_be_over:
             self._doubtful.append(line)
@@ -636,7 +683,8 @@ class _Lines:
         """Whether a line has as many cells as a row, or one less."""
         table = self.table
         if table.sign:
-            return line.translate(_HEAVY).count(table.sign) >= max(1, table.width - 2)
+            signs = line.translate(_HEAVY).count(table.sign)
+            return signs >= max(1, table.width - 2)
         filled = [cell for cell in table.cells(line) if cell.strip()]
         return len(filled) >= max(2, table.width - 1)
 
@@ -656,13 +704,13 @@ class _Headings:
         table = None
         if not self._left:
             return None  # a row of the last table, which cannot be read
-        if rule := _rule(line):
-            self._spans = [
-                slice(*dashes.span()) for dashes in _DASHES.finditer(line, rule.start())
-            ]
+        rule = _rule(line)
+        if rule is not None:
+            self._spans = []
+            for dashes in _DASHES.finditer(line, rule.start()):
+                self._spans.append(slice(*dashes.span()))
             table = _by_spans(previous, self._spans)
         elif _HINT.search(line[:4096].lower()):
-            table = None
             if self._spans:
                 table = _by_spans(line, self._spans)
             table = table or _by_delimiter(line)
@@ -674,8 +722,11 @@ class _Headings:
 
 def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
     """Return the table whose columns a rule of dashes marks, None if it is another one."""
+    if not spans:
+        return None
     # "CUDA time avg" is wider than its column, and moves what follows it in this line alone.
-    names = _GAP.split(header[spans[0].start :].strip() if spans else "")
+    below_first = header[spans[0].start :]
+    names = _GAP.split(below_first.strip())
     if len(names) != len(spans):
         return None
     *inner, last = spans
@@ -683,30 +734,40 @@ def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
     gaps = [slice(span.stop, after.start) for span, after in pairwise(spans)]
 
     def cells(line: str) -> list[str]:
-        if any(line[gap].strip() for gap in gaps):
-            # A value that is wider than its column, or moved: it must not lose a digit.
-            apart = _GAP.split(line.strip())
-            return apart if len(apart) == len(spans) else []
-        return [line[span].strip() for span in columns]
+        has_text_between = any(line[gap].strip() for gap in gaps)
+        if not has_text_between:
+            return [line[span].strip() for span in columns]
+        # A value that is wider than its column, or moved: it must not lose a digit.
+        apart = _GAP.split(line.strip())
+        if len(apart) == len(spans):
+            return apart
+        return []
 
     return _table(names, cells)
 
 
 def _by_delimiter(header: str) -> Table | None:
     """Return the table below headings between delimiters, or two spaces or more."""
+    plain = header.translate(_HEAVY)
     for sign in _DELIMITERS:
-        if sign in header.translate(_HEAVY):
-            table = _table(_split(header, sign), partial(_split, sign=sign))
+        if sign in plain:
+            headings = _split(header, sign)
+            table = _table(headings, partial(_split, sign=sign))
             if table is not None:
                 table.sign = sign
                 return table
-    return _table(_GAP.split(header.strip()), lambda line: _GAP.split(line.strip()))
+    return _table(_split_by_spaces(header), _split_by_spaces)
+
+
+def _split_by_spaces(line: str) -> list[str]:
+    return _GAP.split(line.strip())
 
 
 def _split(line: str, sign: str) -> list[str]:
     if sign in ",;\t":
+        rows = csv.reader([line.lstrip("\ufeff")], delimiter=sign)
         try:
-            return next(csv.reader([line.lstrip("\ufeff")], delimiter=sign), [])
+            return next(rows, [])
         except csv.Error:
             return []
     cells = line.translate(_HEAVY).strip().strip(sign).split(sign)
@@ -727,7 +788,7 @@ def _table(
     if not _OTHERS.isdisjoint(known):  # its rows are not those of the table before it
         return Table(
             tool="",
-            cells=lambda _: (),
+            cells=_no_cells,
             width=-1,
             indices=indices,
             unit="n",
@@ -749,6 +810,7 @@ def _table(
         if _COUNTED.search(heading[:200]):
             counters.append((index, heading))
     heading = known[time.column]
+    is_of_torch = time.tool == "key_averages()"
     return Table(
         tool=time.tool,
         cells=cells,
@@ -756,7 +818,7 @@ def _table(
         indices={**indices, "time": time.column},
         unit=time.unit,
         counters=tuple(counters),
-        is_self_time=time.tool == "key_averages()" and bool(_SELF.match(heading)),
+        is_self_time=is_of_torch and _SELF.match(heading) is not None,
     )
 
 
@@ -808,39 +870,48 @@ def _guessed(
             match = pattern.fullmatch(text)
             if match is None or index in indices.values():
                 continue
-            parts = [known[indices["name"]], text]
+            read_as = [known[indices["name"]], text]
             if "calls" in indices:
-                parts.append(known[indices["calls"]])
+                read_as.append(known[indices["calls"]])
+            unit = match[1]
+            if pattern is _ANY_TIME[-1]:
+                unit = _IN_CELLS
             return Table(
                 tool=_GUESSED,
                 cells=cells,
                 width=len(known),
                 indices={**indices, "time": index},
-                unit=match[1] if pattern is not _ANY_TIME[-1] else _IN_CELLS,
-                is_self_time=bool(_SELF.match(text)),
-                read_as=", ".join(parts),
+                unit=unit,
+                is_self_time=_SELF.match(text) is not None,
+                read_as=", ".join(read_as),
             )
     return None
 
 
 def _heading(text: str) -> str:
-    plain = _plain(text.strip("\ufeff\"' ")).lower().translate({91: "(", 93: ")"})
-    return _GAP.sub(" ", plain.replace("(", " (").strip())
+    unquoted = text.strip("\ufeff\"' ")
+    plain = _plain(unquoted).lower().translate(_ROUND_BRACKETS)
+    apart = plain.replace("(", " (")
+    return _GAP.sub(" ", apart.strip())
 
 
 def _plain(text: str) -> str:
     text = text.strip()
-    return text if text.isascii() else text.translate(_MICRO)
+    if text.isascii():
+        return text
+    return text.translate(_MICRO)
 
 
 def _unquoted(cell: str) -> str:
     """Return a cell without Markdown's marks of code and of bold text, and a remark behind."""
     if not cell.startswith(("`", "**")):
         return cell
-    if code := _WITH_REMARK.fullmatch(cell):
+    code = _WITH_REMARK.fullmatch(cell)
+    if code is not None:
         return code[1]
     for mark in ("**", "`"):
-        if len(cell) > 2 * len(mark) and cell.startswith(mark) and cell.endswith(mark):
+        is_marked = cell.startswith(mark) and cell.endswith(mark)
+        if is_marked and len(cell) > 2 * len(mark):
             cell = cell.removeprefix(mark).removesuffix(mark)
     return cell
 
@@ -850,10 +921,13 @@ def _nanoseconds(text: str, unit: str) -> int | None:
     amount = _AMOUNT.fullmatch(_plain(text))
     if amount is None:
         return None
-    own_unit = unit if amount[2] is None else amount[2]
+    own_unit = amount[2]
+    if own_unit is None:
+        own_unit = unit
     if own_unit == _IN_CELLS:
         return None
-    return round(float(amount[1].replace(",", "")) * _NS[own_unit])
+    digits = amount[1].replace(",", "")
+    return round(float(digits) * _NS[own_unit])
 
 
 def _whole(text: str) -> int | None:
@@ -871,9 +945,9 @@ def _number(text: str) -> float | None:
 
 
 def _is_time_of_ncu(metric: str) -> bool:
-    return any(
-        shape.fullmatch(metric.lower()) for tool, shape, _ in _TIMES if tool == "ncu"
-    )
+    name = metric.lower()
+    patterns = [pattern for tool, pattern, _ in _TIMES if tool == "ncu"]
+    return any(pattern.fullmatch(name) for pattern in patterns)
 
 
 # ---- JSON
@@ -884,7 +958,10 @@ def _json_tables(source: Source) -> Iterator[Table]:
     text = source.whole(_MAX_JSON).decode("utf-8", "replace").lstrip("\ufeff")
     index = 0
     decoder = json.JSONDecoder()
-    while start := _JSON_START.search(text, index):
+    while True:
+        start = _JSON_START.search(text, index)
+        if start is None:
+            return
         try:
             found, index = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):
@@ -899,9 +976,9 @@ def _json_tables(source: Source) -> Iterator[Table]:
 
 
 def _are_rows(value: Any) -> bool:
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
         return False
-    return all(isinstance(row, dict) for row in value)
+    return bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _json_table(rows: Sequence[dict[str, Any]]) -> Table | None:
@@ -909,30 +986,36 @@ def _json_table(rows: Sequence[dict[str, Any]]) -> Table | None:
     headings: dict[str, None] = {}
     for row in rows[:100]:
         headings.update(dict.fromkeys(row))
-    table = _table(list(headings), lambda _: ())
+    table = _table(list(headings), _no_cells)
     if table is None:
         return None
     for row in rows:
-        fit = table.add([str(row.get(heading, "")) for heading in headings])
+        cells = [str(row.get(heading, "")) for heading in headings]
+        fit = table.add(cells)
         table.unread += fit is Fit.NOT
     return table
 
 
 def _rocprof_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Return name and duration of the dispatches in rocprofv3's JSON (rocprofiler-sdk 1.0)."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     try:
         for run in results["rocprofiler-sdk-tool"]:
-            symbols = run["kernel_symbols"]
-            if isinstance(symbols, dict):
-                symbols = symbols.values()
-            names = {}
-            for symbol in symbols:
-                names[symbol["kernel_id"]] = symbol.get("formatted_kernel_name", "")
-            for dispatch in run["buffer_records"]["kernel_dispatch"]:
-                time_ns = dispatch["end_timestamp"] - dispatch["start_timestamp"]
-                name = names.get(dispatch["dispatch_info"]["kernel_id"], "")
-                rows.append({"kernel_name": name, "DurationNs": time_ns})
+            rows.extend(_dispatches(run))
     except (KeyError, TypeError, AttributeError):
         return []
     return rows
+
+
+def _dispatches(run: Any) -> Iterator[dict[str, Any]]:
+    symbols = run["kernel_symbols"]
+    if isinstance(symbols, dict):
+        symbols = symbols.values()
+    names = {}
+    for symbol in symbols:
+        number = symbol["kernel_id"]
+        names[number] = symbol.get("formatted_kernel_name", "")
+    for dispatch in run["buffer_records"]["kernel_dispatch"]:
+        number = dispatch["dispatch_info"]["kernel_id"]
+        time_ns = dispatch["end_timestamp"] - dispatch["start_timestamp"]
+        yield {"kernel_name": names.get(number, ""), "DurationNs": time_ns}

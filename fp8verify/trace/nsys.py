@@ -184,11 +184,11 @@ class Export:
         self._connection.set_progress_handler(self._is_too_much, _STEPS_AT_ONCE)
         self._connection.execute("PRAGMA trusted_schema = OFF")
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
-        self.columns = {
-            table: {row[1] for row in self.rows(f"PRAGMA table_info({table})")}
-            for (table,) in self.rows(tables)
-            if table in _WANTED
-        }
+        self.columns: dict[str, set[str]] = {}
+        for (table,) in self.rows(tables):
+            if table in _WANTED:
+                infos = self.rows(f"PRAGMA table_info({table})")
+                self.columns[table] = {name for _, name, *_ in infos}
         self.process: int | None = None
 
     def close(self) -> None:
@@ -207,14 +207,16 @@ class Export:
         known = self.columns.get(table, set())
         if not known:
             return iter(())
-        names = ", ".join(name if name in known else "NULL" for name in columns)
-        owner = next(
-            (name for name in ("globalPid", "globalTid") if name in known), None
-        )
-        mine = "TRUE"
-        if self.process is not None and owner is not None and table != _DIAGNOSTICS:
-            mine = f"({owner} & ~{_THREAD_BITS}) = {self.process}"
-        return self.rows(f"SELECT {names} FROM {table} WHERE {mine}")
+        chosen = [name if name in known else "NULL" for name in columns]
+        query = f"SELECT {', '.join(chosen)} FROM {table}"
+        if self.process is None or table == _DIAGNOSTICS:
+            return self.rows(query)
+        for owner in ("globalPid", "globalTid"):
+            if owner in known:
+                return self.rows(
+                    f"{query} WHERE ({owner} & ~{_THREAD_BITS}) = {self.process}"
+                )
+        return self.rows(query)
 
     def processes(self) -> list[int]:
         """Return the processes that ran more than a few kernels by their GPUs: the ranks."""
@@ -225,35 +227,54 @@ class Export:
             "WHERE typeof(globalPid) = 'integer' GROUP BY 1 ORDER BY min(deviceId), 1"
         )
         kernels = list(self.rows(query))
-        least = _LEAST_SHARE * max((count for _, count in kernels), default=0)
-        return [process for process, count in kernels if count >= least]
+        most = max((count for _, count in kernels), default=0)
+        ranks = []
+        for process, count in kernels:
+            if count >= _LEAST_SHARE * most:
+                ranks.append(process)
+        return ranks
 
     @cached_property
     def _strings(self) -> dict[object, str]:
-        # Of strings with one number the first counts.
-        strings = reversed([*self.table(_STRINGS, "id", "value")])
-        return {number: text for number, text in strings if isinstance(text, str)}
+        texts: dict[object, str] = {}
+        for number, text in self.table(_STRINGS, "id", "value"):
+            if isinstance(text, str):
+                texts.setdefault(
+                    number, text
+                )  # of strings with one number the first counts
+        return texts
 
     def kernels(self) -> Iterator[Sequence[Any]]:
         """Yield name, start, end, device, stream and correlation id of kernels."""
         text = self._strings.get
-        for demangled, mangled, short, *rest in self.table(
+        rows = self.table(
             _KERNELS,
-            *("demangledName", "mangledName", "shortName"),
-            *("start", "end", "deviceId", "streamId", "correlationId"),
-        ):
+            "demangledName",
+            "mangledName",
+            "shortName",
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+        )
+        for demangled, mangled, short, *rest in rows:
             # The demangled name is whole; the mangled one may be cut, the short one has no types.
             yield text(demangled) or text(mangled) or text(short), *rest
 
     def called(self, name: re.Pattern[str], *, failed: bool) -> list[tuple[int, int]]:
         """Return start and correlation id of the calls of functions, by start."""
-        wanted = {number for number, text in self._strings.items() if name.match(text)}
+        wanted = set()
+        for number, text in self._strings.items():
+            if name.match(text):
+                wanted.add(number)
         if not wanted:
             return []
         calls = []
         columns = ("start", "correlationId", "nameId", "returnValue")
         for start, number, called, result in self.table(_CALLS, *columns):
-            if called not in wanted or (result and not failed):
+            has_failed = bool(result)
+            if called not in wanted or (has_failed and not failed):
                 continue
             if isinstance(start, int) and isinstance(number, int):
                 calls.append((start, number))
@@ -267,7 +288,7 @@ class Export:
         Args:
             last: the end of ranges that were still open.
         """
-        for event, domain, text, number, start, end, thread in self.table(
+        rows = self.table(
             _RANGES,
             "eventType",
             "domainId",
@@ -276,12 +297,18 @@ class Export:
             "start",
             "end",
             "globalTid",
-        ):
+        )
+        for event, domain, text, number, start, end, thread in rows:
             name = text or self._strings.get(number)
-            if event in (_PUSH_POP, _START_END) and not domain and name is not None:
+            if domain or name is None:
+                continue
+            if end is None:
+                end = last
+            if event == _PUSH_POP:
+                yield name, start, end, thread
+            elif event == _START_END:
                 # A range that one thread starts and another may end belongs to none.
-                owner = thread if event == _PUSH_POP else None
-                yield name, start, last if end is None else end, owner
+                yield name, start, end, None
 
     def remarks(self) -> list[str]:
         """Return what the profiler remarked of the process or of none; the texts hold paths."""
@@ -289,31 +316,34 @@ class Export:
         texts = []
         for text, process in self.table(_DIAGNOSTICS, "text", "globalPid"):
             number = _number(process)
-            is_own = number <= 0 or number & ~_THREAD_BITS in anyone
+            owner = number & ~_THREAD_BITS
+            is_own = number <= 0 or owner in anyone
             if isinstance(text, str) and is_own:
                 texts.append(text)
         return texts
 
     def gpu(self, device: int) -> tuple[str | None, str | None]:
         """Return name and compute capability of the GPU that the process calls `device`."""
-        wanted = device
-        if self.process is not None:
-            # CUDA_VISIBLE_DEVICES may have changed the number.
-            mine = (device, _system_number(self.process))
-            for *owner, gpu in self.table(_DEVICES, "cudaId", "pid", "gpuId"):
-                if tuple(owner) == mine:
-                    wanted = gpu
-                    break
         rows = self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
         gpus = {number: rest for number, *rest in rows}
         first = next(iter(gpus.values()), [None, None, None])
-        name, major, minor = gpus.get(wanted, first)
+        name, major, minor = gpus.get(self._machine_number(device), first)
         capability = None
         if isinstance(major, int) and isinstance(minor, int):
             capability = f"{major}.{minor}"
         if not isinstance(name, str) or not name:
             return None, capability
         return clean(name[:200]), capability
+
+    def _machine_number(self, device: int) -> object:
+        """Return the machine's number of a GPU; CUDA_VISIBLE_DEVICES may have changed it."""
+        if self.process is None:
+            return device
+        process = _system_number(self.process)
+        for number, owner, gpu in self.table(_DEVICES, "cudaId", "pid", "gpuId"):
+            if (number, owner) == (device, process):
+                return gpu
+        return device
 
     def _is_too_much(self) -> bool:
         self._left -= _STEPS_AT_ONCE
@@ -327,7 +357,9 @@ def _read(export: Export, name: str, how: Reading) -> Trace:
     rows.kernels(export.kernels())
     rows.calls(export.table(_CALLS, "correlationId", "start", "end", "globalTid"))
     ends = map(add, kernels.start_ns, kernels.duration_ns)
-    rows.ranges(export.ranges(max(columns.last_end, max(ends, default=0))))
+    last_of_kernels = max(ends, default=0)
+    last = max(columns.last_end, last_of_kernels)
+    rows.ranges(export.ranges(last))
     for kind, table in _COPIES.items():
         rows.copies(kind, export.table(table, "start", "end", "bytes"))
     trace = Trace(source=name)
@@ -387,6 +419,8 @@ def _missing_kernels(
     for start, number in launches:
         if number in started or start >= until:
             continue
-        is_captured = bisect_right(begins, start) > bisect_left(ends, start)
+        begun = bisect_right(begins, start)
+        ended = bisect_left(ends, start)
+        is_captured = begun > ended
         missing += not is_captured
     return missing

@@ -83,7 +83,11 @@ def empty_path() -> InputError:
 def is_pipe(text: str | Path) -> bool:
     """Whether it is standard input, or a pipe such as a shell's `<(zcat trace.json.gz)`."""
     given = str(text)
-    return given in STANDARD_INPUT or (not _URL.match(given) and Path(given).is_fifo())
+    if given in STANDARD_INPUT:
+        return True
+    if _URL.match(given):
+        return False
+    return Path(given).is_fifo()
 
 
 def comes_through_pipe(paths: Sequence[str | Path]) -> bool:
@@ -104,10 +108,13 @@ def is_shared(path: Path) -> bool:
 
 def by_number(name: str) -> list[tuple[int, str]]:
     """Return a key that sorts names by the numbers in them: `trace_2` before `trace_10`."""
-    return [
-        (int(part[:18]) if part.isdecimal() else -1, part)
-        for part in _NUMBERS.split(name)
-    ]
+    key = []
+    for part in _NUMBERS.split(name):
+        number = -1
+        if part.isdecimal():
+            number = int(part[:18])
+        key.append((number, part))
+    return key
 
 
 def expand(text: str | Path) -> list[Path]:
@@ -122,8 +129,9 @@ def expand(text: str | Path) -> list[Path]:
         path = place(text)
         if not pattern or path.exists():
             return [path]
-        head, slash, _ = given[: pattern.start()].rpartition("/")
-        matches = place(head + slash or ".").glob(given[len(head + slash) :])
+        before = given[: pattern.start()]
+        folder = before[: before.rfind("/") + 1]
+        matches = place(folder or ".").glob(given.removeprefix(folder))
         paths = sorted(matches, key=lambda path: by_number(str(path)))
     if not paths:
         raise InputError(
@@ -170,7 +178,8 @@ def reading(what: str | Path) -> Iterator[None]:
         # Storage clients have exceptions of their own: no credentials, no route, no such bucket.
         if isinstance(what, Path) or not _URL.match(str(what)):
             raise
-        reason = (str(error) or type(error).__name__)[:200].rstrip(".")
+        text = str(error) or type(error).__name__
+        reason = text[:200].rstrip(".")
         raise InputError(
             f"{what} cannot be read: {reason}.",
             "Check the URL, credentials and packages.",
@@ -207,5 +216,6 @@ def run_name(paths: Sequence[str | Path]) -> str:
     stem = _ENDING.sub("", path.name) or path.name or "run"
     if stem != path.name and _SAYS_NO_RUN.fullmatch(stem):
         folder = path.parent.name or path.resolve().parent.name
-        return clean(f"{folder}/{stem}" if folder else stem)
+        if folder:
+            return clean(f"{folder}/{stem}")
     return clean(stem)

@@ -42,7 +42,7 @@ def read(source: Source, how: Reading) -> Trace:
     rows.calls(map(_numbers, calls))
     of_marker = ("Function", *_SPAN, "Thread_Id")
     markers = _neighbor(source, "_marker_api_trace.csv", *of_marker)
-    rows.ranges((text, *_numbers(rest)) for text, *rest in markers)
+    rows.ranges(map(_named_numbers, markers))
     copies = _neighbor(source, "_memory_copy_trace.csv", *_SPAN, "Bytes")
     rows.copies("memcpy", map(_numbers, copies))
     rows.skipped += table.skipped
@@ -56,12 +56,16 @@ def _gpu(source: Source, agent: int) -> str | None:
     """Return the name of a GPU, of the first one if none has the number."""
     columns = ("Agent_Type", "Logical_Node_Id", "Product_Name", "Name")
     agents = _neighbor(source, "_agent_info.csv", *columns)
-    gpus = [row for row in agents if row[0].upper() == "GPU"]
-    chosen = [row for row in gpus if row[1] == str(agent)] or gpus
-    if not chosen:
-        return None
+    chosen: list[str] = []
+    for kind, number, *names in agents:
+        if kind.upper() != "GPU":
+            continue
+        if number == str(agent):
+            chosen = names
+            break
+        chosen = chosen or names
     # The product's name, or the instruction set's (gfx942).
-    for name in chosen[0][2:]:
+    for name in chosen:
         cleaned = clean(name.strip()[:200])
         if cleaned:
             return cleaned
@@ -79,9 +83,11 @@ def _neighbor(
         return
     other = path.with_name(path.name.replace(_ENDING, ending))
     with reading(other):
-        if other.is_file() and other.stat().st_size:
-            with open_binary(other) as file:
-                yield from _Table(Source(file, other.name, other)).rows(*wanted)
+        if not other.is_file() or not other.stat().st_size:
+            return
+        with open_binary(other) as file:
+            neighbor = Source(file, other.name, other)
+            yield from _Table(neighbor).rows(*wanted)
 
 
 class _Table:
@@ -103,7 +109,8 @@ class _Table:
         for row in self.rows("Kind", "Kernel_Name", *_SPAN, *ids):
             kind, name, start, end, agent, stream, queue, number = row
             if kind in ("", "KERNEL_DISPATCH"):
-                yield name, *_numbers((start, end, agent, stream or queue, number))
+                numbers = (start, end, agent, stream or queue, number)
+                yield name, *_numbers(numbers)
 
     def rows(self, *wanted: str) -> Iterator[Sequence[str]]:
         """Yield the values of some columns, "" where the file has no such column.
@@ -114,8 +121,12 @@ class _Table:
         rows = csv.reader(self._lines())
         try:
             header = next(rows, [])
-            # What is not there is behind the last column.
-            indices = (header.index(name) if name in header else -1 for name in wanted)
+            indices = []
+            for name in wanted:
+                index = -1  # what is not there is behind the last column
+                if name in header:
+                    index = header.index(name)
+                indices.append(index)
             chosen = itemgetter(*indices)
             for row in rows:
                 if len(row) == len(header):
@@ -136,6 +147,15 @@ def _numbers(values: Iterable[str]) -> list[int | None]:
     """Return whole numbers, None for what is none: "Agent 4" and "GPU 4" are 4."""
     numbers: list[int | None] = []
     for value in values:
+        number = None
         _, _, text = value.rpartition(" ")
-        numbers.append(int(text) if text.isdecimal() else None)
+        if text.isdecimal():
+            number = int(text)
+        numbers.append(number)
     return numbers
+
+
+def _named_numbers(values: Sequence[str]) -> tuple[str | int | None, ...]:
+    """Return whole numbers as `_numbers` does, behind a name that stays as it is."""
+    name, *rest = values
+    return name, *_numbers(rest)

@@ -51,9 +51,12 @@ class RangeName(NamedTuple):
 
 def parse_range(text: str) -> RangeName:
     """Take the text of a range apart."""
+    name = text
     tail = _TAIL.search(text)
-    name = text[: tail.start()] if tail else text
-    is_operator = tail is not None or _NAMESPACED.match(name) is not None
+    if tail is not None:
+        name = text[: tail.start()]
+    has_namespace = _NAMESPACED.match(name) is not None
+    is_operator = tail is not None or has_namespace
     if _ANNOTATION.match(name) or not is_operator:
         return RangeName(name)
     rest = text[len(name) :]
@@ -118,12 +121,12 @@ class RowCollector:
         kernels = self.columns.kernels
         for block in self._sound(rows, _Kernel):
             names, starts, ends, *numbers = zip(*block, strict=True)
-            append_all(kernels.name, map(columns.names.__getitem__, names))
+            append_all(kernels.name, columns.names.numbers(names))
             append_all(kernels.start_ns, starts)
             append_all(kernels.duration_ns, map(sub, ends, starts))
             ids = (kernels.device, kernels.stream, columns.correlations)
             for column, values in zip(ids, numbers, strict=True):
-                append_all(column, (-1 if value is None else value for value in values))
+                append_all(column, map(_number_or_none, values))
             for column in (kernels.collective, columns.op_ids):
                 append_all(column, repeat(-1, len(block)))
 
@@ -151,7 +154,7 @@ class RowCollector:
             correlations, starts, ends, threads = zip(*block, strict=True)
             append_all(calls.correlation, correlations)
             append_all(calls.start, starts)
-            append_all(calls.thread, map(columns.threads.__getitem__, threads))
+            append_all(calls.thread, columns.threads.numbers(threads))
             columns.note_ends(ends)
 
     def ranges(self, rows: Iterable[Row]) -> None:
@@ -166,14 +169,17 @@ class RowCollector:
             names, inputs, sequences = zip(*map(parse_range, texts), strict=True)
             append_all(ops.start, starts)
             append_all(ops.end, ends)
-            append_all(ops.name, map(columns.op_names.__getitem__, names))
-            append_all(
-                ops.inputs,
-                (-1 if raw is None else columns.inputs[raw] for raw in inputs),
-            )
+            numbers_of_inputs = []
+            for recorded in inputs:
+                number = -1
+                if recorded is not None:
+                    number = columns.inputs[recorded]
+                numbers_of_inputs.append(number)
+            append_all(ops.name, columns.op_names.numbers(names))
+            append_all(ops.inputs, numbers_of_inputs)
             append_all(ops.sequence, sequences)
             append_all(ops.op_id, repeat(-1, len(block)))
-            append_all(ops.thread, map(columns.threads.__getitem__, threads))
+            append_all(ops.thread, columns.threads.numbers(threads))
             columns.note_ends(ends)
 
     def copies(self, kind: str, rows: Iterable[Row]) -> None:
@@ -183,7 +189,8 @@ class RowCollector:
             size = 0
             for start, end, size_of_copy in block:
                 time_ns += max(0, end - start)
-                size += max(0, size_of_copy or 0)
+                if size_of_copy is not None:
+                    size += max(0, size_of_copy)
             self.columns.add_copies(kind, len(block), time_ns, size)
 
     def _sound(self, rows: Iterable[Row], kind: Any) -> Iterator[list[Any]]:
@@ -192,7 +199,8 @@ class RowCollector:
         while block := list(islice(waiting, _BLOCK)):
             sound = _converted(block, kind)
             if not sound:
-                sound = [row for one in block for row in _converted([one], kind)]
+                for row in block:
+                    sound += _converted([row], kind)
             self.events += len(sound)
             self.skipped += len(block) - len(sound)
             if sound:
@@ -208,13 +216,20 @@ class RowCollector:
         """Fill a trace with all rows, and say what the tool that recorded them cannot say."""
         columns = self.columns
         steps = mark_steps(columns)
+        trace.remarks = []
         if columns.kernels.name:
-            trace.remarks = [_limits_of(columns, tool, steps)]
-        else:
-            trace.remarks = []
+            limits = _limits_of(columns, tool, steps)
+            trace.remarks.append(limits)
         fill(trace, columns, layers=layers)
         trace.health.events = self.events
         trace.health.skipped_events += self.skipped
+
+
+def _number_or_none(value: int | None) -> int:
+    """Return a number, -1 for none."""
+    if value is None:
+        return -1
+    return value
 
 
 def _converted(block: list[Row], kind: Any) -> list[Any]:
@@ -236,15 +251,19 @@ def _limits_of(
         tool: what recorded them.
         steps: what the ranges are called that count as steps, None for torch.profiler's own.
     """
-    if max(columns.ops.inputs, default=-1) < 0:
-        facts = [_NO_OPERATORS]
-    elif any(Inputs(raw).dims for raw in columns.inputs):
-        facts = [_NO_TYPES]
+    has_operators = max(columns.ops.inputs, default=-1) >= 0
+    has_shapes = any(Inputs(recorded).dims for recorded in columns.inputs)
+    facts = []
+    if not has_operators:
+        facts.append(_NO_OPERATORS)
+    elif has_shapes:
+        facts.append(_NO_TYPES)
     else:
-        facts = ["operators without shapes: FLOPs are unknown"]
+        facts.append("operators without shapes: FLOPs are unknown")
     if not columns.steps:
         facts.append("no steps: the verdict covers the trace as a whole")
     text = f"the {tool} trace has {', and '.join(facts)}"
     if steps is None:
         return text
-    return f"{text}; its steps are the ranges called “{clean(steps[:60])}”"
+    name = clean(steps[:60])
+    return f"{text}; its steps are the ranges called “{name}”"

@@ -13,8 +13,9 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress, count
-from typing import NamedTuple
+from functools import partial
+from itertools import compress, count
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -49,30 +50,49 @@ def mark_profiler_steps(columns: Columns) -> None:
             match = _STEP.fullmatch(name)
             if match is not None:
                 numbers[name_id] = int(match[1])
-    ops = columns.ops
     ranges: list[_Range] = []
-    for row in compress(count(), map(numbers.__contains__, ops.name)):
-        step = Step(
-            number=numbers[ops.name[row]],
-            start_ns=ops.start[row],
-            end_ns=ops.end[row],
-        )
-        ranges.append(_Range(step, ops.thread[row]))
+    for row in _rows_called(columns, numbers):
+        number = numbers[columns.ops.name[row]]
+        ranges.append(_range_of(columns, row, number))
     steps = max(_series(ranges), key=_covered, default=[])
-    if len({step.number for step in steps}) < len(steps):
-        steps = _numbered_on(_not_empty(columns, steps) or steps)
+    if not _have_own_numbers(steps):
+        busy = _not_empty(columns, steps)
+        steps = _numbered_on(busy or steps)
     if len(steps) > 1 and _is_empty(columns, steps[-1]):
         # The profiler's `step` after the last step of a loop begins one that never comes.
         steps.pop()
     columns.steps = steps
 
 
+def _rows_called(columns: Columns, names: Mapping[int, object]) -> Iterable[int]:
+    """Return the rows of operators and ranges with one of these names."""
+    is_called = map(names.__contains__, columns.ops.name)
+    return compress(count(), is_called)
+
+
+def _range_of(columns: Columns, row: int, number: int) -> _Range:
+    ops = columns.ops
+    step = Step(
+        number=number,
+        start_ns=ops.start[row],
+        end_ns=ops.end[row],
+    )
+    return _Range(step, ops.thread[row])
+
+
+def _have_own_numbers(steps: Sequence[Step]) -> bool:
+    numbers = {step.number for step in steps}
+    return len(numbers) == len(steps)
+
+
 def _not_empty(columns: Columns, steps: list[Step]) -> list[Step]:
     """Return those steps of recordings that were joined in which something began."""
     ops = columns.ops
-    names_of_starts = zip(ops.start, ops.name, strict=True)
-    begun = (start for start, name in names_of_starts if name not in columns.step_names)
-    busy = set(_step_indices(steps, chain(begun, columns.calls.start)))
+    busy = set(_step_indices(steps, columns.calls.start))
+    indices = _step_indices(steps, ops.start)
+    for name, index in zip(ops.name, indices, strict=True):
+        if name not in columns.step_names:
+            busy.add(index)
     return [step for index, step in enumerate(steps) if index in busy]
 
 
@@ -82,18 +102,19 @@ def _series(ranges: Iterable[_Range]) -> list[list[Step]]:
     A range continues the series of its thread, or else of its number, of those that have ended.
     """
     every: list[_Series] = []
-    for step, thread in sorted(ranges, key=lambda one: one.step.start_ns):
-        best: _Series | None = None
-        for series in every:
-            if series.last.end_ns > step.start_ns:
-                continue
-            if best is None or series.fits(step, thread) > best.fits(step, thread):
-                best = series
+    for step, thread in sorted(ranges, key=_start_of):
+        over = [series for series in every if series.last.end_ns <= step.start_ns]
+        fitting = partial(_Series.fits, step=step, thread=thread)
+        best = max(over, key=fitting, default=None)
         if best is not None:
             best.steps.append(step)
         elif len(every) < _MOST_SERIES:
             every.append(_Series([step], thread))
     return [series.steps for series in every]
+
+
+def _start_of(step_range: _Range) -> int:
+    return step_range.step.start_ns
 
 
 class _Series(NamedTuple):
@@ -109,7 +130,9 @@ class _Series(NamedTuple):
 
     def fits(self, step: Step, thread: int) -> tuple[bool, bool]:
         """Return how well a step continues the series: by its thread, then by its number."""
-        return (self.thread == thread, self.last.number + 1 == step.number)
+        is_of_thread = self.thread == thread
+        is_next = self.last.number + 1 == step.number
+        return is_of_thread, is_next
 
 
 def _numbered_on(steps: Sequence[Step]) -> list[Step]:
@@ -117,10 +140,8 @@ def _numbered_on(steps: Sequence[Step]) -> list[Step]:
     numbered: list[Step] = []
     last = -1
     for step in steps:
-        if step.number <= last:
-            step = replace(step, number=last + 1)
-        numbered.append(step)
-        last = step.number
+        last = max(step.number, last + 1)
+        numbered.append(replace(step, number=last))
     return numbered
 
 
@@ -134,11 +155,12 @@ def _is_empty(columns: Columns, step: Step) -> bool:
     begin = step.start_ns
     end = step.end_ns
     # The last step is looked for from the end.
-    from_end = zip(reversed(ops.name), reversed(ops.start), strict=True)
-    for name, start in from_end:
-        if begin <= start <= end and name not in columns.step_names:
+    for name, start in zip(reversed(ops.name), reversed(ops.start), strict=True):
+        is_inside = begin <= start <= end
+        if is_inside and name not in columns.step_names:
             return False
-    return not any(begin <= start <= end for start in reversed(columns.calls.start))
+    calls_from_end = reversed(columns.calls.start)
+    return not any(begin <= start <= end for start in calls_from_end)
 
 
 def steps_of_kernels(
@@ -170,7 +192,9 @@ def _step_indices(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
     indices = array("i")
     for time in times:
         index = bisect_right(starts, time) - 1
-        indices.append(index if index >= 0 and time <= ends[index] else -1)
+        if index >= 0 and time > ends[index]:
+            index = -1
+        indices.append(index)
     return indices
 
 
@@ -200,20 +224,28 @@ def mark_steps(columns: Columns) -> str | None:
     for number, name in enumerate(columns.op_names):
         if _STEP_NAME.fullmatch(name):
             called[number] = name
-    candidates: list[tuple[list[Step], str]] = []
-    for kind, ranges in _ranges_by_kind(columns, called).items():
-        candidates.extend((steps, kind) for steps in _series(ranges))
-    if not candidates:
+    longest: list[Step] = []
+    kind = None
+    for kind_of_ranges, ranges in _ranges_by_kind(columns, called).items():
+        for steps in _series(ranges):
+            if kind is None or _covered(steps) > _covered(longest):
+                longest = steps
+                kind = kind_of_ranges
+    if kind is None:
         return None
-    steps, kind = max(candidates, key=lambda candidate: _covered(candidate[0]))
-    numbers = {step.number for step in steps} - {-1}
-    if len(numbers) < len(steps):
-        steps = [replace(step, number=number) for number, step in enumerate(steps, 1)]
-    columns.steps = steps
+    columns.steps = _with_numbers(longest)
     for number, name in called.items():
         if _kind_of(name) == kind:
             columns.step_names.add(number)
     return kind
+
+
+def _with_numbers(steps: list[Step]) -> list[Step]:
+    """Count the steps, unless each has a number of its own (-1 is for none)."""
+    has_number = all(step.number >= 0 for step in steps)
+    if has_number and _have_own_numbers(steps):
+        return steps
+    return [replace(step, number=number) for number, step in enumerate(steps, 1)]
 
 
 def _ranges_by_kind(
@@ -223,17 +255,16 @@ def _ranges_by_kind(
     """Return the ranges that are called a step, by their names without numbers."""
     ops = columns.ops
     ranges: dict[str, list[_Range]] = defaultdict(list)
-    for row in compress(count(), map(called.__contains__, ops.name)):
+    for row in _rows_called(columns, called):
         if ops.inputs[row] >= 0:
             continue  # an operator
         name = called[ops.name[row]]
-        number = _NUMBER.search(name)
-        step = Step(
-            number=int(number[0]) if number else -1,
-            start_ns=ops.start[row],
-            end_ns=ops.end[row],
-        )
-        ranges[_kind_of(name)].append(_Range(step, ops.thread[row]))
+        number = -1
+        digits = _NUMBER.search(name)
+        if digits is not None:
+            number = int(digits[0])
+        step_range = _range_of(columns, row, number)
+        ranges[_kind_of(name)].append(step_range)
     return ranges
 
 
@@ -241,7 +272,9 @@ def _kind_of(name: str) -> str:
     return _DIGITS.sub("#", name)
 
 
-_NO_OPERATOR: tuple[int, ...] = ()
+# The numbers of the name and of the inputs.
+_Operator = tuple[int, ...]
+_NO_OPERATOR: _Operator = ()
 # A thread with this share of the operators is one of the run's.
 _MANY = 0.05
 
@@ -261,16 +294,21 @@ def whole_steps(
         steps: for each kernel the index of its step, or -1.
         is_cut: whether the file ends early, so the step of its last record is not whole.
     """
-    whole = [_all_threads_launched(columns, op_rows)] * len(columns.steps)
-    for index in _cut_steps(columns, steps) if is_cut else ():
-        if 0 <= index < len(whole):
-            whole[index] = False
-    rows, kernels = _counted(columns, op_rows, steps)
-    most: dict[tuple[int, ...], float] = {}
-    for (key, step), launched in kernels.items():
-        most[key] = max(most.get(key, 0), launched / rows[key, step])
-    for (key, step), called in rows.items():
-        if kernels[key, step] < most.get(key, 0) * called:
+    has_all_threads = _all_threads_launched(columns, op_rows)
+    whole = [has_all_threads] * len(columns.steps)
+    if is_cut:
+        for index in _cut_steps(columns, steps):
+            if 0 <= index < len(whole):
+                whole[index] = False
+    calls, kernels = _counted(columns, op_rows, steps)
+    most_per_call: dict[_Operator, float] = defaultdict(float)
+    for key, launched in kernels.items():
+        operator, _ = key
+        per_call = launched / calls[key]
+        most_per_call[operator] = max(most_per_call[operator], per_call)
+    for key, called in calls.items():
+        operator, step = key
+        if kernels[key] < most_per_call[operator] * called:
             whole[step] = False
     return whole
 
@@ -283,14 +321,16 @@ def _cut_steps(columns: Columns, steps: array[int]) -> list[int]:
     if columns.ops.start:
         # The cut may be in a step of which nothing else is there: its neighbor stands for it.
         starts = [step.start_ns for step in columns.steps]
-        last_begun = bisect_right(starts, columns.ops.start[-1]) - 1
+        last_start = columns.ops.start[-1]
+        last_begun = bisect_right(starts, last_start) - 1
         ends.append(max(0, last_begun))
     return ends
 
 
 def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:
     ops = columns.ops
-    operators = Counter(compress(ops.thread, map((0).__le__, ops.inputs)))
+    are_operators = map((0).__le__, ops.inputs)
+    operators = Counter(compress(ops.thread, are_operators))
     launching = {ops.thread[row] for row in op_rows if row >= 0}
     many = _MANY * operators.total()
     for thread, operators_of_thread in operators.items():
@@ -299,7 +339,8 @@ def _all_threads_launched(columns: Columns, op_rows: array[int]) -> bool:
     return True
 
 
-_Counts = Counter[tuple[tuple[int, ...], int]]
+# Counts by operator and step.
+_Counts: TypeAlias = "Counter[tuple[_Operator, int]]"
 
 
 def _counted(
@@ -313,20 +354,20 @@ def _counted(
     """
     ops = columns.ops
     indices = _step_indices(columns.steps, ops.start)
-    keys: list[tuple[int, ...]] = list(zip(ops.name, ops.inputs, strict=True))
-    rows: _Counts = Counter()
-    for key, index in zip(keys, indices, strict=True):
+    operators: list[_Operator] = list(zip(ops.name, ops.inputs, strict=True))
+    calls: _Counts = Counter()
+    for operator, index in zip(operators, indices, strict=True):
         if index >= 0:
-            rows[key, index] += 1
+            calls[operator, index] += 1
     for index in range(len(columns.steps)):
-        rows[_NO_OPERATOR, index] += 1
+        calls[_NO_OPERATOR, index] += 1
     kernels: _Counts = Counter()
     for op_row, step in zip(op_rows, steps, strict=True):
-        key = _NO_OPERATOR
+        operator = _NO_OPERATOR
         index = step
         if op_row >= 0:
-            key = keys[op_row]
+            operator = operators[op_row]
             index = indices[op_row]
         if index >= 0:
-            kernels[key, index] += 1
-    return rows, kernels
+            kernels[operator, index] += 1
+    return calls, kernels

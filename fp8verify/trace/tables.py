@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -26,6 +27,11 @@ class Launch(IntEnum):
     """It was launched alone, not by a graph, outside of the operators that its thread records."""
 
 
+_int8 = partial(array, "b")
+_int32 = partial(array, "i")
+_int64 = partial(array, "q")
+
+
 class Kernels(Struct):
     """One row for each GPU kernel, in the order of the file.
 
@@ -38,20 +44,20 @@ class Kernels(Struct):
     source records them.
     """
 
-    name: array[int] = field(default_factory=lambda: array("i"))
-    start_ns: array[int] = field(default_factory=lambda: array("q"))
-    duration_ns: array[int] = field(default_factory=lambda: array("q"))
-    device: array[int] = field(default_factory=lambda: array("q"))
-    stream: array[int] = field(default_factory=lambda: array("q"))
-    op: array[int] = field(default_factory=lambda: array("i"))
-    step: array[int] = field(default_factory=lambda: array("i"))
-    launch: array[int] = field(default_factory=lambda: array("b"))
-    collective: array[int] = field(default_factory=lambda: array("i"))
-    layer: array[int] = field(default_factory=lambda: array("i"))
-    launch_ns: array[int] = field(default_factory=lambda: array("q"))
-    thread: array[int] = field(default_factory=lambda: array("q"))
-    site: array[int] = field(default_factory=lambda: array("i"))
-    config: array[int] = field(default_factory=lambda: array("i"))
+    name: array[int] = field(default_factory=_int32)
+    start_ns: array[int] = field(default_factory=_int64)
+    duration_ns: array[int] = field(default_factory=_int64)
+    device: array[int] = field(default_factory=_int64)
+    stream: array[int] = field(default_factory=_int64)
+    op: array[int] = field(default_factory=_int32)
+    step: array[int] = field(default_factory=_int32)
+    launch: array[int] = field(default_factory=_int8)
+    collective: array[int] = field(default_factory=_int32)
+    layer: array[int] = field(default_factory=_int32)
+    launch_ns: array[int] = field(default_factory=_int64)
+    thread: array[int] = field(default_factory=_int64)
+    site: array[int] = field(default_factory=_int32)
+    config: array[int] = field(default_factory=_int32)
 
     def __len__(self) -> int:
         return len(self.name)
@@ -142,9 +148,11 @@ class Health(Struct):
         for name in self.__struct_fields__:
             mine = getattr(self, name)
             theirs = getattr(other, name)
-            setattr(
-                self, name, mine | theirs if isinstance(mine, bool) else mine + theirs
-            )
+            if isinstance(mine, bool):
+                both = mine or theirs
+            else:
+                both = mine + theirs
+            setattr(self, name, both)
 
 
 _Count = Annotated[int, Meta(ge=0, lt=1 << 31)]

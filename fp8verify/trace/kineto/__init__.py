@@ -53,7 +53,8 @@ class Metadata:
             trace.rank = _count(value.get("rank"))
             trace.world_size = _count(value.get("world_size"))
         elif key == "deviceProperties" and isinstance(value, list):
-            self.devices = dict(filter(None, map(_device, value)))
+            devices = map(_device, value)
+            self.devices = dict(filter(None, devices))
         elif key == "baseTimeNanoseconds":
             trace.base_ns = _count(value, 1 << 62) or 0
         elif key == "record_shapes":
@@ -63,11 +64,15 @@ class Metadata:
         elif key in _LEVELS:
             remarks = _remarks(value)
             health.records_lost |= any(remarks.values())
-            health.notes = [*health.notes, *remarks][:_MAX_NOTES]
+            notes = [*health.notes, *remarks]
+            health.notes = notes[:_MAX_NOTES]
 
 
 def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+    if not isinstance(value, dict):
+        return None
+    name = value.get("name")
+    if not isinstance(name, str):
         return None
     major = _count(value.get("computeMajor"))
     minor = _count(value.get("computeMinor"))
@@ -75,7 +80,7 @@ def _device(value: Any) -> tuple[int, tuple[str, str | None]] | None:
     if major is not None and minor is not None:
         capability = f"{major}.{minor}"
     number = _count(value.get("id")) or 0
-    return number, (clean(value["name"][:200]), capability)
+    return number, (clean(name[:200]), capability)
 
 
 class _Remark(NamedTuple):
@@ -142,19 +147,22 @@ def _remarks(lines: Any) -> dict[str, bool]:
             continue
         for remark in _REMARKS:
             match = remark.line.search(line)
-            if match:
-                found[remark.text.format(match[1])] = remark.is_loss
+            if match is not None:
+                text = remark.text.format(match[1])
+                found[text] = remark.is_loss
     return found
 
 
 def glance(source: Source) -> Glance:
     """Read the metadata before the events, the rank among them."""
     trace = Trace(source=source.name)
-    document = Document(Buffer(source, source.name), Metadata(trace).take)
+    buffer = Buffer(source, source.name)
+    document = Document(buffer, Metadata(trace).take)
     is_json = document.read()
+    is_whole = is_json and document.closed
     return Glance(
         is_trace=document.is_trace,
-        is_damaged=not document.is_trace and not (is_json and document.closed),
+        is_damaged=not document.is_trace and not is_whole,
         rank=trace.rank,
     )
 
@@ -177,7 +185,8 @@ def read(source: Source, how: Reading) -> Trace:
         raise not_a_trace(source, wanted)
     health = trace.health
     missing = metadata.missing
-    health.truncated = not document.closed or source.damage is not None or missing.cut
+    is_damaged = source.damage is not None
+    health.truncated = not document.closed or is_damaged or missing.cut
     health.extra_documents = int(more) + missing.documents
     if source.damage:
         health.notes.append(source.damage)
@@ -200,11 +209,12 @@ def read(source: Source, how: Reading) -> Trace:
         mark_profiler_steps(part)
         label = f"{source.name} (process {clean(str(process))})"
         # The rank of the metadata is that of one of them.
+        health_of_rank = replace(health, notes=[*health.notes])
         trace_of_rank = replace(
             trace,
             source=label,
             rank=None,
-            health=replace(health, notes=[*health.notes]),
+            health=health_of_rank,
         )
         _complete(trace_of_rank, part, metadata, how)
         traces.append(trace_of_rank)
@@ -221,8 +231,9 @@ def _complete(
     fill(trace, columns, layers=how.layers, launches=how.launches)
     if metadata.devices:
         first = next(iter(metadata.devices.values()))
-        device = main_device(trace.kernels)
-        trace.gpu, trace.compute_capability = metadata.devices.get(device, first)
+        number = main_device(trace.kernels)
+        device = metadata.devices.get(number, first)
+        trace.gpu, trace.compute_capability = device
 
 
 def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
@@ -242,23 +253,28 @@ def processes_of(columns: Columns) -> dict[Hashable, set[int]]:
     launching: set[Hashable] = set()
     launches = zip(columns.kernels.device, columns.correlations, strict=True)
     for device, correlation in launches:
-        of_launch = callers[correlation]
-        votes[device].update(of_launch if len(of_launch) == 1 else ())
-        launching |= of_launch
+        processes = callers[correlation]
+        votes_for_device = votes[device]
+        if len(processes) == 1:
+            votes_for_device.update(processes)
+        launching |= processes
     devices: dict[Hashable, set[int]] = defaultdict(set)
     if all(votes.values()):
-        for device, counted in votes.items():
-            (process, _), *_ = counted.most_common(1)
+        for device, counts in votes.items():
+            process = max(counts, key=counts.__getitem__)
             devices[process].add(device)
     elif len(launching) == len(votes):
         in_order = sorted(launching, key=_in_order)
         for process, device in zip(in_order, sorted(votes), strict=True):
             devices[process].add(device)
-    return {process: devices[process] for process in sorted(devices, key=_in_order)}
+    sorted_processes = sorted(devices, key=_in_order)
+    return {process: devices[process] for process in sorted_processes}
 
 
 def _in_order(process: Hashable) -> tuple[int, str]:
-    number = process if isinstance(process, int) else -1
+    number = -1
+    if isinstance(process, int):
+        number = process
     return number, str(process)
 
 
@@ -269,16 +285,16 @@ def part_of(
 ) -> Columns:
     """Return the columns of one process alone; copies are not told apart, and left out."""
     is_own = [process_of(thread) == process for thread in columns.threads]
-    ops = [is_own[thread] for thread in columns.ops.thread]
-    calls = [is_own[thread] for thread in columns.calls.thread]
-    kernels = [device in devices for device in columns.kernels.device]
+    own_ops = list(map(is_own.__getitem__, columns.ops.thread))
+    own_calls = list(map(is_own.__getitem__, columns.calls.thread))
+    own_kernels = list(map(devices.__contains__, columns.kernels.device))
     return replace(
         columns,
-        ops=_kept(columns.ops, OpColumns(), ops),
-        calls=_kept(columns.calls, CallColumns(), calls),
-        kernels=_kept(columns.kernels, Kernels(), kernels),
-        op_ids=_where(columns.op_ids, kernels),
-        correlations=_where(columns.correlations, kernels),
+        ops=_kept(columns.ops, OpColumns(), own_ops),
+        calls=_kept(columns.calls, CallColumns(), own_calls),
+        kernels=_kept(columns.kernels, Kernels(), own_kernels),
+        op_ids=_where(columns.op_ids, own_kernels),
+        correlations=_where(columns.correlations, own_kernels),
         copies={},
     )
 

@@ -147,6 +147,11 @@ class OldMemset(GpuMemcpy, tag="Memset", gc=False):
 
 _name_of = attrgetter("name")
 _thread_of = attrgetter("pid", "tid")
+_operator_id_of = attrgetter("external_id")
+_sequence_of = attrgetter("sequence")
+_correlation_of = attrgetter("correlation")
+_device_of = attrgetter("device")
+_stream_of = attrgetter("stream")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
 _config_of = attrgetter("block", "shared", "registers")
 _collective_of = attrgetter(
@@ -164,11 +169,15 @@ def _add_ranges(
     starts: list[int],
 ) -> None:
     ops = columns.ops
+    names = map(_name_of, group)
+    threads = map(_thread_of, group)
     args = [op.args for op in group]
-    raw_inputs = map(SEPARATOR.join, map(_inputs_of, args))
-    inputs: Iterable[int] = map(columns.inputs.__getitem__, raw_inputs)
+    inputs: Iterable[int]
     if isinstance(group[0], Annotation):
         inputs = repeat(-1, len(group))
+    else:
+        recorded = map(SEPARATOR.join, map(_inputs_of, args))
+        inputs = columns.inputs.numbers(recorded)
     # What can fail comes first: columns of different lengths would give rows to one another.
     ends = [
         start + round(1000 * op.dur) for start, op in zip(starts, group, strict=True)
@@ -176,10 +185,10 @@ def _add_ranges(
     append_all(ops.start, starts)
     append_all(ops.end, ends)
     append_all(ops.inputs, inputs)
-    append_all(ops.op_id, [arg.external_id for arg in args])
-    append_all(ops.name, map(columns.op_names.__getitem__, map(_name_of, group)))
-    append_all(ops.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
-    append_all(ops.sequence, [arg.sequence for arg in args])
+    append_all(ops.op_id, map(_operator_id_of, args))
+    append_all(ops.name, columns.op_names.numbers(names))
+    append_all(ops.thread, columns.threads.numbers(threads))
+    append_all(ops.sequence, map(_sequence_of, args))
     columns.note_ends(ends)
 
 
@@ -192,7 +201,8 @@ def _add_calls(
     ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
     append_all(calls.start, starts)
     append_all(calls.correlation, [call.args.correlation for call in group])
-    append_all(calls.thread, map(columns.threads.__getitem__, map(_thread_of, group)))
+    threads = map(_thread_of, group)
+    append_all(calls.thread, columns.threads.numbers(threads))
     columns.note_ends(ends)
 
 
@@ -202,29 +212,45 @@ def _add_kernels(
     starts: list[int],
 ) -> None:
     kernels = columns.kernels
+    names = map(_name_of, group)
     args = [kernel.args for kernel in group]
-    lengths = _lengths_ns([kernel.dur for kernel in group])
-    append_all(kernels.start_ns, starts)
-    append_all(kernels.duration_ns, lengths)
-    # Kineto before 2024 puts the number of the call if a kernel has no operator.
-    ids = [-1 if a.external_id == a.correlation else a.external_id for a in args]
-    append_all(columns.op_ids, ids)
-    append_all(columns.correlations, [a.correlation for a in args])
-    append_all(kernels.device, [a.device for a in args])
-    append_all(kernels.stream, [a.stream for a in args])
-    append_all(kernels.name, map(columns.names.__getitem__, map(_name_of, group)))
     configs = map(SEPARATOR.join, map(_config_of, args))
-    append_all(kernels.config, map(columns.configs.__getitem__, configs))
-    known = columns.collectives
-    collectives = [known[_collective_of(a)] if a.collective else -1 for a in args]
+    lengths_ns = _lengths_ns([kernel.dur for kernel in group])
+    operator_ids = []
+    collectives = []
+    for arg in args:
+        operator_id = arg.external_id
+        if operator_id == arg.correlation:
+            # Kineto before 2024 puts the number of the call if a kernel has no operator.
+            operator_id = -1
+        operator_ids.append(operator_id)
+        collective = -1
+        if arg.collective:
+            collective = columns.collectives[_collective_of(arg)]
+        collectives.append(collective)
+    append_all(kernels.start_ns, starts)
+    append_all(kernels.duration_ns, lengths_ns)
+    append_all(columns.op_ids, operator_ids)
+    append_all(columns.correlations, map(_correlation_of, args))
+    append_all(kernels.device, map(_device_of, args))
+    append_all(kernels.stream, map(_stream_of, args))
+    append_all(kernels.name, columns.names.numbers(names))
+    append_all(kernels.config, columns.configs.numbers(configs))
     append_all(kernels.collective, collectives)
 
 
 def _lengths_ns(micros: list[float]) -> list[int]:
     """Return durations in nanoseconds, -1 for those that cannot be."""
-    if not (min(micros) >= 0 and max(micros) <= MAX_MICROS):
-        micros = [length if 0 <= length <= MAX_MICROS else -1e-3 for length in micros]
-    return [round(1000 * length) for length in micros]
+    are_possible = min(micros) >= 0 and max(micros) <= MAX_MICROS
+    if are_possible:  # as nearly always: looking at each one takes longer
+        return [round(1000 * length) for length in micros]
+    lengths_ns = []
+    for length in micros:
+        length_ns = -1
+        if 0 <= length <= MAX_MICROS:
+            length_ns = round(1000 * length)
+        lengths_ns.append(length_ns)
+    return lengths_ns
 
 
 _KERNELS = (GpuKernel, OldKernel)
@@ -253,6 +279,9 @@ _IGNORED = (
 _MAX_CATEGORIES = 100
 
 
+_Decoder = msgspec.json.Decoder
+
+
 class Decoders:
     """The decoder of a list of events and of one event.
 
@@ -261,7 +290,10 @@ class Decoders:
     """
 
     def __init__(self) -> None:
-        self.kinds = {kind.__struct_config__.tag: kind for kind in (*_TIMED, *_COPIES)}
+        self.kinds: dict[Any, Any] = {}
+        for kind in (*_TIMED, *_COPIES):
+            tag = kind.__struct_config__.tag
+            self.kinds[tag] = kind
         self.ignore(*_IGNORED)
 
     def ignore(self, *categories: str) -> None:
@@ -275,10 +307,8 @@ class Decoders:
                 gc=False,
             )
         event: Any = reduce(or_, self.kinds.values())
-        self.block: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])
-        self.lax_event: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
-            event, strict=False
-        )
+        self.block: _Decoder[list[Any]] = _Decoder(list[event])
+        self.lax_event: _Decoder[Any] = _Decoder(event, strict=False)
 
 
 class Collector:
@@ -303,7 +333,8 @@ class Collector:
     def block(self, data: bytes) -> bool:
         """Take a JSON list of whole events; False if it does not decode as such."""
         try:
-            self._add(self._decoders.block.decode(data))
+            events = self._decoders.block.decode(data)
+            self._add(events)
         except (ValueError, RecursionError):
             return False
         return True
@@ -323,8 +354,10 @@ class Collector:
             if category.isprintable() and len(kinds) < _MAX_CATEGORIES:
                 self._decoders.ignore(category)
             self.events += 1
-        elif not (self.block(b"[%b]" % data) or self._add_leniently(data)):
-            self.skip()
+        else:
+            is_taken = self.block(b"[%b]" % data) or self._add_leniently(data)
+            if not is_taken:
+                self.skip()
 
     def skip(self) -> None:
         """Count something that is not an event."""
@@ -337,10 +370,14 @@ class Collector:
             return False
         try:
             repaired = _read_leniently(data)
-            if self._decoders.kinds.get(str(repaired.get("cat"))) not in _KERNELS:
+            category = str(repaired.get("cat"))
+            kind = self._decoders.kinds.get(category)
+            if kind not in _KERNELS:
                 repaired.setdefault("dur", 0)
-            sound = json.dumps(repaired, ensure_ascii=False).encode("utf-8", "replace")
-            self._add([self._decoders.lax_event.decode(sound)])
+            text = json.dumps(repaired, ensure_ascii=False)
+            sound = text.encode("utf-8", "replace")
+            event = self._decoders.lax_event.decode(sound)
+            self._add([event])
         except (ValueError, OverflowError, RecursionError):
             return False
         return True
@@ -350,11 +387,14 @@ class Collector:
         for event in decoded:
             groups[type(event)].append(event)
         for kind, add in _TIMED.items():
-            if kind in groups:
-                add(self.columns, groups[kind], self._nanoseconds(groups[kind]))
+            group = groups.get(kind)
+            if group is not None:
+                starts = self._nanoseconds(group)
+                add(self.columns, group, starts)
         for kind, name in _COPIES.items():
-            if kind in groups:
-                _add_copies(self.columns, name, groups[kind])
+            group = groups.get(kind)
+            if group is not None:
+                _add_copies(self.columns, name, group)
         self.events += len(decoded)
 
     def _nanoseconds(self, group: list[Any]) -> list[int]:
@@ -380,7 +420,8 @@ def _add_copies(
     for copy in copies:
         if 0 <= copy.dur <= MAX_COPY_US:
             time_ns += round(1000 * copy.dur)
-        size += min(max(copy.args.bytes, 0), MAX_SIZE)
+        size_of_copy = max(0, copy.args.bytes)
+        size += min(size_of_copy, MAX_SIZE)
     columns.add_copies(name, len(copies), time_ns, size)
 
 
@@ -397,8 +438,9 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
         strict=False,
         parse_constant=lambda _: None,
     )
-    if isinstance(event.get("args"), dict):
-        event["args"] = _without_null(event["args"])
+    args = event.get("args")
+    if isinstance(args, dict):
+        event["args"] = _without_null(args)
     return _without_null(event)
 
 
@@ -409,10 +451,15 @@ _NO_NUMBER = re.compile(
 
 
 def _without_null(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if not _is_null(name, value)}
+    kept = {}
+    for name, value in fields.items():
+        if not _is_null(name, value):
+            kept[name] = value
+    return kept
 
 
 def _is_null(name: str, value: Any) -> bool:
     if name in ("ts", "dur") and isinstance(value, str):
-        return _NO_NUMBER.fullmatch(value[:_LONGEST_NUMBER]) is not None
+        number = value[:_LONGEST_NUMBER]
+        return _NO_NUMBER.fullmatch(number) is not None
     return value is None

@@ -212,16 +212,18 @@ class Document:
             # Latin-1 keeps one character a byte, so positions agree.
             text = buffer.data[buffer.pos :].decode("latin-1")
             scanned = scan(text, 0)
-            if scanned is not None and (scanned[1] < len(text) or not buffer.grow()):
-                value, end = scanned
-                raw = buffer.data[buffer.pos : buffer.pos + end]
-                buffer.pos += end
+            if scanned is None:
+                if _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow():
+                    return False
+                continue
+            value, length = scanned
+            # A number that ends with the window may go on.
+            if length < len(text) or not buffer.grow():
+                end = buffer.pos + length
+                raw = buffer.data[buffer.pos : end]
+                buffer.pos = end
                 self._take(key.decode("latin-1"), value, raw)
                 return True
-            if scanned is None and (
-                _EVENTS_KEY.search(buffer.data, buffer.pos) or not buffer.grow()
-            ):
-                return False
 
     def _resync(self) -> bool:
         """Jump over damaged metadata to the events; False if none follow."""
@@ -259,24 +261,29 @@ class Document:
         """Return where the last whole event of the window ends, 0 if no boundary is known."""
         data = self._buffer.data
         start = self._buffer.pos
-        if self._separator and (cut := data.rfind(self._separator, start) + 1):
-            return cut
-        self._separator = self._learn()
         if self._separator:
-            return data.rfind(self._separator, start) + 1
-        return 0
+            cut = data.rfind(self._separator, start) + 1
+            if cut:
+                return cut
+        self._separator = self._learn()
+        if not self._separator:
+            return 0
+        return data.rfind(self._separator, start) + 1
 
     def _learn(self) -> bytes:
         """Return the bytes between the next two events, from `}` to the colon of a key."""
         data = self._buffer.data
-        start = skip_space(self._buffer.data, self._buffer.pos)
+        start = skip_space(data, self._buffer.pos)
         scanned = scan(data[start:].decode("latin-1"), 0)
-        if scanned and (match := _SEPARATOR.match(data, start + scanned[1] - 1)):
-            return match[0]
-        match = _LIKELY_SEPARATOR.search(data, start)
-        if match:
-            return match[0]
-        return b""
+        match = None
+        if scanned is not None:
+            _, length = scanned
+            match = _SEPARATOR.match(data, start + length - 1)
+        if match is None:
+            match = _LIKELY_SEPARATOR.search(data, start)
+        if match is None:
+            return b""
+        return match[0]
 
     def _read_region(
         self,
@@ -288,17 +295,19 @@ class Document:
         data = self._buffer.data
         start = skip_space(data, start, end)
         # Joined from a view: a block is copied once.
-        if sink.block(b"".join((b"[", memoryview(data)[start:end], b"]"))):
+        events = memoryview(data)[start:end]
+        if sink.block(b"".join((b"[", events, b"]"))):
             return end
         repaired = _repaired(data[start:end])
         if repaired != data[start:end]:
             self._buffer.data = data[:start] + repaired + data[end:]
             return self._read_region(sink, start, end)
-        middle = data.find(self._separator, (start + end) // 2, end)
-        if middle < 0:
-            middle = data.rfind(self._separator, start, (start + end) // 2)
-        if middle >= 0:
-            stop = self._read_region(sink, start, middle + 1)
+        middle = (start + end) // 2
+        boundary = data.find(self._separator, middle, end)
+        if boundary < 0:
+            boundary = data.rfind(self._separator, start, middle)
+        if boundary >= 0:
+            stop = self._read_region(sink, start, boundary + 1)
             if self._events_end:
                 return stop
             return self._read_region(sink, stop, end)
@@ -315,7 +324,8 @@ class Document:
         end: int,
     ) -> int:
         """Read event by event; return where reading stopped: `end`, or an event without one."""
-        data = self._buffer.data[:start] + _repaired(self._buffer.data[start:end])
+        whole = self._buffer.data
+        data = whole[:start] + _repaired(whole[start:end])
         text = data[start:].decode("latin-1")
         pos = start
         while (pos := skip_space(data, pos, end)) < end:
