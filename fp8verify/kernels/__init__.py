@@ -74,43 +74,47 @@ def decode(name: str) -> KernelName:
     return replace(unknown, name=name)
 
 
+_SIXTEEN_BITS = frozenset({"c10::Half", "c10::BFloat16"})
+
+
 def classify(decoded: KernelName, op: OpContext | None) -> Classification:
     """Classify a kernel: by its name if that is certain, else by its operator."""
     kernel = _classify(decoded, op)
-    types_known = op is not None and any(op.types)
+    if kernel.precision is not Precision.UNKNOWN:
+        return kernel
+    types = frozenset(op.types) if op is not None else frozenset()
     is_scaled_mm = decoded.hint is Hint.SCALED_MM and decoded.role.is_gemm
-    if kernel.precision is Precision.UNKNOWN and is_scaled_mm and not types_known:
+    if is_scaled_mm and not any(types):
         reason = f"TorchInductor kernel, {Hint.SCALED_MM.value}"
         return replace(kernel, precision=Precision.FP8, source="name", reason=reason)
-    sixteen_bits = decoded.hint in (Hint.SIXTEEN_BITS, Hint.WIDENED)
-    if kernel.precision is Precision.UNKNOWN and sixteen_bits and decoded.hint:
-        halves = op is not None and {"c10::Half"} == {
-            "c10::Half",
-            "c10::BFloat16",
-        } & set(op.types)
-        precision = Precision.FP16 if halves else Precision.BF16
+    if decoded.hint is Hint.SIXTEEN_BITS or decoded.hint is Hint.WIDENED:
+        precision = Precision.BF16
+        if _SIXTEEN_BITS & types == {"c10::Half"}:
+            precision = Precision.FP16
         reason = f"{kernel.reason}; {decoded.hint.value}"
         return replace(kernel, precision=precision, source="name", reason=reason)
     return kernel
 
 
 def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
-    silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
-    kernel = Classification(**asdict(decoded), source="none" if silent else "name")
+    is_silent = decoded.library == _UNKNOWN_LIBRARY and decoded.role is Role.OTHER
+    source: Source = "none" if is_silent else "name"
+    kernel = Classification(**asdict(decoded), source=source)
     if kernel.split_k:  # a part of its GEMM
         kernel = replace(kernel, role=Role.GEMM)
     if op is None:
         return kernel
     if decoded.role.is_gemm and multiplies_nothing(op):
-        said = f"the name says {decoded.role.value} ({decoded.reason}), and {op.name} multiplies"
-        return replace(kernel, precision=Precision.UNKNOWN, conflict=f"{said} nothing")
+        statement = f"the name says {decoded.role.value} ({decoded.reason})"
+        conflict = f"{statement}, and {op.name} multiplies nothing"
+        return replace(kernel, precision=Precision.UNKNOWN, conflict=conflict)
     enclosing = encloses(op)
     if enclosing and decoded.role.is_gemm:
-        return replace(
-            kernel, role=enclosing, reason=f"{kernel.reason}; launched by {op.name}"
-        )
+        reason = f"{kernel.reason}; launched by {op.name}"
+        return replace(kernel, role=enclosing, reason=reason)
+    may_multiply = kernel.role.is_gemm or is_silent
     evidence = evidence_of(op)
-    if evidence is None or not (kernel.role.is_gemm or silent):
+    if evidence is None or not may_multiply:
         return kernel
     if kernel.precision is Precision.UNKNOWN:
         return _by_operator(kernel, op, evidence)
@@ -119,32 +123,38 @@ def _classify(decoded: KernelName, op: OpContext | None) -> Classification:
 
 def _both(kernel: Classification, op: OpContext, evidence: Evidence) -> Classification:
     """Join a GEMM's name with its operator's types."""
-    mixed = element_class(evidence.a) is not element_class(evidence.b)
-    allows = _allows(evidence, kernel.precision)
-    by_hand = mixed and kernel.precision.is_low and kernel.library in _HAND_WRITTEN
-    if by_hand or (op.name.startswith(COUNTED) and not allows):
+    is_mixed = element_class(evidence.a) is not element_class(evidence.b)
+    is_low = kernel.precision.is_low
+    is_allowed = _allows(evidence, kernel.precision)
+    is_by_hand = is_mixed and is_low and kernel.library in _HAND_WRITTEN
+    is_counted = op.name.startswith(COUNTED)
+    if is_by_hand or (is_counted and not is_allowed):
         return _by_operator(replace(kernel, a=None, b=None), op, evidence)
     kernel = _with_types(kernel, evidence)
-    if allows:
-        return replace(kernel, source="name+op" if evidence.maybe else "name")
-    is_low = any(precision.is_low for precision in evidence.maybe)
-    disputed = is_low is not kernel.precision.is_low
-    allowed = " or ".join(sorted(precision.value for precision in evidence.maybe))
-    return replace(
-        kernel,
-        precision=Precision.UNKNOWN if disputed else kernel.precision,
-        conflict=f"the name says {kernel.precision.value} ({kernel.reason}), "
-        f"the operator {op.name} says {allowed} (inputs {', '.join(op.types[:3])})",
+    if is_allowed and evidence.maybe:
+        return replace(kernel, source="name+op")
+    if is_allowed:
+        return replace(kernel, source="name")
+    classes = sorted(precision.value for precision in evidence.maybe)
+    inputs = ", ".join(op.types[:3])
+    conflict = (
+        f"the name says {kernel.precision.value} ({kernel.reason}), "
+        f"the operator {op.name} says {' or '.join(classes)} (inputs {inputs})"
     )
+    kernel = replace(kernel, conflict=conflict)
+    may_be_low = any(precision.is_low for precision in evidence.maybe)
+    if may_be_low is not is_low:
+        return replace(kernel, precision=Precision.UNKNOWN)
+    return kernel
 
 
 def _by_operator(
     kernel: Classification, op: OpContext, evidence: Evidence
 ) -> Classification:
     """Classify by the operator, if the name does not show the operand types."""
-    known = evidence.precision is not Precision.UNKNOWN
-    named = kernel.role.is_gemm and not kernel.split_k
-    if known:
+    is_known = evidence.precision is not Precision.UNKNOWN
+    is_named = kernel.role.is_gemm and not kernel.split_k
+    if is_known:
         said = f"{op.name} multiplies {describe.Operands(evidence.a, evidence.b)}"
     elif evidence.maybe:
         said = f"{op.name} has FP32 inputs, multiplied in FP32 or TF32"
@@ -153,7 +163,7 @@ def _by_operator(
     return replace(
         _with_types(kernel, evidence),
         precision=evidence.precision,
-        source="op" if known or not named else "name",
+        source="op" if is_known or not is_named else "name",
         reason=f"{kernel.reason}; {said}",
     )
 
@@ -184,8 +194,11 @@ def alike(one: Precision, other: Precision) -> bool:
     """
     if Precision.BELOW16 in (one, other):
         return one.is_low and other.is_low
-    same = one is other or (one.is_fp8 and other.is_fp8)
-    return same or (one.is_fp4 and other.is_fp4)
+    if one.is_fp8:
+        return other.is_fp8
+    if one.is_fp4:
+        return other.is_fp4
+    return one is other
 
 
 def _allows(evidence: Evidence, precision: Precision) -> bool:

@@ -207,14 +207,15 @@ class _Search:
     def _take(self, folder: Path, name: str, files: set[str]) -> None:
         """Add one kernel if it can have been launched as the trace says."""
         parameters = _parameters(_read(folder / f"{name}.json", _MAX_JSON))
-        suffix = next((one for one in _CODE if f"{name}{one}" in files), None)
-        if parameters is None or suffix is None or parameters.name != name:
+        code_files = [
+            f"{name}{ending}" for ending in _CODE if f"{name}{ending}" in files
+        ]
+        if parameters is None or parameters.name != name or not code_files:
             self._skip(name)
             return
-        size = parameters.threads, parameters.shared
-        if not self._could_be(name, parameters.target.arch, size):
+        if not self._could_be(parameters):
             return
-        code = _read(folder / f"{name}{suffix}", _MAX_CODE)
+        code = _read(folder / code_files[0], _MAX_CODE)
         kernel = None
         if code is not None:
             self._size += len(code)
@@ -230,16 +231,16 @@ class _Search:
             msgspec.structs.replace(kernel, registers=registers, dots=dots)
         )
 
-    def _could_be(
-        self, name: str, arch: int | str, size: tuple[int, int | None]
-    ) -> bool:
-        if self._arch is not None and capability_of(str(arch)) != self._arch:
+    def _could_be(self, parameters: _Parameters) -> bool:
+        """Whether a kernel of this name was launched with such a block, on such a GPU."""
+        arch = str(parameters.target.arch)
+        if self._arch is not None and capability_of(arch) != self._arch:
             return False
-        threads, shared = size
-        return any(
-            threads == launched and shared in (None, bytes_of_block)
-            for launched, bytes_of_block in self._wanted[name]
-        )
+        for threads, shared in self._wanted[parameters.name]:
+            is_same_block = parameters.threads == threads
+            if is_same_block and parameters.shared in (None, shared):
+                return True
+        return False
 
     def _skip(self, name: str) -> None:
         self.notes.append(
@@ -292,7 +293,7 @@ _THREADS: Final = re.compile(
 def _kernel(parameters: _Parameters, code: bytes) -> CompiledKernel | None:
     """Return what code holds; None if it is not what its parameters say."""
     text = code.decode("utf-8", "replace")
-    names = {match[1] or match[2] for match in _ENTRY.finditer(text)}
+    names = {entry[1] or entry[2] for entry in _ENTRY.finditer(text)}
     target = _PTX_TARGET.search(text) or _AMD_TARGET.search(text)
     threads = _THREADS.search(text)
     if names != {parameters.name} or target is None:
@@ -328,11 +329,12 @@ def _dots(path: Path, kernel: CompiledKernel) -> dict[str, int]:
     """Count the products in the intermediate code, where the instructions do not say the types."""
     if not any("tcgen05" in mnemonic for mnemonic in kernel.instructions):
         return {}
-    text = (_read(path, _MAX_CODE) or b"").decode("utf-8", "replace")
-    return {
-        f"{types.a} {types.b}": count
-        for types, count in products_of_ttgir(text).items()
-    }
+    code = _read(path, _MAX_CODE) or b""
+    text = code.decode("utf-8", "replace")
+    dots = {}
+    for types, count in products_of_ttgir(text).items():
+        dots[f"{types.a} {types.b}"] = count
+    return dots
 
 
 def capability_of(arch: str) -> str:
@@ -361,22 +363,32 @@ def registers_of(binary: bytes) -> int | None:
         return None
     if names_at >= count:
         return None
-    sections = [
-        _SECTION.unpack_from(binary, table + at * _SECTION.size) for at in range(count)
-    ]
-    names = sections[names_at][4]
+    sections = []
+    for number in range(count):
+        header = _SECTION.unpack_from(binary, table + number * _SECTION.size)
+        sections.append(_Section(header[0], header[4], header[5]))
+    names = sections[names_at].offset
     for section in sections:
-        start = names + section[0]
-        if binary[start : start + 9] == b".nv.info\0":
-            return _registers(binary[section[4] : section[4] + section[5]])
+        if binary.startswith(b".nv.info\0", names + section.name):
+            end = section.offset + section.size
+            return _registers(binary[section.offset : end])
     return None
+
+
+class _Section(NamedTuple):
+    """Where the name of a section is among the names, and its bytes in the file."""
+
+    name: int
+    offset: int
+    size: int
 
 
 def _registers(attributes: bytes) -> int | None:
     counts: set[int] = set()
     at = attributes.find(_REGISTERS)
     while 0 <= at <= len(attributes) - 12:
-        counts.add(struct.unpack_from("<I", attributes, at + 8)[0])
+        (count,) = struct.unpack_from("<I", attributes, at + 8)
+        counts.add(count)
         at = attributes.find(_REGISTERS, at + 12)
     if len(counts) == 1:
         return counts.pop()

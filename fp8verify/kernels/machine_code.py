@@ -103,10 +103,11 @@ class MachineCode(NamedTuple):
         """Say what it multiplies: "4 × e5m2 × e4m3"."""  # noqa: RUF002
         if not self.products:
             return "no matrix instruction"
-        return " and ".join(
-            f"{counted(count, 'matrix instruction')} of {_shown(types)}"
-            for types, count in self.products
-        )
+        parts = []
+        for types, count in self.products:
+            instructions = counted(count, "matrix instruction")
+            parts.append(f"{instructions} of {_shown(types)}")
+        return " and ".join(parts)
 
 
 def _shown(types: Operands) -> str:
@@ -142,8 +143,10 @@ def _key(match: re.Match[str]) -> str:
         return EXPONENTIAL
     if match["amd"] is None:
         return match["ptx"] or match["sass"]
-    formats = [f"{one['of']}:{one['is']}" for one in _FORMAT.finditer(match["rest"])]
-    return " ".join((match["amd"], *formats))[:MAX_LENGTH]
+    words = [match["amd"]]
+    for operand in _FORMAT.finditer(match["rest"]):
+        words.append(f"{operand['of']}:{operand['is']}")
+    return " ".join(words)[:MAX_LENGTH]
 
 
 def machine_code(instructions: Mapping[str, int]) -> MachineCode:
@@ -153,10 +156,11 @@ def machine_code(instructions: Mapping[str, int]) -> MachineCode:
         types = operands_of(mnemonic)
         if types is not None:
             products[types] = products.get(types, 0) + count
+    in_order = sorted(products.items(), key=str)
     return MachineCode(
-        tuple(sorted(products.items(), key=str)),
-        instructions.get(FMA, 0),
-        instructions.get(EXPONENTIAL, 0),
+        products=tuple(in_order),
+        fmas=instructions.get(FMA, 0),
+        exponentials=instructions.get(EXPONENTIAL, 0),
     )
 
 
@@ -200,8 +204,9 @@ def _of_kind(mnemonic: str) -> Operands | None:
     if kind is None:
         return None
     if kind[1] == "mxf4nvf4":  # E2M1 with scales of UE8M0 for each 32, or UE4M3 for 16
-        by_16 = "scale_vec::4X" in mnemonic or "block16" in mnemonic
-        return both("e2m1", scale="ue4m3" if by_16 else "ue8m0")
+        if "scale_vec::4X" in mnemonic or "block16" in mnemonic:
+            return both("e2m1", scale="ue4m3")
+        return both("e2m1", scale="ue8m0")
     return _KINDS.get(kind[1])
 
 
@@ -213,11 +218,11 @@ def _of_ptx(mnemonic: str) -> Operands | None:
         return both("fp16")
     if len(types) < 3:
         return None
-    if "block_scale" not in words:
-        return Operands(types[1], types[2])
-    return Operands(
-        types[1], types[2], scale=words[-1] if words[-1] in _SCALES else None
-    )
+    _, a, b, *_ = types
+    last = words[-1]
+    if "block_scale" in words and last in _SCALES:
+        return Operands(a, b, scale=last)
+    return Operands(a, b)
 
 
 _SCALES: Final = frozenset({"ue8m0", "ue4m3"})
@@ -245,13 +250,20 @@ def _of_amd(mnemonic: str) -> Operands | None:
     match = _AMD_SHAPE.fullmatch(name)
     if match is None:
         return None
-    scale = "ue8m0" if match["scale"] else None
+    scale = None
+    if match["scale"]:
+        scale = "ue8m0"
     types = match["types"]
     if types == "f8f6f4":
-        of = dict(one.partition(":")[::2] for one in formats)
-        a = _F8F6F4.get(of.get("cbsz") or of.get("matrix_a_fmt") or "0")
-        b = _F8F6F4.get(of.get("blgp") or of.get("matrix_b_fmt") or "0")
-        return Operands(a or "below16", b or "below16", scale=scale)
+        chosen = {}
+        for word in formats:
+            operand, _, number = word.partition(":")
+            chosen[operand] = number
+        number_a = chosen.get("cbsz") or chosen.get("matrix_a_fmt") or "0"
+        number_b = chosen.get("blgp") or chosen.get("matrix_b_fmt") or "0"
+        a = _F8F6F4.get(number_a, "below16")
+        b = _F8F6F4.get(number_b, "below16")
+        return Operands(a, b, scale=scale)
     if types in _AMD_TYPES:
         return both(_AMD_TYPES[types], scale=scale)
     a, _, b = types.partition("_")
@@ -297,12 +309,13 @@ def products_of_ttgir(text: str) -> dict[Operands, int]:
     """Count the products in Triton's intermediate code by the element types of A and B."""
     counts: dict[Operands, int] = {}
     for match in _TTGIR.finditer(text):
-        signature = match[0].rpartition(" : ")[2]
-        types = [_element(one["type"]) for one in _TENSOR.finditer(signature)]
+        _, _, signature = match[0].rpartition(" : ")
+        types = [_element(tensor["type"]) for tensor in _TENSOR.finditer(signature)]
         if len(types) < 2:
             continue
-        scaled = "scaled" in match["op"]
-        found = Operands(types[0], types[1], scale="ue8m0" if scaled else None)
+        found = Operands(types[0], types[1])
+        if "scaled" in match["op"]:
+            found = found._replace(scale="ue8m0")
         counts[found] = counts.get(found, 0) + 1
     return counts
 
@@ -321,13 +334,14 @@ def completed(code: MachineCode, written: Mapping[Operands, int]) -> MachineCode
         return code
     a, b = pairs.pop()
     types, count = code.products[0]
-    fits = {
-        "below16": element_class(a).is_low and element_class(b).is_low,
-        SIXTEEN_BITS: {a, b} <= {"bf16", "fp16"},
-    }
-    if types.a != types.b or not fits.get(types.a or "", False):
+    are_low = element_class(a).is_low and element_class(b).is_low
+    have_16_bits = {a, b} <= {"bf16", "fp16"}
+    if types.a != types.b:
         return code
-    return code._replace(products=((types._replace(a=a, b=b), count),))
+    if (types.a == "below16" and are_low) or (types.a == SIXTEEN_BITS and have_16_bits):
+        product = (types._replace(a=a, b=b), count)
+        return code._replace(products=(product,))
+    return code
 
 
 def agreed(codes: Iterable[MachineCode]) -> MachineCode | None:

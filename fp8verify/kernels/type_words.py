@@ -81,7 +81,11 @@ def is_low(word: str) -> bool:
 
 def count_low(words: tuple[str, ...]) -> int:
     """Return how often words name a format of FP8 or FP4, also joined to each other."""
-    return sum(types.precision.is_low for word in words for types in _types(word))
+    count = 0
+    for word in words:
+        for types in _types(word):
+            count += types.precision.is_low
+    return count
 
 
 def product_of(word: str) -> str | None:
@@ -107,25 +111,23 @@ def joined(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def operands(words: tuple[str, ...]) -> Operands:
     """Return the operand types that the words of a product's name are certain of."""
-    pairs = [match for word in words if (match := _PAIR.fullmatch(word))]
+    pairs = list(filter(None, map(_PAIR.fullmatch, words)))
     singles = _singles(words)
     if len(pairs) > 1:  # two products in one kernel
         return Operands()
     if pairs:
         return _of_pair(pairs[0], singles)
-    compound = next((listed for word in words if len(listed := _types(word)) > 1), None)
-    if compound:
-        return _of_compound(compound)
-    if _is_weight_only(words) or not 1 <= len(singles) <= 2:
+    for word in words:
+        listed = _types(word)
+        if len(listed) > 1:
+            return _of_compound(listed)
+    if _is_weight_only(words) or len(singles) not in (1, 2):
         return Operands()
     first = singles[0]
     last = singles[-1]
-    types = first._replace(b=last.b)
-    alike = (
-        element_class(first.a) is element_class(last.a) and first.scale == last.scale
-    )
-    if alike:
-        return types
+    has_one_class = element_class(first.a) is element_class(last.a)
+    if has_one_class and first.scale == last.scale:
+        return first._replace(b=last.b)
     return Operands()
 
 
@@ -137,11 +139,12 @@ def scaling(words: tuple[str, ...], types: Operands) -> Scaling | None:
     if named is not None:
         return named
     for first, second in pairwise(words):
-        if "block" in (first, second) and (first in _SPELLED or second in _SPELLED):
+        has_type = first in _SPELLED or second in _SPELLED
+        if has_type and "block" in (first, second):
             return Scaling.BLOCKWISE
-        if first == "per" and second in ("token", "tensor"):
-            if second == "token":
-                return Scaling.ROWWISE
+        if (first, second) == ("per", "token"):
+            return Scaling.ROWWISE
+        if (first, second) == ("per", "tensor"):
             return Scaling.TENSORWISE
     return None
 
@@ -162,27 +165,37 @@ def _singles(words: tuple[str, ...]) -> list[Operands]:
     `fp8` is left out beside `mxfp8` or `e4m3`: the same operands, less exactly.
     """
     found: dict[Operands, None] = {}
-    for before, word, after in zip(("", *words), words, (*words[1:], ""), strict=False):
+    behind = (*words, "")[1:]
+    before = ""
+    for word, after in zip(words, behind, strict=True):
         types = _types(word)
         if len(types) == 1 and _NOT_OPERANDS.isdisjoint((before, after)):
             found[types[0]] = None
-    vague = {types for types in found if types in (both("fp8"), both("fp4"))}
-    exact = {element_class(types.a) for types in found.keys() - vague}
-    return [
-        types
-        for types in found
-        if types not in vague or element_class(types.a) not in exact
-    ]
+        before = word
+    exact = set()
+    for single in found:
+        if single not in _VAGUE:
+            exact.add(element_class(single.a))
+    singles = []
+    for single in found:
+        if single not in _VAGUE or element_class(single.a) not in exact:
+            singles.append(single)
+    return singles
+
+
+_VAGUE: Final = (both("fp8"), both("fp4"))
 
 
 def _is_weight_only(words: tuple[str, ...]) -> bool:
     """Whether the type that a name gives may be that of the weights alone."""
-    beside = any(
-        (first in _WEIGHTS and second in _SPELLED)
-        or (second in _WEIGHTS and first in _SPELLED)
-        for first, second in pairwise(words)
-    )
-    return beside or not _WEIGHT_ONLY.isdisjoint(words)
+    if not _WEIGHT_ONLY.isdisjoint(words):
+        return True
+    for first, second in pairwise(words):
+        if first in _WEIGHTS and second in _SPELLED:
+            return True
+        if second in _WEIGHTS and first in _SPELLED:
+            return True
+    return False
 
 
 def _of_pair(match: re.Match[str], singles: list[Operands]) -> Operands:
@@ -195,15 +208,22 @@ def _of_pair(match: re.Match[str], singles: list[Operands]) -> Operands:
     first = match[2]
     second = match[3]
     if first != second:
-        a, w = (first, second) if activations_first else (second, first)
-        return Operands(SHORT.get(a), SHORT.get(w))
-    if activations_first and first in ("4", "fp4", "fp8") and not singles:
-        return both("fp8" if first == "fp8" else "fp4", scale="ue8m0")
+        types = Operands(SHORT.get(first), SHORT.get(second))
+        if not activations_first:
+            types = Operands(types.b, types.a)
+        return types
+    if activations_first and not singles:
+        if first == "fp8":
+            return both("fp8", scale="ue8m0")
+        if first in ("4", "fp4"):
+            return both("fp4", scale="ue8m0")
     if first in _SPELLED:
         return _SPELLED[first]
-    element = str(singles[0].a) if len(singles) == 1 else ""
-    named = element.endswith(first) or (first == "8" and element in ("e4m3", "e5m2"))
-    if named:
+    if len(singles) != 1:
+        return Operands()
+    element = str(singles[0].a)
+    is_fp8 = element in ("e4m3", "e5m2")
+    if element.endswith(first) or (first == "8" and is_fp8):
         return singles[0]
     return Operands()
 
@@ -213,7 +233,17 @@ def _of_compound(types: list[Operands]) -> Operands:
 
     `mxfp8fp8` is MX on both sides, `mx8mx4` too.
     """
-    a, b, *out = types
-    alike = element_class(a.a) is element_class(b.a) or a.scale == b.scale
-    scale = a.scale or b.scale if alike else None
-    return Operands(a.a, b.a, out[0].a if len(out) == 1 else None, scale)
+    a, b, *rest = types
+    scale = None
+    has_one_class = element_class(a.a) is element_class(b.a)
+    if has_one_class or a.scale == b.scale:
+        scale = a.scale or b.scale
+    out = None
+    if len(rest) == 1:
+        out = rest[0].a
+    return Operands(
+        a=a.a,
+        b=b.a,
+        out=out,
+        scale=scale,
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 _Kind = TypeVar("_Kind")
+_Row: TypeAlias = "tuple[_Kind, Set[str]]"
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -13,17 +14,23 @@ def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def word_rows(kind: Callable[[str], _Kind], text: str) -> list[tuple[_Kind, set[str]]]:
+def word_rows(kind: Callable[[str], _Kind], text: str) -> list[_Row[_Kind]]:
     """Return the rows of a table of words: "transpose: transpose transposed reduction: …"."""
-    rows: list[tuple[_Kind, set[str]]] = []
+    rows: list[_Row[_Kind]] = []
+    words: set[str] = set()
     for word in text.split():
         if word.endswith(":"):
-            rows.append((kind(word[:-1]), set()))
+            name = word.removesuffix(":")
+            words = set()
+            rows.append((kind(name), words))
         else:
-            rows[-1][1].add(word)
+            words.add(word)
     return rows
 
 
-def first_of(rows: Iterable[tuple[_Kind, Set[str]]], words: Set[str]) -> _Kind | None:
+def first_of(rows: Iterable[_Row[_Kind]], words: Set[str]) -> _Kind | None:
     """Return what the first row stands for that has one of the words."""
-    return next((kind for kind, row in rows if words & row), None)
+    for kind, words_of_kind in rows:
+        if words & words_of_kind:
+            return kind
+    return None

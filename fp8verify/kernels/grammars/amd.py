@@ -53,34 +53,41 @@ def tensile(symbol: Symbol) -> KernelName | None:
     if not _TENSILE_CODE.fullmatch(code):
         return describe.gemm("hipBLASLt", "Tensile name without types", Operands())
     units = _TENSILE_UNIT.findall(code)
-    if words and len(units) > 1 and _TENSILE_CONVERTED.fullmatch(words[0]):
-        units = list(words[0])
-        code = f"{code}_{words[0]}"
-    following = _tensile_units(words[0]) if words else []
-    # `B_BS`: the type of A and B, then D and compute
-    if len(units) == 1 and len(following) == 2:
-        units = units + following
-        code = f"{code}_{words[0]}"
+    first = words[0] if words else ""
+    following = _tensile_units(first)
+    if len(units) > 1 and _TENSILE_CONVERTED.fullmatch(first):
+        units = list(first)
+        code = f"{code}_{first}"
+    elif len(units) == 1 and len(following) == 2:
+        # `B_BS`: the type of A and B, then D and compute
+        units += following
+        code = f"{code}_{first}"
     if len(units) < 3:  # only the type of everything; a second unit is UseBeta
         units = [units[0]] * 3
     *inputs, out, compute = units
-    if words[:1] == ["MX"]:
+    if first == "MX":
         compute = "X"
-    a, b = (_CHARACTERS.get(unit) for unit in (inputs[0], inputs[-1]))
-    if compute == "X" and a == b == "fp32":
-        a = b = "tf32"
-    mx = any(map(_TENSILE_MX.fullmatch, words))
-    types = Operands(a, b, _CHARACTERS.get(out), "ue8m0" if mx else None)
+    types = Operands(
+        a=_CHARACTERS.get(inputs[0]),
+        b=_CHARACTERS.get(inputs[-1]),
+        out=_CHARACTERS.get(out),
+    )
+    if compute == "X" and types.a == types.b == "fp32":
+        types = both("tf32", types.out)
+    if any(map(_TENSILE_MX.fullmatch, words)):
+        types = types._replace(scale="ue8m0")
     return describe.gemm(
         "hipBLASLt",
         f"Tensile type code {code}",
         types,
-        scaling=_tensile_scaling(words) if a in ("e4m3", "e5m2") else None,
+        scaling=_tensile_scaling(words, types.a),
         precision=_COMPLEX.get(inputs[0]),
     )
 
 
-def _tensile_scaling(words: Sequence[str]) -> Scaling | None:
+def _tensile_scaling(words: Sequence[str], a: str | None) -> Scaling | None:
+    if a not in ("e4m3", "e5m2"):
+        return None
     if "SABV" in words:
         return Scaling.ROWWISE
     if "SAB" in words:
@@ -117,23 +124,31 @@ def composable_kernel(symbol: Symbol) -> KernelName | None:
     role = _ck_role(symbol)
     if not role.is_gemm and role is not Role.CONV:
         return describe.other(_CK, role, f"Composable Kernel function {symbol.base}")
-    types = next(
-        (run for node in walk(symbol.tree) if len(run := _run(node.args)) > 1), []
-    )
-    if not types:
+    types = _ck_types(symbol.tree)
+    if types is None:
         reason = "a Composable Kernel product whose name does not show its types"
         return describe.other(_CK, role, reason)
-    found = Operands(types[0], types[1], types[-1] if len(types) > 3 else None)
-    return describe.gemm(_CK, f"template arguments of {symbol.base}", found, role=role)
+    return describe.gemm(_CK, f"template arguments of {symbol.base}", types, role=role)
+
+
+def _ck_types(tree: Type) -> Operands | None:
+    for node in walk(tree):
+        elements = _run(node.args)
+        if len(elements) > 1:
+            types = Operands(elements[0], elements[1])
+            if len(elements) > 3:
+                types = types._replace(out=elements[-1])
+            return types
+    return None
 
 
 def _ck_role(symbol: Symbol) -> Role:
-    entry = symbol.base == "kentry"
-    if entry:
+    names = [symbol.base]
+    if symbol.base == "kentry":
         names = [argument.name for argument in symbol.tree.args]
-    else:
-        names = [symbol.base]
-    words = {word for name in names for word in split(name)}
+    words: set[str] = set()
+    for name in names:
+        words.update(split(name))
     if {"bwd", "weight"} <= words:
         return Role.CONV
     role = first_of(_CK_ROLES, words) or Role.OTHER
@@ -190,48 +205,57 @@ def aiter_assembly(symbol: Symbol) -> KernelName | None:
     moe = _FMOE.fullmatch(base)
     if moe:
         return _aiter_moe(moe)
-    attention = _ATTENTION.fullmatch(base) if ours else None
-    if attention is None:
+    attention = _ATTENTION.fullmatch(base)
+    if attention is None or not ours:
         return None
-    # Fp8 is the cache's type; queries may have another.
-    types = both(None if "Fp8" in base else SHORT.get(attention["in"] or ""))
+    types = Operands()
+    if "Fp8" not in base:  # it is the cache's type; queries may have another
+        types = both(SHORT.get(attention["in"] or ""))
     evidence = f"aiter attention, type {attention['in'] or 'not plain'}"
     return describe.gemm(_AITER, evidence, types, role=Role.ATTENTION)
 
 
 def _aiter_gemm(base: str, match: re.Match[str]) -> KernelName:
     first, *words = base.split("_")
-    mx = next(filter(None, map(_MX.fullmatch, words)), None)
-    if mx:
-        a = SHORT[mx["a"] or mx["c"].lower()]
-        types = Operands(a, SHORT[mx["b"]] if mx["b"] else a, scale="ue8m0")
-        return describe.gemm(_AITER, f"aiter name {first}_{mx[0]}", types)
+    for mx in map(_MX.fullmatch, words):
+        if mx is not None:
+            a = SHORT[mx["a"] or mx["c"].lower()]
+            types = both(a, scale="ue8m0")
+            if mx["b"]:
+                types = types._replace(b=SHORT[mx["b"]])
+            return describe.gemm(_AITER, f"aiter name {first}_{mx[0]}", types)
     element = _ELEMENTS.get(match["in"].lower())
-    if element in ("fp8", "e5m2"):
-        unit = _JOINED.search(base.replace("_", " "))
-    else:
-        unit = None
-    types = both(element, _ELEMENTS.get(match.groupdict().get("out") or ""))
-    scaling = _SCALINGS[unit[1]] if unit else None
+    out = match.groupdict().get("out") or ""
+    types = both(element, _ELEMENTS.get(out))
+    scaling = None
+    unit = _JOINED.search(base.replace("_", " "))
+    if unit is not None and element in ("fp8", "e5m2"):
+        scaling = _SCALINGS[unit[1]]
     return describe.gemm(_AITER, f"aiter name {first}", types, scaling=scaling)
 
 
 def _aiter_moe(match: re.Match[str]) -> KernelName:
     out = match["out"]
-    quantized = match["in"]
-    if "_blockscale_" in match["rest"]:
-        unit = "blockscale"
-    else:
-        unit = match["unit"] or ""
-    plain = match["unit"] in (None, "noquant")
-    element = _ELEMENTS.get(quantized.lower() if quantized else out if plain else "")
+    unit = match["unit"] or ""
+    quantized = match["in"] or ""
+    element = None
+    if quantized:
+        element = _ELEMENTS.get(quantized.lower())
+    elif unit in ("", "noquant"):
+        element = _ELEMENTS.get(out)
+    precision = None
+    if not quantized and unit != "noquant":
+        precision = Precision.UNKNOWN
+    scaling = None
+    if element == "fp8" and "_blockscale_" in match["rest"]:
+        scaling = Scaling.BLOCKWISE
+    elif element == "fp8":
+        scaling = _SCALINGS.get(unit)
     return describe.gemm(
         _AITER,
-        f"aiter fused MoE, {match['unit'] or ''}{quantized or out}",
+        f"aiter fused MoE, {unit}{quantized or out}",
         both(element, _ELEMENTS.get(out)),
         role=Role.GROUPED_GEMM,
-        scaling=_SCALINGS.get(unit) if element == "fp8" else None,
-        precision=None
-        if quantized or match["unit"] == "noquant"
-        else Precision.UNKNOWN,
+        scaling=scaling,
+        precision=precision,
     )

@@ -14,7 +14,7 @@ from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT, Operands, both
-from fp8verify.kernels.symbol import Symbol, walk
+from fp8verify.kernels.symbol import Symbol, Type, walk
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "cuBLAS"
@@ -77,10 +77,14 @@ def nvjet(symbol: Symbol) -> KernelName | None:
 
 
 def _nvjet_types(code: str) -> Operands:
-    letters = [LETTERS.get(letter) for letter in code.split("_")[0]]
+    joined, _, _ = code.partition("_")
+    letters = [LETTERS.get(letter) for letter in joined]
     if len(letters) == 3:
         return both(letters[0], letters[2])
-    return Operands(letters[0], letters[1], letters[4] if len(letters) == 5 else None)
+    out = None
+    if len(letters) == 5:
+        out = letters[4]
+    return Operands(letters[0], letters[1], out)
 
 
 def _nvjet_scaling(
@@ -91,15 +95,18 @@ def _nvjet_scaling(
         if modifier == "ovscale":
             return Scaling.ROWWISE, None
         match = _SCALING.fullmatch(modifier)
-        if match and match["format"]:
+        if match is None:
+            continue
+        if match["format"]:
             return None, match["format"].lower()
-        if match:
-            return Scaling.BLOCKWISE, None
+        return Scaling.BLOCKWISE, None
     # From sm100 on a name without scaling token may also be row-wise (outer vector) scaled, and
     # a name that was cut off before its layout may have lost the token.
-    older = arch == "90" or (arch is None and "2cta" not in modifiers)
-    whole = _LAYOUT.fullmatch(modifiers[-1])
-    return (Scaling.TENSORWISE if older and whole and a in _FP8 else None), None
+    is_older = arch == "90" or (arch is None and "2cta" not in modifiers)
+    is_whole = _LAYOUT.fullmatch(modifiers[-1]) is not None
+    if is_older and is_whole and a in _FP8:
+        return Scaling.TENSORWISE, None
+    return None, None
 
 
 # Products in the libraries' own logs: fp8verify.trace.blas_log.
@@ -113,16 +120,18 @@ def logged(symbol: Symbol) -> KernelName | None:
     match = _LOGGED.fullmatch(symbol.text)
     if not match:
         return None
-    a, b, out = (
-        None if match[place] == "other" else match[place] for place in (2, 3, 4)
-    )
-    types = Operands(a, b, out, match[5] if match[5] in SCALES else None)
-    if match[5] in {kind.value for kind in Scaling}:
-        scaling = Scaling(match[5])
-    else:
-        scaling = None
-    library = _LIBRARY if match[1] == "cublas" else "hipBLASLt"
-    return describe.gemm(library, f"logged by {match[1]}Lt", types, scaling=scaling)
+    prefix, *words, scale = match.groups()
+    a, b, out = (None if word == "other" else word for word in words)
+    types = Operands(a, b, out)
+    if scale in SCALES:
+        types = types._replace(scale=scale)
+    scaling = None
+    if scale in {kind.value for kind in Scaling}:
+        scaling = Scaling(scale)
+    library = "hipBLASLt"
+    if prefix == "cublas":
+        library = _LIBRARY
+    return describe.gemm(library, f"logged by {prefix}Lt", types, scaling=scaling)
 
 
 _CLASSIC: Final = re.compile(
@@ -147,18 +156,15 @@ _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
 
 def decode(symbol: Symbol) -> KernelName | None:
     """Decode classic GEMMs, gemv and dot kernels, and split-K reductions."""
+    base = symbol.base
     if symbol.path[:1] == ("std",):
         base = symbol.tree.name
-    else:
-        base = symbol.base
-    if (
-        base == "splitKreduce_kernel"
-    ):  # its types are those of partial sums and of the output
+    if base == "splitKreduce_kernel":
+        # Its types are those of partial sums and of the output.
         reason = "adds up the parts of a split-K GEMM; the GEMM's operand types are not in its name"
         return describe.other(_LIBRARY, Role.REDUCTION, reason, hint=Hint.SPLIT_K)
-    if symbol.path[-3:] == ("epilogue", "impl", "globalKernel") or _AROUND.fullmatch(
-        base
-    ):
+    is_epilogue = symbol.path[-3:] == ("epilogue", "impl", "globalKernel")
+    if is_epilogue or _AROUND.fullmatch(base):
         reason = "a part of the GEMM beside it: scales or finishes its output"
         return describe.other(_LIBRARY, Role.OTHER, reason)
     magma = _MAGMA.fullmatch(base)
@@ -175,48 +181,58 @@ def _classic(text: str) -> KernelName | None:
     match = _CLASSIC.fullmatch(text)
     if not match:
         return None
-    conv = match["op"] == "cudnn"
-    library, role = ("cuDNN", Role.CONV) if conv else (_LIBRARY, Role.GEMM)
+    library = _LIBRARY
+    role = Role.GEMM
+    if match["op"] == "cudnn":
+        library = "cuDNN"
+        role = Role.CONV
     letter = match["letter"]
+    mma = match["mma"] or ""
     operand = SHORT.get(match["operand"] or "")
-    evidence = f"{letter}{match['mma'] or ''}{match['op']}" + (
-        f" on {operand}" if operand else ""
-    )
+    evidence = f"{library} kernel type {letter}{mma}{match['op']}"
+    if operand:
+        evidence += f" on {operand}"
     element = BLAS.get(letter)
-    if match["mma"] and letter == "s":
-        element = operand or (_UNTAGGED.get(match["mma"]) if match["tile"] else None)
+    if mma and letter == "s":
+        element = operand
+        if element is None and match["tile"]:
+            element = _UNTAGGED.get(mma)
     elif operand == "int4" and letter == "i":
         element = operand
     elif operand == "int8" and letter == "s":
         element = None  # INT8 is read, FP32 is multiplied
-    types = both(
-        element, SHORT.get(match["out"] or "", "int32" if letter == "i" else None)
-    )
-    return describe.gemm(library, f"{library} kernel type {evidence}", types, role=role)
+    out = SHORT.get(match["out"] or "")
+    if out is None and letter == "i":
+        out = "int32"
+    return describe.gemm(library, evidence, both(element, out), role=role)
 
 
 def _vector(symbol: Symbol, base: str) -> KernelName | None:
     tree = symbol.tree
-    large = _LARGE_K.fullmatch(base)
-    known = large or tree.parts[-2:] == ("gemvx", "kernel") or _GEMV.fullmatch(base)
-    if not known or "<" not in symbol.text:
+    is_large = _LARGE_K.fullmatch(base) is not None
+    is_gemvx = tree.parts[-2:] == ("gemvx", "kernel")
+    is_known = is_large or is_gemvx or _GEMV.fullmatch(base) is not None
+    if not is_known or "<" not in symbol.text:
         return None
-    tensors = (
-        node for node in walk(tree) if _TENSOR.fullmatch(node.name) and node.args
-    )
-    tensor = next(tensors, None)
-    # The first of dot_kernel's arguments is the accumulator.
-    if tensor:
-        inputs = tensor.args[:1]
-    elif base == "dot_kernel":
-        inputs = ()
-    else:
-        inputs = tree.args
-    names = (CPP.get(candidate.name) for candidate in inputs)
-    element = next(
-        (name for name in names if name in _FLOATS), BLAS[base[0]] if large else None
-    )
+    element = None
+    if is_large:
+        element = BLAS[base[0]]
+    for argument in _vector_inputs(tree, base):
+        named = CPP.get(argument.name)
+        if named in _FLOATS:
+            element = named
+            break
     return describe.gemm(_LIBRARY, f"{base} operand type", both(element))
+
+
+def _vector_inputs(tree: Type, base: str) -> tuple[Type, ...]:
+    """Return the template arguments that may be the types of the operands."""
+    for node in walk(tree):
+        if node.args and _TENSOR.fullmatch(node.name):
+            return node.args[:1]
+    if base == "dot_kernel":  # the first of its arguments is the accumulator
+        return ()
+    return tree.args
 
 
 # xmma kernels of cuBLAS, cuDNN and TensorRT: `sm<arch>_xmma_<op>_<F1>_<F2>_<acc>_...`.
@@ -239,12 +255,11 @@ def xmma(symbol: Symbol) -> KernelName | None:
     if not match:
         return None
     words = match[2].split("_")
-    fields = [i for i, word in enumerate(words) if _XMMA_FIELD.fullmatch(word)]
-    head = words[: fields[0]] if fields else words
-    if _XMMA_CONVOLUTION & set(head):
+    fields = [at for at, word in enumerate(words) if _XMMA_FIELD.fullmatch(word)]
+    first_field, *_ = (*fields, len(words))
+    role = Role.GEMM
+    if _XMMA_CONVOLUTION & set(words[:first_field]):
         role = Role.CONV
-    else:
-        role = Role.GEMM
     if "cudnn" in words:
         library = "cuDNN"
     elif "trt" in words:
@@ -253,17 +268,25 @@ def xmma(symbol: Symbol) -> KernelName | None:
         library = _LIBRARY
     if len(fields) < 2 or fields[1] != fields[0] + 1:
         return _xmma_untyped(library, role, words)
-    stored, read = (_XMMA_ELEMENT.findall(words[i]) for i in fields[:2])
-    types = Operands(
-        SHORT[read[0]], SHORT[read[1] if len(read) > 2 else read[0]], SHORT[stored[-1]]
-    )
+    first, second = (words[at] for at in fields[:2])
+    stored = _XMMA_ELEMENT.findall(first)
+    read = _XMMA_ELEMENT.findall(second)
+    types = both(SHORT[read[0]], SHORT[stored[-1]])
+    if len(read) > 2:
+        types = types._replace(b=SHORT[read[1]])
+    fast_accum = None
+    if "algo2" in words and types.a in _FP8:
+        fast_accum = False
+    hint = None
+    if _XMMA_SPLIT_K in symbol.text:
+        hint = Hint.SPLIT_K
     return describe.gemm(
         library,
-        f"xmma type fields {words[fields[0]]}_{words[fields[1]]}",
+        f"xmma type fields {first}_{second}",
         types,
         role=role,
-        fast_accum=False if "algo2" in words and types.a in _FP8 else None,
-        hint=Hint.SPLIT_K if _XMMA_SPLIT_K in symbol.text else None,
+        fast_accum=fast_accum,
+        hint=hint,
     )
 
 

@@ -44,9 +44,8 @@ def procedural(symbol: Symbol) -> KernelName | None:
     """Decode a procedural name, bare or as the first template argument of a CUTLASS kernel."""
     if not symbol.path or not symbol.path[0].startswith("cutlass"):
         return None
-    if len(symbol.path) == 1:
-        text = symbol.path[0]
-    else:
+    text = symbol.path[0]
+    if len(symbol.path) > 1:
         text = _first(symbol.tree).name
     library = "cuBLAS"
     if any("cudnn" in part for part in symbol.path):
@@ -55,16 +54,14 @@ def procedural(symbol: Symbol) -> KernelName | None:
     if not match:
         return None
     words = match["rest"].split("_")
-    operations = enumerate(map(_OPERATION.fullmatch, words[:3]))
-    at, operation = next(((at, found) for at, found in operations if found), (0, None))
-    if operation is None:
+    found = list(filter(None, map(_OPERATION.fullmatch, words[:3])))
+    if not found:
         return None
+    operation = found[0]
+    at = words.index(operation[0])
     types, complete = _type_words(words[at + 1 :])
     if text.startswith("cutlass3x"):
-        if "grouped" in words:
-            role = Role.GROUPED_GEMM
-        else:
-            role = Role.GEMM
+        role = Role.GROUPED_GEMM if "grouped" in words else Role.GEMM
         if "_bstensorop_" in text and len(types) != 5:
             return _cut_scaled(library, operation, types, role)
         return _typed(library, operation, match["unit"], types, role)
@@ -98,20 +95,33 @@ def _typed(
     if len(words) != 5:
         reason = "a CUTLASS kernel whose name does not have all five types"
         return describe.other(library, role, reason)
-    scale = _SCALED.fullmatch(words[0])
-    a, b, out = (SHORT.get(words[place].rpartition("x")[2]) for place in (0, 1, 4))
-    types = Operands(a, b, out, scale and scale["scale"])
+    a, b, _, _, d = map(_scaled_element, words)
+    types = Operands(
+        a=a.a,
+        b=b.a,
+        out=d.a,
+        scale=a.scale,
+    )
     precision = None
-    if unit == "tensorop" and a == b == "fp32":
+    if unit == "tensorop" and types.a == types.b == "fp32":
+        precision = Precision.UNKNOWN
         if operation["emulates"]:
             precision = Precision.FP32
-        else:
-            precision = Precision.UNKNOWN
         if operation["via"] == "tf32":
             precision = Precision.TF32
-            types = both("tf32", out)
+            types = both("tf32", types.out)
     evidence = f"CUTLASS 3.x type fields {'_'.join(words)}"
     return describe.gemm(library, evidence, types, role=role, precision=precision)
+
+
+def _scaled_element(word: str) -> Operands:
+    """Read a type field, such as `ue8m0xe4m3` or `bf16`."""
+    _, _, element = word.rpartition("x")
+    match = _SCALED.fullmatch(word)
+    scale = None
+    if match is not None:
+        scale = match["scale"]
+    return both(SHORT.get(element), scale=scale)
 
 
 def _cut_scaled(
@@ -155,12 +165,18 @@ def _tagged(
         reason = f"BLAS-3 {operation['op']}, a matrix product but not a GEMM"
         return describe.other(library, Role.OTHER, reason)
     tags: list[str | None] = [SHORT[word] for word in types if word in SHORT]
-    tags = tags or [_implied(operation, unit)]
-    out = next((SHORT[word] for word in before if word in SHORT), None)
-    evidence = f"CUTLASS {unit} {operation[0]}" + (
-        f" on {'_'.join(types)}" if types else ""
+    if not tags:
+        tags.append(_implied(operation, unit))
+    outputs = [SHORT[word] for word in before if word in SHORT]
+    found = Operands(
+        a=tags[0],
+        b=tags[-1],
+        out=outputs[0] if outputs else None,
     )
-    return describe.gemm(library, evidence, Operands(tags[0], tags[-1], out), role=role)
+    evidence = f"CUTLASS {unit} {operation[0]}"
+    if types:
+        evidence += f" on {'_'.join(types)}"
+    return describe.gemm(library, evidence, found, role=role)
 
 
 def _implied(operation: re.Match[str], unit: str) -> str | None:
@@ -189,7 +205,14 @@ _MAINLOOPS: Final[dict[str, tuple[int, ...]]] = {
     "DefaultGemmUniversal": (0, 4, 8),
     "DefaultGemm": (0, 3, 6),
 }
-_GROUPED: Final = frozenset({"GroupProblemShape", "MoEProblemShape"})
+_GROUPED: Final = frozenset(
+    {
+        "GroupProblemShape",
+        "MoEProblemShape",
+        "GemmGrouped",
+        "MoeFCGemm",
+    }
+)
 _WEIGHT_ONLY: Final = frozenset({"MacheteCollectiveMma", "GemmFpAIntB", "MoeFCGemm"})
 
 # SM90_64x128x32_F32E4M3E4M3_SS_TN and, in the namespace SM90::GMMA, MMA_64x128x32_F32E4M3E4M3_...
@@ -216,28 +239,34 @@ def template(symbol: Symbol) -> KernelName | None:
 
 def _cut(symbol: Symbol) -> KernelName | None:
     """Decode a name that is cut before its types; nearly all such kernels are GEMMs."""
-    if (
-        "..." not in symbol.text
-        and symbol.text.count("<") == symbol.text.count(">") > 0
-    ):
+    opened = symbol.text.count("<")
+    closed = symbol.text.count(">")
+    is_whole = opened == closed and opened > 0
+    if is_whole and "..." not in symbol.text:
         return None
     reason = "a CUTLASS kernel whose name is cut off before its types"
     return describe.other("CUTLASS", Role.GEMM, reason)
 
 
 def _mainloop(nodes: list[Type]) -> KernelName | None:
-    mainloop = next(
-        (node for node in nodes if node.name in _MAINLOOPS and node.args), None
-    )
-    if mainloop is None:
+    mainloops = [node for node in nodes if node.name in _MAINLOOPS and node.args]
+    if not mainloops:
         return None
+    mainloop = mainloops[0]
     listed = dict(enumerate(mainloop.args))
-    a, b, *out = (_element(listed.get(at, EMPTY)) for at in _MAINLOOPS[mainloop.name])
+    elements = []
+    for at in _MAINLOOPS[mainloop.name]:
+        argument = listed.get(at, EMPTY)
+        elements.append(_element(argument))
+    a, b, *outputs = elements
     if a == b == Operands():
         return None
     read_a, read_b = _multiplied(nodes) or (a.a, b.a)
     types = Operands(
-        read_a, read_b, out[0].a if out else _output(nodes), a.scale or b.scale
+        a=read_a,
+        b=read_b,
+        out=outputs[0].a if outputs else _output(nodes),
+        scale=a.scale or b.scale,
     )
     policy = mainloop.args[0].name
     return describe.gemm(
@@ -270,15 +299,15 @@ def _wrapper(symbol: Symbol) -> KernelName | None:
 def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
     """Read vLLM's wrappers: <A and B, D, ...>, or for blockwise FP8 only <D, ...>."""
     types = [_element(argument).a for argument in arguments[:2]]
-    blockwise = "blockwise" in words
-    if blockwise and "fp8" in words:
-        types = ["e4m3", *types]
-    a, out = (*types, None, None)[:2]
-    scaling = Scaling.BLOCKWISE if blockwise else None
+    scaling = None
+    if "blockwise" in words:
+        scaling = Scaling.BLOCKWISE
+        if "fp8" in words:
+            types.insert(0, "e4m3")
+    a, out, *_ = (*types, None, None)
+    role = Role.GEMM
     if "group" in words or "moe" in words:
         role = Role.GROUPED_GEMM
-    else:
-        role = Role.GEMM
     evidence = f"vLLM wrapper cutlass_{'_'.join(words)}"
     return describe.gemm("vLLM", evidence, both(a, out), role=role, scaling=scaling)
 
@@ -286,21 +315,25 @@ def _vllm(words: list[str], arguments: tuple[Type, ...]) -> KernelName:
 def _untyped(nodes: list[Type]) -> KernelName | None:
     """Describe weight-only kernels, which dequantize B to the type of A or of neither."""
     names = {node.name for node in nodes}
-    weight_only = next((node for node in nodes if node.name in _WEIGHT_ONLY), None)
-    if weight_only is not None:
-        element = None
-        if (
-            weight_only.name == "GemmFpAIntB"
-        ):  # multiplies in the type of its activations
-            elements = (CPP.get(node.name) for node in walk(weight_only))
-            element = next(
-                (name for name in elements if name in ("bf16", "fp16")), None
-            )
-        evidence = f"weight-only kernel {weight_only.name}"
-        return describe.gemm("CUTLASS", evidence, both(element), role=_role(nodes))
+    for node in nodes:
+        if node.name in _WEIGHT_ONLY:
+            types = both(_of_activations(node))
+            evidence = f"weight-only kernel {node.name}"
+            return describe.gemm("CUTLASS", evidence, types, role=_role(nodes))
     if names & {"GemmUniversal", "GemmWithEpilogueVisitor", "Gemm", "GemmGrouped"}:
         reason = "a CUTLASS GEMM whose name does not show the types of its operands"
         return describe.other("CUTLASS", _role(nodes), reason)
+    return None
+
+
+def _of_activations(weight_only: Type) -> str | None:
+    """Return the type in which a weight-only kernel multiplies, where its name says it."""
+    if weight_only.name != "GemmFpAIntB":
+        return None
+    for node in walk(weight_only):
+        element = CPP.get(node.name)
+        if element in ("bf16", "fp16"):
+            return element
     return None
 
 
@@ -308,8 +341,7 @@ def _role(nodes: list[Type]) -> Role:
     names = {node.name for node in nodes}
     if names & {"ConvUniversal", "CollectiveConv", "ImplicitGemmConvolution"}:
         return Role.CONV
-    grouped = bool(names & (_GROUPED | {"GemmGrouped", "MoeFCGemm"}))
-    if grouped:
+    if names & _GROUPED:
         return Role.GROUPED_GEMM
     return Role.GEMM
 
@@ -332,18 +364,23 @@ def _element(node: Type) -> Operands:
     if node.name not in _BLOCK_SCALED or not node.args:
         return both(CPP.get(node.name))
     element, *rest = node.args
-    named = (SCALES[one.name] for one in rest if one.name in SCALES)
-    scale = _BLOCK_SCALED[node.name] or next(named, None)
+    scale = _BLOCK_SCALED[node.name]
+    for argument in rest:
+        scale = scale or SCALES.get(argument.name)
     return both(CPP.get(element.name), scale=scale)
 
 
 def _output(nodes: list[Type]) -> str | None:
     """Return D's type: <policy, tile, [subtile,] C, its strides, D, ...>; an unused C is void."""
-    epilogue = next(
-        (node for node in nodes if node.name == "CollectiveEpilogue"), EMPTY
-    )
-    elements = [_element(argument).a for argument in epilogue.args[2:7]]
-    return next((name for name in reversed(elements) if name), None)
+    epilogues = [node for node in nodes if node.name == "CollectiveEpilogue"]
+    if not epilogues:
+        return None
+    arguments = epilogues[0].args[2:7]
+    for argument in reversed(arguments):
+        element = _element(argument).a
+        if element is not None:
+            return element
+    return None
 
 
 def _scaling(policy: str, nodes: list[Type], a: str | None) -> Scaling | None:
@@ -353,13 +390,13 @@ def _scaling(policy: str, nodes: list[Type], a: str | None) -> Scaling | None:
         return Scaling.BLOCKWISE
     if "BlockScaled" in policy:
         return None
-    names = {node.name for node in nodes}
-    row = any(
-        name.startswith(("Sm90ColBroadcast", "VisitorColBroadcast")) for name in names
-    )
-    if row:
-        return Scaling.ROWWISE
+    for node in nodes:
+        if node.name.startswith(_COLUMN_BROADCASTS):
+            return Scaling.ROWWISE
     return None
+
+
+_COLUMN_BROADCASTS: Final = ("Sm90ColBroadcast", "VisitorColBroadcast")
 
 
 def _fast_accumulation(policy: str, a: str | None) -> bool | None:

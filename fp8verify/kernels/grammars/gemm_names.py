@@ -54,6 +54,8 @@ _MOE_PARTS: Final = word_set(
     "gate gating topk sum combine dispatch permute unpermute softmax index histogram count counts "
     "map router scatter gather reduce sigmoid route loss"
 )
+# Words beside which formats of activations and weights name no product.
+_NO_PAIRS: Final = _CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}
 # Products of a fused MoE's layers, as Liger's `_moe_bwd_dW2_kernel`, `_moe_bwd_down_proj_kernel`.
 _MOE_PRODUCT: Final = re.compile(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
 _LINEAR: Final = word_set("relu gelu silu swiglu bias act square")
@@ -112,23 +114,19 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
             return at
     whole = set(words)
     for at, word in enumerate(words):
-        if type_words.is_pair(word) or (
-            type_words.is_compound(word) and not _CASTS & whole
-        ):
-            if whole & (_CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}):
-                return None
-            return at
-    fused = whole & _MOE or _MOE_PRODUCT.search(base)
-    if "moe" in whole and fused and not whole & (_MOE_PARTS | _CASTS):
+        is_compound = type_words.is_compound(word) and not _CASTS & whole
+        if is_compound or type_words.is_pair(word):
+            return None if whole & _NO_PAIRS else at
+    is_part = bool(whole & (_MOE_PARTS | _CASTS))
+    is_fused = whole & _MOE or _MOE_PRODUCT.search(base)
+    if "moe" in whole and is_fused and not is_part:
         return words.index("moe")
     if "linear" in whole and whole & _LINEAR:
         return words.index("linear")
-    prefixed = next(
-        (at for at, word in enumerate(words) if _PREFIXED.fullmatch(word)), None
-    )
-    if prefixed is not None:
-        return prefixed
-    if any(_ALGEBRA.fullmatch(piece) for piece in base.split("_")):
+    for at, word in enumerate(words):
+        if _PREFIXED.fullmatch(word):
+            return at
+    if any(map(_ALGEBRA.fullmatch, base.split("_"))):
         return 0
     return None
 
@@ -136,10 +134,11 @@ def _product(words: tuple[str, ...], base: str) -> int | None:
 def _doubts(words: tuple[str, ...], after: tuple[str, ...]) -> bool:
     """Whether the types in a product's name may not be those that are multiplied."""
     whole = set(words)
-    partly = "linear" in whole and bool(whole & _PARTLY_LINEAR)
-    prefixed = any(_PREFIXED.fullmatch(word) for word in words)
-    behind = _CASTS_BEHIND.isdisjoint(after) and "epilogue" not in after[-2:]
-    return bool(_IMITATES & whole) or partly or prefixed or not behind
+    if _IMITATES & whole or any(map(_PREFIXED.fullmatch, words)):
+        return True
+    if "linear" in whole and whole & _PARTLY_LINEAR:
+        return True
+    return bool(_CASTS_BEHIND & set(after)) or "epilogue" in after[-2:]
 
 
 def _gemm(
@@ -150,8 +149,11 @@ def _gemm(
     doubts: bool,
     role: Role | None = None,
 ) -> KernelName:
-    types = Operands() if doubts else _operands(symbol, words)
-    role = role or (Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM)
+    types = Operands()
+    if not doubts:
+        types = _operands(symbol, words)
+    if role is None:
+        role = Role.GROUPED_GEMM if _is_grouped(words) else Role.GEMM
     if types.a is None and types.b is None:
         reason = f"the name {symbol.base} shows a GEMM, but not its types"
         return describe.other(symbol.library, role, reason)
@@ -167,33 +169,38 @@ def _gemm(
 
 def _is_grouped(words: tuple[str, ...]) -> bool:
     """Whether the product is of many matrices at once; `group_gemm` is, `per_group` is not."""
-    group = any(
-        one == "group" and type_words.product_of(two) for one, two in pairwise(words)
-    )
-    return group or not _GROUPED.isdisjoint(words)
+    for first, second in pairwise(words):
+        if first == "group" and type_words.product_of(second):
+            return True
+    return not _GROUPED.isdisjoint(words)
 
 
 def _operands(symbol: Symbol, words: tuple[str, ...]) -> Operands:
     """Return the types that the words give, else the parameters of a C++ function."""
     types = type_words.operands(words)
-    fused = "moe" in words and not any(map(type_words.product_of, words))
-    if fused and not any(map(type_words.is_pair, words)):
-        return (
-            Operands()
-        )  # a type in the name of a fused MoE may be that of its weights
-    doubtful = _reads_otherwise(symbol, words, types) or _is_alone(words, types)
-    if (types.a or types.b) and not doubtful:
+    has_product = any(map(type_words.product_of, words))
+    has_pair = any(map(type_words.is_pair, words))
+    if "moe" in words and not has_product and not has_pair:
+        # A type in the name of a fused MoE may be that of its weights.
+        return Operands()
+    is_doubtful = _reads_otherwise(symbol, words, types) or _is_alone(words, types)
+    has_types = types.a is not None or types.b is not None
+    if has_types and not is_doubtful:
         return types
-    letters = (
-        match["letter"] for word in words if (match := _LETTERED.fullmatch(word))
-    )
-    if types.a:
-        element = None
-    else:
-        element = _LETTERS.get(next(letters, None) or "")
+    element = None
+    if types.a is None:
+        element = _lettered(words)
     if element or symbol.is_identifier:
         return both(element)
     return _parameters(symbol)
+
+
+def _lettered(words: tuple[str, ...]) -> str | None:
+    """Return the type that BLAS' letter before the product gives, as `hgemm` does."""
+    for match in map(_LETTERED.fullmatch, words):
+        if match is not None:
+            return _LETTERS.get(match["letter"] or "")
+    return None
 
 
 def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
@@ -204,12 +211,9 @@ def _is_alone(words: tuple[str, ...], types: Operands) -> bool:
     """
     if not types.precision.is_low:
         return False
-    pair = any(map(type_words.is_pair, words))
-    return (
-        type_words.count_low(words) < 2
-        and not pair
-        and not type_words.scaling(words, types)
-    )
+    if any(map(type_words.is_pair, words)) or type_words.scaling(words, types):
+        return False
+    return type_words.count_low(words) < 2
 
 
 def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) -> bool:
@@ -221,18 +225,32 @@ def _reads_otherwise(symbol: Symbol, words: tuple[str, ...], types: Operands) ->
     """
     if not types._replace(scale=None).precision.is_low:
         return False
-    listed = [_argument(symbol, part) for part in symbol.parameters]
-    plain = all(part.endswith("*") or _SCALAR.fullmatch(part) for part in listed)
-    names = _pointed(symbol) if plain else []
-    elements = [_element(name) for name in names]
-    low = sum(element_class(element).is_low for element in elements)
-    if "gemv" in words and low < 2:
-        return sum(map(type_words.is_low, words)) < 2
-    high = any(element in ("bf16", "fp16") for element in elements)
-    unsaid = sum(
-        _element(name) is None and bool(_BYTES.fullmatch(name)) for name in names
-    )
-    return len(names) > 1 and low < 2 and (high or low + unsaid < 2)
+    matrices = _plain_matrices(symbol)
+    low = 0
+    high = 0
+    unsaid = 0
+    for name in matrices:
+        element = _element(name)
+        low += element_class(element).is_low
+        high += element in ("bf16", "fp16")
+        unsaid += element is None and _BYTES.fullmatch(name) is not None
+    if low >= 2:
+        return False
+    if "gemv" in words:
+        low_words = sum(map(type_words.is_low, words))
+        return low_words < 2
+    if len(matrices) < 2:
+        return False
+    return high > 0 or low + unsaid < 2
+
+
+def _plain_matrices(symbol: Symbol) -> list[str]:
+    """Return the types behind pointers of a function that takes nothing but these and scalars."""
+    for part in symbol.parameters:
+        argument = _argument(symbol, part)
+        if not argument.endswith("*") and not _SCALAR.fullmatch(argument):
+            return []
+    return _pointed(symbol)
 
 
 def _parameters(symbol: Symbol) -> Operands:
@@ -245,18 +263,13 @@ def _parameters(symbol: Symbol) -> Operands:
         if typed in (["bf16"], ["fp16"]):
             return both(typed[0])
         return Operands()
-    if (
-        len(read) == 1
-    ):  # a demangler's cut may have left one: the template's types count too
-        others = {
-            CPP[argument.name] for argument in symbol.tree.args if argument.name in CPP
-        }
-        if elements == others in ({"bf16"}, {"fp16"}):
-            read = [*read, *others]
-        else:
-            read = []
-    if len(read) < 2 or len(elements) != 1:
+    if len(elements) != 1:
         return Operands()
+    if len(read) == 1:
+        # A demangler's cut may have left one: the template's types count too.
+        others = {CPP.get(argument.name) for argument in symbol.tree.args} - {None}
+        if elements != others or not others <= {"bf16", "fp16"}:
+            return Operands()
     single = both(elements.pop())
     # FP8 may be widened before it is multiplied.
     known = single.precision is not Precision.UNKNOWN
@@ -267,11 +280,16 @@ def _parameters(symbol: Symbol) -> Operands:
 
 def _pointed(symbol: Symbol) -> list[str]:
     """Return the types behind pointers to constants, or behind all if none is constant."""
-    matches = [match for part in symbol.parameters if (match := _POINTER.search(part))]
-    read = [match["type"] for match in matches if match["const"]] or [
-        m["type"] for m in matches
-    ]
-    return [_argument(symbol, name) for name in read]
+    constant = []
+    every = []
+    for match in map(_POINTER.search, symbol.parameters):
+        if match is None:
+            continue
+        name = _argument(symbol, match["type"])
+        every.append(name)
+        if match["const"]:
+            constant.append(name)
+    return constant or every
 
 
 def _argument(symbol: Symbol, name: str) -> str:
@@ -280,10 +298,13 @@ def _argument(symbol: Symbol, name: str) -> str:
     Behind a pack, which counts as its elements, the number says nothing.
     """
     match = _TEMPLATE_TYPE.fullmatch(name)
-    arguments = symbol.tree.args
-    if not match or "..." in symbol.text or int(match[1]) > len(arguments):
+    if match is None or "..." in symbol.text:
         return name
-    return "::".join(arguments[int(match[1]) - 1].parts)
+    arguments = symbol.tree.args
+    number = int(match[1])
+    if number > len(arguments):
+        return name
+    return "::".join(arguments[number - 1].parts)
 
 
 def _element(name: str) -> str | None:

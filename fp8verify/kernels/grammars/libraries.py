@@ -122,10 +122,8 @@ _DEEPGEMM_GROUPED: Final = re.compile(
 
 def deepgemm(symbol: Symbol) -> KernelName | None:
     """Decode a DeepGEMM kernel, with or without its namespace."""
-    ours = symbol.path[:1] == ("deep_gemm",)
-    if not ours and not (
-        symbol.base.startswith("sm") and symbol.base.endswith("_impl")
-    ):
+    is_impl = symbol.base.startswith("sm") and symbol.base.endswith("_impl")
+    if symbol.path[:1] != ("deep_gemm",) and not is_impl:
         return None
     match = _DEEPGEMM_NAME.fullmatch(symbol.base)
     if not match:
@@ -138,16 +136,11 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
             return None  # the words of the name say that it is a GEMM, and no more
         return describe.gemm(_DEEPGEMM, f"einsum {symbol.base}", both("bf16"))
     types = _deepgemm_types(symbol, match)
-    mixed = _multiplies_mixed(match)
     role = Role.GEMM
-    grouped = {"grouped", "moe"} & set(symbol.base.split("_")) or any(
-        _DEEPGEMM_GROUPED.fullmatch("::".join(argument.parts))
-        for argument in symbol.tree.args
-    )
-    if grouped:
+    if _is_grouped_deepgemm(symbol):
         role = Role.GROUPED_GEMM
     scaling = None
-    if "fp8" in match["types"] and not mixed:
+    if "fp8" in match["types"] and not _multiplies_mixed(match):
         scaling = Scaling.BLOCKWISE
     return describe.gemm(
         _DEEPGEMM,
@@ -158,6 +151,14 @@ def deepgemm(symbol: Symbol) -> KernelName | None:
     )
 
 
+def _is_grouped_deepgemm(symbol: Symbol) -> bool:
+    words = symbol.base.split("_")
+    if "grouped" in words or "moe" in words:
+        return True
+    arguments = ("::".join(argument.parts) for argument in symbol.tree.args)
+    return any(map(_DEEPGEMM_GROUPED.fullmatch, arguments))
+
+
 def _multiplies_mixed(match: re.Match[str]) -> bool:
     """Whether a kernel multiplies FP8 activations by FP4 weights (sm100_fp8_fp4_mega_moe.cuh)."""
     return match["types"] == "fp8_fp4" and match["kind"].startswith("mega_moe")
@@ -165,24 +166,25 @@ def _multiplies_mixed(match: re.Match[str]) -> bool:
 
 def _deepgemm_types(symbol: Symbol, match: re.Match[str]) -> Operands:
     """Return the types of a DeepGEMM kernel by its name and its consecutive dtype arguments."""
-    arguments = symbol.tree.args
-    listed: list[str | None] = []
-    for place, argument in enumerate(arguments):
-        if argument.name in CPP:
-            listed = [CPP.get(dtype.name) for dtype in arguments[place : place + 3]]
+    names = [argument.name for argument in symbol.tree.args]
+    listed = Operands()
+    for place, name in enumerate(names):
+        if name in CPP:
+            listed = Operands(*map(CPP.get, names[place : place + 3]))
             break
     types = match["types"]
     if _multiplies_mixed(match):  # each with UE8M0 scales for 32 elements
-        out = listed[2] if len(listed) > 2 else None
-        return Operands("e4m3", "e2m1", out, "ue8m0")
+        return Operands("e4m3", "e2m1", listed.out, "ue8m0")
     if types == "mxfp4_mxfp4":
         return both("e2m1", scale="ue8m0")
     if "_" in types:  # of two formats
-        if listed:
-            return Operands(*listed)
+        if listed.a is not None:
+            return listed
         return both(Precision.BELOW16.value)
-    element = "e4m3" if types == "fp8" else SHORT[types]
-    return both(element, listed[0] if listed else None)
+    element = SHORT[types]
+    if types == "fp8":
+        element = "e4m3"
+    return both(element, listed.a)
 
 
 # TensorRT-LLM: trtllm-gen's `bmm_<D>_<A><B>_<acc>_...`, `fmhaSm100fKernel_Qkv<T>O<T>...`.
@@ -204,21 +206,22 @@ def tensorrt_llm(symbol: Symbol) -> KernelName | None:
     """Decode a TensorRT-LLM GEMM or attention kernel."""
     gemm = _TRTLLM_GEMM.fullmatch(symbol.text)
     if gemm:
-        (a, scale_a), (b, scale_b), (out, _) = map(
-            _trtllm_element, (gemm["a"], gemm["b"] or gemm["a"], gemm["out"])
-        )
-        types = Operands(a, b, out, scale_a if scale_a == scale_b else None)
+        a = _trtllm_element(gemm["a"])
+        b = _trtllm_element(gemm["b"] or gemm["a"])
+        out = _trtllm_element(gemm["out"])
+        types = Operands(a.a, b.a, out.a)
+        if a.scale == b.scale:
+            types = types._replace(scale=a.scale)
+        role = Role.GEMM
         if gemm["kind"] in ("bmm", "batchedGemm"):
             role = Role.GROUPED_GEMM
-        else:
-            role = Role.GEMM
         evidence = f"trtllm-gen {gemm['kind']} types {gemm['a']}{gemm['b'] or ''}"
         return describe.gemm(_TRTLLM, evidence, types, role=role)
     attention = _TRTLLM_ATTENTION.fullmatch(symbol.text)
     if attention:
-        types = both(
-            *(_trtllm_element(attention[group])[0] for group in ("qkv", "out"))
-        )
+        qkv = _trtllm_element(attention["qkv"])
+        out = _trtllm_element(attention["out"])
+        types = both(qkv.a, out.a)
         evidence = f"trtllm-gen attention, Qkv{attention['qkv']}"
         return describe.gemm(_TRTLLM, evidence, types, role=Role.ATTENTION)
     if symbol.base == "cudaCoreGemm" and symbol.tree.args:
@@ -227,14 +230,16 @@ def tensorrt_llm(symbol: Symbol) -> KernelName | None:
     return None
 
 
-def _trtllm_element(text: str | None) -> tuple[str | None, str | None]:
+def _trtllm_element(text: str | None) -> Operands:
     """Return element type and block scale: `MxE4m3` has E8M0 scales, a bare `E2m1` is NVFP4."""
     if text is None:
-        return None, None
+        return Operands()
     element = SHORT.get(text.removeprefix("Mx").lower())
-    return element, "ue8m0" if text.startswith(
-        "Mx"
-    ) else "ue4m3" if text == "E2m1" else None
+    if text.startswith("Mx"):
+        return both(element, scale="ue8m0")
+    if text == "E2m1":
+        return both(element, scale="ue4m3")
+    return both(element)
 
 
 # CUTLASS's Python (CuTe DSL): `kernel_cutlass_<function>_<arguments>_<n>`. The function's name is
@@ -281,14 +286,11 @@ _CUTE_BARE: Final = re.compile(r"[A-Z]\w{0,200}Kernel_object_at_")
 
 def cute_dsl(symbol: Symbol) -> KernelName | None:
     """Decode a kernel of the CuTe DSL by its function's words, then by its arguments' types."""
-    if not (
-        symbol.text.startswith(_CUTE_PREFIX)
-        or (symbol.is_identifier and _CUTE_BARE.match(symbol.text))
-    ):
+    is_bare = symbol.is_identifier and _CUTE_BARE.match(symbol.text)
+    if not is_bare and not symbol.text.startswith(_CUTE_PREFIX):
         return None
-    function, *rest = _CUTE_ARGUMENTS.split(
-        symbol.text.removeprefix(_CUTE_PREFIX), maxsplit=1
-    )
+    text = symbol.text.removeprefix(_CUTE_PREFIX)
+    function, *rest = _CUTE_ARGUMENTS.split(text, maxsplit=1)
     named = _CUTE_CLASS.search(function)
     if named is not None and named["layers"]:
         types = type_words.operands((named["type"].lower(), "gemm"))
@@ -311,21 +313,25 @@ def cute_dsl(symbol: Symbol) -> KernelName | None:
 
 def _by_words(function: str) -> KernelName | None:
     inner = Symbol(function)
-    grammars = (attention.by_words, gemm_names.decode, helper_names.decode)
-    return next((kernel for grammar in grammars if (kernel := grammar(inner))), None)
+    for grammar in (attention.by_words, gemm_names.decode, helper_names.decode):
+        kernel = grammar(inner)
+        if kernel is not None:
+            return kernel
+    return None
 
 
 def _cute_typed(kernel: KernelName, function: str, arguments: str) -> KernelName:
     """Read A and B from the arguments where the words left the types of a GEMM open."""
-    spelled = []
-    at = 0
-    while match := _CUTE_TENSOR.match(arguments, at):
+    spelled: list[str] = []
+    match = _CUTE_TENSOR.match(arguments)
+    while match is not None:
         spelled.append(match[1])
-        at = match.end()
-    elements = [
-        _CUTE_ELEMENTS[name] for name in spelled or _CUTE_LOADED.findall(arguments)[:2]
-    ]
-    a, b, scale = (*elements, None, None, None)[:3]
+        match = _CUTE_TENSOR.match(arguments, match.end())
+    if not spelled:
+        spelled = _CUTE_LOADED.findall(arguments)[:2]
+    elements: list[str | None] = [_CUTE_ELEMENTS[name] for name in spelled]
+    elements += [None, None, None]
+    a, b, scale, *_ = elements
     if b is None or "ue8m0" in (a, b):
         return _cute_by_instruction(kernel, function, arguments)
     if scale == "e4m3" and a == b == "e2m1":
@@ -338,31 +344,40 @@ def _cute_by_instruction(
     kernel: KernelName, function: str, arguments: str
 ) -> KernelName:
     """Read the width of the operands from the K of the instruction; 16 bits are of two types."""
-    match = _CUTE_INSTRUCTION.search(arguments)
-    depths = [k for k in (8, 16, 32, 64) if match and _is_cute_shape(match[1], str(k))]
-    k = depths[0] if len(depths) == 1 else 0
+    k = _cute_depth(arguments)
+    has_block_scales = _CUTE_BLOCK_SCALED.search(function) is not None
     types = {8: both("tf32"), 64: both("fp4")}.get(k)
-    if k == 32 and _CUTE_BLOCK_SCALED.search(function):
+    if k == 32 and has_block_scales:
         types = both("fp8", scale="ue8m0")
     if types is not None:
         return describe.gemm(_CUTE, f"the K of its MMA, {k}", types, role=kernel.role)
-    if not k and _CUTE_BLOCK_SCALED.search(function):
+    if not k and has_block_scales:
         evidence = "MMA instructions with block scales"
         types = both(Precision.BELOW16.value)
         return describe.gemm(_CUTE, evidence, types, role=kernel.role)
-    return replace(kernel, library=_CUTE, hint=Hint.SIXTEEN_BITS if k == 16 else None)
+    hint = None
+    if k == 16:
+        hint = Hint.SIXTEEN_BITS
+    return replace(kernel, library=_CUTE, hint=hint)
+
+
+def _cute_depth(arguments: str) -> int:
+    """Return the K of the instruction, 0 if it is open."""
+    match = _CUTE_INSTRUCTION.search(arguments)
+    if match is None:
+        return 0
+    depths = [k for k in (8, 16, 32, 64) if _is_cute_shape(match[1], str(k))]
+    if len(depths) == 1:
+        return depths[0]
+    return 0
 
 
 def _is_cute_shape(digits: str, k: str) -> bool:
     """Whether N and K are these digits: N is a multiple of 8 up to 256."""
     n = digits.removesuffix(k)
-    return (
-        n != digits
-        and n.isdigit()
-        and n[0] != "0"
-        and int(n) <= 256
-        and int(n) % 8 == 0
-    )
+    if n == digits or not n.isdigit() or n.startswith("0"):
+        return False
+    return int(n) <= 256 and int(n) % 8 == 0
 
 
 # ThunderKittens: `kernel_entrypoint<mxfp8_gemm::config<...>>(...)`, `kittens::...<...>`: the words
