@@ -121,14 +121,15 @@ _NO_NODE: Final = Node([], [])
 
 def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
     """Return the functions of autograd's nodes that launched a kernel, by their numbers."""
-    columns = trace.kernels
-    pairs = set(zip(columns.site, kinds.ids, strict=True))
+    functions_of_kinds = []
+    for kind in kinds.rows:
+        functions = map(function_of, kind.op.around)
+        functions_of_kinds.append(frozenset(filter(None, functions)))
     names: dict[int, set[str]] = defaultdict(set)
-    for site, kind in pairs:
+    for site, kind_id in set(zip(trace.kernels.site, kinds.ids, strict=True)):
         node = trace.sites[site].node
         if node >= 0:
-            functions = map(function_of, kinds.rows[kind].op.around)
-            names[node].update(filter(None, functions))
+            names[node] |= functions_of_kinds[kind_id]
     return names
 
 
