@@ -22,9 +22,9 @@ from fp8verify.model.steps import StepReport
 from fp8verify.report.results import Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
+from fp8verify.verdict.assessment import Assessment, Judgement
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.recorded import unplaced_ns
-from fp8verify.verdict.judge import Assessment, Judgement
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 2

@@ -49,8 +49,9 @@ from fp8verify.trace.places import (
     run_name,
 )
 from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
+from fp8verify.verdict.assessment import assess
 from fp8verify.verdict.expected import collect_promises
-from fp8verify.verdict.judge import assess, judge
+from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
 
 

@@ -112,7 +112,7 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
         report: the report of the run.
         command: what was run; the files that it names are read again.
     """
-    from fp8verify.verdict.judge import WITHOUT_FP8
+    from fp8verify.verdict.assessment import WITHOUT_FP8
 
     if report.verdict in WITHOUT_FP8:
         with suppress(Fp8VerifyError):  # no such library, or no such file any more

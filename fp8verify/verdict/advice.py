@@ -7,7 +7,7 @@ before a fact means that it must not hold. `finding()` keeps the pieces whose fa
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final
 
@@ -70,6 +70,11 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
         >= LOST * rank.trace.timeline.busy
         > 0,
     }
+    return those_that_hold(found)
+
+
+def those_that_hold(found: Mapping[Fact, bool]) -> frozenset[str]:
+    """Return the names of the facts that hold."""
     return frozenset(fact.value for fact, holds in found.items() if holds)
 
 

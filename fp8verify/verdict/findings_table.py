@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from fp8verify.files import parse_toml
 from fp8verify.model.meanings import meanings
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
+from fp8verify.verdict.clauses import optional
 
 
 class Piece(NamedTuple):
@@ -29,10 +30,12 @@ class Piece(NamedTuple):
 
     def fits(self, holds: frozenset[str]) -> bool:
         """Whether the facts that hold of a run allow it."""
-        return all(
-            (need.removeprefix("not ") in holds) is not need.startswith("not ")
-            for need in self.needs
-        )
+        return all(_is_met(need, holds) for need in self.needs)
+
+
+def _is_met(need: str, holds: frozenset[str]) -> bool:
+    is_denied = need.startswith("not ")
+    return (need.removeprefix("not ") in holds) is not is_denied
 
 
 class Case(NamedTuple):
@@ -97,6 +100,19 @@ def finding(
     )
 
 
+def told(code: str, case: str = "", *, when: object, **facts: Any) -> Iterator[Finding]:
+    """Yield a finding if a condition holds.
+
+    Args:
+        code: a code of the table.
+        case: a case of the code.
+        when: the condition.
+        facts: what else `finding` takes.
+    """
+    if when:
+        yield finding(code, case, **facts)
+
+
 def viewed(found: Finding, view: str) -> bool:
     """Whether pages treat a finding in a way that `findings.toml` names, such as "detail"."""
     return view in _views().get(found.code, ())
@@ -104,12 +120,17 @@ def viewed(found: Finding, view: str) -> bool:
 
 @cache
 def _views() -> Mapping[str, tuple[str, ...]]:
-    views: dict[str, tuple[str, ...]] = {}
-    for codes in _toml().values():
+    # Of a code with rows of several severities, one has the views of all.
+    return {code: tuple(row["views"]) for _, code, row in _rows() if "views" in row}
+
+
+def _rows() -> list[tuple[Severity, str, Mapping[str, Any]]]:
+    """Return the rows of the table in their order: severity, code, and what stands there."""
+    rows = []
+    for kind, codes in _toml().items():
         for code, row in codes.items():
-            if "views" in row:
-                views[code] = tuple(row["views"])
-    return views
+            rows.append((Severity(kind), code, row))
+    return rows
 
 
 @cache
@@ -121,26 +142,33 @@ def _toml() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def findings_table() -> Mapping[str, Mapping[str, Case]]:
     """Return what each code says, by case; the empty case is what it says by itself."""
-    tables = _toml().items()
-    rows = [
-        (Severity(kind), code, row)
-        for kind, codes in tables
-        for code, row in codes.items()
-    ]
+    rows = _rows()
     by_itself = {code: row for _, code, row in rows if "message" in row}
     table: dict[str, dict[str, Case]] = defaultdict(dict)
     for place, (severity, code, row) in enumerate(rows):
-        cases = {name: case for name, case in row.items() if isinstance(case, dict)}
-        if "message" in row:
-            cases[""] = {}
-        for name, case in cases.items():
+        for name, case in _cases_of(row).items():
             fields = {**by_itself[code], **case}
-            makes = fields.get("verdict") if severity is not Severity.INFO else None
-            verdict = Verdict(makes) if makes else None
-            message = fields["message"]
-            pieces = _pieces(fields.get("hint", ""))
-            table[code][name] = Case(severity, message, pieces, verdict, place)
+            makes = fields.get("verdict")
+            may_decide = makes and severity is not Severity.INFO
+            table[code][name] = Case(
+                severity=severity,
+                message=fields["message"],
+                pieces=_pieces(fields.get("hint", "")),
+                verdict=Verdict(makes) if may_decide else None,
+                place=place,
+            )
     return table
+
+
+def _cases_of(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what a row says in each of its cases; the empty case is what it says by itself."""
+    cases: dict[str, Mapping[str, Any]] = {}
+    for name, case in row.items():
+        if isinstance(case, dict):
+            cases[name] = case
+    if "message" in row:
+        cases[""] = {}
+    return cases
 
 
 def _pieces(hint: str | list[dict[str, Any]]) -> tuple[Piece, ...]:
@@ -153,10 +181,8 @@ def _pieces(hint: str | list[dict[str, Any]]) -> tuple[Piece, ...]:
 def place_of(found: Finding) -> tuple[int, int]:
     """Return where a finding stands in a report: most severe first, else as in the table."""
     cases = findings_table()[found.code].values()
-    place = min(
-        (case.place for case in cases if case.severity is found.severity), default=0
-    )
-    return list(Severity).index(found.severity), place
+    places = (case.place for case in cases if case.severity is found.severity)
+    return list(Severity).index(found.severity), min(places, default=0)
 
 
 def finding_page(code: str) -> str:
@@ -165,25 +191,24 @@ def finding_page(code: str) -> str:
     Raises:
         KeyError: no finding has this code.
     """
-    cases = list(findings_table()[code].values())
-    severities = " or ".join(
-        kind for kind in Severity if any(c.severity is kind for c in cases)
-    )
-    verdicts = " or ".join(
-        dict.fromkeys(c.verdict for c in cases if c.verdict is not None)
-    )
-    makes = f"; can make the verdict {verdicts}" if verdicts else ""
-    told = meanings()[code]
+    cases = findings_table()[code].values()
+    kinds = {case.severity for case in cases}
+    severities = " or ".join(kind for kind in Severity if kind in kinds)
+    verdicts = " or ".join(dict.fromkeys(x.verdict for x in cases if x.verdict))
+    makes = optional(f"; can make the verdict {verdicts}", when=verdicts)
+    about = meanings()[code]
     remedies = [f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one]
     sections = {
-        "What it means": f"{told.means}\n\n{told.causes}",
-        "Why it matters": told.why,
-        "Example": told.example,
+        "What it means": f"{about.means}\n\n{about.causes}",
+        "Why it matters": about.why,
+        "Example": about.example,
         "Fix": "\n\n".join(filter(None, ["\n".join(remedies), _fixes()[code]])),
-        "Evidence": told.evidence,
+        "Evidence": about.evidence,
     }
-    shown = (f"## {heading}\n\n{text}" for heading, text in sections.items())
-    return "\n\n".join([f"*{severities}{makes}*", *shown])
+    page = f"*{severities}{makes}*"
+    for heading, text in sections.items():
+        page += f"\n\n## {heading}\n\n{text}"
+    return page
 
 
 def _remedy(case: Case) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fp8verify.model.report import RankReport
 from fp8verify.model.verdict import ExpectedReport, Proof, ProofRow
@@ -25,6 +25,7 @@ from fp8verify.text import (
     show_window,
 )
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
+from fp8verify.verdict.clauses import all_that_hold, first_said, optional
 from fp8verify.verdict.policy import Policy
 
 
@@ -74,19 +75,24 @@ class RankSummary:
 
     def share_of(self, policy: Policy) -> float:
         """Return the share that a policy is about: of time if it asks for one, else of work."""
-        if policy.min_share is None and self.rank.low_share is not None:
-            return self.rank.low_share
-        return self.share
+        return self._shares(policy)[0]
+
+    def _shares(self, policy: Policy) -> tuple[float, float]:
+        """Return the shares in low and in unknown precision: of what a policy is about."""
+        low = self.rank.low_share
+        if policy.min_share is None and low is not None:
+            return low, self.rank.unknown_share
+        return self.share, self._unknown_share
+
+    @property
+    def _unknown_share(self) -> float:
+        return self.time[Precision.UNKNOWN.value] / (self.total or 1)
 
     def bounds(self, policy: Policy) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
-        total = self.total or 1
-        opaque = self.opaque_us / total
-        unknown = self.time[Precision.UNKNOWN.value] / total
-        if policy.min_share is None and self.rank.low_share is not None:
-            unknown = self.rank.unknown_share
-        low = self.share_of(policy)
-        layers = 1 + opaque - self.rank.unplaced_us / total
+        low, unknown = self._shares(policy)
+        opaque = self.opaque_us / (self.total or 1)
+        layers = 1 + opaque - self.rank.unplaced_us / (self.total or 1)
         most = round((low + unknown + opaque) / layers, 6) if layers > 0 else 1.0
         return low / (1 + opaque), most
 
@@ -101,7 +107,8 @@ class RankSummary:
         expected = self.rank.expected
         if expected is None or policy.min_share is not None:
             return None
-        return expected if expected.decides or policy.expected else None
+        decides = expected.decides or policy.expected
+        return expected if decides else None
 
     def falls_short(self, policy: Policy) -> bool:
         """Whether less ran in low precision than was expected, or required, or else than half."""
@@ -112,25 +119,30 @@ class RankSummary:
 
     def doubts(self) -> list[str]:
         """Say what of the rank is not known."""
-        unknown = self.time[Precision.UNKNOWN.value] / (self.total or 1)
+        unknown = self._unknown_share
         times = self.opaque_us / (self.total or 1)
-        unplaced = self.rank.unplaced_us
-        others = "the others may be the optimizer's or attention's (the trace has no operators)"
-        said = {
-            f"kernels of unknown precision took {unknown:.0%} of it": unknown,
-            f"unrecognized kernels took {times:.2g} times as long as all GEMMs": times,
-            others: unplaced,
-            "the trace is cut off": self.is_cut,
-        }
-        return [doubt for doubt, holds in said.items() if holds]
+        rows = (
+            (unknown, f"kernels of unknown precision took {unknown:.0%} of it"),
+            (
+                times,
+                f"unrecognized kernels took {times:.2g} times as long as all GEMMs",
+            ),
+            (self.rank.unplaced_us, _MAY_BE_OTHERS),
+            (self.is_cut, "the trace is cut off"),
+        )
+        return list(all_that_hold(rows))
+
+
+_MAY_BE_OTHERS = (
+    "the others may be the optimizer's or attention's (the trace has no operators)"
+)
 
 
 def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what ran in low precision on a rank that is ACTIVE, and why not all."""
     why = _by_design(summary, expected)
-    did = ran(summary)
-    if expected is not None and expected.is_met:
-        did = did_as_expected([summary]) or did
+    is_met = expected is not None and expected.is_met
+    did = optional(did_as_expected([summary]), when=is_met) or ran(summary)
     return f"{did}{in_steps([summary])}{why}{apart(summary)}"
 
 
@@ -159,9 +171,8 @@ def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> 
         limit: what the share is below, as "less than half".
         expected: what was to run in low precision, where it is known.
     """
-    why = _by_design(summary, expected)
-    if not why and summary.rank.shortfall is not None:
-        why = f": {summary.rank.shortfall}"
+    shortfall = summary.rank.shortfall
+    why = _by_design(summary, expected) or optional(f": {shortfall}", when=shortfall)
     return f"{ran(summary, limit)}{why}{apart(summary)}"
 
 
@@ -172,19 +183,29 @@ def did_as_expected(summaries: Sequence[RankSummary]) -> str:
     """
     expected = 0
     lacking = 0
-    launches: Counter[str] = Counter()
     for summary in summaries:
         counted_gemms = summary.rank.counted
         if counted_gemms is None:
             return ""
         expected += counted_gemms.expected
         lacking += counted_gemms.lacking
-        launches.update(summary.kernels)
-    if low_precision_count(launches) == sum(launches.values()):
-        return ""
-    formats = low_precision_name(launches)
-    did = f"{expected - lacking} of" if lacking else "all"
-    return f"{did} {expected} GEMMs that should have run in {formats} did"
+    launches = _kernels_of(summaries)
+    ran_high = low_precision_count(launches) < sum(launches.values())
+    those = f"{expected} GEMMs that should have run in {low_precision_name(launches)}"
+    rows = (
+        (not ran_high, ""),
+        (lacking, f"{expected - lacking} of {those} did"),
+        (True, f"all {those} did"),
+    )
+    return first_said(rows)
+
+
+def _kernels_of(summaries: Iterable[RankSummary]) -> Counter[str]:
+    """Return the launches of all ranks by precision class."""
+    kernels: Counter[str] = Counter()
+    for summary in summaries:
+        kernels.update(summary.kernels)
+    return kernels
 
 
 def ran(summary: RankSummary, limit: str = "") -> str:
@@ -193,26 +214,33 @@ def ran(summary: RankSummary, limit: str = "") -> str:
     low = summary.low_kernels
     formats = low_precision_name(summary.kernels)
     of = f"{whose_gemms(summary)} {summary.measure}"
-    share = f"{about(summary.share)} of {of}" if low < total else ""
+    share = optional(f"{about(summary.share)} of {of}", when=low < total)
     said = ", ".join(filter(None, [share, limit]))
     what = gemms_of_layers([summary.rank])
-    return f"{low} of {total} {what} ran in {formats}{f' ({said})' if said else ''}"
+    return (
+        f"{low} of {total} {what} ran in {formats}{optional(f' ({said})', when=said)}"
+    )
 
 
 def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
     """Name the GEMMs that the verdict is about: experts are no linear layers."""
-    for rank in ranks:
-        has_linear = rank.modules is None or any(rank.modules.counts.values())
-        if has_linear or rank.layers is None or not rank.layers.experts:
-            return "linear-layer GEMMs"
-    return "expert GEMMs"
+    if all(map(_has_experts_alone, ranks)):
+        return "expert GEMMs"
+    return "linear-layer GEMMs"
+
+
+def _has_experts_alone(rank: RankReport) -> bool:
+    has_linear = rank.modules is None or any(rank.modules.counts.values())
+    has_experts = rank.layers is not None and bool(rank.layers.experts)
+    return has_experts and not has_linear
 
 
 def whose_gemms(summary: RankSummary) -> str:
     """Name the whole of a share: GEMMs of layers, where others ran too; of a rank, its own."""
-    if summary.alone:
-        return "the layers' GEMM" if summary.has_others else "GEMM"
-    return "its layers' GEMM" if summary.has_others else "its GEMM"
+    whose = optional("its ", when=not summary.alone)
+    if summary.has_others:
+        return f"{whose or 'the '}layers' GEMM"
+    return f"{whose}GEMM"
 
 
 def in_steps(summaries: Sequence[RankSummary]) -> str:
@@ -220,44 +248,59 @@ def in_steps(summaries: Sequence[RankSummary]) -> str:
 
     Of a damaged trace only the steps that are whole count.
     """
-    whole = [step for summary in summaries for step in summary.rank.steps if step.whole]
-    if not all(
-        step.trains and low_precision_count(step.gemm.kernels) for step in whole
-    ):
-        return ""
     steps, *others = {len(summary.rank.steps) for summary in summaries}
     cut = max(summary.cut_steps for summary in summaries)
-    if cut:
-        return f", in {steps - cut} of {steps} steps (the trace is damaged)"
-    how_many = "both" if steps == 2 else f"all {steps}"
-    return f", in {how_many} steps" if not others and steps > 1 else ""
+    rows = (
+        (not all(map(_ran_low_in_all_steps, summaries)), ""),
+        (cut, f", in {steps - cut} of {steps} steps (the trace is damaged)"),
+        (others or steps < 2, ""),
+        (steps == 2, ", in both steps"),
+        (True, f", in all {steps} steps"),
+    )
+    return first_said(rows)
+
+
+def _ran_low_in_all_steps(summary: RankSummary) -> bool:
+    """Whether each step that is whole trains, and ran low precision."""
+    whole = (step for step in summary.rank.steps if step.whole)
+    return all(step.trains and low_precision_count(step.gemm.kernels) for step in whole)
 
 
 def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what kept the others in high precision: what most of their time is."""
     rest = summary.rank.rest
-    if not summary.high_us:
-        return ""
-    met = expected if expected is not None and expected.is_met else None
-    left = in_sentences(met.left_out) if met is not None else []
-    if rest and len(left) > SHOWN_IN_REASON:
-        left = []  # the cause says more than some of the names
-    names = _legs_in_high_precision(summary) or left
-    configured = "" if met is None else ", as configured"
-    if names:
-        others = [
-            x.value.upper()
-            for x in Precision
-            if not x.is_low and summary.kernels[x.value]
-        ]
-        ran_in = enumerated(others).replace("UNKNOWN", "unknown precision")
-        named = enumerated(names, SHOWN_IN_REASON)
-        if configured:
-            return f"; {named} stayed in {ran_in}, as configured"
-        return f"; {named} in {ran_in}"
-    if rest:
-        return f"{configured}{':' if configured else ';'} {rest}"
-    return configured
+    is_met = expected is not None and expected.is_met
+    names = _legs_in_high_precision(summary) or _left_out(summary, expected)
+    named = f"; {enumerated(names, SHOWN_IN_REASON)}"
+    formats = _high_formats(summary)
+    rows = (
+        (not summary.high_us, ""),
+        (names and is_met, f"{named} stayed in {formats}, as configured"),
+        (names, f"{named} in {formats}"),
+        (rest and is_met, f", as configured: {rest}"),
+        (rest, f"; {rest}"),
+        (is_met, ", as configured"),
+    )
+    return first_said(rows)
+
+
+def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str]:
+    """Return the layers that stayed in high precision, as was expected.
+
+    Where there are many, the cause says more than some of their names.
+    """
+    if expected is None or not expected.is_met:
+        return []
+    has_cause = bool(summary.rank.rest)
+    names = in_sentences(expected.left_out)
+    return [] if has_cause and len(names) > SHOWN_IN_REASON else names
+
+
+def _high_formats(summary: RankSummary) -> str:
+    """Name the formats of GEMMs that ran in no low precision."""
+    high = [x for x in Precision if not x.is_low and summary.kernels[x.value]]
+    names = enumerated([x.value.upper() for x in high])
+    return names.replace("UNKNOWN", "unknown precision")
 
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:
@@ -289,15 +332,23 @@ def apart(summary: RankSummary) -> str:
     outside = loose if loose <= untrained + _ROUNDING else 0.0
     kernels = rank.attention_gemm.kernels
     formats = enumerated([name.upper() for name, count in kernels.items() if count])
-    said = ""
-    whole = f"all GEMM {measure}"
-    if attention >= NEGLIGIBLE:
-        said = f"; attention ran as {formats} GEMMs ({about(attention)} of {whole})"
-    forward = "layers that only run forward", untrained - outside
-    for what, share in (forward, ("GEMMs outside of operators", outside)):
-        if share >= NEGLIGIBLE:
-            said += f"; {what} ({about(share)} of {whole}) do not count"
-    return said
+    forward = untrained - outside
+    of = f"of all GEMM {measure}"
+    rows = (
+        (
+            attention >= NEGLIGIBLE,
+            f"; attention ran as {formats} GEMMs ({about(attention)} {of})",
+        ),
+        (
+            forward >= NEGLIGIBLE,
+            f"; layers that only run forward ({about(forward)} {of}) do not count",
+        ),
+        (
+            outside >= NEGLIGIBLE,
+            f"; GEMMs outside of operators ({about(outside)} {of}) do not count",
+        ),
+    )
+    return "".join(all_that_hold(rows))
 
 
 # ---- what fell short, along the coordinate that decides
@@ -315,17 +366,19 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
         return f"{did}, but {shortfall}"
     others = [row for row in proof.rows if not row.short]
     is_part = 0 < len(others) < len(proof.rows)
-    return f"{shortfall}; {_did(proof, others)}" if is_part else shortfall
+    return shortfall + optional(f"; {_did(proof, others)}", when=is_part)
 
 
 def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
     low = sum(row.low for row in rows)
     total = sum(r.low + r.high + r.unknown for r in rows)
-    did = "all did" if low == total else f"{low} of {total} did"
-    named = _values([row.value for row in rows])
     is_many = proof.coordinate == "micro-batch" and len(rows) > 1
-    where = "the others" if is_many else named
-    return f"in {where}{',' if did[0].isdigit() else ''} {did}"
+    where = "the others" if is_many else _values([row.value for row in rows])
+    did_in = (
+        (low == total, f"in {where} all did"),
+        (True, f"in {where}, {low} of {total} did"),
+    )
+    return first_said(did_in)
 
 
 def _values(values: Sequence[str]) -> str:
@@ -336,7 +389,7 @@ def _values(values: Sequence[str]) -> str:
             windows = join_windows(
                 (number, number) for number in sorted(map(int, numbers))
             )
-            plural = "s" if len(numbers) > 1 else ""
+            plural = optional("s", when=len(numbers) > 1)
             return f"{name}{plural} {enumerated(list(map(show_window, windows)))}"
     return enumerated(list(values))
 
@@ -359,42 +412,62 @@ def active_ranks(
         share_of_all: of the GEMM time of these, what ran in low precision.
     """
     if len(training) > len(summaries):
-        of = f"{len(summaries)} of {counted(training, 'rank')}"
-        formats = low_precision_name(summaries[0].kernels)
-        measure = summaries[0].measure
-        return f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM {measure} of all)"
-    kernels: Counter[str] = sum(
-        (Counter(summary.kernels) for summary in summaries), Counter()
-    )
+        return _on_some(summaries, training, share_of_all)
+    kernels = _kernels_of(summaries)
     low = low_precision_count(kernels)
     total = sum(kernels.values())
     least = min(summaries, key=lambda summary: summary.share)
     of = f"{whose_gemms(least)} {least.measure}"
-    if len(summaries) == 1:
-        where = least.rank.label
-        share = f" ({about(least.share)} of {of})"
-    else:
-        where = "both ranks" if len(summaries) == 2 else counted(summaries, "rank")
-        share = f"; {least.rank.label} has least ({about(least.share)} of {of})"
-    if low == total:
-        share = ""
+    has_least = f"{least.rank.label} has least ({about(least.share)} of {of})"
+    share = (
+        (low == total, ""),
+        (len(summaries) == 1, f" ({about(least.share)} of {of})"),
+        (True, f"; {has_least}"),
+    )
+    where = (
+        (len(summaries) == 1, least.rank.label),
+        (len(summaries) == 2, "both ranks"),
+        (True, counted(summaries, "rank")),
+    )
     what = gemms_of_layers([summary.rank for summary in summaries])
-    did = did_as_expected(summaries)
-    if not did:
-        did = f"{low} of {total} {what} ran in {low_precision_name(kernels)}"
-    said = f"{did} on {where}{in_steps(summaries)}{share}{apart(least)}"
-    if not forward_only:
-        return said
+    ran_low = f"{low} of {total} {what} ran in {low_precision_name(kernels)}"
+    did = did_as_expected(summaries) or ran_low
+    said = f"{did} on {first_said(where)}{in_steps(summaries)}{first_said(share)}"
+    return f"{said}{apart(least)}{_apart_ranks(forward_only)}"
+
+
+def _on_some(
+    summaries: Sequence[RankSummary],
+    training: Sequence[RankSummary],
+    share_of_all: float,
+) -> str:
+    """Say on how many of the ranks that train low precision ran."""
+    of = f"{len(summaries)} of {counted(training, 'rank')}"
+    formats = low_precision_name(summaries[0].kernels)
+    measure = summaries[0].measure
+    return (
+        f"{formats} GEMMs ran on {of} ({about(share_of_all)} of the GEMM {measure} "
+        "of all)"
+    )
+
+
+def _apart_ranks(forward_only: Sequence[RankSummary]) -> str:
+    """Say which ranks train nothing, if any."""
     workers = _values([summary.rank.label for summary in forward_only])
-    verb = "does" if len(forward_only) == 1 else "do"
-    return f"{said}; {workers} ran no backward pass and {verb} not count"
+    rows = (
+        (not forward_only, ""),
+        (
+            len(forward_only) == 1,
+            f"; {workers} ran no backward pass and does not count",
+        ),
+        (True, f"; {workers} ran no backward pass and do not count"),
+    )
+    return first_said(rows)
 
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:
     """Say on which ranks no low precision ran, and how the others ran."""
-    kernels: Counter[str] = sum(
-        (Counter(summary.kernels) for summary in low), Counter()
-    )
+    kernels = _kernels_of(low)
     said = f"no {low_precision_name(kernels)} GEMM ran on {_values(without)}"
     count = low_precision_count(kernels)
     others = _values([summary.rank.label for summary in low])

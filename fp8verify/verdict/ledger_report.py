@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
@@ -16,9 +15,11 @@ from fp8verify.model.ledger import (
     LedgerSlot,
 )
 from fp8verify.terms import Leg
+from fp8verify.text import shown_size
 from fp8verify.thresholds import SHOWN_ENTRIES
 from fp8verify.verdict.blocks import InBlocks, in_blocks
-from fp8verify.verdict.ledger import Cell, Ledger, Place, Program, Slot
+from fp8verify.verdict.clauses import first_said, optional
+from fp8verify.verdict.ledger import Cell, Layer, Ledger, Place, Program, Slot
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
 
@@ -79,9 +80,8 @@ def _alike(program: Program, lacking: Shortfalls) -> list[list[Place]]:
 
 
 def _lacks(cell: Cell, lacking: Shortfalls) -> str | None:
-    if cell in lacking.lacks:
-        return "surely"
-    return "perhaps" if cell in lacking.may_lack else None
+    rows = ((cell in lacking.lacks, "surely"), (cell in lacking.may_lack, "perhaps"))
+    return first_said(rows) or None
 
 
 def _launches(cell: Cell, lacking: Shortfalls) -> int:
@@ -139,16 +139,23 @@ def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Join neighbors among numbers in order."""
-    ends = [a for a, b in pairwise(numbers) if b - a > 1] + [numbers[-1]]
-    starts = [numbers[0]] + [b for a, b in pairwise(numbers) if b - a > 1]
-    return list(zip(starts, ends, strict=True))
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        first = number
+        if ranges and number - ranges[-1][1] <= 1:
+            first, _ = ranges.pop()
+        ranges.append((first, number))
+    return ranges
 
 
 def _execution(place: Place, ranks: Sequence[RankEvidence]) -> LedgerExecution:
     trace = ranks[place.rank].trace
+    step = None
+    if place.step >= 0:
+        step = trace.steps[place.step].number
     return LedgerExecution(
         rank=trace.rank,
-        step=trace.steps[place.step].number if place.step >= 0 else None,
+        step=step,
         micro_batch=place.micro_batch + 1,
     )
 
@@ -178,21 +185,34 @@ def _slots(
 
 
 def _slot(slot: Slot, blocks: int, ordered: tuple[str, ...]) -> LedgerSlot:
-    layer = slot.layer
-    named = (layer,) if isinstance(layer, str) else ordered
-    size = layer if isinstance(layer, tuple) and layer != EXPERTS else None
     each = slot.of // blocks if blocks > 1 and slot.of % blocks == 0 else 0
-    block = slot.number // each if each else None
-    kind = "experts" if layer == EXPERTS else "call"
-    what = "x".join(map(str, size)) if size else kind
-    how = "trace" if isinstance(layer, str) else "order"
+    block = None
+    position = slot.number
+    if each:
+        block, position = divmod(slot.number, each)
+    what, size = _kind_of(slot.layer)
+    names = ordered
+    named_by = optional("order", when=ordered)
+    if isinstance(slot.layer, str):
+        names = (slot.layer,)
+        named_by = "trace"
     where = f"block {block}, {what}" if block is not None else what
+    outputs, inputs = size or (None, None)
     return LedgerSlot(
-        label=" or ".join(named) if named else where,
-        names=named,
-        named_by=how if named else None,
+        label=" or ".join(names) or where,
+        names=names,
+        named_by=named_by or None,
         block=block,
-        position=slot.number % each if each else slot.number,
-        n=size[0] if size else None,
-        k=size[1] if size else None,
+        position=position,
+        n=outputs,
+        k=inputs,
     )
+
+
+def _kind_of(layer: Layer) -> tuple[str, tuple[int, ...] | None]:
+    """Return how a slot of a layer is called that has no name, and outputs and inputs if known."""
+    if layer == EXPERTS:
+        return "experts", None
+    if isinstance(layer, tuple):
+        return shown_size(layer), layer
+    return "call", None

@@ -17,8 +17,9 @@ from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import Report
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Leg
-from fp8verify.text import abridged, listed
+from fp8verify.text import abridged, listed, shown_size
 from fp8verify.thresholds import SLOWER_KERNEL
+from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.findings_table import finding
 
 MAX_ORIGINS = 5000
@@ -59,8 +60,8 @@ class GemmOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """Name the libraries: "cuBLAS (sm90)"."""
-        names = listed(self.libraries)
-        return f"{names} ({self.generation})" if self.generation else names
+        generation = optional(f" ({self.generation})", when=self.generation)
+        return f"{listed(self.libraries)}{generation}"
 
 
 def origins_of(report: Report) -> tuple[GemmOrigin, ...]:
@@ -75,9 +76,10 @@ def origins_of(report: Report) -> tuple[GemmOrigin, ...]:
 
 
 def _key_of(row: KernelRow) -> Key:
-    size = "x".join(map(str, row.shape[1:])) if row.shape is not None else ""
-    if row.shape is not None and row.shape[0] != 1:
-        size = f"{row.shape[0]} x {size}"
+    batch, *sides = row.shape or (1,)
+    size = shown_size(sides)
+    if batch != 1:
+        size = f"{batch} x {size}"
     leg = row.leg.value if row.leg is not None else ""
     return leg, size, row.precision.value
 
@@ -124,12 +126,11 @@ def changes(
             where += f" ({longer:.1f} times as long)"
         told[is_now.precision, str(was), str(is_now), is_worse].append(where)
     # The worse ones first: the first finding gives the exit code's reason.
-    for (precision, was_text, now_text, is_worse), places in sorted(
-        told.items(), key=lambda row: not row[0][3]
-    ):
+    in_order = sorted(told.items(), key=lambda row: not row[0][3])
+    for (precision, was_text, now_text, is_worse), places in in_order:
         yield finding(
             "library-changed",
-            "" if is_worse else "as-fast",
+            optional("as-fast", when=not is_worse),
             format=precision,
             was=was_text,
             now=now_text,
@@ -171,13 +172,16 @@ def _by_leg(
     groups: dict[tuple[str, str], list[GemmOrigin]] = defaultdict(list)
     for one in origins:
         groups[one.leg, one.precision].append(one)
-    return {
-        (leg, precision): GemmOrigin(
+    wholes = {}
+    for (leg, precision), alike in groups.items():
+        libraries: set[str] = set()
+        for one in alike:
+            libraries.update(one.libraries)
+        wholes[leg, precision] = GemmOrigin(
             leg=leg,
             size="",
             precision=precision,
-            libraries=tuple(sorted({name for one in alike for name in one.libraries})),
+            libraries=tuple(sorted(libraries)),
             generation=_newest(one.generation for one in alike),
         )
-        for (leg, precision), alike in groups.items()
-    }
+    return wholes

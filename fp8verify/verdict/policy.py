@@ -52,6 +52,13 @@ class Policy(_Asked):
         return super().__new__(cls, share, strict, exit_zero, expected)
 
     @property
+    def asked(self) -> str:
+        """What --min-share asks for, as it was given; nothing where it was not."""
+        if self.expected:
+            return EXPECTED
+        return "" if self.min_share is None else f"{self.min_share:.0%}"
+
+    @property
     def share(self) -> float:
         """The share that ACTIVE takes where what was to run in low precision is not known."""
         return USUAL_SHARE if self.min_share is None else self.min_share

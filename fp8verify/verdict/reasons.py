@@ -3,40 +3,73 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.files import missed_window
 from fp8verify.capture.schema import StorageRecord
+from fp8verify.logs.statements import LayerClaim
 from fp8verify.model.claims import Claim
 from fp8verify.terms import Precision
 from fp8verify.text import counted, listed
 from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
 from fp8verify.trace.tables import Health
+from fp8verify.verdict.clauses import Row, first_said, first_that_holds, optional
 from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.selection import calls_of, high_of, low_of, time_of
 
 
-def undecidable(rank: RankEvidence) -> str | None:
-    """Say why the kernels cannot decide, or None if they can."""
-    if rank.unreadable is not None:
-        return f"its trace cannot be read ({rank.unreadable})"
-    if not rank.trace.health.kernels:
-        window = missed_window(rank.recorded.meta)
-        if window is not None:
-            return f"{window.reason}; the window {window.name} left no trace"
-        return without_kernels(rank)[1]
+def undecidable(rank: RankEvidence) -> str:
+    """Say why the kernels cannot decide, nothing if they can."""
+    return first_said(_why_undecidable(rank))
+
+
+def _why_undecidable(rank: RankEvidence) -> Iterator[Row]:
+    """Yield what keeps kernels from deciding, what weighs most first."""
+    health = rank.trace.health
     steps = rank.trace.steps
-    if rank.trace.health.rows_are_sums and rank.trace.health.truncated:
-        return _listed_share(rank)
-    if rank.trace.health.truncated and not any(step.whole for step in steps):
-        none = f"none of its {len(steps)} steps is whole" if steps else "has no steps"
-        return f"the trace is cut off, and {none}"
-    if rank.trace.health.too_damaged:
-        return _unread(rank.trace.health)
-    if not rank.trace.trained:
-        return "no matrix multiplication ran in the window"
-    return _untimed(rank) or _unlogged(rank) if rank.ran_low else _hidden(rank)
+    trained = rank.trace.trained
+    no_kernels = _lost_window(rank) or without_kernels(rank)[1]
+    low = f"{rank.share:.1%} of the listed GEMM time is in low precision"
+    unknown = rank.linear.unknown_share_of_time
+    in_unknown = f"{unknown:.1%} in kernels of unknown precision"
+    may_lack_rows = health.rows_are_sums and health.truncated
+    no_whole = health.truncated and not any(step.whole for step in steps)
+    yield rank.unreadable, f"its trace cannot be read ({rank.unreadable})"
+    yield not health.kernels, no_kernels
+    yield may_lack_rows and not trained, _LISTS_NONE
+    yield may_lack_rows and unknown >= NEGLIGIBLE, f"{low}, {in_unknown}, {_MAY_LACK}"
+    yield may_lack_rows, f"{low}, {_MAY_LACK}"
+    yield no_whole and not steps, "the trace is cut off, and has no steps"
+    yield no_whole, f"the trace is cut off, and none of its {len(steps)} steps is whole"
+    yield health.too_damaged, _unread(health)
+    yield not trained, "no matrix multiplication ran in the window"
+    yield rank.ran_low, first_said(_why_low_is_open(rank))
+    yield True, first_said(_why_low_is_hidden(rank))
+
+
+# What a table shows that does not say that it is whole.
+_LISTS_NONE = (
+    "the table lists no known matrix multiplication, and may not list all kernels"
+)
+_MAY_LACK = "and the table may not list all kernels"
+_RAN_OUTSIDE = (
+    "ran outside any operator, as in CUDA graphs: they may be part of the training or"
+)
+_NOT_LOGGED = (
+    "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
+)
+_NO_RECOGNIZED = "no recognized GEMM ran in FP8, and "
+_OF_POSSIBLE = "of the time of possible GEMMs was in unrecognized kernels"
+
+
+def _lost_window(rank: RankEvidence) -> str:
+    window = missed_window(rank.recorded.meta)
+    if window is None:
+        return ""
+    return f"{window.reason}; the window {window.name} left no trace"
 
 
 def _unread(health: Health) -> str:
@@ -45,67 +78,47 @@ def _unread(health: Health) -> str:
     return f"{skipped} of {health.events + skipped} {kind} cannot be read"
 
 
-def _listed_share(rank: RankEvidence) -> str:
-    """Say what a table shows that does not say that it is whole."""
-    whole = "and the table may not list all kernels"
-    if not rank.trace.trained:
-        return "the table lists no known matrix multiplication, and may not list all kernels"
-    low = f"{rank.share:.1%} of the listed GEMM time is in low precision"
-    unknown = rank.linear.unknown_share_of_time
-    if unknown >= NEGLIGIBLE:
-        return f"{low}, {unknown:.1%} in kernels of unknown precision, {whole}"
-    return f"{low}, {whole}"
-
-
-_RAN_OUTSIDE = (
-    "ran outside any operator, as in CUDA graphs: they may be part of the training or"
-)
-_NOT_LOGGED = (
-    "kernels of other libraries (CUTLASS, Triton) are not in the log of a BLAS library"
-)
-
-
-def _unlogged(rank: RankEvidence) -> str | None:
-    """Say that FP8 may have run beside the products of a log whose share is small."""
-    if rank.trace.in_flops and rank.share < USUAL_SHARE:
-        return f"{rank.share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}"
-    return None
-
-
-def _untimed(rank: RankEvidence) -> str | None:
-    """Say that GEMMs have no times, where a share of their time would depend on those."""
+def _why_low_is_open(rank: RankEvidence) -> Iterator[Row]:
+    """Yield why it is open how much of a rank ran in FP8, where some did."""
     rows = [row for row in rank.trace.trained if not row.kind.classification.split_k]
-    total = sum(row.calls for row in rows)
+    total = calls_of(rows)
     untimed = sum(row.untimed for row in rows)
-    mixed = not all(row.precision.is_low for row in rows)
-    if untimed == total or (mixed and untimed > NEGLIGIBLE * total):
-        return f"the trace has no valid duration for {untimed} of {total} GEMM kernels"
-    return None
+    is_mixed = bool(high_of(rows))
+    # What ran in one format has that share whatever its times are.
+    is_material = is_mixed and untimed > NEGLIGIBLE * total
+    is_small = rank.trace.in_flops and rank.share < USUAL_SHARE
+    yield (
+        untimed == total or is_material,
+        f"the trace has no valid duration for {untimed} of {total} GEMM kernels",
+    )
+    yield (
+        is_small,
+        f"{rank.share:.1%} of the logged FLOPs are in low precision, but {_NOT_LOGGED}",
+    )
 
 
-def _hidden(rank: RankEvidence) -> str | None:
-    """Say where FP8 may have run although no GEMM shows it."""
-    low = sum(row.time_ns for row in rank.trace.unexplained if row.precision.is_low)
-    if low > NEGLIGIBLE * (low + rank.linear.total_ns):
-        return f"FP8 GEMMs {_RAN_OUTSIDE} of a rollout"
-    if not rank.trace.health.complete:
-        return "the trace is incomplete, and what was read shows no FP8"
-    if rank.trace.in_flops:
-        return f"no product in the log is FP8, but {_NOT_LOGGED}"
-    if not rank.has_fp8_units:
-        return None
-    upcast = sum(row.time_ns for row in rank.upcast)
-    unknown = rank.linear.unknown_share_of_time - upcast / (rank.linear.total_ns or 1)
-    if unknown > NEGLIGIBLE:
-        work = f"{unknown:.1%} of GEMM {rank.measure.name}"
-        return f"{work} ran in kernels whose precision is unknown"
+def _why_low_is_hidden(rank: RankEvidence) -> Iterator[Row]:
+    """Yield where FP8 may have run although no GEMM shows it."""
+    linear = rank.linear
+    low = time_of(low_of(rank.trace.unexplained))
+    upcast = time_of(rank.upcast)
+    unknown = linear.unknown_share_of_time - upcast / (linear.total_ns or 1)
     opaque = opaque_share(rank)
-    if opaque >= MANY_OPAQUE:
-        where = (
-            f"{opaque:.1%} of the time of possible GEMMs was in unrecognized kernels"
-        )
-        return f"no recognized GEMM ran in FP8, and {where}"
-    return None
+    yield (
+        low > NEGLIGIBLE * (low + linear.total_ns),
+        f"FP8 GEMMs {_RAN_OUTSIDE} of a rollout",
+    )
+    yield (
+        not rank.trace.health.complete,
+        "the trace is incomplete, and what was read shows no FP8",
+    )
+    yield rank.trace.in_flops, f"no product in the log is FP8, but {_NOT_LOGGED}"
+    yield not rank.has_fp8_units, ""
+    yield (
+        unknown > NEGLIGIBLE,
+        f"{unknown:.1%} of GEMM {rank.measure.name} ran in kernels whose precision is unknown",
+    )
+    yield opaque >= MANY_OPAQUE, f"{_NO_RECOGNIZED}{opaque:.1%} {_OF_POSSIBLE}"
 
 
 def opaque_share(rank: RankEvidence) -> float:
@@ -115,21 +128,24 @@ def opaque_share(rank: RankEvidence) -> float:
 
 def without_kernels(rank: RankEvidence) -> tuple[str | None, str]:
     """Return what keeps a rank without kernels from being judged: its case, if any, and why."""
-    if rank.recorded.meta.environment.sees_gpu is False:
-        no_gpu = ", torch saw no GPU"
-    else:
-        no_gpu = ""
-    if rank.trace.health.log_alone:
-        return "log-alone", "only a log was given, and it shows no kernels"
-    if rank.trace.health.truncated:
-        return None, "the trace is cut off before its first GPU kernel"
-    if rank.trace.health.events:
-        return "no-gpu" if no_gpu else "", f"no GPU kernels in the trace{no_gpu}"
-    if rank.trace.health.no_events:
-        return "empty", "the trace holds no events"
-    if rank.trace.health.skipped_events:
-        return None, "no event of the trace can be read"
-    return None, f"no trace was made{no_gpu}"
+    health = rank.trace.health
+    saw_none = rank.recorded.meta.environment.sees_gpu is False
+    no_gpu = optional(", torch saw no GPU", when=saw_none)
+    rows: tuple[tuple[object, tuple[str | None, str]], ...] = (
+        (
+            health.log_alone,
+            ("log-alone", "only a log was given, and it shows no kernels"),
+        ),
+        (health.truncated, (None, "the trace is cut off before its first GPU kernel")),
+        (
+            health.events and saw_none,
+            ("no-gpu", f"no GPU kernels in the trace{no_gpu}"),
+        ),
+        (health.events, ("", "no GPU kernels in the trace")),
+        (health.no_events, ("empty", "the trace holds no events")),
+        (health.skipped_events, (None, "no event of the trace can be read")),
+    )
+    return first_that_holds(rows, (None, f"no trace was made{no_gpu}"))
 
 
 # ---- layers left out, an autocast that does not reach
@@ -142,13 +158,14 @@ _TE_FUNCTIONS = frozenset(
 
 def main_high(rows: Iterable[GemmRow]) -> str:
     """Name the class of high precision in which most of the time of some GEMMs went."""
-    high = gemm_totals(row for row in rows if not row.precision.is_low).rows
-    names = [
-        row.precision.upper()
-        for row in high
-        if row.precision != Precision.UNKNOWN.value
-    ]
-    return names[0] if names else "high precision"
+    high = gemm_totals(high_of(rows)).rows
+    return first_that_holds(
+        (
+            (row.precision != Precision.UNKNOWN.value, row.precision.upper())
+            for row in high
+        ),
+        "high precision",
+    )
 
 
 def ran_high(rank: RankEvidence) -> str:
@@ -156,14 +173,95 @@ def ran_high(rank: RankEvidence) -> str:
     main = rank.linear.rows[0]
     total = rank.linear.launches
     apart = rank.trace.attention or rank.trace.untrained
-    kernels = f"{total} {'linear-layer ' if apart else ''}GEMMs"
-    if main.precision == Precision.UNKNOWN.value:
-        return f"none of the {kernels} is known to have run in FP8"
-    if main.kernels == total:
-        return f"all {kernels} ran in {main.precision.upper()}"
-    return (
-        f"none of the {kernels} ran in FP8 ({main.kernels} in {main.precision.upper()})"
+    kernels = f"{total} {optional('linear-layer ', when=apart)}GEMMs"
+    formats = main.precision.upper()
+    rows = (
+        (
+            main.precision == Precision.UNKNOWN.value,
+            f"none of the {kernels} is known to have run in FP8",
+        ),
+        (main.kernels == total, f"all {kernels} ran in {formats}"),
+        (True, f"none of the {kernels} ran in FP8 ({main.kernels} in {formats})"),
     )
+    return first_said(rows)
+
+
+# ---- what shows why no FP8 ran
+
+# The kind of cause, which is a case of `claimed-not-active`, and a sentence.
+Cause: TypeAlias = tuple[str, str]
+
+
+def cause_without_fp8(rank: RankEvidence, promises: Promises) -> Cause:
+    """Say why no FP8 ran, as far as module list, log and operators show it.
+
+    Returns:
+        The cause; kind and sentence are empty where nothing shows it.
+    """
+    return first_that_holds(_causes(rank, promises), ("", ""))
+
+
+def _causes(rank: RankEvidence, promises: Promises) -> Iterator[tuple[object, Cause]]:
+    """Yield what shows why no FP8 ran: the module list first, then the log, then operators."""
+    total = counted(rank.linears, "linear layer")
+    states = Counter(module.state for module in rank.linears)
+    converted = sum(states[state] for state in CONVERTED)
+    off = states["fp8_module_off"]
+    stored = _only_stored(rank)
+    yield (
+        converted,
+        (
+            "converted",
+            f"{converted} of {total} were converted, and ran in high precision",
+        ),
+    )
+    yield stored, ("storage", stored)
+    yield (
+        off,
+        (
+            "outside-autocast",
+            f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast",
+        ),
+    )
+    if states.keys() == {"high_precision"}:
+        yield from _causes_of_no_conversion(rank, promises)
+    none_counted = first_said(
+        (
+            claim.converted == 0 and claim.total,
+            f"0 of {claim.total} layers were converted (log {claim.place})",
+        )
+        for claim in promises.claims
+    )
+    yield none_counted, ("not-converted", none_counted)
+    yield (
+        _ran_in_engine(rank),
+        (
+            "outside-autocast",
+            "Transformer Engine's layers ran outside its FP8 autocast",
+        ),
+    )
+
+
+def _causes_of_no_conversion(
+    rank: RankEvidence, promises: Promises
+) -> Iterator[tuple[object, Cause]]:
+    """Yield why a list has linear layers, and none that was converted."""
+    none = f"0 of {counted(rank.linears, 'linear layer')} were converted"
+    because = _shared_reason(rank)
+    other = _class_that_is_no_linear(rank)
+    filtered, auto = _filter(promises)
+    yield because, ("not-converted", f"{none}{because}")
+    yield other, ("other-class", f"{none}: they are {other}, not torch.nn.Linear")
+    yield auto, ("auto-filter", f"{none}{auto}")
+    yield filtered, ("filtered", f"{none}{filtered}")
+    yield True, ("not-converted", none)
+
+
+def _shared_reason(rank: RankEvidence) -> str:
+    """Return the reason that the list gives for all linear layers, nothing if there are several."""
+    reasons = {module.reason for module in rank.linears}
+    reason = reasons.pop()
+    return optional(f", because {reason}", when=reason and not reasons)
 
 
 def _class_that_is_no_linear(rank: RankEvidence) -> str:
@@ -174,80 +272,36 @@ def _class_that_is_no_linear(rank: RankEvidence) -> str:
         call.startswith("torchao.") for call in rank.recorded.meta.api_calls
     )
     is_most = 2 * count > len(rank.linears)
-    return name if is_torchao and is_most and name != "Linear" else ""
+    return optional(name, when=is_torchao and is_most and name != "Linear")
 
 
-def cause_without_fp8(rank: RankEvidence, promises: Promises) -> tuple[str, str]:
-    """Say why no FP8 ran, as far as module list, log and operators show it.
-
-    Returns:
-        The kind of cause, which is a case of `claimed-not-active`, and a sentence; both are empty
-        where nothing shows it.
-    """
-    total = counted(rank.linears, "linear layer")
-    converted = sum(module.state in CONVERTED for module in rank.linears)
-    if converted:
-        return (
-            "converted",
-            f"{converted} of {total} were converted, and ran in high precision",
-        )
-    stored = stored_weights(rank)
-    if stored is not None:
-        layers = counted(stored.count, "linear layer")
-        return (
-            "storage",
-            f"the weights of {layers} are only stored in FP8 ({stored.dtype})",
-        )
-    off = sum(module.state == "fp8_module_off" for module in rank.linears)
-    if off:
-        ran = f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast"
-        return "outside-autocast", ran
-    if rank.linears and all(
-        module.state == "high_precision" for module in rank.linears
-    ):
-        reasons = {module.reason for module in rank.linears}
-        if len(reasons) == 1 and None not in reasons:
-            because = f", because {reasons.pop()}"
-        else:
-            because = ""
-        other = _class_that_is_no_linear(rank)
-        if other and not because:
-            return (
-                "other-class",
-                f"0 of {total} were converted: they are {other}, not torch.nn.Linear",
-            )
-        return _not_converted(promises, f"0 of {total} were converted", because)
-    none = next(
-        (claim for claim in promises.claims if claim.converted == 0 and claim.total),
-        None,
-    )
-    if none is not None:
-        return (
-            "not-converted",
-            f"0 of {none.total} layers were converted (log {none.place})",
-        )
-    functions = (
-        {x.removesuffix("Backward") for x in y.kind.op.around}
-        for y in rank.trace.trained
-    )
-    if rank.trace.trained and all(
-        not _TE_FUNCTIONS.isdisjoint(around) for around in functions
-    ):
-        return (
-            "outside-autocast",
-            "Transformer Engine's layers ran outside its FP8 autocast",
-        )
-    return "", ""
-
-
-def _not_converted(promises: Promises, fact: str, because: str) -> tuple[str, str]:
-    """Return the case of a model without a converted layer; a filter that the log names is why."""
-    filtered = promises.filter
-    if filtered is None or because:
-        return "not-converted", f"{fact}{because}"
+def _filter(promises: Promises) -> tuple[str, str]:
+    """Say that a filter which the log names accepted no layer, and the same of torchtitan's own."""
+    claim = promises.filter
+    if claim is None:
+        return "", ""
+    said = f" (the filter of log {claim.place} accepted none)"
     # torchtitan/components/quantization/float8.py: only "auto_filter_small_kn" prints the line.
-    case = "auto-filter" if "_auto_filter_for_recipe" in filtered.text else "filtered"
-    return case, f"{fact} (the filter of log {filtered.place} accepted none)"
+    return said, optional(said, when="_auto_filter_for_recipe" in claim.text)
+
+
+def _ran_in_engine(rank: RankEvidence) -> bool:
+    """Whether layers of Transformer Engine launched all GEMMs."""
+    trained = rank.trace.trained
+    return bool(trained) and all(map(_is_of_engine, trained))
+
+
+def _is_of_engine(row: GemmRow) -> bool:
+    around = {name.removesuffix("Backward") for name in row.kind.op.around}
+    return not _TE_FUNCTIONS.isdisjoint(around)
+
+
+def _only_stored(rank: RankEvidence) -> str:
+    stored = stored_weights(rank)
+    if stored is None:
+        return ""
+    layers = counted(stored.count, "linear layer")
+    return f"the weights of {layers} are only stored in FP8 ({stored.dtype})"
 
 
 def stored_weights(rank: RankEvidence) -> StorageRecord | None:
@@ -270,25 +324,25 @@ def _left_out_cause(claim: Claim) -> str:
     return f"{of} were left out of the conversion (log {claim.place})"
 
 
-def counted_cause(promises: Promises) -> str | None:
+def counted_cause(promises: Promises) -> str:
     """Say how many layers the log counts as left out of the conversion."""
-    counted_out = (claim for claim in promises.claims if _left_out(claim))
-    return next(map(_left_out_cause, counted_out), None)
+    return first_said(
+        (_left_out(claim), _left_out_cause(claim)) for claim in promises.claims
+    )
 
 
-def logged_cause(promises: Promises) -> str | None:
+def logged_cause(promises: Promises) -> str:
     """Say why not all GEMMs ran in FP8, as the log counts most layers or keeps some out."""
-    for claim in promises.claims:
-        if 2 * _left_out(claim) > (claim.total or 0):
-            return _left_out_cause(claim)
-    for pin in promises.layers:
-        if pin.is_pin:
-            if pin.select == "blocks":
-                blocks = f"block{'' if len(pin.names) == 1 else 's'} "
-            else:
-                blocks = ""
-            names = f"{blocks}{listed(pin.names)}"
-            return (
-                f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
-            )
-    return None
+    most = first_said(
+        (2 * _left_out(claim) > (claim.total or 0), _left_out_cause(claim))
+        for claim in promises.claims
+    )
+    return most or first_said((pin.is_pin, _kept(pin)) for pin in promises.layers)
+
+
+def _kept(pin: LayerClaim) -> str:
+    """Say which layers the log keeps in high precision."""
+    plural = optional("s", when=len(pin.names) != 1)
+    blocks = optional(f"block{plural} ", when=pin.select == "blocks")
+    names = f"{blocks}{listed(pin.names)}"
+    return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"

@@ -23,11 +23,13 @@ from fp8verify.verdict.findings_table import Case, finding, finding_page, findin
 from tests.hand_built import present
 
 PACKAGE = Path(fp8verify.__file__).parent
-NOT_FACTS = {"ranks", "layers", "holds"}
+NOT_FACTS = {"ranks", "layers", "holds", "when"}
 
 
 # What makes findings; the others hand facts on to `finding`.
-MAKERS = {"finding", "accuse", "Rule"}
+MAKERS = {"finding", "told", "accuse", "Rule"}
+BY_CONDITION = {"optional", "first_said"}
+HAVE_FACTS = {"finding", "told"}
 HELPERS = {"accuse", "by_rules"}  # they yield findings for rules
 
 
@@ -70,15 +72,20 @@ def codes_in(
 
 
 def chosen(node: ast.expr, assigned: Mapping[str, ast.expr]) -> ast.expr:
-    """Return what a variable is set to, if that is one of two cases."""
-    value = assigned.get(ast.unparse(node))
+    """Return the cases that an argument can be: those of a condition, or of rows of a table."""
+    value = assigned.get(ast.unparse(node), node)
+    maker = getattr(value, "func", None)
+    if isinstance(value, ast.Call) and getattr(maker, "id", "") in BY_CONDITION:
+        rows = assigned.get(ast.unparse(value.args[0]), value.args[0])
+        return ast.List([rows, ast.Constant("")])
     return value if isinstance(value, ast.IfExp) else node
 
 
 def cases_in(node: ast.expr, row: Mapping[str, Case]) -> set[str]:
     """Return what an argument can be; a variable stands for the cases with the code's message."""
-    if isinstance(node, ast.IfExp):
-        return cases_in(node.body, row) | cases_in(node.orelse, row)
+    if isinstance(node, (ast.IfExp, ast.List)):
+        found = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
+        return {str(constant.value) for constant in found} & set(row)
     if isinstance(node, ast.Constant):
         return {str(node.value)} & set(row)
     return {case for case, said in row.items() if said.message == row[""].message}
@@ -87,7 +94,7 @@ def cases_in(node: ast.expr, row: Mapping[str, Case]) -> set[str]:
 def cases_of(call: ast.Call) -> dict[str, Case]:
     """Return the rows of the table that a call can ask for."""
     row = findings_table()[ast.literal_eval(call.args[0])]
-    if getattr(call.func, "id", "") == "finding":
+    if getattr(call.func, "id", "") in HAVE_FACTS:
         parts = call.args[1:2]
     else:
         parts = [arg for arg in call.args[1:] if isinstance(arg, ast.Constant)]
@@ -104,9 +111,8 @@ def named_in(case: Case) -> set[str]:
 def test_a_rule_hands_over_the_facts_that_its_sentences_name() -> None:
     for place, call in calls():
         given = {word.arg for word in call.keywords} - NOT_FACTS
-        if (
-            getattr(call.func, "id", "") != "finding" or None in given
-        ):  # they hand on a record
+        maker = getattr(call.func, "id", "")
+        if maker not in HAVE_FACTS or None in given:  # they hand on a record
             continue
         wanted = [named_in(case) for case in cases_of(call).values()]
         assert all(one <= given for one in wanted), place

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.verdict import Finding
 from fp8verify.text import label_of_ranks
+from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings import kernels, layers, recorded, scales, speed, tensors
 from fp8verify.verdict.findings_table import place_of, viewed
@@ -32,7 +33,7 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     layers.pinned_layers_low, layers.layers_left_out, layers.left_out_of_one_block,
     layers.sizes_left_out, layers.head_in_fp8,
     layers.outside_autocast,
-    kernels.emulated_or_contradicted, kernels.stored_only,
+    kernels.without_fp8,
     kernels.no_fp8_units, kernels.grouped_high_precision, kernels.unknown_gemms,
     kernels.opaque_kernels, kernels.conflicts, kernels.beyond_bf16_peak,
     kernels.of_older_gpus,
@@ -53,11 +54,11 @@ RUN_RULES: Final[tuple[RunRule, ...]] = (
 
 def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
     """Return what the evidence of one rank shows, most severe first."""
-    findings = (finding for rule in RANK_RULES for finding in rule(rank, promises))
-    about = (
-        replace(finding, ranks=rank.numbers, per_rank=True) for finding in findings
-    )
-    return sorted(about, key=place_of)
+    found: list[Finding] = []
+    for rule in RANK_RULES:
+        for finding in rule(rank, promises):
+            found.append(replace(finding, ranks=rank.numbers, per_rank=True))
+    return sorted(found, key=place_of)
 
 
 def join_findings(
@@ -72,15 +73,13 @@ def join_findings(
         of_ranks: what `rank_findings` returned for each.
         promises: what the log and the model promised.
     """
-    of_run = (finding for rule in RUN_RULES for finding in rule(ranks, promises))
-    merged = merge_findings(of_ranks)
+    found: list[Finding] = []
+    for rule in RUN_RULES:
+        found += rule(ranks, promises)
     slowest = _of_the_slowest(ranks, of_ranks)
-    if slowest is not None:
-        merged = [
-            _with_words_of(slowest, found) if viewed(found, "joined") else found
-            for found in merged
-        ]
-    return tuple(sorted([*of_run, *merged], key=place_of))
+    for merged in merge_findings(of_ranks):
+        found.append(_with_words_of(slowest, merged))
+    return tuple(sorted(found, key=place_of))
 
 
 def _of_the_slowest(
@@ -90,19 +89,29 @@ def _of_the_slowest(
     found: list[tuple[float, Finding]] = []
     for rank, findings in zip(ranks, of_ranks, strict=True):
         figures = rank.gain.payoff
-        for finding in findings:
-            if viewed(finding, "joined") and figures is not None:
+        for finding in filter(_is_joined, findings):
+            if figures is not None:
                 gain = figures.step_speedup_estimate or figures.speedup_estimate
                 found.append((gain or 0.0, finding))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
+    _, slowest = min(found, key=lambda pair: pair[0], default=(0.0, None))
+    return slowest
 
 
-def _with_words_of(words: Finding, merged: Finding) -> Finding:
-    """Return a finding on several ranks with the words of one of them, and its label."""
-    if words.message == merged.message or not words.ranks:
+def _is_joined(found: Finding) -> bool:
+    return viewed(found, "joined")
+
+
+def _with_words_of(slowest: Finding | None, merged: Finding) -> Finding:
+    """Return a finding on the speed of several ranks with the words of the slowest, and its label.
+
+    Any other stays as it is.
+    """
+    if slowest is None or not slowest.ranks or not _is_joined(merged):
         return merged
-    whose = label_of_ranks(words.ranks)
-    return replace(merged, message=f"{words.message} ({whose})", hint=words.hint)
+    if slowest.message == merged.message:
+        return merged
+    whose = label_of_ranks(slowest.ranks)
+    return replace(merged, message=f"{slowest.message} ({whose})", hint=slowest.hint)
 
 
 def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
@@ -115,18 +124,30 @@ def merge_findings(of_ranks: Sequence[Sequence[Finding]]) -> list[Finding]:
     for findings in of_ranks:
         seen: Counter[object] = Counter()
         for finding in findings:
-            # Ranks of one program have one cause, though their figures may be near a threshold.
-            cause = "" if viewed(finding, "joined") else finding.hint
-            kind = (finding.code, finding.severity, cause)
+            kind = (finding.code, finding.severity, _cause_of(finding))
             alike[kind, seen[kind]].append(finding)
             seen[kind] += 1
     return list(map(_merged, alike.values()))
 
 
+def _cause_of(found: Finding) -> str:
+    """Return what findings of one code and one cause share.
+
+    Ranks of one program have one cause of their speed, though figures may be near a threshold.
+    """
+    return optional(found.hint, when=not _is_joined(found))
+
+
 def _merged(group: Sequence[Finding]) -> Finding:
     first = group[0]
-    whose = f" ({label_of_ranks(first.ranks)})" if first.ranks else ""
-    message = first.message + whose * (len({finding.message for finding in group}) > 1)
-    ranks = dict.fromkeys(rank for finding in group for rank in finding.ranks)
-    layers = dict.fromkeys(layer for finding in group for layer in finding.layers)
+    ranks: dict[int, None] = {}
+    layers: dict[str, None] = {}
+    messages = set()
+    for finding in group:
+        ranks.update(dict.fromkeys(finding.ranks))
+        layers.update(dict.fromkeys(finding.layers))
+        messages.add(finding.message)
+    whose = f" ({label_of_ranks(first.ranks)})"
+    has_figures = first.ranks and len(messages) > 1
+    message = first.message + optional(whose, when=has_figures)
     return replace(first, message=message, ranks=tuple(ranks), layers=tuple(layers))

@@ -12,16 +12,26 @@ from fp8verify import thresholds as limits
 from fp8verify.analysis.layers import Layers, sizes_of
 from fp8verify.analysis.purpose import is_node_of_gemms
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg
 from fp8verify.text import listed
 from fp8verify.verdict.coordinates import by_value
-from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.ledger import LedgerFindings
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell
 from fp8verify.verdict.measures import Measures
 from fp8verify.verdict.reasons import main_high
+from fp8verify.verdict.selection import (
+    converted_of,
+    high_of,
+    layers_of,
+    legs_in,
+    of_one_rank,
+    places_of,
+    time_of,
+)
 from fp8verify.verdict.shortfalls import Lack
 
 # No weight has as many values; a module list may say anything.
@@ -96,25 +106,26 @@ class Doubts:
         """Whether a leg that training runs has no GEMM, and nothing says why."""
         rank = self._ranks[place]
         ledger = self._ledger
-        vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
+        vague: tuple[Leg, ...] = VAGUE_LEGS
+        if leg is Leg.FPROP:
+            vague = (Leg.UNKNOWN,)
         if ledger.of_rank(place, leg, *vague) or self._promises.leaves_high(leg):
             return False
-        if leg is Leg.WGRAD and rank.linears:
-            return not all(module.frozen for module in rank.linears)
         if leg is Leg.DGRAD:
             # The first layer of a model has none.
             forward = ledger.of_rank(place, Leg.FPROP)
-            executions = {cell.place for cell in forward}
+            executions = places_of(forward)
             return ledger.total(forward).launches > len(executions)
-        return True
+        is_frozen = bool(rank.linears) and all(map(_is_frozen, rank.linears))
+        return leg is not Leg.WGRAD or not is_frozen
 
     def _doubt(self, place: int) -> Finding | None:
         """Return what perhaps lacks: of unknown precision, or of other layers."""
         lacking = self._parts.lacking
         cells = self._ledger.of_rank(place)
-        doubted = [cell for cell in self._parts.doubted if cell.rank == place]
-        perhaps = [cell for cell in cells if cell in lacking.may_lack]
-        perhaps = [cell for cell in perhaps if cell not in doubted]
+        doubted = of_one_rank(self._parts.doubted, place)
+        may_lack = filter(lacking.may_lack.__contains__, cells)
+        perhaps = [cell for cell in may_lack if cell not in doubted]
         work = 0.0
         for cell in (*perhaps, *doubted):
             work += lacking.work(cell, lacking.may_lack)
@@ -139,7 +150,7 @@ class Doubts:
     def _perhaps(self, place: int, cells: Sequence[Cell]) -> Finding:
         """Say which legs perhaps lack, of GEMMs of unknown precision or of unknown layers."""
         ran = self._ledger.total(cells)
-        legs = {cell.leg for cell in cells}
+        legs = legs_in(cells)
         names = [leg.value for leg in Leg if leg in legs]
         if ran.unknown:
             what = "are of unknown precision"
@@ -161,7 +172,7 @@ class Doubts:
 
     def _is_elsewhere(self, cells: Sequence[Cell]) -> bool:
         """Whether gradients that layers lack may be GEMMs of no known leg and no known layer."""
-        forward = {cell.layer for cell in cells if cell.leg is Leg.FPROP}
+        forward = layers_of(cell for cell in cells if cell.leg is Leg.FPROP)
         vague = [cell for cell in cells if cell.leg in VAGUE_LEGS]
         loose = [cell for cell in vague if cell.layer not in forward]
         missing = self._missing_gradients(cells, limits.FIRST_LAYERS)
@@ -216,7 +227,7 @@ class Doubts:
 
         The first layers of a model have no dgrad.
         """
-        executions = len({cell.place for cell in cells})
+        executions = len(places_of(cells))
         missing = 0.0
         for of_layer in by_value(cells, ["layer"]).values():
             ran = self._ledger.total(of_layer)
@@ -239,20 +250,28 @@ def _is_stated(lack: Lack | None) -> bool:
 
 def _outside_of_operators(rank: RankEvidence) -> Finding | None:
     """Return that GEMMs in high precision ran outside of operators, and may train."""
-    outside = [row for row in rank.trace.unexplained if not row.precision.is_low]
-    high = sum(row.time_ns for row in outside)
+    outside = high_of(rank.trace.unexplained)
+    high = time_of(outside)
     total = high + rank.linear.total_ns
     if high <= limits.NEGLIGIBLE * total:
         return None
-    took = rank.measure.amount(high, total)
-    precision = main_high(outside)
-    return finding("leg-unknown", "outside", took=took, precision=precision)
+    return finding(
+        "leg-unknown",
+        "outside",
+        took=rank.measure.amount(high, total),
+        precision=main_high(outside),
+    )
+
+
+def _is_frozen(module: ModuleRecord) -> bool:
+    return module.frozen
 
 
 def _has_unknown_gradients(rank: RankEvidence) -> bool:
     """Whether unrecognized kernels ran in the nodes of layers."""
-    kinds = [total.kind for total in rank.unrecognized]
-    names = {name for kind in kinds for name in kind.op.around}
+    names: set[str] = set()
+    for total in rank.unrecognized:
+        names.update(total.kind.op.around)
     return any(map(is_node_of_gemms, names))
 
 
@@ -266,15 +285,17 @@ def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
     tokens = 0.0
     for layer in layers.classes:
         row = layer.row
-        calls = sum(layer.row.observed.values())
+        calls = sum(row.observed.values())
         ran = row.observed.get("fprop", 0)
-        lacking = max(0, steps * len(layer.converted) - ran) if ran else 0
+        lacking = 0
+        if ran:
+            lacking = max(0, steps * len(layer.converted) - ran)
         tokens = max(tokens, layer.flops / (2 * row.n * row.k * calls))
-        gemms = gemms + lacking
-        flops = flops + lacking * layer.flops / (ran or 1)
-    weights = []
-    for module in layers.apart:
-        if module.state in CONVERTED:
-            weights += [n * k for n, k in sizes_of(module) if 0 < n * k < _NO_WEIGHT]
-    work = sum(2 * weight * tokens for weight in weights)
+        gemms += lacking
+        flops += lacking * layer.flops / (ran or 1)
+    weights: list[int] = []
+    for module in converted_of(layers.apart):
+        products = (n * k for n, k in sizes_of(module))
+        weights += filter(range(1, _NO_WEIGHT).__contains__, products)
+    work = 2 * tokens * sum(weights)
     return gemms + steps * len(weights), flops + len(LEGS) * steps * work

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
-from fp8verify.analysis.gemms import name_conflicts
+from fp8verify.analysis.gemms import GemmRow, name_conflicts
 from fp8verify.analysis.gpus import compiled_before, peak_of, runs_elsewhere
+from fp8verify.analysis.kinds import Kind
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
@@ -15,13 +17,21 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
-from fp8verify.verdict.expected import CONVERTED, Promises
-from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.clauses import by_number, first_said, optional
+from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
     opaque_share,
     ran_high,
     stored_weights,
+)
+from fp8verify.verdict.selection import (
+    calls_of,
+    converted_of,
+    high_of,
+    names_of,
+    time_of,
 )
 
 # Classes that no GPU multiplies faster than BF16.
@@ -47,76 +57,82 @@ def _short(name: str) -> str:
 # ---- FP8 that was promised, or made, and did not multiply
 
 
-def emulated_or_contradicted(
-    rank: RankEvidence, promises: Promises
-) -> Iterator[Finding]:
-    """No FP8 GEMM although FP8 was promised, or although tensors were cast to it."""
+def without_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+    """No FP8 GEMM, though FP8 was promised, tensors were cast to it, or weights are kept in it."""
     if rank.ran_low or not rank.trace.trained:
         return
+    ran = ran_high(rank)
     # Names of compiled casts do not say whether they widen or round.
     rounds = promises.any and stored_weights(rank) is None and rank.quantizes()
-    casts = rank.made_fp8_tensors or rounds
+    is_emulated = promises.emulated or rank.made_fp8_tensors or rounds
     is_promised = promises.is_due(rank) and not rank.trace.health.skipped_events
-    ran = ran_high(rank)
-    if promises.emulated or casts:
-        what = "tensors were only rounded to FP8:"
-        if promises.emulated:
-            emulated = promises.emulated
-            verb = "emulates" if len(emulated) == 1 else "emulate"
-            what = f"the model's {_modules(emulated)} {verb} FP8:"
-        claims = f"{_promise(promises)}, but " if promises.claim and is_promised else ""
-        case = "" if rank.has_fp8_units else "no-units"
-        yield finding("emulated", case, promise=claims, what=what, ran=ran)
-    elif is_promised:
-        case, cause = cause_without_fp8(rank, promises)
-        if not rank.has_fp8_units:
-            case = "no-units"
-            cause = ""
-        name = promises.name
-        said = _promise(promises)
-        why = f": {cause}" if cause else ""
-        yield finding(
-            "claimed-not-active",
-            case,
-            format=name,
-            promise=said,
-            ran=ran,
-            cause=why,
-        )
+    promise = _promise(promises)
+    claims = promises.claim is not None and is_promised
+    yield from told(
+        "emulated",
+        optional("no-units", when=not rank.has_fp8_units),
+        when=is_emulated,
+        promise=optional(f"{promise}, but ", when=claims),
+        what=_rounded(promises.emulated),
+        ran=ran,
+    )
+    case, cause = cause_without_fp8(rank, promises)
+    if not rank.has_fp8_units:
+        case = "no-units"
+        cause = ""
+    yield from told(
+        "claimed-not-active",
+        case,
+        when=is_promised and not is_emulated,
+        format=promises.name,
+        promise=promise,
+        ran=ran,
+        cause=optional(f": {cause}", when=cause),
+    )
+    yield from _stored_only(rank, ran)
 
 
-def stored_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
-    """Weights that are kept in FP8 and widened before each product."""
+def _rounded(emulated: Sequence[ModuleRecord]) -> str:
+    """Say what only rounded tensors to FP8: modules, or else what nobody knows."""
+    verb = by_number(emulated, "emulates", "emulate")
+    by_modules = f"the model's {_modules(emulated)} {verb} FP8:"
+    unknown = "tensors were only rounded to FP8:"
+    return optional(by_modules, when=emulated) or unknown
+
+
+def _stored_only(rank: RankEvidence, ran: str) -> Iterator[Finding]:
+    """Yield that weights are kept in FP8 and widened before each product."""
     stored = stored_weights(rank)
-    if stored is None or rank.ran_low or not rank.trace.trained:
+    if stored is None:
         return
     saved = stored.elements
     memory = memory_report(rank.recorded.meta)
     peak = memory.allocated_peak if memory else 0
-    saves = f" ({saved / 1e9:.2g} GB, {saved / (saved + peak):.0%})" if peak else ""
-    holders = counted(stored.count, "linear layer")
-    ran = ran_high(rank)
+    part = saved / (saved + peak or 1)
     yield finding(
         "fp8-storage-only",
-        holders=holders,
+        holders=counted(stored.count, "linear layer"),
         dtype=stored.dtype,
         ran=ran,
-        saves=saves,
+        saves=optional(f" ({saved / 1e9:.2g} GB, {part:.0%})", when=peak),
     )
 
 
 def _promise(promises: Promises) -> str:
+    """Say who promised low precision: the log, the script or, if neither did, the model."""
+    name = promises.name
     claim = promises.claim
     if claim is None:
         modules = promises.converted or promises.emulated
-        return f"the model has {_modules(modules)} set for {promises.name}"
-    if not claim.line:
-        return f"the script asks {claim.framework} for {promises.name} ({claim.text})"
-    return f"the log claims {promises.name} ({claim.place})"
+        return f"the model has {_modules(modules)} set for {name}"
+    by_log = f"the log claims {name} ({claim.place})"
+    by_script = f"the script asks {claim.framework} for {name} ({claim.text})"
+    return optional(by_log, when=claim.line) or by_script
 
 
 def _modules(modules: Sequence[ModuleRecord]) -> str:
-    return counted(modules, f"{modules[0].class_name} module")
+    classes = (module.class_name for module in modules)
+    return counted(modules, f"{next(classes, '')} module")
 
 
 def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -126,34 +142,39 @@ def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     names = sorted(found.value for found in formats if found is not None)
     elsewhere = _of_other_hardware(rank)
     gpu = rank.trace.gpu
-    if elsewhere:
-        yield finding("no-fp8-units", "other-gpu", gpu=gpu, kernel=_short(elsewhere[0]))
-    elif rows:
-        case = "" if rank.ran_low else "alone"
-        count = sum(row.calls for row in rows)
-        shown = " and ".join(names).upper()
-        needs = _needs(names)
-        yield finding(
-            "no-fp8-units",
-            case,
-            count=count,
-            formats=shown,
-            gpu=gpu,
-            needs=needs,
-        )
-    elif promises.any and not rank.has_fp8_units and rank.trace.trained:
-        needs = _needs([name for names in promises.formats.values() for name in names])
-        yield finding(
-            "no-fp8-units",
-            "promised",
-            format=promises.name,
-            gpu=gpu,
-            needs=needs,
-        )
+    is_here = bool(rows) and not elsewhere
+    yield from told(
+        "no-fp8-units",
+        "other-gpu",
+        when=elsewhere,
+        gpu=gpu,
+        kernel=_short(next(iter(elsewhere), "")),
+    )
+    yield from told(
+        "no-fp8-units",
+        optional("alone", when=not rank.ran_low),
+        when=is_here,
+        count=calls_of(rows),
+        formats=" and ".join(names).upper(),
+        gpu=gpu,
+        needs=_needs(names),
+    )
+    promised = chain.from_iterable(promises.formats.values())
+    lacks_units = rank.trace.trained and not rank.has_fp8_units
+    yield from told(
+        "no-fp8-units",
+        "promised",
+        when=promises.any and lacks_units and not rows,
+        format=promises.name,
+        gpu=gpu,
+        needs=_needs(promised),
+    )
 
 
-def _needs(formats: Collection[str]) -> str:
-    return _NEEDS_BLOCKS if _BLOCK_FORMATS.intersection(formats) else _NEEDS_FP8
+def _needs(formats: Iterable[str]) -> str:
+    if _BLOCK_FORMATS.isdisjoint(formats):
+        return _NEEDS_FP8
+    return _NEEDS_BLOCKS
 
 
 def _of_other_hardware(rank: RankEvidence) -> list[str]:
@@ -169,32 +190,31 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
 
 def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
-    high = (row for row in rank.trace.gemms if not row.precision.is_low)
+    high = high_of(rank.trace.gemms)
     known = (row for row in high if row.precision is not Precision.UNKNOWN)
     rows = [row for row in known if row.kind.classification.role is Role.GROUPED_GEMM]
     if not rows or not (rank.ran_low or promises.any):
         return
     op = rows[0].kind.op.name
-    experts = [
-        m.fqn for m in rank.modules if m.kind == "experts" and m.state not in CONVERTED
-    ]
-    names = patterns(experts)[:_NAMED_EXPERTS]
+    converted = converted_of(rank.modules)
+    experts = [module for module in rank.modules if module.kind == "experts"]
+    left = names_of(module for module in experts if module not in converted)
+    names = patterns(left)[:_NAMED_EXPERTS]
     by_recipe = all(promises.leaves_high(row.leg) for row in rows)
-    claiming = {claim.framework for claim in promises.claims}
-    leaving = (
-        one.name for one in frameworks() if one.leaves_experts and one.name in claiming
-    )
-    framework = next(leaving, "")
+    leaving = {one.name for one in frameworks() if one.leaves_experts}
+    claiming = (claim.framework for claim in promises.claims)
+    framework = next(filter(leaving.__contains__, claiming), "")
+    cases = ((framework, "by-design"), (by_recipe, "by-recipe"))
     yield finding(
         "grouped-gemm-high-precision",
-        "by-design" if framework else "by-recipe" if by_recipe else "",
-        count=sum(row.calls for row in rows),
-        experts=f"MoE experts {', '.join(names)}" if names else "MoE experts",
-        op=f", {op}" if op else "",
+        first_said(cases),
+        count=calls_of(rows),
+        experts=" ".join(["MoE experts", ", ".join(names)]).rstrip(),
+        op=optional(f", {op}", when=op),
         precision=rows[0].precision.value.upper(),
-        work=rank.measure.amount(sum(row.time_ns for row in rows)),
+        work=rank.measure.amount(time_of(rows)),
         framework=framework,
-        layers=experts,
+        layers=left,
     )
 
 
@@ -205,58 +225,64 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """GEMM kernels whose precision neither their name nor their operator shows."""
     unknown = (row for row in rank.trace.gemms if row.precision is Precision.UNKNOWN)
     rows = [row for row in unknown if not row.kind.classification.upcast_from]
-    if rows:
-        share = sum(row.time_ns for row in rows) / (rank.gemm.total_ns or 1)
-        worst = max(rows, key=lambda row: row.time_ns)
-        case = "cut" if worst.kind.name.endswith(("...", "…")) else ""
-        kernel = _short(worst.kind.name)
-        measure = rank.measure.name
-        yield finding("unknown-gemm", case, share=share, measure=measure, kernel=kernel)
+    if not rows:
+        return
+    worst = max(rows, key=lambda row: row.time_ns)
+    is_cut = worst.kind.name.endswith(("...", "…"))
+    yield finding(
+        "unknown-gemm",
+        optional("cut", when=is_cut),
+        share=time_of(rows) / (rank.gemm.total_ns or 1),
+        measure=rank.measure.name,
+        kernel=_short(worst.kind.name),
+    )
 
 
 def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
     share = opaque_share(rank)
-    found = rank.unrecognized
-    if share >= NEGLIGIBLE:
-        time_ns = rank.opaque_ns
-        gemm_ns = rank.linear.total_ns
-        kinds = (one.kind for one in found)
-        names = [
-            _short(x.name) + (f" ({_short(x.op.name)})" if x.op.name else "")
-            for x in kinds
-        ]
-        case = "many" if share >= MANY_OPAQUE else ""
-        count = sum(total.calls for total in found)
-        of = f", {time_ns / gemm_ns:.1%} of GEMM time" if gemm_ns else ""
-        shown = listed(names, _NAMED)
-        yield finding(
-            "opaque-kernels",
-            case,
-            count=count,
-            ms=time_ns / 1e6,
-            share=of,
-            kernels=shown,
-        )
+    time_ns = rank.opaque_ns
+    gemm_ns = rank.linear.total_ns
+    names = [_with_operator(total.kind) for total in rank.unrecognized]
+    yield from told(
+        "opaque-kernels",
+        optional("many", when=share >= MANY_OPAQUE),
+        when=share >= NEGLIGIBLE,
+        count=calls_of(rank.unrecognized),
+        ms=time_ns / 1e6,
+        share=optional(f", {time_ns / (gemm_ns or 1):.1%} of GEMM time", when=gemm_ns),
+        kernels=listed(names, _NAMED),
+    )
+
+
+def _with_operator(kind: Kind) -> str:
+    operator = optional(f" ({_short(kind.op.name)})", when=kind.op.name)
+    return f"{_short(kind.name)}{operator}"
 
 
 def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
     trace = rank.trace
     disputed, compared = name_conflicts([*trace.gemms, *trace.optimizer], trace.others)
-    if disputed > MANY_MISNAMED * compared:
-        yield finding("name-op-conflict", "many", disputed=disputed, compared=compared)
-        return
-    kinds = [
-        row.kind
-        for row in rank.trace.gemms
-        if row.kind.classification.conflict is not None
-    ]
-    for kind in kinds[:1]:
-        conflict = kind.classification.conflict
-        case = "code" if kind.classification.source == "code" else ""
-        name = _short(kind.name)
-        yield finding("name-op-conflict", case, conflict=conflict, kernel=name)
+    are_many = disputed > MANY_MISNAMED * compared
+    yield from told(
+        "name-op-conflict",
+        "many",
+        when=are_many,
+        disputed=disputed,
+        compared=compared,
+    )
+    kinds = (row.kind for row in trace.gemms)
+    disputed_kinds = (kind for kind in kinds if kind.classification.conflict)
+    for kind in islice(disputed_kinds, 1):
+        is_by_code = kind.classification.source == "code"
+        yield from told(
+            "name-op-conflict",
+            optional("code", when=is_by_code),
+            when=not are_many,
+            conflict=kind.classification.conflict,
+            kernel=_short(kind.name),
+        )
 
 
 def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -275,27 +301,38 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     proven = [
         (row, rate) for row, rate in fast if row.kind.classification.role is Role.GEMM
     ]
+    rows = [row for row, _ in proven]
     highest = max(peak.fp8, peak.bf16, peak.fp4) * PROOF_MARGIN
     impossible = any(rate > highest for _, rate in rates)
-    disproved = impossible or any(row.precision in _SLOW for row, _ in proven)
-    if proven and not disproved and not _of_other_hardware(rank):
-        count = sum(row.calls for row, _ in proven)
-        rate = max(rate for _, rate in proven)
-        yield finding("faster-than-bf16", count=count, peak=peak.bf16, rate=rate)
+    disproved = impossible or any(row.precision in _SLOW for row in rows)
+    is_proof = rows and not disproved and not _of_other_hardware(rank)
+    yield from told(
+        "faster-than-bf16",
+        when=is_proof,
+        count=calls_of(rows),
+        peak=peak.bf16,
+        rate=max((rate for _, rate in proven), default=0.0),
+    )
 
 
 def of_older_gpus(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 GEMMs in kernels of an older generation, as cuBLAS 12 runs Ada's on newer GPUs."""
     gpu = rank.trace.gpu
+    capability = rank.trace.compute_capability
     found = []
-    for row in rank.trace.gemms:
-        if not row.precision.is_fp8:
-            continue
-        arch = compiled_before(row.kind.name, gpu, rank.trace.compute_capability)
+    for row in filter(_is_fp8, rank.trace.gemms):
+        arch = compiled_before(row.kind.name, gpu, capability)
         if arch is not None:
             found.append((arch, row))
-    if found:
-        arch, first = found[0]
-        count = sum(row.calls for _, row in found)
-        kernel = _short(first.kind.name)
-        yield finding("older-kernels", count=count, arch=arch, gpu=gpu, kernel=kernel)
+    for arch, first in found[:1]:
+        yield finding(
+            "older-kernels",
+            count=calls_of(row for _, row in found),
+            arch=arch,
+            gpu=gpu,
+            kernel=_short(first.kind.name),
+        )
+
+
+def _is_fp8(row: GemmRow) -> bool:
+    return row.precision.is_fp8

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from fp8verify.analysis.gemms import gemm_totals
 from fp8verify.analysis.gpus import multiplies
+from fp8verify.analysis.layers import LayerClass
 from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import (
@@ -25,17 +26,27 @@ from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.kernels import PrecisionRow
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, Leg, Precision
-from fp8verify.text import abridged, counted, in_sentences, listed, of_flops, patterns
+from fp8verify.text import (
+    abridged,
+    counted,
+    in_sentences,
+    listed,
+    of_flops,
+    patterns,
+    shown_size,
+)
 from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULARY
+from fp8verify.verdict.clauses import by_number, first_that_holds, optional
 from fp8verify.verdict.expected import (
     CONVERTED,
     Promises,
     format_name,
     formats_of_claims,
 )
-from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.findings_table import told
 from fp8verify.verdict.pins import HEAD
 from fp8verify.verdict.reasons import cause_without_fp8
+from fp8verify.verdict.selection import calls_of, in_state, low_of, names_of
 
 # What enable_fsdp_float8_all_gather=True wraps weights in: torchao/float8/fsdp_utils.py.
 _TRAVELS_IN_FP8 = {
@@ -56,29 +67,40 @@ def _named(names: Iterable[str]) -> str:
 
 def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that the log pins to high precision, and that ran in low precision."""
+    pins = {}
+    for name in _pinned_and_low(rank, promises):
+        pin = promises.pin(name)
+        if pin is not None:
+            pins[name] = pin
+    lines = [f"log line {pin.line} keeps" for pin in pins.values()]
+    yield from told(
+        "pinned-layer-low",
+        when=pins,
+        names=_named(pins),
+        format=promises.name,
+        keeps=f"{next(iter(lines), '')} {by_number(pins, 'it', 'them')}",
+        layers=pins,
+    )
+
+
+def _pinned_and_low(rank: RankEvidence, promises: Promises) -> Iterator[str]:
+    """Yield the layers that ran in low precision: by name, else those of sizes that must have.
+
+    Of layers of one size, some of which are pinned, these did where all are pinned, or where more
+    ran than the others can have.
+    """
     named = rank.trace.named.by_layer() if rank.trace.named is not None else {}
-    names = dict.fromkeys([*(module.fqn for module in rank.modules), *named])
-    pins = {name: pin for name in names if (pin := promises.pin(name)) is not None}
-    low = [n for n in pins if any(gemms.precision.is_low for gemms in named.get(n, ()))]
+    for name in dict.fromkeys([*names_of(rank.modules), *named]):
+        if any(gemms.precision.is_low for gemms in named.get(name, ())):
+            yield name
     for layer in rank.layers.classes if not named else ():
-        here = [module.fqn for module in layer.modules if module.fqn in pins]
-        free = (layer.row.passes or 0) * sum(m.fqn not in pins for m in layer.converted)
-        alone = len(here) == len(layer.modules) and layer.row.in_fp8
-        if here and (
-            alone or (layer.row.passes and layer.row.in_fp8.get("fprop", 0) > free)
-        ):
-            low += here
-    if low:
-        keeps = (
-            f"log line {pins[low[0]].line} keeps {'it' if len(low) == 1 else 'them'}"
-        )
-        yield finding(
-            "pinned-layer-low",
-            names=_named(low),
-            format=promises.name,
-            keeps=keeps,
-            layers=low,
-        )
+        names = names_of(layer.modules)
+        free = [m for m in layer.converted if promises.pin(m.fqn) is None]
+        passes = layer.row.passes or 0
+        ran = layer.row.in_fp8.get("fprop", 0)
+        is_pinned = layer.row.in_fp8 and all(map(promises.pin, names))
+        if is_pinned or (passes and ran > passes * len(free)):
+            yield from names
 
 
 # ---- left out of the conversion
@@ -86,22 +108,20 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
 
 def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
-    left = [module for module in rank.linears if module.state == "high_precision"]
-    if 0 < len(left) < len(rank.linears) and (promises.converted or rank.ran_low):
-        reasons = [module.reason for module in left if module.reason]
-        because = f" ({len(reasons)} because {reasons[0]})" if reasons else ""
-        layers = [module.fqn for module in left]
-        count = counted(left, "linear module")
-        names = f"{_named(layers)}{because}"
-        share = of_flops(rank.layers.share_of(layers))
-        yield finding(
-            "layer-not-fp8",
-            "left-out",
-            count=count,
-            share=share,
-            names=names,
-            layers=layers,
-        )
+    left = in_state(rank.linears, HIGH_PRECISION)
+    reasons = [module.reason for module in left if module.reason]
+    because = f" ({len(reasons)} because {next(iter(reasons), '')})"
+    layers = names_of(left)
+    is_part = 0 < len(left) < len(rank.linears)
+    yield from told(
+        "layer-not-fp8",
+        "left-out",
+        when=is_part and (promises.converted or rank.ran_low),
+        count=counted(left, "linear module"),
+        share=of_flops(rank.layers.share_of(layers)),
+        names=f"{_named(layers)}{optional(because, when=reasons)}",
+        layers=layers,
+    )
 
 
 def left_out_of_one_block(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -128,41 +148,45 @@ def left_out_of_one_block(rank: RankEvidence, promises: Promises) -> Iterator[Fi
         if 0 < len(odd) < HALF * len(blocks):
             most = max(most, len(blocks) - len(odd))
             apart += [m for m in odd if promises.pin(m.fqn) is None and not m.reason]
-    if apart and rank.ran_low:
-        layers = [module.fqn for module in apart]
-        names = _named(layers)
-        others = counted(most, "other block")
-        yield finding(
-            "layer-not-fp8",
-            "one-block",
-            names=names,
-            others=others,
-            layers=layers,
-        )
+    layers = names_of(apart)
+    yield from told(
+        "layer-not-fp8",
+        "one-block",
+        when=apart and rank.ran_low,
+        names=_named(layers),
+        others=counted(most, "other block"),
+        layers=layers,
+    )
 
 
 def _inner(blocks: Mapping[int, ModuleRecord]) -> list[int]:
     """Return the numbers of blocks between the first and the last that were converted."""
     converted = [n for n, module in blocks.items() if module.state in CONVERTED]
-    if not converted:
-        return []
-    return [n for n in blocks if min(converted) < n < max(converted)]
+    first = min(converted, default=0)
+    last = max(converted, default=0)
+    return [n for n in blocks if first < n < last]
 
 
 def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
-    rows = [row for row in rank.trace.trained if row.precision.is_low]
+    rows = low_of(rank.trace.trained)
     low = {size for row in rows for size in row.layer_sizes}  # of any library
-    high = (
-        layer
-        for layer in rank.layers.classes
-        if not (layer.row.in_fp8 or layer.modules)
+    sizes: list[str] = []
+    share = 0.0
+    for layer in rank.layers.classes:
+        size = (layer.row.n, layer.row.k)
+        is_known = layer.row.in_fp8 or layer.modules or size in low
+        if not is_known:
+            sizes.append(shown_size(size))
+            share += layer.row.share_of_flops or 0.0
+    is_much = rows and share >= LAYER_FLOPS
+    yield from told(
+        "layer-not-fp8",
+        "sizes",
+        when=is_much and not promises.converted,
+        sizes=abridged(sizes, SHOWN),
+        share=of_flops(share),
     )
-    left = [layer for layer in high if (layer.row.n, layer.row.k) not in low]
-    share = sum(layer.row.share_of_flops or 0 for layer in left)
-    if rows and share >= LAYER_FLOPS and not promises.converted:
-        sizes = abridged([f"{layer.row.n}x{layer.row.k}" for layer in left], SHOWN)
-        yield finding("layer-not-fp8", "sizes", sizes=sizes, share=of_flops(share))
 
 
 def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -170,29 +194,48 @@ def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
     It is named so, or is as wide as a vocabulary and runs less often than any other layer.
     """
-    classes = rank.layers.classes if rank.ran_low else ()
+    classes = rank.layers.classes
     wide = [layer for layer in classes if layer.row.n >= VOCABULARY]
-    named = [x for x in wide if len(x.modules) == 1 and HEAD.search(x.modules[0].fqn)]
-    runs = sorted(layer.row.observed.get("fprop", 0) for layer in classes)
-    least = runs[0] if len(runs) > 1 and runs[0] < runs[1] else -1
-    rarest = [
-        x for x in wide if not x.modules and x.row.observed.get("fprop", 0) == least
-    ]
+    named = list(filter(_is_named_as_head, wide))
+    runs = Counter(map(_forward_runs, classes))
+    least = min(runs, default=0)
+    is_rare = runs[least] == 1
+    unlisted = (layer for layer in wide if not layer.modules)
+    rarest = [layer for layer in unlisted if _forward_runs(layer) == least]
     for head in (named or rarest)[:1]:
-        if len(classes) > 1 and head.row.in_fp8:
-            names = [module.fqn for module in head.modules]
-            name = names[0] if names else "the layer"
-            yield finding("lm-head-fp8", name=name, outputs=head.row.n, layers=names)
+        names = names_of(head.modules)
+        is_head = head in named or is_rare
+        ran_low = rank.ran_low and head.row.in_fp8
+        yield from told(
+            "lm-head-fp8",
+            when=ran_low and is_head and len(classes) > 1,
+            name=next(iter(names), "the layer"),
+            outputs=head.row.n,
+            layers=names,
+        )
+
+
+def _is_named_as_head(layer: LayerClass) -> bool:
+    names = names_of(layer.modules)
+    return len(names) == 1 and HEAD.search(names[0]) is not None
+
+
+def _forward_runs(layer: LayerClass) -> int:
+    return layer.row.observed.get("fprop", 0)
 
 
 def outside_autocast(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Transformer Engine's layers where none of them ran inside its FP8 autocast."""
     case, what = cause_without_fp8(rank, promises)
-    if case == "outside-autocast" and not promises.any and not rank.ran_low:
-        off = [
-            module.fqn for module in rank.modules if module.state == "fp8_module_off"
-        ]
-        yield finding("layer-not-fp8", "outside-autocast", what=what, layers=off)
+    off = names_of(in_state(rank.modules, "fp8_module_off"))
+    is_asked = promises.any or rank.ran_low
+    yield from told(
+        "layer-not-fp8",
+        "outside-autocast",
+        when=case == "outside-autocast" and not is_asked,
+        what=what,
+        layers=off,
+    )
 
 
 # ---- legs and number formats: others than the run asked for, or than the rest
@@ -208,12 +251,12 @@ _FP4 = frozenset(precision.value for precision in Precision if precision.is_fp4)
 def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Layers that hooks of `run --numerics` saw recomputed in high precision."""
     layers = recomputed_high(rank)
-    if layers:
-        yield finding(
-            "recompute-not-fp8",
-            ran=listed(patterns(layers), SHOWN),
-            layers=layers,
-        )
+    yield from told(
+        "recompute-not-fp8",
+        when=layers,
+        ran=listed(patterns(layers), SHOWN),
+        layers=layers,
+    )
 
 
 # ---- other formats than promised
@@ -228,14 +271,10 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
     logged = formats_of_claims(promises.claims)
     formats = promises.formats
     ran_fp4 = any(_may_be_fp4(row.precision) for row in rank.trace.gemms)
-    if (
-        rank.ran_low
-        and not ran_fp4
-        and logged
-        and all(f <= _FOUR_BITS for f in logged.values())
-    ):
+    is_asked = logged and all(f <= _FOUR_BITS for f in logged.values())
+    if rank.ran_low and is_asked and not ran_fp4:
         # Modules, if there are any, show what the library fell back to.
-        yield _higher(rank, logged, tuple(Leg))
+        yield from _higher(rank, logged, tuple(Leg))
         return
     higher = {}
     lower = {}
@@ -244,27 +283,27 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
             higher[leg] = promised
         if _share(rank, leg, _below(promised, rank)) > HALF:
             lower[leg] = promised
-    if higher:
-        yield _higher(rank, higher, higher)
-    if lower:
-        yield finding(
-            "lower-than-promised",
-            promised=_promise_of(lower),
-            ran=_ran(rank, lower),
-        )
+    yield from _higher(rank, higher, higher)
+    yield from told(
+        "lower-than-promised",
+        when=lower,
+        promised=_promise_of(lower),
+        ran=_ran(rank, lower),
+    )
 
 
 def _higher(
     rank: RankEvidence,
     promised: Mapping[Leg, frozenset[str]],
     legs: Container[Leg],
-) -> Finding:
-    """Say that FP4 was promised and FP8 ran; a GPU without FP4 units is why."""
+) -> Iterator[Finding]:
+    """Say that FP4 was promised, if it was, and FP8 ran; a GPU without FP4 units is why."""
     gpu = rank.trace.gpu
     has_units = multiplies(gpu, rank.trace.compute_capability, Precision.FP4)
-    return finding(
+    return told(
         "higher-than-promised",
-        "no-units" if has_units is False else "",
+        optional("no-units", when=has_units is False),
+        when=promised,
         promised=_promise_of(promised),
         gpu=gpu,
         ran=_ran(rank, legs),
@@ -277,11 +316,13 @@ def _may_be_fp4(precision: Precision) -> bool:
 
 def _below(formats: frozenset[str], rank: RankEvidence) -> frozenset[str]:
     """Return the classes of fewer bits than any of the formats."""
-    if formats & _FOUR_BITS:
-        return frozenset()
     # Modules of unknown classes may run any leg in FP8.
     all_known = all(module.state != "unknown" for module in rank.modules)
-    return _FP8 | _FP4 if formats == {HIGH_PRECISION} and all_known else _FP4
+    rows = (
+        (formats & _FOUR_BITS, frozenset[str]()),
+        (formats == {HIGH_PRECISION} and all_known, _FP8 | _FP4),
+    )
+    return first_that_holds(rows, _FP4)
 
 
 def _share(rank: RankEvidence, leg: Leg, precisions: Container[str]) -> float:
@@ -296,7 +337,7 @@ def _ran_in(rank: RankEvidence, legs: Container[Leg]) -> list[PrecisionRow]:
 def _ran(rank: RankEvidence, legs: Container[Leg]) -> str:
     rows = _ran_in(rank, legs)
     if len(rows) == 1:
-        which = "" if Leg.UNKNOWN in legs else " of these"
+        which = optional(" of these", when=Leg.UNKNOWN not in legs)
         return f"all {rows[0].kernels}{which} GEMMs ran in {rows[0].precision.upper()}"
     measure = rank.measure.name
     parts = [
@@ -334,36 +375,35 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
         if row.scaling is not None:
             seen[row.scaling.value] += row.time_ns
     said = configured or claimed
-    if len(said) == 1 and seen and not said & set(seen):
-        yield finding(
-            "recipe-mismatch",
-            "configured" if configured else "",
-            claimed=said.pop(),
-            seen=seen.most_common(1)[0][0],
-        )
+    is_other = len(said) == 1 and seen and said.isdisjoint(seen)
+    yield from told(
+        "recipe-mismatch",
+        optional("configured", when=configured),
+        when=is_other,
+        claimed=" ".join(said),
+        seen=max(seen, key=seen.__getitem__, default=""),
+    )
 
 
 def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """An FP8 all-gather that was promised, and that the bytes moved refute."""
     collectives = rank.trace.collectives
-    logged = next((claim for claim in promises.said if claim.all_gather), None)
+    logged = [f"log line {claim.line}" for claim in promises.said if claim.all_gather]
     weight_classes = {module.weight_class for module in promises.converted}
-    if logged is not None:
-        who = f"log line {logged.line}"
-    elif weight_classes & _TRAVELS_IN_FP8 and shards_gradients(collectives):
-        who = "the class of the weights"
-    else:
-        return
+    travels = weight_classes & _TRAVELS_IN_FP8 and shards_gradients(collectives)
+    by_class = optional("the class of the weights", when=travels)
+    who = next(iter(logged), by_class)
     gathers = weight_gathers(collectives)
     moved = gathers.eight_bit_bytes + gathers.wider_bytes
     # Bytes that may be anything are taken for what was promised.
-    if moved and gathers.fp8 is False:
-        yield finding(
-            "all-gather-not-fp8",
-            "logged" if logged else "",
-            promise=who,
-            mb=moved / 1e6,
-        )
+    is_refuted = moved and gathers.fp8 is False
+    yield from told(
+        "all-gather-not-fp8",
+        optional("logged", when=logged),
+        when=who and is_refuted,
+        promise=who,
+        mb=moved / 1e6,
+    )
 
 
 # ---- gradients in E5M2 under MX scales
@@ -372,20 +412,20 @@ def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findi
 def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
     mx = [row for row in rank.trace.gemms if row.precision is Precision.MXFP8]
-    e5m2 = sum(row.calls for row in mx if has_gradient(row.kind))
+    e5m2 = calls_of(row for row in mx if has_gradient(row.kind))
     # The module list counts where no kernel of the backward pass says what it multiplied.
     backward = [row for row in mx if row.leg is not Leg.FPROP]
     known = (row.kind.classification for row in backward)
     silent = bool(backward) and all(None in (found.a, found.b) for found in known)
-    listed_so = (
-        module for module in rank.modules if silent and module.gradients == "e5m2"
-    )
-    layers = [
-        module.fqn for module in listed_so if module.format_of("dgrad") == "mxfp8"
-    ]
+    wide = [module for module in rank.modules if module.gradients == "e5m2"]
+    cast = names_of(module for module in wide if module.format_of("dgrad") == "mxfp8")
+    layers = cast if silent else []
     recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(rank)}
-    what = "gradients are cast to MXFP8 in E5M2"
-    if e5m2:
-        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
-    if e5m2 or layers or ("MXFP8BlockScaling", "e5m2") in recipes:
-        yield finding("mxfp8-e5m2-gradients", what=what, layers=layers)
+    is_configured = ("MXFP8BlockScaling", "e5m2") in recipes
+    multiplied = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
+    yield from told(
+        "mxfp8-e5m2-gradients",
+        when=e5m2 or layers or is_configured,
+        what=optional(multiplied, when=e5m2) or "gradients are cast to MXFP8 in E5M2",
+        layers=layers,
+    )

@@ -22,15 +22,29 @@ from fp8verify.text import (
     of_flops,
     patterns,
 )
-from fp8verify.verdict.advice import Fact, facts_of, is_unaligned
+from fp8verify.verdict.advice import Fact, facts_of, is_unaligned, those_that_hold
 from fp8verify.verdict.blocks import lacking_blocks
+from fp8verify.verdict.clauses import (
+    all_that_hold,
+    by_number,
+    first_said,
+    first_that_holds,
+    optional,
+)
 from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.explanation import Explanation, Shortfall
-from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.reasons import logged_cause
+from fp8verify.verdict.selection import (
+    layers_of,
+    legs_in,
+    of_one_rank,
+    places_of,
+    ranks_of,
+)
 from fp8verify.verdict.shortfalls import Lack, Shortfalls
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.wording import (
@@ -56,6 +70,10 @@ _HAVE_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
 _FROM_SMALL: Final = ("leg", "layer", "micro-batch", "step", "rank")
 # The legs of a layer that trains: its gradients may not be told apart.
 _OF_A_PASS: Final = frozenset({*LEGS, Leg.BACKWARD})
+
+
+# Along these, ranks lack FP8 as ranks.
+_OF_RANKS: Final = (("rank",), ("rank", "layer"))
 
 
 class LedgerFindings:
@@ -102,46 +120,49 @@ class LedgerFindings:
             else:
                 self.shortfalls.append(short)
         self._findings = []
-        accused: set[int] = set()
-        alone: set[int] = set()
+        self.accused: set[int] = set()
+        self.alone: set[int] = set()
         for short in self.shortfalls:
-            places = _places(short)
-            self._findings.append((self._said(short), places))
-            accused |= places
-            if short.coordinates in (("rank",), ("rank", "layer")):
-                alone |= places
-        self.accused = frozenset(accused)
-        self.alone = frozenset(alone)
+            ranks_short = ranks_of(short.cells)
+            self._findings.append((self._said(short), ranks_short))
+            self.accused |= ranks_short
+            if short.coordinates in _OF_RANKS:
+                self.alone |= ranks_short
 
     def _is_doubt(self, short: Shortfall) -> bool:
         """Whether parts may be of other layers: chunks of another tower, or stages of a pipeline.
 
         What a list, the log or a call states is none.
         """
-        if all(self._lack(cell).is_certain for cell in short.cells):
-            return False
-        is_of_ranks = short.coordinates[0] == "rank"
-        if is_of_ranks and all(self._ranks[place].ran_low for place in _places(short)):
-            return self._may_be_stages()
-        has_unsized = any(cell.layer is None for cell in short.cells)
-        return "micro-batch" in short.coordinates and has_unsized
+        lacks = map(self._lack, short.cells)
+        is_certain = all(lack.is_certain for lack in lacks)
+        ranks = [self._ranks[place] for place in ranks_of(short.cells)]
+        ran_low = all(rank.ran_low for rank in ranks)
+        if short.coordinates[0] == "rank" and ran_low:
+            may_be_others = self._may_be_stages()
+        else:
+            has_unsized = None in layers_of(short.cells)
+            may_be_others = has_unsized and "micro-batch" in short.coordinates
+        return may_be_others and not is_certain
 
     def _may_be_stages(self) -> bool:
         """Whether ranks did not run all layers equally often, and nothing says why."""
         counts: dict[tuple[Layer, Leg], Counter[int]] = defaultdict(Counter)
         for cell, ran in self.ledger.cells.items():
             counts[cell.layer, cell.leg][cell.rank] += round(ran.launches)
-        ranks = len({cell.rank for cell in self.ledger.cells})
+        ranks = ranks_of(self.ledger.cells)
+        differ = False
         for of_rank in counts.values():
-            if len(of_rank) != ranks or len(set(of_rank.values())) > 1:
-                return self.statements.alike
-        return False
+            ran_on_all = of_rank.keys() == ranks
+            is_alike = ran_on_all and len(set(of_rank.values())) == 1
+            differ = differ or not is_alike
+        return self.statements.alike and differ
 
     def findings(self, place: int) -> Iterator[Finding]:
         """Yield what is short of a rank, and what ran in high precision beside that."""
-        for found, places in self._findings:
-            if place in places:
-                yield found
+        yield from all_that_hold(
+            (place in places, found) for found, places in self._findings
+        )
         rank = self._ranks[place]
         if not rank.ran_low:
             return
@@ -157,37 +178,38 @@ class LedgerFindings:
         for leg in LEGS:
             cells = self.ledger.of_rank(place, leg)
             share = self.ledger.total(cells).share
-            is_kept = self._promises.leaves_high(leg)
-            if is_kept and share is not None and share < limits.HALF:
-                yield finding("leg-not-fp8", "by-recipe", ran=self.ran(cells))
+            ran_high = share is not None and share < limits.HALF
+            yield from told(
+                "leg-not-fp8",
+                "by-recipe",
+                when=ran_high and self._promises.leaves_high(leg),
+                ran=self.ran(cells),
+            )
 
     def _too_few(self, place: int) -> Iterator[Finding]:
         """Yield what surely lacks, and is too little of the rank's work to count."""
+        few = of_one_rank(self._few, place)
+        cells = list(filter(self._is_of_a_layer, few))
         where: dict[str, None] = {}
         names: dict[str, None] = {}
-        cells = []
         launches = 0.0
-        for cell in self._few:
-            if cell.rank != place or not self._is_of_a_layer(cell):
-                continue
-            cells.append(cell)
-            leg, layer, step = (
-                name_value(self._ranks, cell, name) for name in ("leg", "layer", "step")
-            )
-            where[f"{leg} of {layer} in {step}"] = None
+        for cell in cells:
+            layer = name_value(self._ranks, cell, "layer")
+            step = name_value(self._ranks, cell, "step")
+            where[f"{cell.leg.value} of {layer} in {step}"] = None
             lack = self._lack(cell)
             names.update(dict.fromkeys(lack.names))
             launches += self.lacking.lacking(cell)
-        if round(launches):
-            yield finding(
-                "layer-not-fp8",
-                "few",
-                count=counted(round(launches), "GEMM"),
-                format=self._promises.name,
-                precision=self.ledger.main_high(cells),
-                where=abridged(list(where), limits.SHOWN),
-                layers=names,
-            )
+        yield from told(
+            "layer-not-fp8",
+            "few",
+            when=round(launches),
+            count=counted(round(launches), "GEMM"),
+            format=self._promises.name,
+            precision=self.ledger.main_high(cells),
+            where=abridged(list(where), limits.SHOWN),
+            layers=names,
+        )
 
     def _is_of_a_layer(self, cell: Cell) -> bool:
         """Whether what lacks is a layer's: without a size, launches of a leg may be attention's."""
@@ -199,28 +221,23 @@ class LedgerFindings:
 
     def _of_no_module(self, place: int) -> Iterator[Finding]:
         """Yield what ran in high precision without a size, where the list keeps no module there."""
-        if place in self.accused:
-            return
-        cells = [
-            cell for cell in self.ledger.of_rank(place) if self._is_of_no_module(cell)
-        ]
+        cells = list(filter(self._is_of_no_module, self.ledger.of_rank(place)))
         high = round(self.ledger.total(cells).high)
-        if high:
-            yield finding(
-                "layer-not-fp8",
-                "of-no-module",
-                count=counted(high, "GEMM"),
-                precision=self.ledger.main_high(cells),
-            )
+        yield from told(
+            "layer-not-fp8",
+            "of-no-module",
+            when=high and place not in self.accused,
+            count=counted(high, "GEMM"),
+            precision=self.ledger.main_high(cells),
+        )
 
     def _is_of_no_module(self, cell: Cell) -> bool:
         statements = self.statements
         modules = statements.modules_of(cell.rank, None)
-        if cell.layer is not None or not modules or cell in self.lacking.lacks:
-            return False
-        if statements.is_high(cell.place):
-            return False
-        return not statements.may_be_high(modules, cell.leg)
+        lacks = cell in self.lacking.lacks
+        is_of_none = cell.layer is None and bool(modules) and not lacks
+        kept = statements.may_be_high(modules, cell.leg)
+        return is_of_none and not kept and not statements.is_high(cell.place)
 
     def by_names(self, place: int) -> list[Finding]:
         """Return what the eager step shows that names the layers of compiled code."""
@@ -239,77 +256,77 @@ class LedgerFindings:
     # ---- what is short
 
     def _said(self, short: Shortfall) -> Finding:
-        names = short.coordinates
-        if len(names) > 1 and "layer" not in names:  # the finding names its ranks
-            names = tuple(name for name in names if name != "rank")
-        facts = self._facts(short, names)
+        names = _told_coordinates(short)
         main = _main_coordinate(names)
+        if main not in _HAVE_PARTS and self._is_counted(short):
+            return self._said_of_count(short)
         rank = self._ranks[short.cells[0].rank]
         holds = facts_of(rank) | self._circumstances(short)
+        facts = self._facts(short, names)
+        if main == "leg":
+            return self._said_of_legs(short, facts, holds)
         is_part = len(names) > 1 and (main != "micro-batch" or "layer" in names)
-        if main in _HAVE_PARTS and is_part:
-            return finding(_CODES[main], "part", **facts, holds=holds)
-        less = "less" if short.ran.low else ""
-        if main in _HAVE_PARTS:
-            return finding(_CODES[main], less, **facts)
-        if self._is_counted(short):
-            return self._said_of_count(short)
-        if main == "layer":
-            return finding(_CODES[main], less, **facts, holds=holds)
-        if {cell.leg for cell in short.cells} == {Leg.RECOMPUTE}:
+        cases = (
+            (is_part and main in _HAVE_PARTS, "part"),
+            (short.ran.low, "less"),
+        )
+        return finding(_CODES[main], first_said(cases), **facts, holds=holds)
+
+    def _said_of_legs(
+        self, short: Shortfall, facts: dict[str, Any], holds: frozenset[str]
+    ) -> Finding:
+        """Say which legs are short; of which layers or blocks, where the order of calls tells."""
+        if legs_in(short.cells) == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
         in_order = self._place_in_order(short)
-        if not in_order:
-            return finding(_CODES[main], **facts, holds=holds)
-        if Fact.WHOLE.value in holds:
-            facts["but"] = self._pins_of_blocks()
-            facts["in_order"] = in_order
+        facts["in_order"] = in_order
+        facts["but"] = self._pins_of_blocks()
+        if in_order and Fact.WHOLE.value in holds:
             return finding("layer-not-fp8", "in-order", **facts, holds=holds)
-        what = f"{self._lacking(short)} {name_legs(cell.leg for cell in short.cells)}"
-        facts["ran"] = f"{what} GEMMs of {in_order} ran in {facts['precision']}"
-        return finding(_CODES[main], **facts, holds=holds)
+        what = f"{self._lacking(short)} {name_legs(legs_in(short.cells))} GEMMs"
+        ran = f"{what} of {in_order} ran in {facts['precision']}"
+        facts["ran"] = optional(ran, when=in_order) or facts["ran"]
+        return finding("leg-not-fp8", **facts, holds=holds)
 
     def _circumstances(self, short: Shortfall) -> frozenset[str]:
         """Return what holds of what lacks, for the advice."""
-        found = set()
-        legs = {cell.leg for cell in short.cells}
-        expected = {cell.leg for cell in self.lacking.expected}
-        if legs >= expected.intersection(_OF_A_PASS) and len(legs) > 1:
-            found.add(Fact.WHOLE.value)
-        elif legs == {Leg.FPROP}:
-            found.add(Fact.FORWARD.value)
-        elif legs <= set(BACKWARD_LEGS):
-            found.add(Fact.GRADIENT.value)
-        if Leg.RECOMPUTE in legs:
-            found.add(Fact.RECOMPUTED.value)
-        if "rank" in short.coordinates:
-            found.add(Fact.ONE_RANK.value)
-        if {cell.layer for cell in short.cells} == {EXPERTS}:
-            found.add(Fact.EXPERTS.value)
+        legs = legs_in(short.cells)
+        of_a_pass = legs_in(self.lacking.expected) & _OF_A_PASS
+        is_whole = legs >= of_a_pass and len(legs) > 1
+        are_gradients = legs.issubset(BACKWARD_LEGS)
         rank = self._ranks[short.cells[0].rank]
-        if is_unaligned(rank, legs, self._lacking(short) / len(_places(short))):
-            found.add(Fact.UNALIGNED.value)
-        return frozenset(found)
+        lacks = self._lacking(short) / len(ranks_of(short.cells))
+        return those_that_hold(
+            {
+                Fact.WHOLE: is_whole,
+                Fact.FORWARD: legs == {Leg.FPROP},
+                Fact.GRADIENT: are_gradients and not is_whole,
+                Fact.RECOMPUTED: Leg.RECOMPUTE in legs,
+                Fact.ONE_RANK: "rank" in short.coordinates,
+                Fact.EXPERTS: layers_of(short.cells) == {EXPERTS},
+                Fact.UNALIGNED: is_unaligned(rank, legs, lacks),
+            }
+        )
 
     def _place_in_order(self, short: Shortfall) -> str:
         """Name the layers, or else the blocks, of all that legs lack, by the order of the calls."""
         if short.coordinates != ("leg",):
             return ""
         names = self._named_by_order(short)
-        if names:
-            return abridged(in_sentences(patterns(names)), limits.SHOWN)
         lacks = {cell: self.lacking.lacking(cell) for cell in short.cells}
         blocks = lacking_blocks(self.ledger, lacks, self.statements.blocks)
-        if not blocks:
-            return ""
         numbers = abridged(list(map(str, blocks)), limits.SHOWN_NUMBERS)
-        name = "block" if len(blocks) == 1 else "blocks"
-        return f"{name} {numbers} (counted from 0, in the order of the calls)"
+        name = by_number(blocks, "block", "blocks")
+        rows = (
+            (names, abridged(in_sentences(patterns(names)), limits.SHOWN)),
+            (blocks, f"{name} {numbers} (counted from 0, in the order of the calls)"),
+        )
+        return first_said(rows)
 
     def _pins_of_blocks(self) -> str:
         """Say which others the log keeps in high precision, where it says that of any."""
         cause = logged_cause(self._promises)
-        return f"; {cause}" if cause else ""
+        return optional(f"; {cause}", when=cause)
 
     def _is_counted(self, short: Shortfall) -> bool:
         """Whether only a count of the log shows it, so nobody knows which layers it is."""
@@ -341,7 +358,7 @@ class LedgerFindings:
     def _numbers(self, short: Shortfall) -> list[int]:
         """Return the numbers of the ranks that a shortfall is about."""
         numbers: list[int] = []
-        for place in sorted(_places(short)):
+        for place in sorted(ranks_of(short.cells)):
             numbers += self._ranks[place].numbers
         return numbers
 
@@ -350,10 +367,11 @@ class LedgerFindings:
         values = {name: self._named(short, name) for name in short.coordinates}
         fqns = self._names_of(short)
         named = values.get("layer") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
-        work = sum(map(self._work_of, short.cells)) / len(_places(short))
+        work = sum(map(self._work_of, short.cells)) / len(ranks_of(short.cells))
         kernels = self._ranks[short.cells[0].rank].linear.kernels
         others = sum(rank.ran_low for rank in self._ranks)
         count = counted(fqns or list(short.values), "converted layer")
+        are_several = len(fqns) > 1
         return {
             **values,
             "ranks": self._numbers(short),
@@ -365,8 +383,8 @@ class LedgerFindings:
             "ran": self._ran_alike(short, named, of_layers="layer" in names),
             "count": count,
             "names": named,
-            "whose": count if len(fqns) > 1 else named,
-            "list": f": {named}" if len(fqns) > 1 else "",
+            "whose": optional(count, when=are_several) or named,
+            "list": optional(f": {named}", when=are_several),
             "format": self._promises.name,
             "formats": low_precision_name(kernels),
             "share": f"{self._seen}{of_flops(work)}",
@@ -383,26 +401,30 @@ class LedgerFindings:
         for value, members in by_value(self.ledger.cells, names).items():
             if value in short.values:
                 cells += members
-        of = f" of {named}" if of_layers else ""
-        for name in ("micro-batch", "step"):
-            if name in names:
-                of += f" in {self._named(short, name)}"
-        after = f": {named}" if named and not of_layers else ""
+        of = optional(f" of {named}", when=of_layers)
+        for name in filter(names.__contains__, ("micro-batch", "step")):
+            of += f" in {self._named(short, name)}"
+        after = optional(f": {named}", when=named and not of_layers)
         return f"{self.ran(cells, of)}{self._seen}{after}"
 
     def _micro_batches(self, short: Shortfall) -> str:
         """Say which micro-batches are short: by number where those of every step are."""
-        lacking = {cell.place for cell in short.cells}
-        every = {cell.place for cell in self.ledger.cells}
+        lacking = places_of(short.cells)
+        every = places_of(self.ledger.cells)
         numbers = {place.micro_batch for place in lacking}
         alike = {place for place in every if place.micro_batch in numbers}
-        counts = f"{len(lacking)} of {len(every)}"
-        has_steps = all(place.step >= 0 for place in every)
-        if lacking != alike or len(numbers) > limits.SHOWN_NUMBERS or not has_steps:
-            return f"{counts} micro-batches"
-        named = self._named(short, "micro-batch")
         steps = {place[:2] for place in every}
-        return f"{named} of each step ({counts})" if len(steps) > 1 else named
+        has_steps = all(place.step >= 0 for place in every)
+        are_few = len(numbers) <= limits.SHOWN_NUMBERS
+        are_in_every_step = lacking == alike and are_few and has_steps
+        counts = f"{len(lacking)} of {len(every)}"
+        named = self._named(short, "micro-batch")
+        rows = (
+            (not are_in_every_step, f"{counts} micro-batches"),
+            (len(steps) > 1, f"{named} of each step ({counts})"),
+            (True, named),
+        )
+        return first_said(rows)
 
     def _named(self, short: Shortfall, name: str) -> str:
         """Name the values of a coordinate, as a sentence does."""
@@ -421,21 +443,25 @@ class LedgerFindings:
         names = [layer for _, layer in layers if isinstance(layer, str)]
         by_order = self._named_by_order(short)
         of_layers = "layer" in short.coordinates
-        if by_order and (of_layers or {layer for _, layer in layers} == {None}):
-            return by_order
-        if not of_layers and len(names) < len(layers):
-            return ()
+        is_unsized = layers_of(short.cells) == {None}
         named: dict[str, None] = {}
         for cell in short.cells:
             named.update(dict.fromkeys(self._lack(cell).names))
-        if named and not names:
-            return tuple(named)
-        converted: dict[str, None] = {}
+        rows = (
+            (by_order and (of_layers or is_unsized), by_order),
+            (not of_layers and len(names) < len(layers), ()),
+            (named and not names, tuple(named)),
+        )
+        return first_that_holds(rows, self._converted(layers) or tuple(names))
+
+    def _converted(self, layers: Iterable[tuple[int, Layer]]) -> tuple[str, ...]:
+        """Return the names of the modules that layers of ranks are, of those to run low."""
+        names: dict[str, None] = {}
         for rank, layer in layers:
             for module in self.statements.modules_of(rank, layer):
-                if module.state in CONVERTED or module.fqn in names:
-                    converted[module.fqn] = None
-        return tuple(converted or dict.fromkeys(names))
+                if module.state in CONVERTED or module.fqn == layer:
+                    names[module.fqn] = None
+        return tuple(names)
 
     def _named_by_order(self, short: Shortfall) -> tuple[str, ...]:
         """Return the modules that the order of calls names, none unless it names all that lack.
@@ -443,13 +469,15 @@ class LedgerFindings:
         Gradients need not be in order, so a layer is named by those of its cells that are.
         """
         named: dict[str, None] = {}
-        layers = set()
-        for cell in short.cells:
-            lack = self._lack(cell)
-            if Witness.NAMES in lack.by and not isinstance(cell.layer, str):
-                named.update(dict.fromkeys(lack.names))
-                layers.add(cell.layer)
-        return tuple(named) if layers == {cell.layer for cell in short.cells} else ()
+        in_order = list(filter(self._is_named_by_order, short.cells))
+        for cell in in_order:
+            named.update(dict.fromkeys(self._lack(cell).names))
+        names_all = layers_of(in_order) == layers_of(short.cells)
+        return tuple(named) if names_all else ()
+
+    def _is_named_by_order(self, cell: Cell) -> bool:
+        is_by_order = Witness.NAMES in self._lack(cell).by
+        return is_by_order and not isinstance(cell.layer, str)
 
     def _work_of(self, cell: Cell) -> float:
         ran = self.ledger.cells[cell]
@@ -457,11 +485,19 @@ class LedgerFindings:
 
     def _of_work(self, short: Shortfall) -> str:
         """Name what a share of work is a share of."""
-        in_flops = all(self.ledger.in_flops[place] for place in _places(short))
+        in_flops = all(self.ledger.in_flops[place] for place in ranks_of(short.cells))
         return "all GEMM FLOPs" if in_flops else "all GEMMs"
 
     def _lack(self, cell: Cell) -> Lack:
         return self.lacking.lacks[cell]
+
+
+def _told_coordinates(short: Shortfall) -> Sequence[str]:
+    """Return the coordinates that a sentence names: the finding itself names its ranks."""
+    names = short.coordinates
+    if "layer" in names:
+        return names
+    return [name for name in names if name != "rank"] or names
 
 
 def _main_coordinate(names: Sequence[str]) -> str:
@@ -469,8 +505,3 @@ def _main_coordinate(names: Sequence[str]) -> str:
     if "micro-batch" in names and names[0] not in ("rank", "leg"):
         return "micro-batch"
     return names[0]
-
-
-def _places(short: Shortfall) -> frozenset[int]:
-    """Return the places of the ranks that a shortfall is about."""
-    return frozenset(cell.rank for cell in short.cells)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
@@ -24,9 +25,23 @@ from fp8verify.thresholds import (
     SHOWN_NUMBERS,
     USUAL_SHARE,
 )
+from fp8verify.verdict.clauses import (
+    all_that_hold,
+    first_said,
+    first_that_holds,
+    optional,
+)
 from fp8verify.verdict.expected import CONVERTED, Promises
-from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.findings_table import told
 from fp8verify.verdict.reasons import main_high, without_kernels
+from fp8verify.verdict.selection import (
+    calls_of,
+    converted_of,
+    high_of,
+    in_state,
+    low_of,
+    time_of,
+)
 
 _WINDOW_STATES = {
     "never": "never began",
@@ -43,60 +58,67 @@ def no_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """No trace, an empty one, or one of the CPU only."""
     health = rank.trace.health
     case, why = without_kernels(rank)
-    if not health.kernels and case is not None:
-        yield finding("no-gpu-kernels", case, source=rank.trace.source, why=why)
-    elif (
-        not health.events
-        and health.complete
-        and not (rank.recorded.observed or rank.unreadable)
-    ):
-        yield finding("no-training-step")
+    has_case = not health.kernels and case is not None
+    is_empty = not health.events and health.complete
+    is_known = rank.recorded.observed or rank.unreadable
+    yield from told(
+        "no-gpu-kernels",
+        case or "",
+        when=has_case,
+        source=rank.trace.source,
+        why=why,
+    )
+    yield from told("no-training-step", when=is_empty and not is_known and not has_case)
 
 
 def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A trace that was not recorded or could not be read whole."""
     health = rank.trace.health
-    if rank.unreadable is not None:
-        what = f"cannot be read: {rank.unreadable}"
-        yield finding(
-            "damaged-trace",
-            "unreadable",
-            source=rank.trace.source,
-            damage=what,
-        )
-    if health.complete:
-        return
+    source = rank.trace.source
+    yield from told(
+        "damaged-trace",
+        "unreadable",
+        when=rank.unreadable,
+        source=source,
+        damage=f"cannot be read: {rank.unreadable}",
+    )
     skipped = health.skipped_events
-    events = health.events + health.skipped_events
-    damage = {
-        "is cut off": health.truncated,
-        f"has {skipped} of {events} events that cannot be read": skipped,
-        "is followed by another document that was not read": health.extra_documents,
-        "is incomplete, as the profiler itself says": health.records_lost,
-    }
-    notes = f" ({'; '.join(health.notes[:3])})" if health.notes else ""
-    what = ", ".join(fact for fact, holds in damage.items() if holds) + notes
-    yield finding("damaged-trace", source=rank.trace.source, damage=what)
+    events = health.events + skipped
+    rows = (
+        (health.truncated, "is cut off"),
+        (skipped, f"has {skipped} of {events} events that cannot be read"),
+        (health.extra_documents, "is followed by another document that was not read"),
+        (health.records_lost, "is incomplete, as the profiler itself says"),
+    )
+    damage = ", ".join(all_that_hold(rows))
+    notes = optional(f" ({'; '.join(health.notes[:3])})", when=health.notes)
+    yield from told(
+        "damaged-trace",
+        when=not health.complete,
+        source=source,
+        damage=f"{damage}{notes}",
+    )
 
 
 def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
     seen = rank.recorded.meta.steps_seen
-    cases = {"never": "not-reached" if seen >= 2 else "never", "skipped": "skipped"}
     for window in rank.recorded.meta.windows:
-        if window.state == "complete":
-            continue
-        case = cases.get(window.state, "")
-        state = _WINDOW_STATES.get(window.state)
-        what = f"{state or 'is not complete'}, because {window.reason}"
-        steps = f"{max(2, seen - (window.last - window.first))}-{seen}"
-        steps += ", counted from its start" if window.asked else ""
-        yield finding(
+        cases = (
+            (window.state == "never" and seen >= 2, "not-reached"),
+            (window.state == "never", "never"),
+            (window.state == "skipped", "skipped"),
+        )
+        state = _WINDOW_STATES.get(window.state, "is not complete")
+        first = max(2, seen - (window.last - window.first))
+        of_start = optional(", counted from its start", when=window.asked)
+        yield from told(
             "window-not-complete",
-            case,
+            first_said(cases),
+            when=window.state != "complete",
             window=window.name,
-            what=what,
-            steps=steps,
+            what=f"{state}, because {window.reason}",
+            steps=f"{first}-{seen}{of_start}",
         )
 
 
@@ -110,23 +132,35 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """
     # GEMMs of layers that are of a backward pass, or may be.
     multiplies = any(row.leg is not Leg.FPROP for row in rank.trace.trained)
-    if not rank.trace.trained or (
-        rank.trace.backward and (multiplies or not rank.ran_low)
-    ):
-        return
-    hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
-    missing = "no backward pass ran in the window: it shows evaluation, not training"
-    if rank.trace.backward:
-        missing = "no backward GEMM ran in the window, which ends before the first backward pass"
-    work = f"{rank.share:.1%} of forward GEMM {rank.measure.name}"
-    yield finding("no-backward", "open" if hidden else "", missing=missing, share=work)
+    is_seen = rank.trace.backward and (multiplies or not rank.ran_low)
+    rows = (
+        (
+            rank.trace.backward,
+            "no backward GEMM ran in the window, which ends before the first backward pass",
+        ),
+        (
+            True,
+            "no backward pass ran in the window: it shows evaluation, not training",
+        ),
+    )
+    yield from told(
+        "no-backward",
+        optional("open", when=_may_hide(rank, promises)),
+        when=rank.trace.trained and not is_seen,
+        missing=first_said(rows),
+        share=f"{rank.share:.1%} of forward GEMM {rank.measure.name}",
+    )
+
+
+def _may_hide(rank: RankEvidence, promises: Promises) -> bool:
+    """Whether a rank ran low precision, or was to, so that what is not seen matters."""
+    return rank.ran_low or (promises.any and rank.has_fp8_units)
 
 
 def fp8_forward_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """FP8 GEMMs of layers that only run forward, and none of layers that train."""
-    count = sum(row.calls for row in rank.trace.untrained if row.precision.is_low)
-    if count and not rank.ran_low:
-        yield finding("fp8-forward-only", count=count)
+    count = calls_of(low_of(rank.trace.untrained))
+    yield from told("fp8-forward-only", when=count and not rank.ran_low, count=count)
 
 
 def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
@@ -136,16 +170,19 @@ def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     without = [
         str(step.number) for n, step in enumerate(steps) if n not in ran and step.whole
     ]
-    if 0 < len(without) < len(steps):
-        others = counted(len(steps) - len(without), "step")
-        named = f"step{'s' * (len(without) > 1)} {listed(without, SHOWN_NUMBERS)}"
-        yield finding("step-without-gemms", steps=named, others=others)
+    plural = optional("s", when=len(without) > 1)
+    yield from told(
+        "step-without-gemms",
+        when=0 < len(without) < len(steps),
+        steps=f"step{plural} {listed(without, SHOWN_NUMBERS)}",
+        others=counted(len(steps) - len(without), "step"),
+    )
 
 
 def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """A window of forward and backward passes in which no optimizer was seen to step."""
-    if rank.trace.backward and not rank.trace.updates and rank.gemm.launches:
-        yield finding("no-optimizer-step")
+    trains = rank.trace.backward and rank.gemm.launches
+    yield from told("no-optimizer-step", when=trains and not rank.trace.updates)
 
 
 # ---- operators
@@ -165,26 +202,29 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which leg."""
-    unknown = (
-        x for x in rank.trace.trained if not x.kind.op.name or x.leg is Leg.UNKNOWN
-    )
-    return sum(row.time_ns for row in unknown) > HALF * rank.linear.total_ns
+    unknown = filter(_lacks_operator, rank.trace.trained)
+    return time_of(unknown) > HALF * rank.linear.total_ns
+
+
+def _lacks_operator(row: GemmRow) -> bool:
+    return not row.kind.op.name or row.leg is Leg.UNKNOWN
 
 
 def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
-    high = [row for row in rank.trace.trained if not row.precision.is_low]
-    little = sum(row.time_ns for row in high) <= NEGLIGIBLE * rank.linear.total_ns
+    high = high_of(rank.trace.trained)
+    is_little = time_of(high) <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
-    few = sum(row.calls for row in high if row.kind.multiplies) < rank.trace.seen_nodes
-    return little or few or high_is_explained(rank, promises)
+    products = calls_of(row for row in high if row.kind.multiplies)
+    few = products < rank.trace.seen_nodes
+    return is_little or few or high_is_explained(rank, promises)
 
 
 def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
     """Whether excluded layers and high-precision legs explain all other GEMMs."""
     products = [row for row in rank.trace.trained if row.kind.multiplies]
-    low = sum(row.calls for row in products if row.precision.is_low)
-    high = sum(row.calls for row in products) - low
+    low = calls_of(low_of(products))
+    high = calls_of(products) - low
     kept = sum(map(promises.leaves_high, LEGS))
     left, converted = _layers(rank.modules)
     fp8_legs = len(LEGS) - kept
@@ -193,18 +233,11 @@ def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
 
 def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
     """Return the time of GEMMs in high precision that may not belong to a layer."""
-    if (
-        not rank.ran_low
-        or not lacks_operators(rank)
-        or high_is_explained(rank, promises)
-    ):
+    lacks_owners = rank.ran_low and lacks_operators(rank)
+    if not lacks_owners or high_is_explained(rank, promises):
         return 0
-    high = (
-        row
-        for row in rank.trace.trained
-        if not row.precision.is_low and not row.kind.op.name
-    )
-    return sum(row.time_ns for row in high if row.precision is not Precision.UNKNOWN)
+    high = (row for row in high_of(rank.trace.trained) if not row.kind.op.name)
+    return time_of(row for row in high if row.precision is not Precision.UNKNOWN)
 
 
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
@@ -213,11 +246,28 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     (0, 1) if that cannot be counted: without a module list, with experts, which run any number of
     GEMMs, and with layers whose legs differ, such as frozen ones.
     """
-    plain = all(m.kind == "linear" and m.training and not m.frozen for m in modules)
-    known = plain and all(m.state in (HIGH_PRECISION, *CONVERTED) for m in modules)
-    converted = sum(max(1, len(m.sizes)) for m in modules if m.state in CONVERTED)
-    left = sum(max(1, len(m.sizes)) for m in modules if m.state == HIGH_PRECISION)
-    return (left, converted) if known and converted else (0, 1)
+    states = {module.state for module in modules}
+    is_known = all(map(_is_plain, modules)) and states <= {HIGH_PRECISION, *CONVERTED}
+    converted = _products(converted_of(modules))
+    if not converted or not is_known:
+        return 0, 1
+    return _products(in_state(modules, HIGH_PRECISION)), converted
+
+
+def _is_plain(module: ModuleRecord) -> bool:
+    return module.kind == "linear" and module.training and not module.frozen
+
+
+def _products(modules: Iterable[ModuleRecord]) -> int:
+    """Return how many products of weights modules run forward."""
+    products = 0
+    for module in modules:
+        products += max(1, len(module.sizes))
+    return products
+
+
+def _is_converted(module: ModuleRecord) -> bool:
+    return module.state in CONVERTED
 
 
 def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
@@ -227,23 +277,29 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     formats = low_precision_name(rank.linear.kernels)
     high = main_high(rank.trace.trained)
     took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}"
-    hidden = rank.ran_low or (promises.any and rank.has_fp8_units)
     # All layers were to run in FP8: then GEMMs of unknown owner may also be theirs.
-    every = bool(rank.modules) and all(one.state in CONVERTED for one in rank.modules)
-    if not rank.trace.trains and hidden:
-        what = (
-            f"{took}, but without operators nothing shows a backward pass in the window"
-        )
-        yield finding("no-operators", "open", what=what)
-    elif rank.ran_low and not legs_are_proved(rank, promises):
-        others = rank.linear.launches - low_precision_count(rank.linear.kernels)
-        unknown = f"whether the other {others} ({high}) are a pass of the same layers"
-        what = f"{took}, but without operators it is unknown {unknown}"
-        yield finding("no-operators", "open", what=what)
-    elif unplaced_ns(rank, promises) > NEGLIGIBLE * rank.linear.total_ns:
-        what = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
-        if every or rank.share < USUAL_SHARE:
-            yield finding("no-operators", "open" if every else "", what=what)
+    every = bool(rank.modules) and all(map(_is_converted, rank.modules))
+    others = rank.linear.launches - low_precision_count(rank.linear.kernels)
+    unknown = f"whether the other {others} ({high}) are a pass of the same layers"
+    is_much = unplaced_ns(rank, promises) > NEGLIGIBLE * rank.linear.total_ns
+    may_be = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
+    rows = (
+        (
+            _may_hide(rank, promises) and not rank.trace.trains,
+            (
+                "open",
+                f"{took}, but without operators nothing shows a backward pass in the window",
+            ),
+        ),
+        (
+            rank.ran_low and not legs_are_proved(rank, promises),
+            ("open", f"{took}, but without operators it is unknown {unknown}"),
+        ),
+        (is_much and every, ("open", may_be)),
+        (is_much and rank.share < USUAL_SHARE, ("", may_be)),
+    )
+    case, what = first_that_holds(rows, ("", ""))
+    yield from told("no-operators", case, when=what, what=what)
 
 
 # ---- all ranks together
@@ -270,13 +326,14 @@ def ranks_of_other_runs(
 ) -> Iterator[Finding]:
     """Files of another run among those of this one: a folder that was used again."""
     others = other_runs(ranks)
-    if others:
-        world = " or ".join(
-            sorted({str(rank.trace.world_size or "unknown") for rank in others})
-        )
-        labels = listed([rank.label for rank in others])
-        numbers = [number for rank in others for number in rank.numbers]
-        yield finding("rank-of-another-run", labels=labels, world=world, ranks=numbers)
+    sizes = {str(rank.trace.world_size or "unknown") for rank in others}
+    yield from told(
+        "rank-of-another-run",
+        when=others,
+        labels=listed([rank.label for rank in others]),
+        world=" or ".join(sorted(sizes)),
+        ranks=[number for rank in others for number in rank.numbers],
+    )
 
 
 def ranks_not_observed(
@@ -284,14 +341,11 @@ def ranks_not_observed(
 ) -> Iterator[Finding]:
     """Ranks of the run whose traces are not there."""
     world = max((rank.trace.world_size or 1 for rank in ranks), default=1)
-    if world > len(ranks):
-        if promises.listed > len(ranks):
-            listed = f", {promises.listed} by module list"
-        else:
-            listed = ""
-        yield finding(
-            "ranks-not-observed",
-            observed=len(ranks),
-            world=world,
-            listed=listed,
-        )
+    are_listed = promises.listed > len(ranks)
+    yield from told(
+        "ranks-not-observed",
+        when=world > len(ranks),
+        observed=len(ranks),
+        world=world,
+        listed=optional(f", {promises.listed} by module list", when=are_listed),
+    )

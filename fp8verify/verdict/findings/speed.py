@@ -17,6 +17,7 @@ from fp8verify.text import shown_size
 from fp8verify.verdict.advice import facts_of, gain_of_fusing, gain_of_graphs
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, findings_table
+from fp8verify.verdict.selection import calls_of, time_of
 
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
 
@@ -173,9 +174,9 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         t for t in rank.trace.collectives if t.in_elements == t.out_elements == 1
     )
     reduces = [total for total in scalars if "reduce" in total.name.lower()]
-    calls = sum(total.calls for total in reduces)
+    calls = calls_of(reduces)
     if rank.ran_low and calls >= limits.USUAL_SCALARS * max(1, len(rank.trace.steps)):
-        time_ns = sum(total.time_ns for total in reduces)
+        time_ns = time_of(reduces)
         share = time_ns / rank.trace.timeline.busy
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
 

@@ -1,0 +1,344 @@
+"""What the findings settle of each rank and of the run, whatever a policy asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify.analysis.gemms import micros
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.model.ledger import LedgerReport
+from fp8verify.model.verdict import (
+    CountedGemms,
+    ExpectedReport,
+    Finding,
+    Proof,
+    ProofRow,
+)
+from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
+from fp8verify.thresholds import SHOWN_ROWS
+from fp8verify.verdict.clauses import first_that_holds, optional
+from fp8verify.verdict.coordinates import VALUE_OF, by_value
+from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.findings import join_findings, rank_findings
+from fp8verify.verdict.findings.doubts import Doubts
+from fp8verify.verdict.findings.ledger import LedgerFindings
+from fp8verify.verdict.findings.recorded import other_runs
+from fp8verify.verdict.findings_table import place_of, viewed
+from fp8verify.verdict.ledger import Cell, Ledger
+from fp8verify.verdict.ledger_report import ledger_report
+from fp8verify.verdict.measures import Measures
+from fp8verify.verdict.reasons import (
+    cause_without_fp8,
+    counted_cause,
+    logged_cause,
+    ran_high,
+    undecidable,
+)
+from fp8verify.verdict.selection import layers_of, ranks_of
+from fp8verify.verdict.wording import name_value
+
+# Most severe first.
+WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
+# Legs that a rank which only runs forward does not have.
+TRAINING = frozenset({*BACKWARD_LEGS, *VAGUE_LEGS})
+_APART = "other ranks ran other layers, or the traces do not show which"
+_FOREIGN = "its file belongs to another run than those of the other ranks"
+
+
+class Opinion(NamedTuple):
+    """A verdict, the sentence that gives its reason, and the code of the finding that says it."""
+
+    verdict: Verdict
+    reason: str
+    cause: str | None = None
+
+
+class Assessment(NamedTuple):
+    """What findings make of one rank, whatever share is required: fields of a `RankReport`."""
+
+    verdict: Verdict
+    reason: str
+    cause: str | None
+    settled: bool
+    shortfall: str | None
+    rest: str | None
+    judged: bool
+    expected: ExpectedReport | None
+    counted: CountedGemms | None
+    low_share: float | None
+    unknown_share: float
+
+
+class Judgement(NamedTuple):
+    """What the evidence of all ranks shows, whatever share is required."""
+
+    ranks: list[Assessment]
+    findings: tuple[Finding, ...]
+    proof: Proof | None
+    ledger: LedgerReport | None
+
+
+def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
+    """Find what the evidence of all ranks shows, and what that settles for each rank."""
+    others = other_runs(ranks)
+    forward_only = _forward_only(ranks)
+    reasons = []
+    executions = []
+    for rank in ranks:
+        is_apart = rank in others
+        reason = optional(_FOREIGN, when=is_apart) or undecidable(rank)
+        reasons.append(reason)
+        can_compare = rank.ran_low or not reason
+        is_left_out = is_apart or rank in forward_only or not can_compare
+        executions.append([] if is_left_out else rank.trace.executions)
+    parts = LedgerFindings(ranks, promises, executions)
+    judging = _Judging(ranks, promises, parts, forward_only)
+    assessed = []
+    decided = []
+    for place, reason in enumerate(reasons):
+        found = judging.findings(place)
+        assessment = judging.assess(place, reason, found)
+        assessed.append(assessment)
+        decided.append(_decided(found, assessment, alone=place in parts.alone))
+    return Judgement(
+        ranks=assessed,
+        findings=join_findings(ranks, decided, promises),
+        proof=prove(parts, ranks),
+        ledger=ledger_report(parts.lacking, parts.statements, ranks),
+    )
+
+
+class _Judging:
+    """What is said of one rank after the other."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankEvidence],
+        promises: Promises,
+        parts: LedgerFindings,
+        forward_only: Sequence[RankEvidence],
+    ) -> None:
+        self._ranks = ranks
+        self._promises = promises
+        self._parts = parts
+        self._forward_only = forward_only
+        self._measures = Measures(ranks, promises, parts.statements, parts.lacking)
+        self._doubts = Doubts(ranks, promises, parts, self._measures)
+        self._accused: set[int] = parts.accused
+        if not any(rank.ran_low for rank in ranks if rank not in forward_only):
+            self._accused = set(range(len(ranks)))
+
+    def findings(self, place: int) -> list[Finding]:
+        """Return all findings on a rank, most severe first."""
+        rank = self._ranks[place]
+        found = [
+            *rank_findings(rank, self._promises),
+            *self._parts.findings(place),
+            *self._doubts.findings(place),
+        ]
+        if rank in self._forward_only:
+            found = [one for one in found if one.code != "no-backward"]
+        return sorted(found, key=place_of)
+
+    def assess(
+        self,
+        place: int,
+        reason: str,
+        found: Sequence[Finding],
+    ) -> Assessment:
+        """Return what findings make of a rank.
+
+        Args:
+            place: of the rank.
+            reason: why its kernels cannot decide, empty if they can.
+            found: the findings on it.
+        """
+        rank = self._ranks[place]
+        if not reason and self._is_due(place):
+            reason = f"{ran_high(rank)}, and {_APART}"
+        is_judged = rank.ran_low or place in self._accused or bool(reason)
+        short = _as_found(Verdict.PARTIAL, found) or Opinion(Verdict.PARTIAL, "")
+        opinions = _settling(rank, reason, found, self._promises)
+        settled = first_that_holds(opinions, None)
+        opinion = settled or Opinion(Verdict.INCONCLUSIVE, "", short.cause)
+        rest = optional(_rest(found, self._promises), when=rank.ran_low)
+        shares = self._measures.shares(place)
+        return Assessment(
+            verdict=opinion.verdict,
+            reason=opinion.reason,
+            cause=opinion.cause,
+            settled=settled is not None,
+            shortfall=short.reason or None,
+            rest=rest or None,
+            judged=is_judged and rank not in self._forward_only,
+            expected=self._measures.expected(place),
+            counted=self._measures.counted(place),
+            low_share=shares.least,
+            unknown_share=shares.open,
+        )
+
+    def _is_due(self, place: int) -> bool:
+        """Whether nothing excuses a rank that trains without FP8: log, list, stage, other model."""
+        rank = self._ranks[place]
+        trains = any(row.leg in TRAINING for row in rank.trace.trained)
+        is_told = place in self._accused or rank.ran_low
+        may_be_of_all = self._parts.statements.alike and trains and not is_told
+        return may_be_of_all and not self._is_excused(place)
+
+    def _is_excused(self, place: int) -> bool:
+        """Whether a rank runs layers of other widths, or all of its layers may stay high."""
+        ledger = self._parts.ledger
+        cells = ledger.of_rank(place)
+        widths = _widths(cells)
+        others = _widths(ledger.cells.keys() - set(cells))
+        is_other_model = widths and others and widths.isdisjoint(others)
+        is_stated = cells and all(map(self._measures.may_stay_high, cells))
+        return bool(is_other_model or is_stated)
+
+
+def _forward_only(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
+    """Return the ranks that surely train nothing, where others do: workers that generate."""
+    any_trains = any(rank.trace.backward for rank in ranks)
+    return [rank for rank in ranks if any_trains and _runs_forward_alone(rank)]
+
+
+def _runs_forward_alone(rank: RankEvidence) -> bool:
+    may_train = rank.trace.backward or rank.trace.trains
+    return bool(rank.trace.trained) and not may_train
+
+
+def _widths(cells: Iterable[Cell]) -> set[int]:
+    """Return how many inputs and outputs layers have, nothing if some of these are not known."""
+    widths: set[int] = set()
+    for layer in layers_of(cells):
+        if not isinstance(layer, tuple):
+            return set()
+        widths.update(layer)
+    return widths
+
+
+def _decided(
+    findings: Sequence[Finding],
+    rank: Assessment,
+    *,
+    alone: bool,
+) -> list[Finding]:
+    """Return what may be said of a rank: no finding decides what its verdict leaves open.
+
+    That a claim is not met says nothing new of a rank that lacks FP8 alone.
+    """
+    kept = [x for x in findings if not (alone and viewed(x, "restated"))]
+    is_open = rank.settled and rank.verdict is Verdict.INCONCLUSIVE
+    told = [x for x in kept if x.verdict not in WITHOUT_FP8]
+    rows = (
+        (rank.judged and not is_open, kept),
+        (rank.judged, list(map(_doubted, told))),
+    )
+    return first_that_holds(rows, told)
+
+
+def _doubted(found: Finding) -> Finding:
+    """Return a finding as a warning, if it would make its rank PARTIAL."""
+    if (found.verdict, found.severity) != (Verdict.PARTIAL, Severity.ERROR):
+        return found
+    return replace(found, severity=Severity.WARNING, verdict=None)
+
+
+def _as_found(verdict: Verdict, findings: Sequence[Finding]) -> Opinion | None:
+    """Return the opinion of the first finding that makes its rank this, None if none does."""
+    opinions = (
+        Opinion(verdict, x.message, x.code) for x in findings if x.verdict is verdict
+    )
+    return next(opinions, None)
+
+
+def _rest(findings: Sequence[Finding], promises: Promises) -> str:
+    """Say why the share is not all: legs or layers that were left out by design."""
+    left = (x for x in findings if viewed(x, "rest"))
+    by_design = (x.message for x in left if x.severity is Severity.INFO)
+    said = logged_cause(promises) or next(by_design, "")
+    return said or counted_cause(promises)
+
+
+def _settling(
+    rank: RankEvidence,
+    reason: str,
+    findings: Sequence[Finding],
+    promises: Promises,
+) -> Iterator[tuple[object, Opinion | None]]:
+    """Yield what settles a rank: that it cannot be judged, or that it ran no low precision."""
+    is_open = _as_found(Verdict.INCONCLUSIVE, findings)
+    emulated = _as_found(Verdict.EMULATED, findings)
+    contradicted = _as_found(Verdict.CONTRADICTED, findings)
+    yield reason, Opinion(Verdict.INCONCLUSIVE, reason)
+    yield is_open, is_open
+    yield rank.ran_low, None
+    yield emulated, emulated
+    yield contradicted, contradicted
+    yield True, Opinion(Verdict.INACTIVE, _inactive(rank, promises))
+
+
+def _inactive(rank: RankEvidence, promises: Promises) -> str:
+    """Say that no FP8 ran, and what the log says of it, if anything."""
+    ran = ran_high(rank)
+    if promises.fallback is not None:
+        return f"{ran}, as the log says ({promises.fallback.place})"
+    _, cause = cause_without_fp8(rank, promises)
+    because = optional(f": {cause}", when=cause and rank.has_fp8_units)
+    mention = f" (line {promises.mention.line} mentions it)" if promises.mention else ""
+    return f"{ran}, and no log line or module claims FP8{mention}{because}"
+
+
+# ---- the proof: the GEMMs of layers that train along the coordinate that decides
+
+
+def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
+    """Return the table along what explains most of what is short, else along ranks, steps, legs."""
+    cells = parts.ledger.cells
+    if not cells:
+        return None
+    names = _deciding_coordinates(parts)
+    short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
+    rows = []
+    for members in by_value(cells, names).values():
+        value = ", ".join(name_value(ranks, members[0], name) for name in names)
+        rows.append(
+            _row(parts.ledger, value, members, short=not short.isdisjoint(members))
+        )
+    numbers: list[int] = []
+    for place in ranks_of(cells):
+        numbers += ranks[place].numbers
+    shown = sorted(rows, key=lambda row: not row.short)[:SHOWN_ROWS]
+    return Proof(
+        coordinate=", ".join(names),
+        rows=tuple(row for row in rows if row in shown),
+        left_out=len(rows) - len(shown),
+        ranks=tuple(numbers),
+    )
+
+
+def _deciding_coordinates(parts: LedgerFindings) -> tuple[str, ...]:
+    """Return what explains most of what is short, else what has several values."""
+    cells = parts.ledger.cells
+    explained = [shortfall.coordinates for shortfall in parts.shortfalls]
+    several = [
+        (name,) for name in ("rank", "step") if len(set(map(VALUE_OF[name], cells))) > 1
+    ]
+    return [*explained, *several, ("leg",)][0]
+
+
+def _row(ledger: Ledger, value: str, cells: Sequence[Cell], *, short: bool) -> ProofRow:
+    ran = ledger.total(cells)
+    time_ns, _ = ledger.times(cells)
+    return ProofRow(
+        value=value,
+        low=round(ran.low),
+        high=round(ran.high),
+        unknown=round(ran.unknown),
+        time_us=micros(time_ns),
+        flops=ledger.flops(cells),
+        short=short,
+    )
