@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement, product
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from fp8verify.analysis.gpus import part_of
 from fp8verify.analysis.kinds import GemmShape
@@ -28,7 +29,7 @@ BF16: Final = "bf16"
 TENSORWISE: Final = "tensorwise"
 ROWWISE: Final = "rowwise"
 COLUMNS: Final = (BF16, TENSORWISE, ROWWISE)
-_Row = tuple[float | None, ...]
+_Row = tuple[Annotated[float, Meta(ge=0)] | None, ...]
 
 
 class RateTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +73,21 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
             log_rate += weight_m * weight_n * weight_k * math.log(measured)
         whole_tiles = math.prod(max(side, smallest) for side in (m, n, k))
         return math.exp(log_rate) * (m * n * k) / whole_tiles
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a row for each size, in the order of its sides."""
+        sides = self.sides
+        positive = {side for side in sides if side > 0}
+        if not sides or list(sides) != sorted(positive):
+            return False
+        for m, n in combinations_with_replacement(sides, 2):
+            rows = self.rows.get(f"{m}x{n}", ())
+            if len(rows) != len(sides):
+                return False
+            if any(len(row) != len(COLUMNS) for row in rows):
+                return False
+        return True
 
     def time_ns(self, shape: GemmShape, column: str = BF16) -> float | None:
         """Return what one product of a size takes."""
@@ -140,24 +156,9 @@ def _tables(path: Path) -> tuple[RateTable, ...]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
     for table in tables:
-        if not _is_whole(table):
+        if not table.is_whole:
             raise _unreadable(path, ValueError("a size is missing"))
     return tables
-
-
-def _is_whole(table: RateTable) -> bool:
-    """Whether a table has a row for each size, in the order of its sides."""
-    sides = table.sides
-    positive = {side for side in sides if side > 0}
-    if not sides or list(sides) != sorted(positive):
-        return False
-    for m, n in combinations_with_replacement(sides, 2):
-        rows = table.rows.get(f"{m}x{n}", ())
-        if len(rows) != len(sides):
-            return False
-        if any(len(row) != len(COLUMNS) for row in rows):
-            return False
-    return True
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

@@ -95,9 +95,12 @@ def doctor(
         facts = facts._replace(model=dry_start(facts.command, timeout))
     checks = list(judge(facts))
     if measure:
+        from fp8verify.preflight.measure import has_sizes
         from fp8verify.preflight.measure import measure as times
 
-        checks += times(facts, shapes, tokens, recipes or RECIPES)
+        # Without a model `--measure --save-rates FILE` measures the GPU alone.
+        if save_rates is None or has_sizes(facts, shapes, tokens):
+            checks += times(facts, shapes, tokens, recipes or RECIPES)
     if save_rates is not None:
         from fp8verify.preflight import rates
 

@@ -107,6 +107,11 @@ def measure(
         yield _check(label, sums, source, code="measured-model")
 
 
+def has_sizes(facts: Facts, shapes: Sequence[str], tokens: int | None) -> bool:
+    """Whether sizes of layers are known, or were given."""
+    return bool(shapes or _of_the_training(facts, tokens))
+
+
 def _runs_eager(facts: Facts) -> bool:
     """Whether a configuration that asks for FP8 does not compile the model."""
     return any(config.ask and config.compile is False for config in facts.configs)

@@ -33,17 +33,13 @@ def save_rates(program: str, file: str | Path) -> Iterator[Check]:
     """
     given = json.dumps({"sides": SIDES})
     code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
-    lines = [line for line in out.splitlines() if line.startswith(_MARK)]
-    answers = [json.loads(line.removeprefix(_MARK)) for line in lines]
-    if code or not answers or "error" in answers[0]:
-        last = (err.strip().splitlines() or ["it printed nothing"])[-1]
-        if answers and "error" in answers[0]:
-            why = answers[0]["error"]
-        else:
-            why = last[:200]
-        yield said("measured/nothing", why=why)
+    answers = _answers(out)
+    table = None
+    if code == 0 and answers:
+        table = table_of(answers)
+    if table is None:
+        yield said("measured/nothing", why=_why_nothing(answers, err))
         return
-    table = table_of(answers)
     with writing("the rates", Path(file)):
         Path(file).write_text(as_text(table), encoding="utf-8")
     yield said(
@@ -55,19 +51,46 @@ def save_rates(program: str, file: str | Path) -> Iterator[Check]:
     )
 
 
-def table_of(answers: list[dict[str, Any]]) -> RateTable:
-    """Return the table that the worker's answers make: where it ran, then a row for each size."""
+def _answers(out: str) -> list[dict[str, Any]]:
+    """Return what the worker said; libraries print other lines."""
+    answers = []
+    for line in out.splitlines():
+        if line.startswith(_MARK):
+            answers.append(json.loads(line.removeprefix(_MARK)))
+    return answers
+
+
+def _why_nothing(answers: list[dict[str, Any]], err: str) -> str:
+    """Say why there is no table: by the worker's own words, or its last line of errors."""
+    for answer in answers:
+        if "error" in answer:
+            return str(answer["error"])
+    lines = err.strip().splitlines()
+    if lines:
+        return lines[-1][:200]
+    return "the measurement ended before its last size"
+
+
+def table_of(answers: list[dict[str, Any]]) -> RateTable | None:
+    """Return the table that the worker's answers make, None if a size is missing.
+
+    The first answer says where it ran, each of the others has the rates of one pair of sides.
+    """
     where, *sizes = answers
-    return RateTable(
+    if "error" in where:
+        return None
+    rows: dict[str, tuple[tuple[float | None, ...], ...]] = {}
+    for size in sizes:
+        rates = [tuple(row[1:]) for row in size["rows"]]  # without its k
+        rows[f"{size['m']}x{size['n']}"] = tuple(rates)
+    table = RateTable(
         gpu=where["gpu"],
         date=datetime.now(timezone.utc).date().isoformat(),
         versions={"torch": where["torch"], "cuda": where["cuda"] or ""},
         sides=SIDES,
-        rows={
-            f"{size['m']}x{size['n']}": tuple(tuple(row[1:]) for row in size["rows"])
-            for size in sizes
-        },
+        rows=rows,
     )
+    return table if table.is_whole else None
 
 
 def as_text(*tables: RateTable) -> str:
@@ -81,10 +104,10 @@ def as_text(*tables: RateTable) -> str:
             "versions": table.versions,
             "sides": list(table.sides),
         }
-        rows = [
-            f'"{size}": {json.dumps(rows, separators=(",", ":"))}'
-            for size, rows in table.rows.items()
-        ]
-        joined = ",\n".join(rows)
+        lines = []
+        for size, rates in table.rows.items():
+            row = json.dumps(rates, separators=(",", ":"))
+            lines.append(f'"{size}": {row}')
+        joined = ",\n".join(lines)
         written.append(f'{json.dumps(head)[:-1]}, "rows": {{\n{joined}\n}}}}')
     return f"[{', '.join(written)}]\n"

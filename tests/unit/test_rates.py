@@ -10,6 +10,7 @@ import pytest
 from fp8verify.analysis.kinds import GemmShape
 from fp8verify.analysis.rates import COLUMNS, VARIABLE, RateTable, rates_of
 from fp8verify.errors import InputError
+from fp8verify.preflight import doctor
 from fp8verify.preflight import rates as measuring
 from tests.hand_built import present
 
@@ -88,16 +89,66 @@ def test_a_table_with_a_missing_size_is_refused(
         rates_of("NVIDIA H20")
 
 
+@pytest.mark.parametrize("rate", ["-1.0", "1e999", '"fast"', "NaN"])
+def test_rates_that_are_none_are_refused(
+    rate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "odd.json"
+    file.write_text(measuring.as_text(small()).replace("10.0", rate))
+    monkeypatch.setenv(VARIABLE, str(file))
+    with pytest.raises(InputError, match=r"odd\.json is no table of rates"):
+        rates_of("NVIDIA H20")
+
+
+WHERE = {"gpu": "NVIDIA H20", "torch": "2.11.0", "cuda": "13.0"}
+
+
+def answered() -> list[str]:
+    """Return what the measuring process prints, as on a GPU."""
+    answers: list[dict[str, object]] = [dict(WHERE)]
+    for m in measuring.SIDES:
+        for n in measuring.SIDES:
+            if m <= n:
+                rows = [[k, 1.0, 2.0, None] for k in measuring.SIDES]
+                answers.append({"m": m, "n": n, "rows": rows})
+    return [f"fp8verify: {json.dumps(answer)}\n" for answer in answers]
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, *out: str, code: int = 0) -> None:
+    text = "".join(("noise\n", *out))
+    monkeypatch.setattr(measuring, "answer_of", lambda *_, **__: (code, text, ""))
+
+
+def test_measure_writes_the_rates_of_the_gpu_without_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, *answered())
+    file = tmp_path / "mine.json"
+    report = doctor(measure=True, save_rates=file, gpus=["H20"])
+    (check,) = [check for check in report.checks if check.code == "measured"]
+    assert check.status.value == "ok"
+    (written,) = json.loads(file.read_text())
+    assert written["gpu"] == "NVIDIA H20"
+    assert written["date"].startswith("20")
+    assert written["versions"] == {"torch": "2.11.0", "cuda": "13.0"}
+
+
+@pytest.mark.parametrize("lost", [1, 40])
+def test_a_measurement_that_ended_early_writes_nothing(
+    lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, *answered()[:-lost])
+    file = tmp_path / "mine.json"
+    (check,) = measuring.save_rates("python3", file)
+    assert check.status.value == "skipped"
+    assert "ended before its last size" in check.message
+    assert not file.exists()
+
+
 def test_the_doctor_writes_what_inspect_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = {"gpu": "NVIDIA H20", "torch": "2.11.0", "cuda": "13.0"}
-    answers = [{"m": m, "n": n, "rows": [[k, 1.0, 2.0, None] for k in measuring.SIDES]}
-               for m in measuring.SIDES for n in measuring.SIDES if m <= n]  # fmt: skip
-    out = "".join(f"fp8verify: {json.dumps(one)}\n" for one in (where, *answers))
-    monkeypatch.setattr(
-        measuring, "answer_of", lambda *_, **__: (0, f"noise\n{out}", "")
-    )
+    answering(monkeypatch, *answered())
     file = tmp_path / "mine.json"
     (check,) = measuring.save_rates("python3", file)
     assert (check.code, check.status.value) == ("measured", "ok")
