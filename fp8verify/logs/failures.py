@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify.errors import InputError
 from fp8verify.files import parse_toml
@@ -89,13 +89,17 @@ class Cause(NamedTuple):
 
 
 @cache
+def _table() -> dict[str, Any]:
+    text = Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")
+    return parse_toml(text)
+
+
+@cache
 def failures() -> tuple[Failure, ...]:
     """Return the known messages: errors, warnings, what is harmless, and last the general ones."""
-    text = Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")
-    table = parse_toml(text)
+    table = _table()
     rows = [_failure(row) for row in table["failures"]]
-    for words, *row in table["warnings"]:
-        rows.append(_failure(row)._replace(words=tuple(words)))
+    rows.extend(known_warnings())
     for row in table["harmless"]:
         rows.append(_failure(row)._replace(is_harmless=True))
     for row in table["general"]:
@@ -118,7 +122,10 @@ def _failure(row: Sequence[str]) -> Failure:
 @cache
 def known_warnings() -> tuple[Failure, ...]:
     """Return the known messages after which a run goes on, in another way than was asked for."""
-    return tuple(row for row in failures() if row.words)
+    rows = []
+    for words, *row in _table()["warnings"]:
+        rows.append(_failure(row)._replace(words=tuple(words)))
+    return tuple(rows)
 
 
 def warning_in(line: str) -> Failure | None:

@@ -109,9 +109,14 @@ def scan(text: str, start: int) -> tuple[Any, int] | None:
 # What C++ prints for numbers that JSON does not have. A time of an event must be a number.
 _BARE = re.compile(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
 
+# Found in a tenth of the time: it begins with a byte, not with what must not stand before it.
+_LIKELY_BARE = re.compile(rb":[ \t]*-?(?:inf|nan)")
+
 
 def _repaired(data: bytes) -> bytes:
     """Return as many bytes without bare infinities and NaN, which become zeros."""
+    if _LIKELY_BARE.search(data) is None:
+        return data
     return _BARE.sub(rb"\g<1>0e0", data)
 
 
