@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,19 +33,38 @@ FLAGS = (
     ),  # so that we see the frame
 )
 DARK = "--blink-settings=preferredColorScheme=0"
-_FRAME = """<!DOCTYPE html><body style="margin:0">
-<iframe src="%s" style="width:%dpx;height:%dpx;border:0"></iframe>
+_PAGE = """<!DOCTYPE html><body style="margin:0">
 <script>
-document.querySelector("iframe").onload = async ({target: {contentWindow: page}}) => {
-  const run = (window, document, innerWidth) => { %s };
-  let value;
-  try { value = await run(page, page.document, page.innerWidth); } catch (e) { value = `${e}`; }
+const visits = [];
+const visit = (address, width, height, run) => visits.push(new Promise((done) => {
+  const frame = document.createElement("iframe");
+  frame.style = `width:${width}px;height:${height}px;border:0;display:block`;
+  frame.onload = async () => {
+    const page = frame.contentWindow;
+    try { done(await run(page, page.document, page.innerWidth) ?? null); }
+    catch (e) { done(`${e}`); }
+  };
+  frame.src = address;
+  document.body.append(frame);
+}));
+%s
+Promise.all(visits).then((values) => {
   const seen = document.createElement("pre");
   seen.id = "seen";
-  seen.textContent = JSON.stringify(value ?? null);
+  seen.textContent = JSON.stringify(values);
   document.body.append(seen);
-};
+});
 </script>"""
+_VISIT = "visit(%s, %d, %d, (window, document, innerWidth) => { %s });"
+
+
+class Visit(NamedTuple):
+    """A page, the body of a function of `window`, `document` and `innerWidth`, and a size."""
+
+    page: Path
+    script: str = ""
+    width: int = 1280
+    height: int = 900
 
 
 class Seen(NamedTuple):
@@ -68,13 +88,29 @@ def browse(
     dark: bool = False,
 ) -> Seen:
     """Open a file and run the body of a function of `window`, `document` and `innerWidth` there."""
+    visit = Visit(page, script, width, height)
+    values, complaints = browse_all([visit], dark=dark)
+    return Seen(values[0], complaints)
+
+
+def browse_all(visits: Sequence[Visit], *, dark: bool = False) -> Seen:
+    """Open files side by side, since to start a browser takes longer than all of them.
+
+    Returns:
+        The list of what the scripts returned, and the complaints of all pages.
+    """
+    frames = [
+        _VISIT
+        % (json.dumps(visit.page.as_uri()), visit.width, visit.height, visit.script)
+        for visit in visits
+    ]
+    width = max(500, *(visit.width for visit in visits))
+    height = max(visit.height for visit in visits)
     with tempfile.TemporaryDirectory() as folder:
         frame = Path(folder, "frame.html")
-        frame.write_text(
-            _FRAME % (page.as_uri(), width, height, script), encoding="utf-8"
-        )
+        frame.write_text(_PAGE % "\n".join(frames), encoding="utf-8")
         options = ["--dump-dom", *([DARK] if dark else [])]
-        done = _chromium(Path(folder), frame, (max(width, 500), height), *options)
+        done = _chromium(Path(folder), frame, (width, height), *options)
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found is not None, done.stderr
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

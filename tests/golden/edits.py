@@ -30,6 +30,7 @@ class Capture:
         data = gzip.decompress((ROOT / name / "rank0.json.gz").read_bytes())
         self.document: dict[str, Any] = msgspec.json.decode(data)
         self.document.pop("fp8verify", None)
+        self._of: dict[tuple[str, ...], list[Event]] = {}
 
     @property
     def events(self) -> list[Event]:
@@ -38,8 +39,17 @@ class Capture:
 
     def of(self, *categories: str) -> list[Event]:
         """Return the events of some categories, by their start."""
-        found = (event for event in self.events if event.get("cat") in categories)
-        return sorted(found, key=lambda event: event.get("ts", 0))
+        if categories not in self._of:
+            found = (event for event in self.events if event.get("cat") in categories)
+            by_start = sorted(found, key=lambda event: event.get("ts", 0))
+            self._of[categories] = by_start
+        return self._of[categories]
+
+    def _hold(self, events: list[Event]) -> Capture:
+        """Have other events than before."""
+        self.document["traceEvents"] = events
+        self._of.clear()
+        return self
 
     @property
     def low(self) -> list[Event]:
@@ -81,15 +91,11 @@ class Capture:
 
     def drop(self, unwanted: Callable[[Event], bool]) -> Capture:
         """Leave events out."""
-        self.document["traceEvents"] = [
-            event for event in self.events if not unwanted(event)
-        ]
-        return self
+        return self._hold([event for event in self.events if not unwanted(event)])
 
     def add(self, events: Iterable[Event]) -> Capture:
         """Put events at the end of the file."""
-        self.document["traceEvents"] = [*self.events, *copy.deepcopy(list(events))]
-        return self
+        return self._hold([*self.events, *copy.deepcopy(list(events))])
 
     def rename(self, kernels: Iterable[Event], name: str) -> Capture:
         """Call kernels otherwise; their operators stay what they are."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import sqlite3
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ KERNELS_ALONE = sorted(
 )
 
 
+@cache
 def recordings(name: str) -> list[Recording]:
     traces = sorted((ROOT / name).glob("rank*.json*"))
     return [record(trace) for trace in traces if ".meta." not in trace.name]

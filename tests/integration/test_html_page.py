@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
 from fp8verify.report.tables import layer_groups
-from tests.browser import browse, find_browser
+from tests.browser import Visit, browse, browse_all, find_browser
 from tests.captures import ROOT, report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder, present
 
@@ -284,20 +283,26 @@ def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(
 
 
 @needs_browser
-@pytest.mark.parametrize("name", [*REPORTS, "compare", "runs"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_is_legible_and_a_phone_is_wide_enough(
-    name: str, pages: dict[str, Path]
+    dark: bool, pages: dict[str, Path]
 ) -> None:
-    verdict = (
-        json.loads(report_of(name).to_json())["verdict"] if name in REPORTS else ""
-    )
-    for dark in (False, True):
-        badge = "(document.querySelector('.badge') || {textContent: ''}).textContent"
-        faint, said = shown(pages[name], FAINT_TEXT, badge, dark=dark)
-        assert faint == []
-        assert said.startswith(verdict)
+    names = [*REPORTS, "compare", "runs"]
+    badge = "(document.querySelector('.badge') || {textContent: ''}).textContent"
     width = "document.documentElement.scrollWidth"
-    assert shown(pages[name], width, width=390) == [390]
+    on_screens = [
+        Visit(pages[name], f"return [{FAINT_TEXT}, {badge}];") for name in names
+    ]
+    on_phones = [Visit(pages[name], f"return {width};", width=390) for name in names]
+    values, complaints = browse_all([*on_screens, *on_phones], dark=dark)
+    assert complaints == []
+    seen = dict(zip(names, values, strict=False))
+    assert {name: faint for name, (faint, _) in seen.items() if faint} == {}
+    for name in REPORTS:
+        assert seen[name][1].startswith(report_of(name).verdict.value)
+    assert dict(zip(names, values[len(names) :], strict=True)) == dict.fromkeys(
+        names, 390
+    )
 
 
 @needs_browser

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 Event = dict[str, Any]
 Document = dict[str, Any]
@@ -37,7 +38,7 @@ def _parse(file: Path) -> Document:
     data = file.read_bytes()
     if file.suffix == ".gz":
         data = gzip.decompress(data)
-    document = json.loads(data)
+    document = msgspec.json.decode(data)
     return document if isinstance(document, dict) else {"traceEvents": document}
 
 
@@ -56,9 +57,9 @@ def write(
         else:
             shutil.copy(file, to)
     for file, document in zip(traces, documents, strict=True):
-        data = json.dumps(document).encode()
+        data = msgspec.json.encode(document)
         if file.suffix == ".gz":
-            data = gzip.compress(data, compresslevel=1)
+            data = gzip.compress(data, compresslevel=0)  # a file for one reading
         (to / file.name).write_bytes(data)
     return to
 

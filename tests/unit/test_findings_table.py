@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from inspect import getsource, isfunction
 from pathlib import Path
@@ -20,6 +21,7 @@ from fp8verify.cli import explain_command
 from fp8verify.preflight.tables import rules
 from fp8verify.verdict import findings
 from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
+from tests.captures import report_of
 from tests.hand_built import present
 
 PACKAGE = Path(fp8verify.__file__).parent
@@ -33,20 +35,26 @@ HAVE_FACTS = {"finding", "told"}
 HELPERS = {"accuse", "by_rules"}  # they yield findings for rules
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
-    """Yield each place of the package that names a finding, and its call."""
+@cache
+def calls() -> list[tuple[str, ast.Call]]:
+    """Return each place of the package that names a finding, and its call."""
+    found: list[tuple[str, ast.Call]] = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        assigned = dict(assignments(tree))
-        for node in ast.walk(tree):
-            is_call = (
-                isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS
-            )
-            if is_call:
-                for code in codes_in(node.args[0], assigned):
-                    rest = [chosen(argument, assigned) for argument in node.args[1:]]
-                    named = ast.Call(node.func, [code, *rest], node.keywords)
-                    yield f"{path.relative_to(PACKAGE)}:{node.lineno}", named
+        text = path.read_text(encoding="utf-8")
+        if any(f"{maker}(" in text for maker in MAKERS):
+            found.extend(calls_in(path, ast.parse(text)))
+    return found
+
+
+def calls_in(path: Path, tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Yield each place of a file that names a finding, and its call."""
+    assigned = dict(assignments(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in MAKERS:
+            for code in codes_in(node.args[0], assigned):
+                rest = [chosen(argument, assigned) for argument in node.args[1:]]
+                named = ast.Call(node.func, [code, *rest], node.keywords)
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", named
 
 
 def assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -214,7 +222,7 @@ def test_the_page_of_a_finding_has_its_headings_and_an_example(code: str) -> Non
         re.fullmatch(re.sub(r"\\\{.*?\\\}", ".*", one), said) for one in templates
     )
     if capture is not None:
-        report = fp8verify.inspect(PACKAGE.parent / capture)
+        report = report_of(Path(capture).name)
         assert any(found.message.startswith(said) for found in report.findings)
 
 
