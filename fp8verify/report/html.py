@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -228,7 +229,9 @@ def anchors(findings: Sequence[Finding]) -> list[str]:
     return found
 
 
+@cache
 def _environment() -> Environment:
+    """Return what writes pages; to compile its templates takes ten times as long as a page."""
     loader = PackageLoader("fp8verify.report", "page")
     environment = Environment(
         loader=loader,
