@@ -60,12 +60,23 @@ def read_claims(path: Path) -> LogReading:
     for line in read_lines(path, notes, words=words):
         scan.add(line)
     statements = [*scan.statements, *scan.again.values()]
-    statements.sort(key=lambda statement: statement.claim.line)
+    statements.sort(key=_line_of)
     if statements:
-        beginning = Claim(line=0, text="", framework="", says="off", source=path.name)
+        beginning = Claim(
+            line=0,
+            text="",
+            framework="",
+            says="off",
+            source=path.name,
+        )
         statements = _with_steps(path, [Statement(beginning, ""), *statements])
+    layers = tuple(scan.layers.values())
     mention = scan.mentions.get(False) or scan.mentions.get(True)
-    return LogReading(statements, notes, tuple(scan.layers.values()), mention)
+    return LogReading(statements, notes, layers, mention)
+
+
+def _line_of(statement: Statement) -> int:
+    return statement.claim.line
 
 
 # ---- where in the run each statement is
@@ -88,13 +99,13 @@ _ENDS = re.compile(
 def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
     """Add to statements which steps the log names after each, and which stretch of it they are."""
     found = list(statements)
-    lines = [statement.claim.line for statement in found]
-    for index, text in read_between(path, lines):
+    for index, text in read_between(path, list(map(_line_of, found))):
         first = _first_step(text)
         if first:
-            numbers = [int(number) for number in _STEP.findall(text, first.start())]
+            numbers = list(map(int, _STEP.findall(text, first.start())))
             numbers += found[index].steps or ()
-            found[index] = found[index]._replace(steps=(min(numbers), max(numbers)))
+            steps = (min(numbers), max(numbers))
+            found[index] = found[index]._replace(steps=steps)
         if first or _ENDS.search(text):
             for later in range(index + 1, len(found)):
                 found[later] = found[later]._replace(stretch=index + 1)
@@ -165,12 +176,15 @@ class _Scan:
         if "deprecat" in line.text.lower():
             self._notice = line.number
         is_of_notice = line.number - self._notice in (0, 1)
-        if off not in self.mentions and not is_of_notice and _LOW.search(line.text):
-            message = next(messages_of(line.text), Message(line.text))
-            text = clean((message.setting or message.text).strip()[:_MAX_TEXT])
-            self.mentions[off] = Mention(
-                line=line.number, text=text, source=self._source
-            )
+        if off in self.mentions or is_of_notice or not _LOW.search(line.text):
+            return
+        message = next(messages_of(line.text), Message(line.text))
+        text = (message.setting or message.text).strip()
+        self.mentions[off] = Mention(
+            line=line.number,
+            text=clean(text[:_MAX_TEXT]),
+            source=self._source,
+        )
 
     def _add(self, message: Message, line: Line) -> bool:
         """Keep what a message claims; return whether it claims anything."""
@@ -464,12 +478,14 @@ def _first_and_last(arguments: Mapping[str, str]) -> tuple[str, ...]:
     """Return the numbers of the blocks that Megatron's --first-last-layers-bf16 keeps in BF16."""
     if arguments.get("first_last_layers_bf16", "").lower() != "true":
         return ()
-    count = min(MAX_LAYERS, _number(arguments.get("num_layers")))
+    count = _number(arguments.get("num_layers"))
+    count = min(MAX_LAYERS, count)
     at_start = _number(arguments.get("num_layers_at_start_in_bf16"), default=1)
     at_end = _number(arguments.get("num_layers_at_end_in_bf16"), default=1)
     first = range(min(MAX_LAYERS, at_start))
     last = range(max(0, count - at_end), count)
-    return tuple(str(number) for number in sorted({*first, *last}))
+    numbers = sorted({*first, *last})
+    return tuple(map(str, numbers))
 
 
 def _number(text: str | None, default: int = 0) -> int:

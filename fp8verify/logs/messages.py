@@ -268,8 +268,13 @@ def _said(record: dict[str, Any]) -> str:
     for key in _NESTED_KEYS:
         if isinstance(keys.get(key), dict):
             keys = {**keys[key], **keys}
-    is_log = any(map(_LOG_KEYS.match, keys)) or (len(keys) == 1 and "text" not in keys)
-    # A false field, as "enabled", takes the message back.
-    if not is_log or any(item is False for item in keys.values()):
+    is_alone = len(keys) == 1 and "text" not in keys
+    is_log = is_alone or any(map(_LOG_KEYS.match, keys))
+    is_taken_back = any(item is False for item in keys.values())  # as "enabled"
+    if not is_log or is_taken_back:
         return ""
-    return next((keys[key] for key in _TEXT_KEYS if isinstance(keys.get(key), str)), "")
+    for key in _TEXT_KEYS:
+        text = keys.get(key)
+        if isinstance(text, str):
+            return text
+    return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, takewhile
+from itertools import islice
 from typing import NamedTuple
 
 from fp8verify.logs.lines import Line
@@ -200,31 +200,38 @@ def _switch(
     text: str, found: re.Match[str], message: Message, line: Line
 ) -> tuple[str, str]:
     """Return the text and the value of the `enabled` of a section."""
-    inside = re.split(r"[)}]", text[found.end() : found.end() + 400], maxsplit=1)[0]
+    behind = text[found.end() : found.end() + 400]
+    inside = re.split(r"[)}]", behind, maxsplit=1)[0]
     if inside.strip():
-        pairs = ((pair[0], pair) for pair in _PAIR.finditer(inside))
-    else:
-        indent = indent_of(text)
-        below = own_lines(line.below(), message.prefix)
-        deeper = takewhile(
-            lambda one: not one.strip() or indent_of(one) > indent, below
-        )
-        pairs = ((one.strip(), pair) for one in deeper if (pair := _PAIR.search(one)))
-    switches = ((said, *_setting(pair)) for said, pair in pairs)
-    values = (
-        (said, value) for said, name, value in switches if _SWITCH.fullmatch(name)
-    )
-    return next(values, ("", ""))
+        for pair in _PAIR.finditer(inside):
+            name, value = _setting(pair)
+            if _SWITCH.fullmatch(name):
+                return pair[0], value
+        return "", ""
+    indent = indent_of(text)
+    for below in own_lines(line.below(), message.prefix):
+        if below.strip() and indent_of(below) <= indent:
+            break
+        first = _PAIR.search(below)
+        if first is None:
+            continue
+        name, value = _setting(first)
+        if _SWITCH.fullmatch(name):
+            return below.strip(), value
+    return "", ""
 
 
 def _stands_alone(text: str, found: re.Match[str]) -> bool:
     """Whether a setting is one, and not a part of a sentence or of a quotation."""
     before = text[: found.start()]
     after = text[found.end() :]
-    if before.count('"') % 2 or (before.count("'") % 2 and "'," in after):
+    is_quoted = before.count('"') % 2 == 1
+    is_listed = before.count("'") % 2 == 1 and "'," in after
+    if is_quoted or is_listed:
         return False
-    ends = found["value"].endswith("(") or _AFTER.match(after) is not None
-    return ends and bool(_BEFORE.search(before[-160:]) or _HEAD.fullmatch(before[:400]))
+    ends = found["value"].endswith("(") or _AFTER.match(after)
+    begins = _BEFORE.search(before[-160:]) or _HEAD.fullmatch(before[:400])
+    return bool(ends and begins)
 
 
 def _is_elsewhere(text: str) -> bool:

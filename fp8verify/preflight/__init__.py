@@ -139,27 +139,33 @@ def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
         gpus=(Gpu(seen.gpu, seen.compute_capability),) if seen.gpu else (),
         python=facts.python._replace(versions=seen.versions),
     )
-    faults = (check for check in judge(facts) if check.status in FAULTS)
-    found = [check for check in faults if check.code not in _NO_CAUSE]
-    if not facts.asks:  # then the GPU and its units explain nothing
-        found = [check for check in found if check.file is not None]
-    # Where the modules are known, what a source mentions is no evidence.
-    if any(rank.modules.counts for rank in report.ranks if rank.modules):
+    sources = set()
+    if _knows_modules(report):  # then what a source mentions is no evidence
         sources = {one.path for one in facts.unread if one.kind == "python"}
-        found = [check for check in found if check.file not in sources]
-    told = [
-        (check.code, f"{check.place}{check.message}", check.hint) for check in found
-    ]
-    if facts.asks and not found:
-        hint = (
-            "`fp8verify doctor` before the same command checks the versions here too."
+    found = []
+    for check in judge(facts):
+        is_fault = check.status in FAULTS and check.code not in _NO_CAUSE
+        # Where nothing asks for FP8, the GPU and its units explain nothing.
+        is_about_run = facts.asks or check.file is not None
+        if is_fault and is_about_run and check.file not in sources:
+            found.append(check)
+    for check in found[:_SHOWN]:
+        yield Finding(
+            code=check.code,
+            severity=Severity.WARNING,
+            message=f"{check.place}{check.message}",
+            hint=check.hint,
         )
-        told = [
-            (
-                "fp8-asked",
-                f"{facts.asks[0][1]} requests FP8, and no GEMM ran in it",
-                hint,
-            )
-        ]
-    for code, message, hint in told[:_SHOWN]:
-        yield Finding(code=code, severity=Severity.WARNING, message=message, hint=hint)
+    if facts.asks and not found:
+        file = facts.asks[0][1]
+        yield Finding(
+            code="fp8-asked",
+            severity=Severity.WARNING,
+            message=f"{file} requests FP8, and no GEMM ran in it",
+            hint="`fp8verify doctor` before the same command checks the versions here too.",
+        )
+
+
+def _knows_modules(report: Report) -> bool:
+    """Whether the report says of any module in which precision it is."""
+    return any(rank.modules and rank.modules.counts for rank in report.ranks)

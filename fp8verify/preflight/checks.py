@@ -86,10 +86,16 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """Return the report as JSON, the same text as `doctor --format json`."""
-        fields = ("code", "status", "message", "hint", "source")
         checks = []
         for check in self.checks:
-            checks.append({field: getattr(check, field) for field in fields})
+            fields = {
+                "code": check.code,
+                "status": check.status,
+                "message": check.message,
+                "hint": check.hint,
+                "source": check.source,
+            }
+            checks.append(fields)
         document = {
             "status": self.status,
             "conclusion": self.conclusion,
@@ -155,7 +161,7 @@ def _concluded(checks: list[Check]) -> tuple[Status, str]:
         gravest = min((check.status for check in checks), key=_GRAVITY.index)
         return gravest, f"{head}: {', '.join(parts)}"
     named = [check for check in checks if check.code not in _OF_MACHINE] or checks
-    if all(check.status is Status.SKIPPED for check in named):
+    if {check.status for check in named} <= {Status.SKIPPED}:
         return Status.SKIPPED, "NOTHING CHECKED"
     codes = {check.code for check in named}
     if "fp8-not-asked" in codes and not codes & {"fp8-asked", *_UNREAD}:
@@ -184,12 +190,14 @@ def to_text(report: DoctorReport, *, verbose: bool = False) -> str:
         first, *others = _wrapped(f"{check.place}{check.message}", room)
         state = check.status.value.replace("fail", "FAIL")
         lines.append(f"{state:7}  {check.code:{width}}  {first}")
-        lines += [f"{pad}  {row}" for row in others]
+        for row in others:
+            lines.append(f"{pad}  {row}")
         for label, text in _below(check, verbose=verbose):
-            rows = _wrapped(text, room)
-            lines.append(f"{label:{len(pad)}}  {rows[0]}")
-            lines += [f"{pad}  {row}" for row in rows[1:]]
-    return "".join(f"{line}\n" for line in (*lines, report.conclusion))
+            first, *others = _wrapped(text, room)
+            lines.append(f"{label:{len(pad)}}  {first}")
+            for row in others:
+                lines.append(f"{pad}  {row}")
+    return "\n".join((*lines, report.conclusion, ""))
 
 
 def _below(check: Check, *, verbose: bool) -> Iterator[tuple[str, str]]:
@@ -232,7 +240,7 @@ def to_github(report: DoctorReport) -> str:
                 line=check.line,
             )
             lines.append(line)
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join((*lines, ""))
 
 
 FORMS: dict[str, Callable[[DoctorReport], str]] = {

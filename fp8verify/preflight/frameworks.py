@@ -163,18 +163,24 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
     if document.is_launch:
         if "launcher" in row and not re.search(row["launcher"], document.text):
             return False
-    elif "" in row.get("closed", ()):
-        # Most keys of a file that shares some are another's.
-        names = {key for key in document.values if "." not in key}
-        if 2 * len(row["keys"][""] & names) < len(names):
-            return False
+    elif "" in row.get("closed", ()) and _is_mostly_of_others(row, document):
+        return False
     seen = {**given, "<text>": document.text}
-    if any(all_hold(tests, seen) for tests in row.get("signs", ())):
-        return True
-    # Arguments have one spelling alone.
-    spelled = document.values if document.is_launch else given
-    marks = [mark for mark in row.get("marks", ()) if mark in spelled]
+    for tests in row.get("signs", ()):
+        if all_hold(tests, seen):
+            return True
+    spelled = given
+    if document.is_launch:  # arguments have one spelling alone
+        spelled = document.values
+    marks = spelled.keys() & row.get("marks", ())
     return len(marks) >= 3 and all_hold(row.get("besides", {}), given)
+
+
+def _is_mostly_of_others(row: Row, document: Document) -> bool:
+    """Whether a file shares only some keys with a framework that has no others."""
+    names = {key for key in document.values if "." not in key}
+    known = names & row["keys"][""]
+    return 2 * len(known) < len(names)
 
 
 def _misspelled(row: Row, document: Document) -> dict[str, Any]:
@@ -347,9 +353,10 @@ def is_slip(given: str, meant: str) -> bool:
     if given.replace("_", "") == meant.replace("_", ""):
         return True
     words = zip_longest(given.split("_"), meant.split("_"), fillvalue="")
-    differing = [(ours, theirs) for ours, theirs in words if ours != theirs]
+    differing = [pair for pair in words if pair[0] != pair[1]]
     is_plural = given.rstrip("s") == meant.rstrip("s")
-    if abs(len(given) - len(meant)) > 3 or len(differing) > 1 or is_plural:
+    is_longer = abs(len(given) - len(meant)) > 3
+    if is_plural or is_longer or len(differing) > 1:
         return False
     ours, theirs = differing[0]
     if sorted(ours) == sorted(theirs):

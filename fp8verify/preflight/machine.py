@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shutil import which
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify.analysis.gpus import multiplies, part_of
 from fp8verify.errors import UsageError
@@ -24,6 +24,7 @@ TIMEOUT_S = 15.0
 NVIDIA_QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader")
 # ROCm has it since 6.0, older than which none runs a GPU that multiplies FP8.
 AMD_QUERY = ("amd-smi", "static", "--asic", "--json")
+_MARK = "fp8verify: "  # before each answer of a worker
 
 
 class Gpu(NamedTuple):
@@ -52,6 +53,22 @@ def answer_of(
     except subprocess.TimeoutExpired:
         return -1, "", f"did not answer within {timeout:g} s"
     return done.returncode, done.stdout, done.stderr
+
+
+def answers_in(out: str) -> list[dict[str, Any]]:
+    """Return what a worker said, one JSON object a line; libraries print other lines.
+
+    A line that was cut, as where the worker was killed, ends them.
+    """
+    answers = []
+    for line in out.splitlines():
+        if not line.startswith(_MARK):
+            continue
+        try:
+            answers.append(json.loads(line.removeprefix(_MARK)))
+        except ValueError:
+            break
+    return answers
 
 
 def find_gpus() -> tuple[tuple[Gpu, ...], str]:

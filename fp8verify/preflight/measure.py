@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.layers import LayerSize, layers_of
-from fp8verify.preflight.machine import answer_of
+from fp8verify.preflight.machine import answer_of, answers_in
 from fp8verify.preflight.tables import said
 from fp8verify.text import listed
 
@@ -31,7 +33,6 @@ _HINT = (
     "compiled model some casts cost less: train some steps in both and ask `fp8verify compare`."
 )
 _WORKER = Path(__file__).parent / "worker.py"
-_MARK = "fp8verify: "
 _LOW = ("fp8", "fp8_module_off", "fp8_emulated")
 _EXPERT = re.compile(
     r"(?:^|\.)experts?\.", re.IGNORECASE
@@ -128,10 +129,11 @@ def _of_all(layers: Sequence[LayerSize], rounds: Rounds) -> dict[str, list[float
 
 def _summed(model: Sequence[Rounds], precisions: Iterable[str]) -> Rounds:
     """Add up the sizes of a model, for the precisions in which each of them ran."""
+    ran_everywhere = set.intersection(*map(set, model))
     sums = {}
     for name in precisions:
-        if all(name in of_size for of_size in model):
-            rounds = zip(*(of_size[name] for of_size in model), strict=True)
+        if name in ran_everywhere:
+            rounds = zip(*map(itemgetter(name), model), strict=True)
             sums[name] = list(map(sum, rounds))
     return sums
 
@@ -157,8 +159,8 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
     if facts.model is not None and facts.model.modules:
         linears = [one for one in facts.model.modules if one.kind == "linear"]
         # Before accelerate's prepare() none is converted, and all are measured.
-        low = [one for one in linears if one.state in _LOW] or linears
-        layers = layers_of(one for one in low if not _EXPERT.search(one.fqn))
+        low = [one for one in linears if one.state in _LOW]
+        layers = layers_of(filter(_sees_all_tokens, low or linears))
     else:
         layers = ()
         for config in facts.configs:
@@ -169,6 +171,10 @@ def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[Layer
         if layer.kind != "expert":
             found.setdefault(Shape(m, layer.k, layer.n), []).append(layer)
     return found
+
+
+def _sees_all_tokens(module: ModuleRecord) -> bool:
+    return _EXPERT.search(module.fqn) is None
 
 
 def _tokens_of(facts: Facts) -> int:
@@ -188,13 +194,11 @@ def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
         }, []
     given = json.dumps(request)
     code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
-    # Libraries print other lines.
-    lines = [line for line in out.splitlines() if line.startswith(_MARK)]
-    if code or not lines:
+    answers = answers_in(out)
+    if code or not answers:
         last = (err.strip().splitlines() or ["it printed nothing"])[-1]
         return {"error": f"{program}: {last[:200]}"}, []
-    where, *found = (json.loads(line.removeprefix(_MARK)) for line in lines)
-    return where, found
+    return answers[0], answers[1:]
 
 
 def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
@@ -210,10 +214,10 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
             hint=hint,
             source=source,
         )
-    told = [
-        f"{name} {_ms(rounds[name])} with casts, {_gained(rounds, name)}"
-        for name in recipes
-    ]
+    told = []
+    for name in recipes:
+        gained = _gained(rounds, name)
+        told.append(f"{name} {_ms(rounds[name])} with casts, {gained}")
     _, low, high = _gain(rounds, recipes[0])
     answer = "cannot tell"
     status = Status.SKIPPED

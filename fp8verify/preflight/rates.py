@@ -11,14 +11,13 @@ from typing import Any
 from fp8verify.analysis.rates import VARIABLE, RateTable
 from fp8verify.files import writing
 from fp8verify.preflight.checks import Check
-from fp8verify.preflight.machine import answer_of
+from fp8verify.preflight.machine import answer_of, answers_in
 from fp8verify.preflight.tables import said
 
 # Sides of the matrices of models, as powers of two and the steps between them.
 SIDES = (128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 TIMEOUT_S = 900.0
 _WORKER = Path(__file__).parent / "rates_worker.py"
-_MARK = "fp8verify: "
 
 
 def save_rates(program: str, file: str | Path) -> Iterator[Check]:
@@ -33,7 +32,7 @@ def save_rates(program: str, file: str | Path) -> Iterator[Check]:
     """
     given = json.dumps({"sides": SIDES})
     code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
-    answers = _answers(out)
+    answers = answers_in(out)
     table = None
     if code == 0 and answers:
         table = table_of(answers)
@@ -49,15 +48,6 @@ def save_rates(program: str, file: str | Path) -> Iterator[Check]:
         file=file,
         variable=VARIABLE,
     )
-
-
-def _answers(out: str) -> list[dict[str, Any]]:
-    """Return what the worker said; libraries print other lines."""
-    answers = []
-    for line in out.splitlines():
-        if line.startswith(_MARK):
-            answers.append(json.loads(line.removeprefix(_MARK)))
-    return answers
 
 
 def _why_nothing(answers: list[dict[str, Any]], err: str) -> str:

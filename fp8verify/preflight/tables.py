@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
@@ -218,15 +219,14 @@ def said(
         status: if it is not that of the table.
         values: the words in its texts.
     """
-    row, *texts = table("rules")["said"][key]
-    message, hint, source = (text.format_map(values) for text in texts)
+    row, message, hint, source = table("rules")["said"][key]
     code = key.partition("/")[0]
     return Check(
         code=code,
         status=status or Status(row),
-        message=message,
-        hint=hint,
-        source=source,
+        message=message.format_map(values),
+        hint=hint.format_map(values),
+        source=source.format_map(values),
         file=file,
         line=line,
     )
@@ -248,19 +248,23 @@ def code_page(code: str) -> str:
     Raises:
         KeyError: no check has this code.
     """
-    of_code = []
-    for of_group in rules().values():
-        of_code += [rule for rule in of_group if rule.code == code]
+    fixes = []
+    evidence: dict[str, None] = {}
+    for rule in chain.from_iterable(rules().values()):
+        if rule.code == code:
+            fixes.append(f"- {plain(rule)}\n  → {rule.remedy}")
+            evidence[f"- {rule.evidence}"] = None
     means, why = codes()[code]
-    fixes = [f"- {plain(rule)}\n  → {rule.remedy}" for rule in of_code]
-    evidence = dict.fromkeys(f"- {rule.evidence}" for rule in of_code)
     sections = {
         "What it means": means,
         "Why it matters": why,
         "Fix": "\n".join(fixes),
         "Evidence": "\n".join(evidence),
     }
-    shown = [f"## {head}\n\n{text}" for head, text in sections.items() if text]
+    shown = []
+    for head, text in sections.items():
+        if text:
+            shown.append(f"## {head}\n\n{text}")
     return "\n\n".join(shown)
 
 
@@ -270,8 +274,10 @@ _KEY = re.compile(r"<[=@]?\*?([^<>|]+)[^<>]*>")  # in a message: the first of it
 def plain(rule: Rule) -> str:
     """Return a rule's message with the first names of keys, and without values."""
     conditions = rule.when if isinstance(rule.when, list) else [rule.when]
-    first_keys = [next(iter(condition), "") for condition in conditions]
-    keys = " or ".join(f"<{key}>" for key in first_keys)
+    first_keys = []
+    for condition in conditions:
+        first_keys.append(f"<{next(iter(condition), '')}>")
+    keys = " or ".join(first_keys)
     message = re.sub("(: )?<@sides>", "", rule.message.replace("<@key>", keys))
     return _KEY.sub(_underscored, message)
 

@@ -15,15 +15,21 @@ from fp8verify.text import cut_middle, printable
 
 Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
 
+
 # The counters in which a class must show: most have one of their name, those of 8 bits and less
 # share one on some GPUs.
+def _sources_of(precision: Precision) -> frozenset[str]:
+    if precision.is_fp8:
+        return frozenset({"fp8", FP8_FP6_FP4})
+    if precision.is_fp4:
+        return frozenset({"fp4", FP8_FP6_FP4})
+    if precision.is_low:
+        return frozenset({FP8_FP6_FP4})
+    return frozenset({precision.value})
+
+
 SOURCES: Final[dict[Precision, frozenset[str]]] = {
-    **{
-        one: frozenset({one.value}) for one in Precision if one is not Precision.UNKNOWN
-    },
-    **{one: frozenset({FP8_FP6_FP4}) for one in Precision if one.is_low},
-    **{one: frozenset({"fp8", FP8_FP6_FP4}) for one in Precision if one.is_fp8},
-    **{one: frozenset({"fp4", FP8_FP6_FP4}) for one in Precision if one.is_fp4},
+    one: _sources_of(one) for one in Precision if one is not Precision.UNKNOWN
 }
 # Kernels with products that are not GEMMs of linear layers: the counters say nothing against them.
 _PRODUCTS: Final = frozenset({Role.ATTENTION, Role.CONV})
@@ -95,7 +101,7 @@ def _agreement(
     flops: int | None,
 ) -> tuple[Agreement, str]:
     # CUDA cores scale the output of every kernel, so their counts decide only alone.
-    counted_types = multiplied or [name for name in CUDA_CORES if operations.get(name)]
+    counted_types = multiplied or list(filter(operations.get, CUDA_CORES))
     types = " and ".join(name.upper() for name in counted_types) or "no"
     if not counted_types:
         return "not counted", "no operation of a type that is counted on this GPU"
@@ -182,11 +188,12 @@ def summary(proofs: Sequence[Proof]) -> str:
 
 
 def _operations(proof: Proof) -> str:
-    counts = {name: n for name, n in proof.operations.items() if n}
-    of_tensor_cores = set(counts) - {"fp32"}
+    counted_types = set(filter(proof.operations.get, proof.operations))
+    # What the CUDA cores add up counts where nothing else does.
+    shown_types = counted_types - CUDA_CORES or counted_types
     shown = []
-    for name, count in counts.items():
-        if name in of_tensor_cores or not of_tensor_cores:
+    for name, count in proof.operations.items():
+        if name in shown_types:
             shown.append(f"{name} {count:,}")
     return ", ".join(shown) or "none"
 

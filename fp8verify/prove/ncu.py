@@ -67,22 +67,30 @@ _GPUS: Final = {
 
 def choose(known: Collection[str]) -> dict[str, Counter]:
     """Return the metrics to measure, each with its counter, out of those that `ncu` knows."""
-    chosen = {name: Counter("fp32", operations=2) for name in known if name == _FFMA}
+    chosen = {}
+    if _FFMA in known:
+        chosen[_FFMA] = Counter("fp32", operations=2)
     for source in _SOURCES:
-        listed = (
-            _listed(form.format(_SPELLED.get(source, source)), known) for form in _FORMS
-        )
-        chosen |= dict.fromkeys(next(filter(None, listed), ()), Counter(source))
+        for form in _FORMS:
+            names = _listed(form.format(_SPELLED.get(source, source)), known)
+            if names:
+                chosen |= dict.fromkeys(names, Counter(source))
+                break
     return chosen
 
 
 def _listed(form: str, known: Collection[str]) -> list[str]:
     shape = re.compile(_TENSOR + form)
-    names = [name for name in known if shape.fullmatch(_SPARSITY.sub("", name))]
-    whole = {_SPARSITY.sub("", name) for name in names if _SPARSITY.search(name)}
-    return [
-        name for name in names if name not in whole
-    ]  # and its halves would count twice
+    names = []
+    halved = set()
+    for name in known:
+        whole = _SPARSITY.sub("", name)
+        if shape.fullmatch(whole):
+            names.append(name)
+            if whole != name:
+                halved.add(whole)
+    # A metric and its halves would count twice.
+    return [name for name in names if name not in halved]
 
 
 # Words of kernels that multiply matrices; what they catch besides is left out afterwards.
@@ -141,9 +149,7 @@ def find_gpu() -> Gpu:
     done = _output(
         ["nvidia-smi", "--query-gpu=compute_cap,name", "--format=csv,noheader"]
     )
-    capability, _, name = (
-        part.strip() for part in done.partition("\n")[0].partition(",")
-    )
+    capability, _, name = map(str.strip, done.partition("\n")[0].partition(","))
     if not name:
         raise ProveError(
             "No NVIDIA GPU was found: nvidia-smi is missing or lists none.",
@@ -251,26 +257,30 @@ class Launch(NamedTuple):
 
 def read_launches(lines: Iterable[str], metrics: Mapping[str, Counter]) -> list[Launch]:
     """Return the launches of a log, in order; rows that cannot be read are left out."""
-    rows = islice(_rows(lines), _MAX_ROWS)
-    named = (
-        (clean(row[_KERNEL]), row) for row in rows if row["ID"].strip()
-    )  # not that of units
-    return [
-        Launch(name, _operations(row, metrics), _flops(row))
-        for name, row in named
-        if name
-    ]
+    launches = []
+    for row in islice(_rows(lines), _MAX_ROWS):
+        name = clean(row[_KERNEL])
+        is_units = not row["ID"].strip()
+        if name and not is_units:
+            launches.append(Launch(name, _operations(row, metrics), _flops(row)))
+    return launches
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the rows of every table in the log."""
     header: list[str] = []
-    rows = (line.replace("\0", "") for line in lines if line.startswith('"'))
-    for cells in csv.reader(line for line in rows if len(line) <= _MAX_LINE):
+    for cells in csv.reader(_lines_of_rows(lines)):
         if _KERNEL in cells and "ID" in cells:
             header = cells
         elif header and len(cells) > len(header) // 2:
             yield {"ID": "", _KERNEL: ""} | dict(zip(header, cells, strict=False))
+
+
+def _lines_of_rows(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        text = line.replace("\0", "")
+        if line.startswith('"') and len(text) <= _MAX_LINE:
+            yield text
 
 
 def _operations(
@@ -300,15 +310,21 @@ def _number(text: str) -> int | None:
 
 def _flops(row: Mapping[str, str]) -> int | None:
     """Return 2·M·N·K from the innermost NVTX range with sizes."""
-    texts = [text for column, text in row.items() if column != _KERNEL]
-    ranges = [match for text in texts for match in _NVTX.finditer(text)]
-    if not ranges:
+    innermost = None
+    for column, text in row.items():
+        found = list(_NVTX.finditer(text))
+        if found and column != _KERNEL:
+            innermost = found[-1]
+    if innermost is None:
         return None
-    sizes = tuple(
-        tuple(int(size[:15]) for size in match[1].replace(" ", "").split(",") if size)
-        for match in _SIZE.finditer(ranges[-1]["sizes"])
-    )
-    shape = gemm_shape(OpContext(name=ranges[-1]["op"], dims=sizes))
+    sizes = tuple(map(_dimensions, _SIZE.findall(innermost["sizes"])))
+    shape = gemm_shape(OpContext(name=innermost["op"], dims=sizes))
     if shape is None:
         return None
     return shape.flops
+
+
+def _dimensions(size: str) -> tuple[int, ...]:
+    """Read "4096, 14336"."""
+    sides = size.replace(" ", "").split(",")
+    return tuple(int(side[:15]) for side in sides if side)

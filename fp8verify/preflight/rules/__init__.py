@@ -31,11 +31,15 @@ _TOLD_BY = {
 
 def judge(facts: Facts) -> Iterator[Check]:
     """Yield what every rule finds, but for what another check tells of the same setting."""
-    checks = [check for rule in RULES for check in rule(facts)]
-    told = {(check.code, check.file) for check in checks}
-    told_at = {(check.code, check.file, check.line) for check in checks}
+    checks: list[Check] = []
+    for rule in RULES:
+        checks += rule(facts)
+    told: set[tuple[str, str | None, int | None]] = set()
+    for check in checks:
+        # What is said of a file as a whole may be told of any line.
+        told.add((check.code, check.file, None))
+        told.add((check.code, check.file, check.line))
     for check in checks:
         better = _TOLD_BY.get(check.code, "")
-        is_of_file = check.line is None and (better, check.file) in told
-        if not is_of_file and (better, check.file, check.line) not in told_at:
+        if (better, check.file, check.line) not in told:
             yield check

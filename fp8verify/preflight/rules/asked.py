@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fp8verify.preflight.checks import Check
 from fp8verify.preflight.documents import Document
@@ -81,18 +81,30 @@ def asked(facts: Facts) -> Iterator[Check]:
 def _mentions(document: Document) -> Iterator[Mention]:
     """Yield the settings that speak of FP8, but for labels and those that say no; of code lines."""
     for key, value in document.values.items():
-        if value in ({}, None, "", "null") or truth(value) is False:
-            continue
-        said = isinstance(value, (str, list)) and _FP8.search(str(value))
-        if _FP8_KEY.search(key) or (said and not _LABELS.search(key)):
-            of_generation = _GENERATION.search(key) is not None
-            yield Mention(document.lines.get(key), f"{key}: {value}", of_generation)
-    code: list[str] = []
-    if document.kind == "python":
-        code = document.text.splitlines()
-    for number, line in enumerate(code, start=1):
+        if _speaks_of_fp8(key, value):
+            yield _mention(document.lines.get(key), f"{key}: {value}", key)
+    if document.kind != "python":
+        return
+    for number, line in enumerate(document.text.splitlines(), start=1):
         if _FP8.search(line) or _IN_CODE.search(line):
-            yield Mention(number, line.strip(), _GENERATION.search(line) is not None)
+            yield _mention(number, line.strip(), line)
+
+
+def _mention(line: int | None, text: str, name: str) -> Mention:
+    of_generation = _GENERATION.search(name) is not None
+    return Mention(line, text, of_generation)
+
+
+def _speaks_of_fp8(key: str, value: Any) -> bool:
+    """Whether a setting is of FP8, or has it as its value and is no label."""
+    if value in ({}, None, "", "null") or truth(value) is False:
+        return False
+    if _FP8_KEY.search(key):
+        return True
+    has_words = isinstance(value, (str, list))
+    if not has_words or _LABELS.search(key):
+        return False
+    return _FP8.search(str(value)) is not None
 
 
 def _spoken(found: Sequence[Mention], where: str = "") -> str:

@@ -10,6 +10,15 @@ from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import Gpu, formats, trains_in
 from fp8verify.preflight.tables import said
 
+_SHOWN_LIBRARIES = (
+    "torch",
+    "triton",
+    "torchao",
+    "transformer_engine",
+    "accelerate",
+    "deepspeed",
+)
+
 
 def gpus(facts: Facts) -> Iterator[Check]:
     """Whether the GPUs multiply what is asked for; FP8 if nothing is."""
@@ -24,9 +33,10 @@ def gpus(facts: Facts) -> Iterator[Check]:
     for name in dict.fromkeys(ask.format for ask, _ in facts.asks) or ("fp8",):
         fmt = formats()[name]
         answers = [trains_in(gpu, name) for gpu in found]
-        without = [
-            gpu for gpu, answer in zip(found, answers, strict=True) if answer is False
-        ]
+        without = []
+        for gpu, answer in zip(found, answers, strict=True):
+            if answer is False:
+                without.append(gpu)
         if without:
             told = {**fmt._asdict(), "without": _count(without), "count": len(found)}
             if name == "fp8":
@@ -41,9 +51,10 @@ def gpus(facts: Facts) -> Iterator[Check]:
 
 def _count(found: Iterable[Gpu]) -> str:
     counts = Counter((gpu.name, gpu.capability) for gpu in found)
-    return ", ".join(
-        f"{n} x {name} ({cap or '?'})" for (name, cap), n in counts.items()
-    )
+    shown = []
+    for (name, capability), number in counts.items():
+        shown.append(f"{number} x {name} ({capability or '?'})")
+    return ", ".join(shown)
 
 
 def torch_of_the_run(facts: Facts) -> Iterator[Check]:
@@ -59,17 +70,10 @@ def torch_of_the_run(facts: Facts) -> Iterator[Check]:
             "torch-without-cuda", status=_fault(facts), version=version, python=label
         )
     else:
-        names = (
-            "torch",
-            "triton",
-            "torchao",
-            "transformer_engine",
-            "accelerate",
-            "deepspeed",
-        )
-        shown = [
-            f"{name} {facts.versions[name]}" for name in names if name in facts.versions
-        ]
+        shown = []
+        for name in _SHOWN_LIBRARIES:
+            if name in facts.versions:
+                shown.append(f"{name} {facts.versions[name]}")
         yield said("versions", versions=", ".join(shown), python=label)
 
 

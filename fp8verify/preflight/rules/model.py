@@ -109,7 +109,7 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
     emulated = [module for module in modules if module.state in _EMULATED]
     off = [module for module in modules if module.state == _OFF]
     rest = [module for module in modules if module.state not in _LOW]
-    framework = next((config.framework for config in facts.configs if config.ask), "")
+    framework = _asking_framework(facts)
     if emulated:
         count = counted(emulated, "linear layer")
         yield said("fp8-emulated", count=count, layers=_named(emulated, modules))
@@ -135,6 +135,14 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         yield said("model-layers", status=Status.NOTE, **values)
     else:
         yield said("model-layers", **values)
+
+
+def _asking_framework(facts: Facts) -> str:
+    """Return the first framework whose configuration asks for low precision, or nothing."""
+    for config in facts.configs:
+        if config.ask:
+            return config.framework
+    return ""
 
 
 def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:

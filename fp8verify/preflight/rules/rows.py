@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from fp8verify.preflight.checks import Check
@@ -28,24 +29,28 @@ Known = Mapping[str, Any]  # what `where` of a row tests, by name
 def rows(facts: Facts) -> Iterator[Check]:
     """Yield what the rows of the table say."""
     machine = _known_of_machine(facts)
-    configs = []
+    known_of_configs = []
     for config in facts.configs:
-        configs.append((config, {**machine, **_known_of(config, facts)}))
+        known_of_configs.append({**machine, **_known_of(config, facts)})
     for rule in rules()["configurations"]:
-        for config, known in configs:
+        for config, known in zip(facts.configs, known_of_configs, strict=True):
             yield from _of_config(rule, config, known, facts)
     for rule in rules()["sources"]:
         yield from _of_sources(rule, facts, machine)
-    all_known = [*(known for _, known in configs), machine]
     for rule in rules()["machine"]:
-        if any(_is_about(rule, known) for known in all_known):
+        is_about = partial(_is_about, rule)
+        if any(map(is_about, [*known_of_configs, machine])):
             yield rule.check(rule.message + _here(rule, facts), None, None)
 
 
 def _known_of_machine(facts: Facts) -> Known:
-    capabilities = [gpu.capability for gpu in facts.gpus if gpu.capability]
-    parts_of_names = [part for gpu in facts.gpus for part in re.split("[- ]", gpu.name)]
-    calls_trl = any("trl" in text.lower() for text in facts.command)
+    capabilities = []
+    parts_of_names = []
+    for gpu in facts.gpus:
+        parts_of_names += re.split("[- ]", gpu.name)
+        if gpu.capability:
+            capabilities.append(gpu.capability)
+    calls_trl = "trl" in "\n".join(facts.command).lower()
     return {
         "versions": facts.versions,
         "environment": facts.environment,
@@ -61,22 +66,28 @@ def _asks_outside(facts: Facts) -> bool:
     """Whether accelerate is asked for FP8 outside of the Trainer's own arguments."""
     if word(facts.environment.get("ACCELERATE_MIXED_PRECISION")) == "fp8":
         return True
-    return any(
-        config.framework == "accelerate" and config.ask for config in facts.configs
-    )
+    return any(map(_asks_accelerate, facts.configs))
+
+
+def _asks_accelerate(config: Config) -> bool:
+    return config.framework == "accelerate" and config.ask is not None
 
 
 def _known_of(config: Config, facts: Facts) -> Known:
     ask, layers = layers_asked(config, facts)
     # Whether these are the arguments of a run as a whole, not a part of them.
     trains = "train-iters" in config.given or "train-samples" in config.given
+    infers = "inference" in "\n".join(config.given)
+    sides: list[int] = []
+    for layer in layers:
+        sides += (layer.n, layer.k)
     known = {
         **config._asdict(),
         "family": config.row.get("family", ""),
         "kind": config.document.kind,
-        "sides": [side for layer in layers for side in (layer.n, layer.k)],
+        "sides": sides,
         "layers": layers,
-        "trains": trains and not any("inference" in name for name in config.given),
+        "trains": trains and not infers,
     }
     if ask is not None:
         known |= {
@@ -108,7 +119,7 @@ def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
     for source in facts.unread:
         if source.kind != "python":
             continue
-        first, *others = (re.search(pattern, source.text) for pattern in row["has"])
+        first, *others = [re.search(pattern, source.text) for pattern in row["has"]]
         lacks = "lacks" not in row or re.search(row["lacks"], source.text) is None
         if first is not None and all(others) and lacks:
             line = source.text.count("\n", 0, first.end()) + 1
@@ -171,8 +182,10 @@ def _message(rule: Rule, config: Config, known: Known) -> str:
             return spelled(name, config)
         if name != "sides":
             return str(known[name])
-        test = rule.where["sides"]
-        meant = [layer for layer in known["layers"] if holds(test, [layer.n, layer.k])]
+        meant = []
+        for layer in known["layers"]:
+            if holds(rule.where["sides"], [layer.n, layer.k]):
+                meant.append(layer)
         return named(meant)
 
     return re.sub(r"<(=|@|)([^<>]+)>", part, rule.message)
