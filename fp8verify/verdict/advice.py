@@ -13,7 +13,7 @@ from typing import Final
 
 from fp8verify.analysis.bf16_times import shape_of
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.terms import Leg, Precision
+from fp8verify.terms import LEGS, Leg, Precision
 from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST
 
 # What TorchInductor calls the kernels that it generates.
@@ -141,19 +141,27 @@ def is_unaligned(rank: RankEvidence, legs: Collection[Leg], launches: float) -> 
 def _is_wide(rank: RankEvidence) -> bool:
     """Whether most of the time of GEMMs in high precision is in FP32 or TF32."""
     time_us = rank.linear.time_us
-    wide = time_us.get(Precision.FP32.value, 0.0) + time_us.get(
-        Precision.TF32.value, 0.0
-    )
-    narrow = time_us.get(Precision.BF16.value, 0.0) + time_us.get(
-        Precision.FP16.value, 0.0
-    )
+    wide = _time_in(time_us, Precision.FP32, Precision.TF32)
+    narrow = _time_in(time_us, Precision.BF16, Precision.FP16)
     return wide > narrow
 
 
+def _time_in(time_us: Mapping[str, float], *precisions: Precision) -> float:
+    time = 0.0
+    for precision in precisions:
+        time += time_us.get(precision.value, 0.0)
+    return time
+
+
 def _legs_without_low(rank: RankEvidence) -> set[Leg]:
-    low = {row.leg for row in rank.trace.trained if row.precision.is_low}
-    high = {row.leg for row in rank.trace.trained if row.precision is Precision.BF16}
-    return (high - low) & {Leg.FPROP, Leg.DGRAD, Leg.WGRAD}
+    low = set()
+    high = set()
+    for row in rank.trace.trained:
+        if row.precision.is_low:
+            low.add(row.leg)
+        elif row.precision is Precision.BF16:
+            high.add(row.leg)
+    return (high - low) & set(LEGS)
 
 
 # ---- what a remedy brings

@@ -6,7 +6,7 @@ A baseline is what a good run reached, kept in a file.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fp8verify.errors import InputError
 from fp8verify.files import open_regular, writing
 from fp8verify.model.kernels import KernelRow
-from fp8verify.model.report import AnyReport, Report
+from fp8verify.model.report import AnyReport, RankReport, Report
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import (
     CERTAIN_LEGS,
@@ -28,7 +28,8 @@ from fp8verify.terms import (
 )
 from fp8verify.text import listed
 from fp8verify.thresholds import USUAL_SHARE
-from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.clauses import optional
+from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.judge import EXIT_CODES, judge, with_exit_code
 from fp8verify.verdict.libraries import GemmOrigin, changes, origins_of
 from fp8verify.verdict.policy import Policy
@@ -39,6 +40,7 @@ MAX_BYTES = 64 << 20
 _ROUNDING = 1e-6
 # Kernels that may have run in any format, or in any below 16 bits.
 _NOT_KNOWN = (Precision.BELOW16.value, Precision.UNKNOWN.value)
+_LEGS = (*CERTAIN_LEGS, Leg.BACKWARD)
 _MAKE_ONE = "Make one from a good run: fp8verify inspect CAPTURE --save-baseline FILE"
 
 
@@ -80,21 +82,32 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
 def baseline_of(report: Report) -> Baseline:
     """Return what a later run of a report's training is compared with."""
-    known = [rank.expected for rank in report.ranks if rank.expected is not None]
-    pairs = [(x.measured_share_of_flops, x.share_of_flops) for x in known]
-    met = [min(1.0, measured / share) for measured, share in pairs if share]
-    of_layers = (row for row in report.legs if row.leg in (*CERTAIN_LEGS, Leg.BACKWARD))
-    legs = {row.leg.value: fp8_share(row.time_us) for row in of_layers}
+    legs = {}
+    for row in report.legs:
+        share = fp8_share(row.time_us)
+        if row.leg in _LEGS and share is not None:
+            legs[row.leg.value] = round(share, 6)
+    has_ranks = len(report.ranks) > 1
     return Baseline(
         fp8verify_baseline=SCHEMA,
         fp8_share=report.layer_share,
-        lowest_rank_share=report.lowest_share if len(report.ranks) > 1 else None,
-        legs={leg: round(share, 6) for leg, share in legs.items() if share is not None},
+        lowest_rank_share=report.lowest_share if has_ranks else None,
+        legs=legs,
         layers=report.layer_states,
-        share_of_expected=round(min(met), 6) if met else None,
+        share_of_expected=_share_of_expected(report),
         gpu=report.environment.gpu,
         libraries=origins_of(report),
     )
+
+
+def _share_of_expected(report: Report) -> float | None:
+    """Return how much of what was to run in FP8 did, on the rank where least; None if unknown."""
+    met = []
+    for rank in report.ranks:
+        expected = rank.expected
+        if expected is not None and expected.share_of_flops:
+            met.append(expected.measured_share_of_flops / expected.share_of_flops)
+    return round(min(1.0, *met), 6) if met else None
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -160,10 +173,11 @@ def gated(
     unmet = tuple(findings)
     others = report.findings
     errors = [one for one in unmet if one.severity is Severity.ERROR]
+    codes = {one.code for one in unmet}
     if errors and not report.fails:
         asked = Policy(exit_zero=not gate)
         report = with_exit_code(replace(report, findings=tuple(errors[:1])), (), asked)
-    elif any(one.code == "required-format" for one in unmet) and not report.fails:
+    elif "required-format" in codes and not report.fails:
         report = _as_open(report, gate=gate)
     return replace(report, findings=(*unmet, *others))
 
@@ -186,30 +200,40 @@ def other_formats(report: Report, name: str, min_share: float) -> Iterator[Findi
         name: one of `fp8verify.verdict.policy.FORMATS`.
         min_share: of each rank's GEMM time that has to be in it.
     """
-    short = []
-    open_ranks = 0
+    took = []
+    numbers: list[int] = []
+    is_open = True
     for rank in report.ranks:
-        times = rank.layer_gemm.time_us
+        share, not_known = _shares_in(rank, name)
+        if share >= min_share:
+            continue
+        took.append(f"{share:.1%} on {rank.label}")
+        is_open = is_open and share + not_known >= min_share
+        if rank.rank is not None:
+            numbers.append(rank.rank)
+    yield from told(
+        "required-format",
+        optional("open", when=is_open),
+        when=took,
+        format=name,
+        share=min_share,
+        took=listed(took),
+        ranks=numbers,
+    )
+
+
+def _shares_in(rank: RankReport, name: str) -> tuple[float, float]:
+    """Return the shares of a rank's GEMM time in a format, and in kernels of unknown ones."""
+    times = rank.layer_gemm.time_us
+    part = times.get(name, 0.0)
+    if name == "fp8_block":
         # Block scales are known from the kernels.
-        blocks = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
-        part = blocks if name == "fp8_block" else times[name]
-        total = sum(times.values()) or math.inf
-        share = part / total
-        if share < min_share:
-            short.append((rank, share))
-            not_known = sum(times[name] for name in _NOT_KNOWN)
-            open_ranks += share + not_known / total >= min_share
-    if short:
-        took = listed([f"{share:.1%} on {rank.label}" for rank, share in short])
-        ranks = [rank.rank for rank, _ in short if rank.rank is not None]
-        yield finding(
-            "required-format",
-            "open" if open_ranks == len(short) else "",
-            format=name,
-            share=min_share,
-            took=took,
-            ranks=ranks,
-        )
+        part = rank.recipe.time_us.get(Scaling.BLOCKWISE.value, 0.0)
+    not_known = 0.0
+    for precision in _NOT_KNOWN:
+        not_known += times[precision]
+    total = sum(times.values()) or math.inf
+    return part / total, not_known / total
 
 
 def regressions(
@@ -231,26 +255,43 @@ def regressions(
         return
     for what, was in baseline.shares.items():
         share = now.shares.get(what)
-        if (
-            was is not None
-            and share is not None
-            and share < was - tolerance - _ROUNDING
-        ):
-            fell = f"{what} fell from {was:.1%} to {share:.1%} ({100 * (was - share):.1f} points)"
-            yield finding("regression", what=fell)
+        if was is not None and share is not None:
+            points = f"{100 * (was - share):.1f} points"
+            yield from told(
+                "regression",
+                when=share < was - tolerance - _ROUNDING,
+                what=f"{what} fell from {was:.1%} to {share:.1%} ({points})",
+            )
     if baseline.gpu == now.gpu:  # another GPU has other kernels
         yield from changes(baseline.libraries, now.libraries)
     if baseline.layers and not now.layers:
         why = "it lists layers, and this capture has no module list"
         yield finding("baseline-not-comparable", why=why)
         return
-    was_fp8 = [name for name, state in baseline.layers.items() if state == "fp8"]
-    lost = [name for name in was_fp8 if now.layers.get(name) != "fp8"]
-    count = sum(state == "fp8" for state in now.layers.values())
-    # Layers that got other names are still as many.
-    if lost and (count < len(was_fp8) or any(name in now.layers for name in lost)):
-        what = f"{len(was_fp8)} layers were in FP8, now {count} are; no longer: {listed(lost)}"
-        yield finding("regression", what=what, layers=lost)
+    yield from _lost_layers(baseline.layers, now.layers)
+
+
+def _lost_layers(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield that layers left FP8; layers that only got other names are still as many."""
+    was_fp8 = _in_fp8(before)
+    is_fp8 = _in_fp8(now)
+    lost = [name for name in was_fp8 if name not in is_fp8]
+    has_fewer = len(is_fp8) < len(was_fp8)
+    are_there = any(name in now for name in lost)
+    counts = f"{len(was_fp8)} layers were in FP8, now {len(is_fp8)} are"
+    yield from told(
+        "regression",
+        when=lost and (has_fewer or are_there),
+        what=f"{counts}; no longer: {listed(lost)}",
+        layers=lost,
+    )
+
+
+def _in_fp8(states: Mapping[str, str]) -> list[str]:
+    """Return the names of the layers in FP8."""
+    return [name for name, state in states.items() if state == "fp8"]
 
 
 # ---- assertions for tests and for scripts
@@ -302,18 +343,28 @@ def assert_gemm_precision(
     _check_words("leg", [leg] if leg is not None else [], Leg)
     wanted = set(map(Precision, names))
     what = " ".join(filter(None, [leg, "GEMM", op and f"of {op}"]))
-    gemms = [row for rank in report.ranks for row in rank.kernels if row.role.is_gemm]
-    rows = [row for row in gemms if leg in (None, row.leg) and op in (None, row.op)]
+    rows = []
+    for rank in report.ranks:
+        for row in rank.kernels:
+            is_asked = leg in (None, row.leg) and op in (None, row.op)
+            if row.role.is_gemm and is_asked:
+                rows.append(row)
     if not rows:
         raise AssertionError(f"no {what} ran: {report.reason}")
     others = [row for row in rows if row.precision not in wanted]
     if others:
-        share = sum(row.time_us for row in others) / (
-            sum(row.time_us for row in rows) or 1
-        )
-        head = f"{share:.1%} of {what} time ran in something other than {' or '.join(names)}:"
+        share = _time_us(others) / (_time_us(rows) or 1)
+        formats = " or ".join(names)
+        head = f"{share:.1%} of {what} time ran in something other than {formats}:"
         longest = sorted(others, key=lambda row: -row.time_us)[:_ROWS]
         raise AssertionError("\n".join([head, *map(_line, longest)]))
+
+
+def _time_us(rows: Iterable[KernelRow]) -> float:
+    time_us = 0.0
+    for row in rows:
+        time_us += row.time_us
+    return time_us
 
 
 def assert_no_regression(

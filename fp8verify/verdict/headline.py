@@ -305,16 +305,18 @@ def _high_formats(summary: RankSummary) -> str:
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:
     """Return the legs without low precision, if they took most of the time in high precision."""
-    high = [row for row in summary.rank.legs if not low_precision_count(row.kernels)]
-    without = [row for row in high if row.leg in LEGS]
-    is_most = (
-        sum(sum(row.time_us.values()) for row in without) >= HALF * summary.high_us
-    )
-    may_be_low = any(
-        row.leg in VAGUE_LEGS and row not in high for row in summary.rank.legs
-    )
+    without = []
+    time_us = 0.0
+    may_be_low = False
+    for row in summary.rank.legs:
+        is_low = low_precision_count(row.kernels) > 0
+        if row.leg in LEGS and not is_low:
+            without.append(row.leg.value)
+            time_us += sum(row.time_us.values())
+        may_be_low = may_be_low or (is_low and row.leg in VAGUE_LEGS)
+    is_most = time_us >= HALF * summary.high_us
     is_part = is_most and len(without) < len(LEGS) and not may_be_low
-    return [row.leg.value for row in without] if is_part else []
+    return without if is_part else []
 
 
 def apart(summary: RankSummary) -> str:
@@ -324,9 +326,10 @@ def apart(summary: RankSummary) -> str:
     total_ns = rank.gemm.total_ns or 1
     attention = rank.attention_gemm.total_ns / total_ns
     untrained = rank.untrained_gemm.total_ns / total_ns
-    loose_us = sum(
-        sum(row.time_us.values()) for row in rank.legs if row.leg is Leg.UNKNOWN
-    )
+    loose_us = 0.0
+    for row in rank.legs:
+        if row.leg is Leg.UNKNOWN:
+            loose_us += sum(row.time_us.values())
     loose = 1000 * loose_us / total_ns
     # What takes longer than all that trains nothing does train, as in replays.
     outside = loose if loose <= untrained + _ROUNDING else 0.0
@@ -370,8 +373,11 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
 
 
 def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
-    low = sum(row.low for row in rows)
-    total = sum(r.low + r.high + r.unknown for r in rows)
+    low = 0
+    total = 0
+    for row in rows:
+        low += row.low
+        total += row.low + row.high + row.unknown
     is_many = proof.coordinate == "micro-batch" and len(rows) > 1
     where = "the others" if is_many else _values([row.value for row in rows])
     did_in = (
@@ -379,6 +385,11 @@ def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
         (True, f"in {where}, {low} of {total} did"),
     )
     return first_said(did_in)
+
+
+def _labels(summaries: Sequence[RankSummary]) -> str:
+    """Name ranks."""
+    return _values([summary.rank.label for summary in summaries])
 
 
 def _values(values: Sequence[str]) -> str:
@@ -453,7 +464,7 @@ def _on_some(
 
 def _apart_ranks(forward_only: Sequence[RankSummary]) -> str:
     """Say which ranks train nothing, if any."""
-    workers = _values([summary.rank.label for summary in forward_only])
+    workers = _labels(forward_only)
     rows = (
         (not forward_only, ""),
         (
@@ -470,5 +481,5 @@ def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:
     kernels = _kernels_of(low)
     said = f"no {low_precision_name(kernels)} GEMM ran on {_values(without)}"
     count = low_precision_count(kernels)
-    others = _values([summary.rank.label for summary in low])
+    others = _labels(low)
     return f"{said}; on {others}, {count} of {sum(kernels.values())} did"

@@ -10,8 +10,10 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
+from fp8verify.verdict.clauses import first_said
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
+from fp8verify.verdict.selection import legs_in
 
 _PLURALS: Final = {"step": "steps", "micro-batch": "micro-batches", "rank": "ranks"}
 _UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknown size"}
@@ -19,17 +21,20 @@ _UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknow
 
 def name_value(ranks: Sequence[RankEvidence], cell: Cell, name: str) -> str:
     """Name the value of one coordinate of a cell."""
-    if name == "rank":
-        return ranks[cell.rank].label
-    if name == "step":
-        if cell.step < 0:
-            return "step unknown"
-        return f"step {ranks[cell.rank].trace.steps[cell.step].number}"
-    if name == "micro-batch":
-        return f"micro-batch {cell.micro_batch + 1}"
-    if name == "leg":
-        return cell.leg.value
-    return _name_of_layer(cell.layer)
+    rows = (
+        (name == "rank", ranks[cell.rank].label),
+        (name == "step", _name_of_step(ranks[cell.rank], cell)),
+        (name == "micro-batch", f"micro-batch {cell.micro_batch + 1}"),
+        (name == "leg", cell.leg.value),
+        (name == "layer", _name_of_layer(cell.layer)),
+    )
+    return first_said(rows)
+
+
+def _name_of_step(rank: RankEvidence, cell: Cell) -> str:
+    if cell.step < 0:
+        return "step unknown"
+    return f"step {rank.trace.steps[cell.step].number}"
 
 
 def _name_of_layer(layer: Layer) -> str:
@@ -61,13 +66,15 @@ def join_values(values: Sequence[str], name: str) -> str:
 def name_legs(legs: Iterable[Leg]) -> str:
     """Name the legs of GEMMs that are counted together."""
     found = set(legs)
-    if found == {Leg.RECOMPUTE}:
-        return "recomputed forward"
-    if Leg.BACKWARD in found and len(found) > 1 and found <= set(BACKWARD_LEGS):
-        return "gradient"
-    if Leg.UNKNOWN in found:
-        return "linear-layer"
-    return enumerated([leg.value for leg in Leg if leg in found], len(Leg))
+    may_be_either = Leg.BACKWARD in found and len(found) > 1
+    names = [leg.value for leg in Leg if leg in found]
+    rows = (
+        (found == {Leg.RECOMPUTE}, "recomputed forward"),
+        (may_be_either and found.issubset(BACKWARD_LEGS), "gradient"),
+        (Leg.UNKNOWN in found, "linear-layer"),
+        (True, enumerated(names, len(Leg))),
+    )
+    return first_said(rows)
 
 
 def what_ran(
@@ -87,7 +94,7 @@ def what_ran(
     counted = _with_vague_gradients(ledger, list(cells))
     ran = ledger.total(counted)
     measure = ranks[0].measure
-    name = name_legs(cell.leg for cell in counted)
+    name = name_legs(legs_in(counted))
     main = ledger.main_high(counted)
     time_ns, high_ns = ledger.times(counted)
     if not ran.low and not ran.unknown:
@@ -105,6 +112,6 @@ def _with_vague_gradients(ledger: Ledger, cells: list[Cell]) -> list[Cell]:
         if cell.leg in GRADIENT_LEGS:
             beside = [cell._replace(leg=leg) for leg in BACKWARD_LEGS]
             gradients += filter(ledger.cells.__contains__, beside)
-    if any(cell.leg is Leg.BACKWARD for cell in gradients):
+    if Leg.BACKWARD in legs_in(gradients):
         return list(dict.fromkeys([*cells, *gradients]))
     return cells

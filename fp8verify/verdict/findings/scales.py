@@ -7,18 +7,20 @@ runs showed on an H200 (docs/numerics.md).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
+from typing import NamedTuple
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis import recorded
 from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import Kept
+from fp8verify.capture.schema import TensorRecord
 from fp8verify.logs.signs import LogSigns
 from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, label_of_ranks, listed
+from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings.tensors import (
     Accused,
@@ -27,19 +29,24 @@ from fp8verify.verdict.findings.tensors import (
     by_rules,
     is_clipped,
 )
-from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.findings_table import finding, told
 
 # ---- scales that delayed scaling keeps
 
 
 def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    rows = (row for step in recorded.steps_of(rank) for row in step.rows)
-    clipped = any(map(is_clipped, rows))  # then the finding on the tensor says so
-    rules = (rule for rule in _RULES if not (rule.code == "saturates" and clipped))
-    yield from by_rules(
-        rules, [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)]
-    )
+    rules = list(_RULES)
+    if _are_clipped(rank):  # then the finding on the tensor says so
+        rules = [rule for rule in _RULES if rule.code != "saturates"]
+    seen = [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)]
+    yield from by_rules(rules, seen)
+
+
+def _are_clipped(rank: RankEvidence) -> bool:
+    """Whether casts clip a measured tensor."""
+    rows = chain.from_iterable(step.rows for step in recorded.steps_of(rank))
+    return any(map(is_clipped, rows))
 
 
 def _is_stuck(kept: Kept) -> bool:
@@ -112,8 +119,13 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     for recipe in recorded.recipes_of(rank):
         length = recipe.history_length or 0
         unused = {"most_recent": length > limits.LONG_HISTORY, "max": length == 1}
-        if recipe.name == "DelayedScaling" and unused.get(recipe.algorithm or ""):
-            yield finding("history-unused", length=length, algorithm=recipe.algorithm)
+        is_unused = unused.get(recipe.algorithm or "")
+        yield from told(
+            "history-unused",
+            when=is_unused and recipe.name == "DelayedScaling",
+            length=length,
+            algorithm=recipe.algorithm,
+        )
 
 
 # ---- loss scales, and trends of a long run
@@ -121,37 +133,43 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 
 def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
-    bad = [
-        s
-        for s in recorded.loss_scales_of(rank)
-        if s is None or s < limits.LEAST_LOSS_SCALE
-    ]
-    for scale in bad[:1]:
+    bad = filter(_is_off_scale, recorded.loss_scales_of(rank))
+    for scale in islice(bad, 1):
         now = "infinite" if scale is None else f"{scale:g}"
         yield finding("scale-unstable", "loss-scale", now=now)
+
+
+def _is_off_scale(loss_scale: float | None) -> bool:
+    return loss_scale is None or loss_scale < limits.LEAST_LOSS_SCALE
 
 
 def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
     steps = recorded.steps_of(rank)
     # While a model begins to learn, every amax grows.
-    late = [
-        step
-        for step in steps[(len(steps) + 1) // 2 :]
-        if step.step >= limits.WARM_UP_STEPS
-    ]
+    later = steps[(len(steps) + 1) // 2 :]
+    late = [step for step in later if step.step >= limits.WARM_UP_STEPS]
+    seen: list[TensorRecord] = []
+    for step in late:
+        seen += step.rows
     grown = []
-    seen = (row for step in late for row in step.rows)
     for rows in grouped(seen, lambda row: (row.layer, row.tensor)).values():
-        values = [row.amax for row in rows if row.amax is not None]
-        up = sum(after >= before for before, after in pairwise(values))
-        rises = len(values) >= limits.LEAST_POINTS and up >= limits.RISING * (
-            len(values) - 1
-        )
-        if rises and 0 < limits.GROWN * values[0] <= values[-1]:
-            grown.append(Accused(values[-1] / values[0], late[-1].step, rows[-1]))
+        growth = _growth(rows)
+        if growth >= limits.GROWN:
+            grown.append(Accused(growth, late[-1].step, rows[-1]))
     first = late[0].step if late else 0
     yield from accuse("scale-unstable", grown, case="growing", first=first)
+
+
+def _growth(rows: Sequence[TensorRecord]) -> float:
+    """Return how many times the first amax the last one is, 0 unless nearly every step rises."""
+    values = [row.amax for row in rows if row.amax is not None]
+    steps = len(values) - 1
+    up = sum(after >= before for before, after in pairwise(values))
+    is_long = len(values) >= limits.LEAST_POINTS
+    if not is_long or up < limits.RISING * steps or not values[0]:
+        return 0.0
+    return values[-1] / values[0]
 
 
 # ---- scales that ranks share
@@ -160,33 +178,53 @@ def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
     """Scales of one tensor that differ between ranks which should share its amax."""
     # The ranks that have each value of a scale, as its record spells it.
-    held: dict[tuple[object, ...], dict[str, list[int]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    held: dict[_Shared, dict[str, list[int]]] = {}
     for rank in ranks:
         for number in rank.numbers:
-            for scale in recorded.kept_scales(rank):
-                for group in _sharing(scale, number):
-                    slot = scale.slot
-                    step = scale.window.last_step
-                    held[slot.layer, slot.tensor, slot.gemm, step, group][
-                        slot.scale
-                    ].append(number)
-    differ = {key: values for key, values in held.items() if len(values) > 1}
-    for first, values in [*differ.items()][:1]:
-        shown = [
-            f"{float(scale):.4g} on {label_of_ranks(on)}"
-            for scale, on in values.items()
-        ]
-        every = (on for scales in differ.values() for on in scales.values())
+            for shared, spelled in _shared_scales(rank, number):
+                on_ranks = held.setdefault(shared, {})
+                on_ranks.setdefault(spelled, []).append(number)
+    differ = {shared: on for shared, on in held.items() if len(on) > 1}
+    numbers: set[int] = set()
+    for on_ranks in differ.values():
+        numbers.update(chain.from_iterable(on_ranks.values()))
+    for shared, on_ranks in islice(differ.items(), 1):
+        shown = []
+        for scale, on in on_ranks.items():
+            shown.append(f"{float(scale):.4g} on {label_of_ranks(on)}")
         yield finding(
             "scales-differ-between-ranks",
-            name=f"the {first[1]} of {first[0]}",
+            name=f"the {shared.tensor} of {shared.layer}",
             values=listed(shown, between=" and "),
             count=len(differ),
-            ranks=sorted({*chain.from_iterable(every)}),
-            layers=[str(key[0]) for key in differ],
+            ranks=sorted(numbers),
+            layers=[one.layer for one in differ],
         )
+
+
+class _Shared(NamedTuple):
+    """A scale in the last step of a window, and the ranks that share it."""
+
+    layer: str
+    tensor: str
+    gemm: int
+    step: int
+    group: tuple[int, ...]
+
+
+def _shared_scales(rank: RankEvidence, number: int) -> Iterator[tuple[_Shared, str]]:
+    """Yield the scales of a rank that others share, each as its record spells it."""
+    for scale in recorded.kept_scales(rank):
+        slot = scale.slot
+        for group in _sharing(scale, number):
+            shared = _Shared(
+                layer=slot.layer,
+                tensor=slot.tensor,
+                gemm=slot.gemm,
+                step=scale.window.last_step,
+                group=group,
+            )
+            yield shared, slot.scale
 
 
 def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
@@ -197,12 +235,9 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
     if slot.tensor == "input":  # ranks that share a layer see parts of one input
         wanted.append(slot.tensor_parallel)
     for place in wanted:
-        if (
-            0 <= place < len(groups)
-            and rank in groups[place]
-            and len(groups[place]) > 1
-        ):
-            yield groups[place]
+        group = groups[place] if 0 <= place < len(groups) else ()
+        if rank in group and len(group) > 1:
+            yield group
 
 
 # ---- the loss
@@ -215,29 +250,32 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Find
     after one.
     """
     for rank in ranks[:1]:
-        losses = rank.recorded.losses
-        signs = rank.recorded.signs
-        norms = recorded.gradients_of(rank)
-        bad = [
-            step
-            for step, loss in sorted(losses.points.items())
-            if not math.isfinite(loss)
-        ]
-        broken = [str(norm.step) for norm in norms if not norm.finite]
-        if bad:
-            where = f"{'logged value' if losses.counted else 'step'} {bad[0]}"
-            what = f"the loss in the log is {losses.points[bad[0]]:g} at {where}"
-            repeats = len(bad) > 1 or bad[0] == max(losses.points)
-            is_grave = repeats or signs.is_grave
-        elif signs.broken:
-            what = _steps_lost(signs)
-            is_grave = signs.is_grave
-        elif 1 < len(broken) == len(norms) and not recorded.loss_scales_of(rank):
-            what = f"the gradients of steps {listed(broken)} are not finite"
-            is_grave = True
-        else:
-            return
-        yield finding("nan-or-inf", "loss" if is_grave else "passed", what=what)
+        what, is_grave = _not_finite(rank)
+        if what:
+            yield finding("nan-or-inf", "loss" if is_grave else "passed", what=what)
+
+
+def _not_finite(rank: RankEvidence) -> tuple[str, bool]:
+    """Say what is not finite, of the log first, and whether that is grave; "" if nothing is."""
+    losses = rank.recorded.losses
+    signs = rank.recorded.signs
+    norms = recorded.gradients_of(rank)
+    points = sorted(losses.points.items())
+    bad = [step for step, loss in points if not math.isfinite(loss)]
+    broken = [str(norm.step) for norm in norms if not norm.finite]
+    if bad:
+        counted_as = optional("logged value", when=losses.counted) or "step"
+        what = (
+            f"the loss in the log is {losses.points[bad[0]]:g} at {counted_as} {bad[0]}"
+        )
+        repeats = len(bad) > 1 or bad[0] == max(losses.points)
+        return what, repeats or signs.is_grave
+    if signs.broken:
+        return _steps_lost(signs), signs.is_grave
+    are_all = 1 < len(broken) == len(norms)
+    is_scaled = bool(recorded.loss_scales_of(rank))
+    what = f"the gradients of steps {listed(broken)} are not finite"
+    return optional(what, when=are_all and not is_scaled), True
 
 
 def _steps_lost(signs: LogSigns) -> str:
@@ -250,4 +288,5 @@ def _steps_lost(signs: LogSigns) -> str:
         return said
     last = signs.broken[-1]
     until = f"; the last {last.place}".rstrip() + f" (line {last.line})"
-    return f"{said}, and {counted(others, 'more step')}{until if last is not first else ''}"
+    more = counted(others, "more step")
+    return f"{said}, and {more}{optional(until, when=last is not first)}"
