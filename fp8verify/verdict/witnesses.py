@@ -20,7 +20,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from fp8verify.terms import LEGS, Leg
-from fp8verify.verdict.expectation import Expected, Said, Witness, all_but, said
+from fp8verify.verdict.expectation import (
+    Expected,
+    Said,
+    Witness,
+    all_but,
+    launches_of,
+    said,
+)
 from fp8verify.verdict.ledger import Entry, Ledger, Place, Program
 from fp8verify.verdict.legs_agree import by_call, by_loose_calls, by_missing_gradients
 from fp8verify.verdict.listed import by_list, by_list_of_steps
@@ -88,10 +95,16 @@ def _by_counts(
         total = claim.total or 1
         # In an execution each layer ran once, unless all ran equally often.
         passes = 1 if forward % total else forward // total
-        if forward >= total and entries:
-            # Gradients that are not there may be those of converted layers.
-            missing = forward - len(entries)
-            yield said(Witness.COUNT, entries, float(converted * passes - missing))
+        if not entries:
+            continue
+        # Gradients that are not there may be those of converted layers.
+        high = passes * (total - converted)
+        launches = launches_of(entries)
+        in_parts = launches > forward
+        least = all_but(entries, high) if in_parts else float(launches - high)
+        # Of fewer layers, as of experts, one may have run more often.
+        is_sure = forward >= total
+        yield said(Witness.COUNT, entries, least, is_sure=is_sure)
 
 
 def _all_but_left_out(entries: Sequence[Entry], left_out: int) -> Iterator[Said]:
