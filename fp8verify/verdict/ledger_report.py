@@ -172,7 +172,9 @@ def _names_in_order(
         for calls, modules in statements.in_order(program, program.places[0].rank):
             for call in calls:
                 slot = program.by_call[call][0].slot
-                names[slot] = tuple(module.fqn for module in modules)
+                fqns = tuple(module.fqn for module in modules)
+                if names.setdefault(slot, fqns) != fqns:
+                    names[slot] = ()  # experts of several blocks take turns
     return names
 
 

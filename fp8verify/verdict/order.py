@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg
@@ -16,6 +18,12 @@ Listed: TypeAlias = "Sequence[tuple[tuple[int, int], ModuleRecord]]"
 # Calls that follow one another, by their places, and the modules of one size that they are.
 Named: TypeAlias = "tuple[list[int], list[ModuleRecord]]"
 _IsLow: TypeAlias = "Callable[[ModuleRecord, Leg], bool]"
+_Size: TypeAlias = "tuple[int, ...] | None"
+# Of experts: how many layers that are none come before, and their size.
+_Gap: TypeAlias = "tuple[int, _Size]"
+_T = TypeVar("_T")
+# In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
+_EXPERT: Final = re.compile(r"experts?\.\d+(?:\.|$)")
 
 
 class Part(NamedTuple):
@@ -24,13 +32,55 @@ class Part(NamedTuple):
     legs: tuple[tuple[ModuleRecord, Leg], ...]
 
 
+def is_expert(module: ModuleRecord) -> bool:
+    """Whether a module is a layer of a single expert, which runs only where tokens go to it."""
+    return _EXPERT.search(module.fqn) is not None
+
+
 def in_order_of_sizes(program: Program, listed: Listed) -> list[Named]:
     """Return the modules of calls, if these have the sizes of the list in its order."""
     calls = program.forward_calls
     sizes = [program.calls[call].size for call in calls]
     if sizes != [size for size, _ in listed]:
-        return []
+        return _in_order_but_experts(program, listed)
     return _named(calls, listed)
+
+
+def _in_order_but_experts(program: Program, listed: Listed) -> list[Named]:
+    """Return the modules of calls, if those of no expert are in the order of the list.
+
+    The experts between two of the others are of one block. Any of them may have run.
+    """
+    of_experts = {size for size, module in listed if is_expert(module)}
+    others = [(size, module) for size, module in listed if not is_expert(module)]
+    if not of_experts or any(size in of_experts for size, _ in others):
+        return []
+    sized = [(program.calls[call].size, call) for call in program.forward_calls]
+    other_calls = [(size, call) for size, call in sized if size not in of_experts]
+    if [size for size, _ in other_calls] != [size for size, _ in others]:
+        return []
+    found = _named([call for _, call in other_calls], others)
+    modules = _in_gaps(listed, of_experts)
+    for gap, calls in _in_gaps(sized, of_experts).items():
+        if len(calls) > len(modules.get(gap, ())):
+            return []
+        found.append((calls, modules[gap]))
+    return found
+
+
+def _in_gaps(
+    sized: Iterable[tuple[_Size, _T]],
+    of_experts: Iterable[_Size],
+) -> dict[_Gap, list[_T]]:
+    """Return what has sizes of experts, by how much else comes before it and by size."""
+    gaps: dict[_Gap, list[_T]] = defaultdict(list)
+    before = 0
+    for size, one in sized:
+        if size in of_experts:
+            gaps[before, size].append(one)
+        else:
+            before += 1
+    return gaps
 
 
 def in_order_without_sizes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -44,6 +44,7 @@ class Peers:
         """Keep the most of each slot, of each rank and of all."""
         self._statements = statements
         self._most: dict[_Key, int] = defaultdict(int)
+        self._irregular = _irregular(ledger)
         for program in ledger.programs:
             scopes = set()
             for place in program.places:
@@ -88,7 +89,9 @@ class Peers:
                 continue
             for entry in short:
                 most = float(entry.ran.low + self._lacks(entry, scope))
-                yield said(Witness.EXECUTIONS, [entry], most, is_sure=is_sure)
+                regular = entry.slot.layer not in self._irregular
+                sure = is_sure and regular
+                yield said(Witness.EXECUTIONS, [entry], most, is_sure=sure)
         yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
 
     def _compared_as_one(
@@ -109,7 +112,8 @@ class Peers:
             by_leg = sum(self._lacks(entry, scope) for entry in gradients)
             if most - low_of(gradients) > by_leg:
                 least = float(most - by_leg)
-                stated = said(Witness.EXECUTIONS, gradients, least, is_sure=is_sure)
+                sure = is_sure and slot.layer not in self._irregular
+                stated = said(Witness.EXECUTIONS, gradients, least, is_sure=sure)
                 short[slot.layer].append(stated)
         for of_layer in short.values():
             if len(of_layer) > self._statements.pinned(place.rank):
@@ -127,6 +131,22 @@ class Peers:
         """Return how many launches of an entry ran in low precision in other executions alone."""
         most = self._most[scope, entry.slot, entry.leg, entry.ran.launches]
         return max(0, most - entry.ran.low)
+
+
+def _irregular(ledger: Ledger) -> set[Layer]:
+    """Return the layers that executions call in other numbers, as experts, where others are not.
+
+    The same slot is of other modules in each.
+    """
+    counts: dict[Layer, set[int]] = defaultdict(set)
+    for program in ledger.programs:
+        calls = Counter(
+            program.by_call[place][0].slot.layer for place in program.forward_calls
+        )
+        for layer, count in calls.items():
+            counts[layer].add(count)
+    irregular = {layer for layer, found in counts.items() if len(found) > 1}
+    return irregular if len(irregular) < len(counts) else set()
 
 
 def _gradients(program: Program) -> Iterator[list[Entry]]:

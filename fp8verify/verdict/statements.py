@@ -22,6 +22,7 @@ from fp8verify.verdict.order import (
     Part,
     in_order_of_sizes,
     in_order_without_sizes,
+    is_expert,
     order_of_replay,
 )
 from fp8verify.verdict.pins import Pins
@@ -33,8 +34,6 @@ _LEGS_OF: Final = {
 }
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
-# In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
-_EXPERT: Final = re.compile(r"experts?\.\d+(?:\.|$)")
 # Between stages of a pipeline: torch's names of the calls, and NCCL's of the kernel.
 _TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
 
@@ -42,11 +41,6 @@ _TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
 def legs_of(leg: Leg) -> tuple[Leg, ...]:
     """Return the legs of a call that a launch may be; a recomputed product is one of fprop."""
     return _LEGS_OF.get(leg, (leg,))
-
-
-def is_expert(module: ModuleRecord) -> bool:
-    """Whether a module is a layer of a single expert, which runs only where tokens go to it."""
-    return _EXPERT.search(module.fqn) is not None
 
 
 class Statements:
@@ -105,6 +99,14 @@ class Statements:
     def modules_of(self, rank: int, layer: Layer) -> Sequence[ModuleRecord]:
         """Return the modules that a layer may be, all of those that have a size for None."""
         return self._by_layer[self._context[rank]].get(layer, ())
+
+    def modules_of_any(self, rank: int, layers: Iterable[Layer]) -> list[ModuleRecord]:
+        """Return the modules that any of some layers may be, in the order of the list."""
+        found: list[ModuleRecord] = []
+        for layer in layers:
+            found += self.modules_of(rank, layer)
+        place = {id(one): n for n, one in enumerate(self.modules_of(rank, None))}
+        return sorted(found, key=lambda module: place.get(id(module), 0))
 
     def sizes(self, rank: int) -> list[Layer]:
         """Return the sizes of a rank's modules."""
