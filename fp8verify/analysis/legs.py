@@ -35,6 +35,7 @@ from fp8verify.analysis.kinds import (
     Node,
     Size,
     gemm_shape,
+    is_of_graph,
 )
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.analysis.replays import is_softmax
@@ -134,18 +135,24 @@ def _is_in_graph(kind: Kind) -> bool:
 def _graphs_repeat(gemms: Iterable[Gemm], settled: Mapping[int, Leg | None]) -> bool:
     """Whether the backward passes of graphs compute forward products again.
 
-    They have more products than two for each of the forward passes.
+    The first one of a step has more products than two for each of the forward pass before it. What
+    runs behind it, as an evaluation, does not count.
     """
-    forward = 0
-    backward = 0
+    forward = Counter[int]()
+    backward = Counter[int]()
+    over: set[int] = set()
     for gemm in gemms:
-        if not gemm.kind.multiplies:
+        step = gemm.step
+        if step in over or not gemm.kind.multiplies:
             continue
-        if settled[gemm.kind_id] is Leg.FPROP:
-            forward += 1
-        elif _is_in_graph(gemm.kind):
-            backward += 1
-    return backward > len(GRADIENT_LEGS) * forward
+        if settled[gemm.kind_id] is not Leg.FPROP:
+            backward[step] += _is_in_graph(gemm.kind)
+        elif backward[step]:
+            over.add(step)
+        else:
+            forward[step] += is_of_graph(gemm.kind.op)
+    each = len(GRADIENT_LEGS)
+    return any(backward[step] > each * forward[step] > 0 for step in backward)
 
 
 def layout_leg(kernel: str) -> Leg | None:

@@ -8,7 +8,7 @@ calls without a size: so many of them may stay in high precision as the list has
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from fp8verify.analysis.calls import Tie
@@ -29,6 +29,7 @@ from fp8verify.verdict.expectation import (
     said,
 )
 from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.order import Named, is_expert
 from fp8verify.verdict.readings import Launches, high_launches
 from fp8verify.verdict.statements import Statements, legs_of
 
@@ -37,16 +38,30 @@ _GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
 
 def by_list(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
     """Yield what the module list states of an execution."""
-    for layer, legs, entries in _groups(program):
-        modules = statements.modules_of(place.rank, layer)
-        if not modules or layer is None:
+    in_order = statements.in_order(program, place.rank)
+    for legs, entries in _groups(program):
+        layers = dict.fromkeys(entry.slot.layer for entry in entries)
+        if None in layers:
             continue
-        forward = program.by_layer.get((layer, Leg.FPROP), ())
-        yield from _of_layer(legs, entries, forward, modules, statements)
+        modules = statements.modules_of_any(place.rank, layers)
+        if not modules:
+            continue
+        forward: list[Entry] = []
+        for layer in layers:
+            forward += program.by_layer.get((layer, Leg.FPROP), ())
+        of_layer = _of_layer(legs, entries, forward, modules, statements)
+        if in_order and any(map(is_expert, modules)):
+            of_layer = map(_surely, of_layer)  # their blocks are known
+        yield from of_layer
     yield from _without_sizes(program, place, statements)
     yield from _of_modules_without_calls(program, place, statements)
-    yield from _by_order(program, place, statements)
+    yield from _by_order(program, in_order, statements)
     yield from _by_order_of_replay(program, place, statements)
+
+
+def _surely(stated: Said) -> Said:
+    """Return what is surely stated."""
+    return stated._replace(expected=stated.expected._replace(perhaps=0.0))
 
 
 def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
@@ -82,21 +97,35 @@ def _names(
 # ---- calls of one layer, or of layers of one size
 
 
-def _groups(
-    program: Program,
-) -> Iterator[tuple[Layer, tuple[Leg, ...], list[Entry]]]:
+def _groups(program: Program) -> Iterator[tuple[tuple[Leg, ...], list[Entry]]]:
     """Yield the entries of a layer, of calls of one sort, by leg.
 
-    Beside gradients that may be dgrad or wgrad, those that are known are counted with these.
+    Beside gradients that may be dgrad or wgrad, those that are known are counted with these, and
+    those of layers with inputs and outputs exchanged: dgrad of one has the sizes of the other.
     """
+    exchanged = _exchanged(program)
     found: dict[tuple[Layer, Leg], dict[Leg, list[Entry]]]
     found = defaultdict(lambda: defaultdict(list))
     for (layer, leg), entries in program.by_layer.items():
+        group = layer
+        if leg in BACKWARD_LEGS:
+            group = exchanged.get(layer, layer)
         for entry in entries:
-            found[layer, entry.slot.sort][leg].append(entry)
-    for (layer, _), by_leg in found.items():
+            found[group, entry.slot.sort][leg].append(entry)
+    for by_leg in found.values():
         for legs in _joined_legs(by_leg):
-            yield layer, legs, [entry for leg in legs for entry in by_leg[leg]]
+            yield legs, [entry for leg in legs for entry in by_leg[leg]]
+
+
+def _exchanged(program: Program) -> dict[Layer, Layer]:
+    """Return by its size the layer that has inputs and outputs exchanged, where legs are open."""
+    exchanged: dict[Layer, Layer] = {}
+    for layer, leg in program.by_layer:
+        if leg is Leg.BACKWARD and isinstance(layer, tuple):
+            other = layer[::-1]
+            if (other, Leg.FPROP) in program.by_layer:
+                exchanged[max(layer, other)] = min(layer, other)
+    return exchanged
 
 
 def _joined_legs(by_leg: dict[Leg, list[Entry]]) -> list[tuple[Leg, ...]]:
@@ -293,9 +322,11 @@ def _of_modules_without_calls(
 # ---- calls whose modules are known by their order
 
 
-def _by_order(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+def _by_order(
+    program: Program, in_order: Iterable[Named], statements: Statements
+) -> Iterator[Said]:
     """Yield what the list states of calls that are in its order."""
-    for calls, modules in statements.in_order(program, place.rank):
+    for calls, modules in in_order:
         by_leg: dict[Leg, list[Entry]] = defaultdict(list)
         for call in calls:
             for entry in program.by_call[call]:

@@ -152,7 +152,8 @@ def _weaker(before: Said, after: Said, source: str) -> bool:
     if source not in STATES:
         return False
     claims = before.verdict, after.verdict
-    if claims == ("ACTIVE", "PARTIAL"):
+    if after.verdict == "PARTIAL" and before.verdict in ("ACTIVE", "INCONCLUSIVE"):
+        # What the source stated may have been the excuse of what ran in high precision.
         return before.excuses
     return after.verdict == "ACTIVE" or claims in (
         ("CONTRADICTED", "INACTIVE"), ("CONTRADICTED", "PARTIAL"),

@@ -605,7 +605,9 @@ def _shown_by(run: Run, place: int, legs: str, where: str) -> str:
         return "filters"
     if legs != "all" and not ({"numbers"} & run.hidden) and run.form == "eager":
         return "legs of the call"
-    if where != "everywhere":
+    # Without sizes nobody knows which experts the calls of an execution are of.
+    takes_turns = any(one.expert for one in run.layers) and "shapes" in run.hidden
+    if where != "everywhere" and not takes_turns:
         return "other executions"
     inner = {one.block for one in run.layers if one.low}
     if run.layers[place].block not in (min(inner), max(inner)):

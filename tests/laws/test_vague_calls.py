@@ -21,7 +21,7 @@ def _layers(*, experts: int = 0) -> tuple[Layer, ...]:
             layers.append(Layer(f"blocks.{block}.{name}", n, k, ALL_LEGS, block))
         for expert in range(experts):
             name = f"blocks.{block}.experts.{expert}.up"
-            layers.append(Layer(name, 8 * _WIDE, _WIDE, ALL_LEGS, block, expert=True))
+            layers.append(Layer(name, 2 * _WIDE, _WIDE, ALL_LEGS, block, expert=True))
     head = Layer("lm_head", 8192, _WIDE, frozenset())
     return (*layers, head)
 
@@ -52,6 +52,23 @@ def test_layers_beside_experts_are_counted_without_sizes(tmp_path: Path) -> None
     assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE
     flipped = _with_one_in_bf16(run, FPROP)
     assert _verdict(flipped, tmp_path / "flipped") is not Verdict.ACTIVE
+
+
+@pytest.mark.parametrize("leg", [FPROP, DGRAD])
+def test_experts_are_named_by_the_layers_around_them(leg: str, tmp_path: Path) -> None:
+    """Of a model whose first block stays in BF16, an expert in FP8 is told from those that do not."""
+    layers = []
+    for layer in _layers(experts=3):
+        is_first = layer.block == 0
+        layers.append(replace(layer, low=frozenset()) if is_first else layer)
+    run = Run((*layers,), extras=frozenset({"embedding"}))
+    before = inspect(write(run, tmp_path / "sound"))
+    assert "leg-unknown" not in [finding.code for finding in before.findings]
+    expert = next(n for n, one in enumerate(layers) if one.expert and one.block == 1)
+    flips = frozenset((at, expert, leg) for at in run.executions())
+    after = inspect(write(replace(run, flips=flips), tmp_path / "flipped"))
+    codes = {finding.code for finding in after.findings}
+    assert codes - {finding.code for finding in before.findings}
 
 
 def test_equal_graphs_of_square_layers_are_placed_alike(tmp_path: Path) -> None:
