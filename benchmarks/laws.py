@@ -4,7 +4,7 @@
 
 Tries every law of tests/laws on random runs whose truth is known and on captures (those of traces/
 by default), and flips every call of these to BF16. Prints a Markdown table; with -o also what broke,
-in a file beside it that ends in .txt.
+in a file beside it that ends in .txt. With --minutes, no run is begun later than that.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import os
 import random
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -48,19 +50,27 @@ def main() -> int:
     parser.add_argument(
         "--flips", type=int, default=0, help="of a capture; 0: every call"
     )
+    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     folders = list(_folders(options.captures or [ROOT / "traces"]))
     tasks: list[Task] = [("capture", f"{folder}|{options.flips}") for folder in folders]
-    tasks += [("random", seed) for seed in range(options.random)]
+    seeds = range(options.first, options.first + options.random)
+    tasks += [("random", seed) for seed in seeds]
+    end = time.time() + 60 * options.minutes
     checks: list[laws.Check] = []
+    tried = 0
     with ProcessPoolExecutor(options.jobs) as pool:
-        for found in pool.map(_try, tasks, chunksize=1):
+        for task, found in zip(
+            tasks, pool.map(_try, tasks, repeat(end), chunksize=1), strict=True
+        ):
             checks += found
+            tried += task[0] == "random" and bool(found)
             if sys.stderr.isatty():
                 print(f"\r{len(checks)} checks", end="", file=sys.stderr)
-    table = _table(checks, len(folders), options.random)
+    table = _table(checks, len(folders), options.first, tried)
     print(table)
     if options.output is not None:
         options.output.write_text(table, encoding="utf-8")
@@ -79,9 +89,11 @@ def _folders(paths: list[Path]) -> Iterator[Path]:
         yield from (one for one in inner if one.is_dir() and captures.trace_files(one))
 
 
-def _try(task: Task) -> list[laws.Check]:
-    """Try all laws on one capture or one random run."""
+def _try(task: Task, end: float) -> list[laws.Check]:
+    """Try all laws on one capture or one random run, none after the end."""
     kind, what = task
+    if time.time() > end:
+        return []
     with tempfile.TemporaryDirectory() as place:
         scratch = Path(place)
         if kind == "random":
@@ -104,13 +116,13 @@ def _of_seed(seed: int, scratch: Path) -> Iterator[laws.Check]:
         yield from laws.of_run(run, law, f"random {seed}", choose, scratch / "runs")
 
 
-def _table(checks: list[laws.Check], folders: int, seeds: int) -> str:
+def _table(checks: list[laws.Check], folders: int, first: int, seeds: int) -> str:
     today = datetime.datetime.now(tz=datetime.timezone.utc).date()
     lines = [
         "# Laws of the verdict, and how often they are broken",
         "",
         f"`benchmarks/laws.py`, {today}, fp8verify {__version__}: {seeds} random runs whose truth is",
-        f"known, and {folders} recorded captures.",
+        f"known (seeds from {first} on), and {folders} recorded captures.",
         "",
         "| law | of | what | checks | broken |",
         "|---|---|---|---|---|",
