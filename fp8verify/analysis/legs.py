@@ -113,6 +113,7 @@ def _from_shape(
     without an enclosing operator of the forward pass; E5M2 operands are always gradients. FP8 on
     Hopper has no choice of layout.
     """
+    fitting: list[Leg] = []
     if shape is not None:
         possible: tuple[Leg, ...] = GRADIENT_LEGS
         if _is_in_graph(kind) and not has_gradient(kind):
@@ -124,7 +125,9 @@ def _from_shape(
             return Leg.WGRAD
     if kind.is_low:
         return None
-    return layout_leg(kind.name)
+    by_layout = layout_leg(kind.name)
+    # A stored transposed operand has another layout, but never another shape.
+    return by_layout if by_layout in fitting or not fitting else None
 
 
 def _is_in_graph(kind: Kind) -> bool:

@@ -43,7 +43,7 @@ def by_list(program: Program, place: Place, statements: Statements) -> Iterator[
         layers = dict.fromkeys(entry.slot.layer for entry in entries)
         if None in layers:
             continue
-        modules = statements.modules_of_any(place.rank, layers)
+        modules = _modules_of(layers, place, statements)
         if not modules:
             continue
         forward: list[Entry] = []
@@ -57,6 +57,18 @@ def by_list(program: Program, place: Place, statements: Statements) -> Iterator[
     yield from _of_modules_without_calls(program, place, statements)
     yield from _by_order(program, in_order, statements)
     yield from _by_order_of_replay(program, place, statements)
+
+
+def _modules_of(
+    layers: Iterable[Layer], place: Place, statements: Statements
+) -> list[ModuleRecord]:
+    """Return the modules that any of some layers may be, in the order of the list."""
+    found: list[ModuleRecord] = []
+    for layer in layers:
+        found += statements.modules_of(place.rank, layer)
+    every = statements.modules_of(place.rank, None)
+    places = {id(module): number for number, module in enumerate(every)}
+    return sorted(found, key=lambda module: places.get(id(module), 0))
 
 
 def _surely(stated: Said) -> Said:

@@ -100,14 +100,6 @@ class Statements:
         """Return the modules that a layer may be, all of those that have a size for None."""
         return self._by_layer[self._context[rank]].get(layer, ())
 
-    def modules_of_any(self, rank: int, layers: Iterable[Layer]) -> list[ModuleRecord]:
-        """Return the modules that any of some layers may be, in the order of the list."""
-        found: list[ModuleRecord] = []
-        for layer in layers:
-            found += self.modules_of(rank, layer)
-        place = {id(one): n for n, one in enumerate(self.modules_of(rank, None))}
-        return sorted(found, key=lambda module: place.get(id(module), 0))
-
     def sizes(self, rank: int) -> list[Layer]:
         """Return the sizes of a rank's modules."""
         return [

@@ -15,7 +15,7 @@ from tests.laws import captures, laws
 EVERYTHING = os.environ.get("FP8VERIFY_LAWS") == "all"
 SMALL = 85_000  # bytes of a trace that the suite tries the laws on
 # Laws of captures that the verdict breaks today. Whoever mends one takes it out: the marks are strict.
-BROKEN_TODAY = frozenset((("flip", "fp8_triton_template"),))
+BROKEN_TODAY: frozenset[tuple[str, str]] = frozenset()
 DECIDES = frozenset(("module list", "legs of the call"))
 
 

@@ -51,6 +51,8 @@ def nothing(**said: Any) -> Any:
 
 
 class Module:
+    frozen = False
+
     def __init__(self, fqn: str) -> None:
         self.fqn = fqn
 

@@ -127,6 +127,26 @@ def test_the_layout_decides_where_shapes_do_not() -> None:
     assert found == [["fprop"], ["dgrad"], ["wgrad"]]
 
 
+def test_a_layout_is_not_believed_against_the_shapes() -> None:
+    graph = (
+        "CompiledFunctionBackward",
+        "autograd::engine::evaluate_function: CompiledFunctionBackward",
+    )
+    found = legs(
+        mm(128, 64, 64, types=(BF16, BF16), kernel=BF16_KERNEL),
+        mm(
+            128,
+            64,
+            64,
+            types=(BF16, BF16),
+            kernel=BF16_KERNEL.replace("TNT", "NTT"),
+            backward=True,
+            parents=graph,
+        ),
+    )
+    assert found[1] != ["wgrad"]
+
+
 def test_a_forward_function_inside_the_backward_pass_is_recomputation() -> None:
     function = "matmul_with_hp_or_float8_args"
     node = (
