@@ -23,6 +23,7 @@ import fp8verify
 from fp8verify.capture.files import read_meta
 from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.report.forms import render
+from tests.command_line import PATIENCE_S
 from tests.shared_torch import python_with_torch
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +98,7 @@ def environment() -> dict[str, str]:
 def execute(*command: object, cwd: Path) -> Run:
     words = [str(word) for word in command]
     done = subprocess.run(
-        words, cwd=cwd, env=environment(), capture_output=True, timeout=120
+        words, cwd=cwd, env=environment(), capture_output=True, timeout=PATIENCE_S
     )
     code = done.returncode if done.returncode >= 0 else 128 - done.returncode
     return Run(code, done.stdout.decode(), scrub(done.stderr.decode()))

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.command_line import PATIENCE_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     *(
@@ -139,5 +141,5 @@ def _chromium(
     ]
     command = [program, *FLAGS, *place, *options, page.as_uri()]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# How long a test waits for anything: it ends a hang, and a busy machine may take minutes.
+PATIENCE_S = 300.0
 
 
 def fp8verify(
-    *args: str | Path, cwd: Path | None = None, timeout: float = 60, **env: str
+    *args: str | Path, cwd: Path | None = None, timeout: float = PATIENCE_S, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m fp8verify` without standard input; `env` is added to the environment."""
     return subprocess.run(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from scripts.docs.blocks import console_blocks, pages
 from scripts.docs.shell import ROOT
+from tests.command_line import PATIENCE_S
 
 
 def run(
@@ -23,7 +24,7 @@ def run(
         ["bash", *options, "-c", command],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE_S,
         check=False,
         cwd=folder,
         env={**os.environ, **our_environment(folder), **environment},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.attached import environment
+from tests.command_line import PATIENCE_S
 
 PLAIN = shlex.quote(sys.executable)
 OURS = f"{PLAIN} -m fp8verify run --steps 3-4 --exit-zero"
@@ -41,7 +42,7 @@ def execute(folder: Path, line: str, training: str, script: str) -> Result:
     """Run a shell line in which {} stands for the start of the training."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = start(folder, line.format(training), script, **pipes)
-    printed = [text.decode("latin-1") for text in child.communicate(timeout=60)]
+    printed = [text.decode("latin-1") for text in child.communicate(timeout=PATIENCE_S)]
     code = child.returncode if child.returncode >= 0 else 128 - child.returncode
     out, err = (text.replace(str(folder), "FOLDER") for text in printed)
     return Result(code, out, err, files(folder))
@@ -66,8 +67,13 @@ def compare(tmp_path: Path, script: str, line: str = "{} train.py") -> Result:
     return ours
 
 
+def text_of(path: Path) -> str:
+    """Return what a file holds by now, nothing if there is none yet."""
+    return path.read_text() if path.exists() else ""
+
+
 def wait_until(holds: Callable[[], object], every: float = 0.02) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(every)

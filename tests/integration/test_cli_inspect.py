@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT
-from tests.command_line import fp8verify
+from tests.command_line import PATIENCE_S, fp8verify
 from tests.shown import run
 
 
@@ -62,7 +62,7 @@ def _at_the_end(say: str, *args: str) -> str:
         [sys.executable, "-c", code, *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     return done.stderr.strip()

@@ -18,7 +18,7 @@ EXAMPLE = ROOT.parent / "examples" / "train_gpt.py"
 
 
 def run(folder: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
-    return fp8verify("run", *args, cwd=folder, timeout=300)
+    return fp8verify("run", *args, cwd=folder)
 
 
 @pytest.mark.train

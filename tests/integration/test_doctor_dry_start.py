@@ -14,8 +14,9 @@ import pytest
 
 from fp8verify.preflight.dry_start import marked
 from tests import doctor_files as files
-from tests.command_line import fp8verify
+from tests.command_line import PATIENCE_S, fp8verify
 from tests.doctor_files import write
+from tests.integration.shells import wait_until
 from tests.shared_torch import python_with_torch
 
 pytestmark = pytest.mark.train
@@ -61,7 +62,7 @@ finally:
 
 def doctor(folder: Path, *args: str) -> tuple[dict[str, dict[str, str]], int]:
     done = fp8verify(
-        "doctor", "--no-require-gpu", "--format", "json", *args, cwd=folder, timeout=120
+        "doctor", "--no-require-gpu", "--format", "json", *args, cwd=folder
     )
     assert done.stderr == ""
     checks = json.loads(done.stdout)["checks"]
@@ -145,10 +146,12 @@ def test_a_script_that_takes_too_long_is_ended_with_its_children(
         "built no optimizer in 4 s, and was ended" in found["model-not-seen"]["message"]
     )
     pid = (tmp_path / "child").read_text()
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True
-    )
-    assert state.stdout.strip()[:1] in ("", "Z")
+    wait_until(lambda: state_of(pid) in ("", "Z"))
+
+
+def state_of(pid: str) -> str:
+    """Return the letter of a process's state, nothing if it has gone."""
+    return subprocess.getoutput(f"ps -o stat= -p {pid}").strip()[:1]
 
 
 REFUSED = "raise ValueError('FP8 + Tensor Parallelism is not yet supported')\n"
@@ -191,13 +194,13 @@ def test_a_doctor_that_is_ended_ends_what_it_started(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not started.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     (folder,) = temporary.iterdir()
     assert list(marked(f"FP8VERIFY_DRY_START={folder}"))
     process.terminate()
-    assert process.wait(60) == 128 + signal.SIGTERM
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert list(marked(f"FP8VERIFY_DRY_START={folder}")) == []
     assert list(temporary.iterdir()) == []
 

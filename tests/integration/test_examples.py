@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.command_line import PATIENCE_S
 from tests.shared_torch import python_with_torch
 from tests.shown import Shown
 
@@ -95,7 +96,7 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
     recorder = subprocess.Popen(script, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as kineto:
         kineto.bind(str(sockets / f"kineto-{pid}"))
-        kineto.settimeout(20)
+        kineto.settimeout(PATIENCE_S)
         answers = []
         for kind, body in (
             (b"ctxt", struct.pack("<iiq", 0, pid, 0)),
@@ -124,7 +125,7 @@ def test_a_running_training_is_asked_for_a_trace_as_dynolog_does(
         "PROFILE_START_TIME=0",
         "ACTIVITIES_DURATION_MSECS=800",
     ]
-    said, _ = recorder.communicate(timeout=20)
+    said, _ = recorder.communicate(timeout=PATIENCE_S)
     assert said == f"{pid} records to {tmp_path / f'trace_{pid}.json'}\n"
 
 

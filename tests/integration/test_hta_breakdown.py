@@ -9,6 +9,7 @@ import pytest
 
 from fp8verify import inspect
 from tests.captures import ROOT
+from tests.command_line import PATIENCE_S
 
 
 def test_the_breakdown_of_each_rank_is_in_the_report() -> None:
@@ -41,7 +42,7 @@ def test_without_hta_the_option_says_what_to_install() -> None:
         [sys.executable, "-c", hidden],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")

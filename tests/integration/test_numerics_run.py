@@ -213,7 +213,7 @@ def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
         "run", "--every", "8", "--window", "1", "--numerics-every", "10",
         "--metrics", "fp8.jsonl",
         "--trace-dir", "capture", "--", python(), TRAINING, "--steps", "33",
-        "--clip", "0.001", cwd=tmp_path, timeout=120, OMP_NUM_THREADS="1",
+        "--clip", "0.001", cwd=tmp_path, OMP_NUM_THREADS="1",
     )  # fmt: skip
 
     assert done.returncode == 3, done.stderr  # a CPU has no kernels to judge

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT
+from tests.command_line import PATIENCE_S
 
 # What macOS or Windows lack: modules, calls of `os`, and /proc.
 PRELUDE = """
@@ -44,7 +45,12 @@ main()
 def elsewhere(folder: Path, *args: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PRELUDE, *map(str, args)]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 

@@ -14,6 +14,7 @@ from threading import Thread
 import pytest
 
 from fp8verify.cli.progress import line_of
+from tests.command_line import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 # It draws at once and often, which otherwise takes a trace of hundreds of megabytes.
@@ -42,7 +43,7 @@ def read_on_a_terminal(*arguments: str, **variables: str) -> tuple[str, str]:
     pieces: list[bytes] = []
     reader = Thread(target=lambda: pieces.extend(_pieces(ours)))
     reader.start()  # a terminal that nobody reads from takes no more after a while
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=PATIENCE_S)
     reader.join()
     os.close(ours)
     return printed.decode(), b"".join(pieces).decode()
@@ -104,7 +105,7 @@ def test_nothing_is_shown_in_a_pipe() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.stderr == ""
 

@@ -14,6 +14,7 @@ import pytest
 
 import fp8verify
 from scripts.schemas import DOCUMENTS
+from tests.command_line import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("hatchling", reason="hatchling is not installed (the test extra)")
@@ -28,7 +29,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     return folder
 

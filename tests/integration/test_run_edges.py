@@ -18,6 +18,7 @@ import pytest
 
 from fp8verify.record import command
 from tests.attached import SCRIPTS
+from tests.command_line import PATIENCE_S
 from tests.integration.shells import OURS, PLAIN, compare, execute, start, wait_until
 from tests.shared_torch import python_with_torch
 
@@ -27,7 +28,7 @@ LOOP = SCRIPTS / "loop.py"
 def report_of(folder: Path, script: str) -> tuple[int, dict[str, Any]]:
     """Run a script; return its exit code and the report in JSON."""
     code = start(folder, f"{OURS} --format json -o report.json train.py", script).wait(
-        timeout=60
+        timeout=PATIENCE_S
     )
     return code, json.loads((folder / "report.json").read_text())
 
@@ -37,7 +38,7 @@ def output_of(
 ) -> tuple[int, str, str]:
     """Run a shell line; return its exit code and what it printed."""
     child = start(folder, line, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = child.communicate(timeout=120)
+    out, err = child.communicate(timeout=PATIENCE_S)
     return child.returncode, out.decode(), err.decode()
 
 
@@ -69,7 +70,7 @@ def test_a_run_that_recorded_nothing_leaves_no_empty_capture(
 ) -> None:
     (tmp_path / "old").mkdir(mode=0o700)
     run = f"{PLAIN} -m fp8verify run --exit-zero {place} train.py 2> err"
-    start(tmp_path, run, script).wait(timeout=60)
+    start(tmp_path, run, script).wait(timeout=PATIENCE_S)
 
     folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
     assert folders - {"old"} == kept - {"old"}
@@ -86,7 +87,9 @@ def test_the_outer_run_reports_on_the_capture_of_the_inner_one(tmp_path: Path) -
     inner = f"{OURS} --trace-dir inner -o inner.json -- {python_with_torch()} {LOOP}"
     outer = f"{OURS} --trace-dir outer -o outer.json -- sh -c {shlex.quote(inner)}"
 
-    assert start(tmp_path, outer, stdout=subprocess.DEVNULL).wait(timeout=120) == 0
+    assert (
+        start(tmp_path, outer, stdout=subprocess.DEVNULL).wait(timeout=PATIENCE_S) == 0
+    )
 
     reports = [
         json.loads((tmp_path / f"{who}.json").read_text()) for who in ("inner", "outer")
@@ -154,7 +157,9 @@ def test_a_child_that_never_stops_printing_does_not_hold_the_run(
     (tmp_path / "going").touch()
     try:
         done = start(tmp_path, f"{OURS} -o report train.py > out", script)
-        assert done.wait(timeout=300) == 0  # two processes that never rest beside it
+        assert (
+            done.wait(timeout=PATIENCE_S) == 0
+        )  # two processes that never rest beside it
     finally:
         (tmp_path / "going").unlink()
     assert (tmp_path / "out").read_text().startswith(("trained", "busy\n"))
@@ -182,7 +187,7 @@ def test_a_training_whose_runner_is_killed_goes_on_and_still_prints(
     wait_until((tmp_path / "pid").exists)
 
     runner.kill()
-    runner.wait(timeout=30)
+    runner.wait(timeout=PATIENCE_S)
     (tmp_path / "go").touch()
 
     wait_until((tmp_path / "finished").exists)
@@ -200,7 +205,7 @@ def test_inspect_removes_what_a_run_left_whose_processes_were_all_killed(
     runner, keeper, training = processes_of(tmp_path)
     os.kill(keeper, signal.SIGKILL)
     os.kill(runner, signal.SIGKILL)
-    shell.wait(timeout=60)
+    shell.wait(timeout=PATIENCE_S)
     inspect = f"{PLAIN} -m fp8verify inspect capture"
     (boot,) = (tmp_path / "capture").glob(".boot-*")
 
@@ -241,7 +246,7 @@ def test_a_killed_process_of_ours_does_not_end_the_training(
     (tmp_path / "go").touch()
 
     wait_until((tmp_path / "finished").exists)
-    shell.wait(timeout=60)
+    shell.wait(timeout=PATIENCE_S)
     wait_until(lambda: not list((tmp_path / "capture").glob(".boot-*")))
     lines = [
         line for line in (tmp_path / "out").read_text().splitlines() if line != "Killed"
@@ -260,7 +265,7 @@ def test_a_regular_file_is_the_trainings_own_stdout(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("before\n")
     line = f"{OURS} --trace-dir capture -o report train.py >> out"
 
-    assert start(tmp_path, line, script).wait(timeout=60) == 0
+    assert start(tmp_path, line, script).wait(timeout=PATIENCE_S) == 0
     assert (tmp_path / "out").read_text() == "again\n"
     assert (tmp_path / "capture" / "log.txt").read_text().splitlines()[-1] == "again"
 
@@ -270,7 +275,7 @@ def test_lines_of_ours_in_the_same_file_are_not_in_the_log(tmp_path: Path) -> No
         "import os\nos.write(2, b'step 1\\nfp8verify: ACTIVE so far\\nstep 2\\n')\n"
     )
     start(tmp_path, f"{OURS} --trace-dir capture train.py > out 2>&1", script).wait(
-        timeout=60
+        timeout=PATIENCE_S
     )
 
     assert (tmp_path / "capture" / "log.txt").read_text() == "step 1\nstep 2\n"
@@ -280,7 +285,7 @@ def test_lines_of_ours_in_the_same_file_are_not_in_the_log(tmp_path: Path) -> No
 def test_nothing_of_ours_stays_when_the_run_has_ended(tmp_path: Path) -> None:
     assert (
         start(tmp_path, f"{OURS} -o report train.py > out", "print('x')").wait(
-            timeout=30
+            timeout=PATIENCE_S
         )
         == 0
     )
@@ -351,7 +356,7 @@ def test_a_task_whose_rank_is_left_out_ends_with_its_trainings_code(
     ended = {}
     for task in order:
         (tmp_path / f"go.{task}").touch()
-        ended[task] = tasks[task].wait(timeout=120)
+        ended[task] = tasks[task].wait(timeout=PATIENCE_S)
 
     assert ended == codes
     assert not list(capture.glob(".boot-*"))
@@ -375,7 +380,7 @@ def test_a_start_that_fails_leaves_room_for_the_next(tmp_path: Path) -> None:
     )
 
     assert (code, err[:26]) == (2, "error: Cannot run ./broken")
-    assert second.wait(timeout=60) == 0
+    assert second.wait(timeout=PATIENCE_S) == 0
 
 
 LAUNCHER = """
@@ -423,7 +428,7 @@ def test_a_run_that_only_replays_graphs_is_told_how_to_mark_steps(
     script = "import torch\nvars(torch.cuda.CUDAGraph)['replay'].listener(object())\n"
     line = f"{OURS} -o report -- {python_with_torch()} train.py"
 
-    assert start(tmp_path, line, script).wait(timeout=120) == 0
+    assert start(tmp_path, line, script).wait(timeout=PATIENCE_S) == 0
 
     report = (tmp_path / "report").read_text()
     assert "it replayed CUDA graphs" in " ".join(report.split())
@@ -480,7 +485,7 @@ def test_a_tool_without_torch_runs_the_script_with_the_active_environments_pytho
 
 def test_what_a_run_leaves_is_private(tmp_path: Path) -> None:
     line = f"umask 0; {PLAIN} -m fp8verify run --trace-dir capture train.py 2> err"
-    start(tmp_path, line, "print('x')\n").wait(timeout=60)
+    start(tmp_path, line, "print('x')\n").wait(timeout=PATIENCE_S)
 
     modes = {
         path.name: path.stat().st_mode & 0o777
@@ -500,7 +505,9 @@ def test_what_a_training_leaves_is_private(tmp_path: Path, options: str) -> None
         f"{PLAIN} -m fp8verify run --exit-zero {options} --trace-dir capture -o report"
     )
     line = f"umask 0; {run} -- {python_with_torch()} {LOOP}"
-    assert start(tmp_path, line, stdout=subprocess.DEVNULL).wait(timeout=120) == 0
+    assert (
+        start(tmp_path, line, stdout=subprocess.DEVNULL).wait(timeout=PATIENCE_S) == 0
+    )
 
     left = [tmp_path / "capture", *(tmp_path / "capture").rglob("*")]
     modes = {path.name: path.stat().st_mode & 0o777 for path in left}

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.attached import ROOT, environment
-from tests.command_line import heed_signals
+from tests.command_line import PATIENCE_S, heed_signals
 from tests.integration.shells import OURS, PLAIN, compare, start, wait_until
 
 READY = "import os, pathlib, signal, sys, time\n"
@@ -114,7 +114,7 @@ def test_signals_reach_the_script_once(tmp_path: Path, number: signal.Signals) -
     wait_until((tmp_path / "heard").exists)
     os.killpg(child.pid, number)  # to all, as `timeout` and terminals
 
-    assert child.wait(timeout=60) == 2
+    assert child.wait(timeout=PATIENCE_S) == 2
 
 
 def test_every_signal_to_the_group_reaches_the_script_once(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_signal_that_is_not_forwarded_by_name_reaches_the_script(
     )
     child = begun(tmp_path, script, "ready")
     child.send_signal(number)
-    assert child.wait(timeout=60) == 41
+    assert child.wait(timeout=PATIENCE_S) == 41
 
 
 @pytest.mark.parametrize("options", ["", "--no-log"])
@@ -156,7 +156,7 @@ def test_the_process_list_counts_the_script_once(tmp_path: Path, options: str) -
     )
     line = f"exec {OURS} {options} -o report train.py --name train.py"
     done = start(tmp_path, line, script, stdout=subprocess.PIPE)
-    assert done.communicate(timeout=60)[0] == b"1\n"
+    assert done.communicate(timeout=PATIENCE_S)[0] == b"1\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGABRT, signal.SIGKILL])
@@ -170,7 +170,7 @@ def test_a_run_that_a_signal_ends_ends_by_it(
         "ready",
     )
 
-    assert child.wait(timeout=60) == -number
+    assert child.wait(timeout=PATIENCE_S) == -number
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
 
     done = start(tmp_path, line, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    out, err = done.communicate(timeout=60)
+    out, err = done.communicate(timeout=PATIENCE_S)
     # Once in the runner, which is Python as well, and once in the script.
     assert out.decode().splitlines() == [
         "theirs sitecustomize",

@@ -22,10 +22,9 @@ from pathlib import Path
 import pytest
 
 from tests.attached import ROOT, environment
-from tests.command_line import heed_signals
-from tests.integration.shells import OURS, PLAIN, wait_until
+from tests.command_line import PATIENCE_S, heed_signals
+from tests.integration.shells import OURS, PLAIN, text_of, wait_until
 
-TIMEOUT_S = 60
 RUN = f"{OURS} --trace-dir capture -o report"
 
 
@@ -36,7 +35,7 @@ class Session:
         self.pid = pid
         self.terminal = terminal
         self.shown = ""
-        self._end = time.monotonic() + TIMEOUT_S
+        self._end = time.monotonic() + PATIENCE_S
 
     def type(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
@@ -336,14 +335,14 @@ def test_the_terminal_is_given_back_when_the_runner_is_killed(tmp_path: Path) ->
         run.wait_for("ready")
         wait_until(lambda: run.modes() != before)
         log = tmp_path / "capture" / "log.txt"  # written after the terminal
-        wait_until(lambda: log.read_text() == "ready\n")
+        wait_until(lambda: text_of(log) == "ready\n")
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
 
         wait_until(lambda: run.modes() == before)
         (tmp_path / "go").touch()
         run.wait_for("still here")
-    assert log.read_text() == "ready\nstill here\n"
+        wait_until(lambda: text_of(log) == "ready\nstill here\n")
 
 
 def test_a_terminal_that_is_closed_after_the_runner_was_killed_ends_the_script(
@@ -361,7 +360,7 @@ def test_what_a_script_leaves_running_is_not_hung_up(tmp_path: Path) -> None:
         "import subprocess\nsubprocess.Popen('sleep 0.5; touch uploaded', shell=True,"
         " stdin=-3, stdout=-3, stderr=-3)\n"
     )
-    line = f"{RUN} train.py; sleep 2; ls"
+    line = f"{RUN} train.py; while [ ! -e uploaded ]; do sleep 0.1; done; ls"
     with session(tmp_path, ["/bin/sh", "-c", line], script) as run:
         run.wait_for("uploaded")
         run.wait()

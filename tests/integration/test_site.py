@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.command_line import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 pytest.importorskip(
     "material", reason="mkdocs-material is not installed (the docs extra)"
@@ -63,7 +65,7 @@ def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -85,4 +85,4 @@ def test_jobs_fail_once_their_scheduler_is_gone(
     assert (done.result(), waits.done()) == ("did a", False)
     client.status = "closed"
     with pytest.raises(ConnectionError, match="scheduler is gone"):
-        waits.result(timeout=5)
+        waits.result(timeout=60)

@@ -17,6 +17,7 @@ from fp8verify.record.injection import make_boot_folder
 from fp8verify.record.node import node_name
 from fp8verify.record.runner import run_training
 from fp8verify.record.settings import RunSettings
+from tests.command_line import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 OUR_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -200,7 +201,7 @@ def test_a_runner_that_is_killed_at_the_start_leaves_a_reader(moment: str) -> No
         env=OUR_ENVIRONMENT,
         capture_output=True,  # until the training and the reader of its output end
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     printed = ("x" * 999 + "\n") * 300 if moment == "after" else ""
@@ -245,7 +246,7 @@ def test_the_reader_keeps_no_descriptor_that_the_shell_opened() -> None:
         ended, _, _ = select.select(
             [read_end], [], [], 30
         )  # once nobody holds the other end
-        printed, _ = run.communicate(b"go\n", timeout=60)
+        printed, _ = run.communicate(b"go\n", timeout=PATIENCE_S)
     assert ended
     assert os.read(read_end, 1) == b""
     assert printed == b"closed\n"
