@@ -257,6 +257,6 @@ TOLD_AS_TIMES: Final = 10
 SHOWN: Final = 4
 SHOWN_IN_REASON: Final = 3
 SHOWN_NUMBERS: Final = 8
-SHOWN_ROWS: Final = 12
+SHOWN_ROWS: Final = 256
 # Entries of the ledger: enough for 80 blocks that all run differently in eight executions.
 SHOWN_ENTRIES: Final = 20_000

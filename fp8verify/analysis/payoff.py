@@ -51,8 +51,10 @@ class _Step(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether both are known."""
-        return bool(self.whole) and self.busy is not None
+        """Whether both are known, and can be of one step: no step is shorter than its GPU work."""
+        if not self.whole or self.busy is None:
+            return False
+        return self.busy <= (1 + EVEN) * self.whole
 
     whole: int | None
     busy: int | None

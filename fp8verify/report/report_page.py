@@ -244,8 +244,9 @@ def _proof(report: Report) -> Grid | None:
         return None
     if proof is not None:
         is_short = any(row.short is not False for row in proof.rows)
+        is_listed = proof.coordinate == "layer" and _is_named(report)
         if is_short:
-            return _proof_grid(proof, report)
+            return None if is_listed else _proof_grid(proof, report)
     legs = [_leg_row(leg) for leg in report.legs if leg.leg not in _NO_LEGS]
     differ = {row.short for row in legs} == {True, False}
     if report.verdict is Verdict.PARTIAL and differ:
@@ -291,10 +292,7 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     lines = _proof_lines(proof)
     has_unknown = any(line.row.unknown for line in lines)
     of_all = _in_what(report)
-    notes = []
-    for line in lines:
-        no_low = line.row.high and not line.row.low + line.row.unknown
-        notes.append(line.row.note or (of_all if no_low else ""))
+    notes = [_remark(line.row, of_all) for line in lines]
     formats = low_precision_name(report.gemm.kernels)
     headings = [f"<{name}", f"{formats} GEMMs"]
     if has_unknown:
@@ -319,6 +317,18 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     return Grid(f"GEMMs by {name}", tuple(headings), cells, below=below)
 
 
+def _remark(row: ProofRow, of_all: str) -> str:
+    """Say what ran otherwise in a row, and whether it should have been in low precision."""
+    said = []
+    if row.high and not row.low + row.unknown:
+        said.append(of_all)
+    elif row.high and row.short is False:
+        said.append(f"{row.high} in high precision")
+    if said and row.short is False:
+        said.append("(no FP8 expected)")
+    return " ".join([*said, row.note]).strip()
+
+
 def _in_what(report: Report) -> str:
     """Say in what the GEMMs of a row without FP8 ran."""
     kinds = []
@@ -333,23 +343,50 @@ def _in_what(report: Report) -> str:
 
 def _proof_lines(proof: Proof) -> list[_ProofLine]:
     """Return the lines of the table: of many, those that fell short come first."""
-    rows: Sequence[ProofRow] = proof.rows
     if proof.coordinate == "rank":
-        lines = _ranks_alike(rows)
+        lines = _ranks_alike(proof.rows)
+    elif ", " in proof.coordinate:
+        lines = _of_two_coordinates(proof)
     else:
         lines = []
-        for row in rows:
+        for row in proof.rows:
             name = row.value.removeprefix(f"{proof.coordinate} ")
             lines.append(_ProofLine(name, [row], millis(row.time_us)))
     if len(lines) <= _PROOF_ROWS:
         return lines
     lines.sort(key=lambda line: line.row.short is False)
     left: list[ProofRow] = []
-    for line in lines[_PROOF_ROWS:]:
+    for line in lines[_PROOF_ROWS - 1 :]:
         left += line.rows
-    others = _summed(left)
-    last = _ProofLine(others.value, [others], millis(others.time_us))
-    return [*lines[:_PROOF_ROWS], last]
+    others = _summed(left, "others")
+    return [*lines[: _PROOF_ROWS - 1], _line_of(others)]
+
+
+def _line_of(row: ProofRow, before: str = "") -> _ProofLine:
+    return _ProofLine(f"{before}{row.value}", [row], millis(row.time_us))
+
+
+def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
+    """Return a line for each row that fell short, and one for others of a value that ran alike.
+
+    So "rank 0, 3 legs" are the legs of a rank that all ran in FP8.
+    """
+    _, second = proof.coordinate.split(", ")
+    kind = f"{second}es" if second.endswith("ch") else f"{second}s"
+    alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
+    for row in proof.rows:
+        first, _, _ = row.value.partition(", ")
+        ran = (first, bool(row.low), bool(row.high), bool(row.unknown))
+        alike[ran if row.short is False else row.value].append(row)
+    lines = []
+    for rows in alike.values():
+        if len(rows) == 1:
+            lines.append(_line_of(rows[0]))
+        else:
+            first, _, _ = rows[0].value.partition(", ")
+            lines.append(_line_of(_summed(rows, kind), f"{first}, "))
+    lines.sort(key=lambda line: line.row.short is False)
+    return lines
 
 
 def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
@@ -391,8 +428,8 @@ def _range(times_us: Iterable[float]) -> str:
     return f"{least}-{most}"
 
 
-def _summed(rows: Sequence[ProofRow]) -> ProofRow:
-    """Return the rows for which a table has no room as one."""
+def _summed(rows: Sequence[ProofRow], what: str) -> ProofRow:
+    """Return rows as one, called by how many they are."""
     low = 0
     high = 0
     unknown = 0
@@ -405,7 +442,7 @@ def _summed(rows: Sequence[ProofRow]) -> ProofRow:
         time_us += row.time_us
         is_short |= row.short is not False
     return ProofRow(
-        value=f"{len(rows)} others",
+        value=f"{len(rows)} {what}",
         low=low,
         high=high,
         unknown=unknown,

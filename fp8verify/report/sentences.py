@@ -17,6 +17,7 @@ from fp8verify.model.verdict import ExpectedReport, Finding
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
+    BACKWARD_LEGS,
     Precision,
     Role,
     Severity,
@@ -352,14 +353,15 @@ class Payoff(NamedTuple):
 def payoff(report: Report) -> Payoff | None:
     """Say whether FP8 pays on the rank that gains least; None if nothing can be said.
 
-    Every form of a report has its answer from here. A rank that gains nothing counts before those
-    that are estimated: where ranks wait for each other, the slowest decides.
+    Ranks that only generate do not count where others train. Every form of a report has its
+    answer from here. A rank that gains nothing counts before those that are estimated: where
+    ranks wait for each other, the slowest decides.
     """
     alone = len(report.ranks) == 1
     diverges = any(map(_is_not_finite, report.findings))
     estimated: list[Payoff] = []
     answers: list[Payoff] = []
-    for rank in report.ranks:
+    for rank in _training(report.ranks):
         answer = _payoff_of(rank, alone=alone, diverges=diverges)
         if answer is None:
             continue
@@ -371,6 +373,15 @@ def payoff(report: Report) -> Payoff | None:
     if estimated:
         return min(estimated, key=lambda one: one.speedup or 0.0)
     return answers[0] if answers else None
+
+
+def _training(ranks: Sequence[RankReport]) -> Sequence[RankReport]:
+    """Return the ranks that train, all if none does."""
+    training = []
+    for rank in ranks:
+        if any(row.leg in BACKWARD_LEGS for row in rank.legs):
+            training.append(rank)
+    return training or ranks
 
 
 def _is_not_finite(finding: Finding) -> bool:

@@ -305,9 +305,9 @@ def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
     rows = []
     for members in by_value(cells, names).values():
         value = ", ".join(name_value(ranks, members[0], name) for name in names)
-        rows.append(
-            _row(parts.ledger, value, members, short=not short.isdisjoint(members))
-        )
+        lacking = short.intersection(members)
+        note = optional(parts.names_of(lacking), when="layer" in names)
+        rows.append(_row(parts.ledger, value, members, note, short=bool(lacking)))
     numbers: list[int] = []
     for place in ranks_of(cells):
         numbers += ranks[place].numbers
@@ -330,7 +330,14 @@ def _deciding_coordinates(parts: LedgerFindings) -> tuple[str, ...]:
     return [*explained, *several, ("leg",)][0]
 
 
-def _row(ledger: Ledger, value: str, cells: Sequence[Cell], *, short: bool) -> ProofRow:
+def _row(
+    ledger: Ledger,
+    value: str,
+    cells: Sequence[Cell],
+    note: str,
+    *,
+    short: bool,
+) -> ProofRow:
     ran = ledger.total(cells)
     time_ns, _ = ledger.times(cells)
     return ProofRow(
@@ -341,4 +348,5 @@ def _row(ledger: Ledger, value: str, cells: Sequence[Cell], *, short: bool) -> P
         time_us=micros(time_ns),
         flops=ledger.flops(cells),
         short=short,
+        note=note,
     )

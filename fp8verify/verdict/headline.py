@@ -444,7 +444,7 @@ def active_ranks(
     ran_low = f"{low} of {total} {what} ran in {low_precision_name(kernels)}"
     did = did_as_expected(summaries) or ran_low
     said = f"{did} on {first_said(where)}{in_steps(summaries)}{first_said(share)}"
-    return f"{said}{apart(least)}{_apart_ranks(forward_only)}"
+    return f"{said}{apart(least)}{that_do_not_count(forward_only)}"
 
 
 def _on_some(
@@ -462,7 +462,7 @@ def _on_some(
     )
 
 
-def _apart_ranks(forward_only: Sequence[RankSummary]) -> str:
+def that_do_not_count(forward_only: Sequence[RankSummary]) -> str:
     """Say which ranks train nothing, if any."""
     workers = _labels(forward_only)
     rows = (

@@ -246,9 +246,12 @@ class _Run:
         opinions: Sequence[Opinion],
         policy: Policy,
     ) -> None:
-        self._summaries = summaries
         self._opinions = opinions
         self._policy = policy
+        # Ranks without FP8 that train count, though something excuses them.
+        self._training = [one for one in summaries if _counts(one)]
+        self._forward_only = [one for one in summaries if one not in self._training]
+        self._not_counted = headline.that_do_not_count(self._forward_only)
         pairs = zip(summaries, opinions, strict=True)
         self._ranks = [pair for pair in pairs if pair[0].rank.judged]
         self._low = [rank for rank, _ in self._ranks if rank.low_kernels]
@@ -281,7 +284,8 @@ class _Run:
     def split(self) -> Opinion:
         """Some ranks lack all of it."""
         said = headline.without_low(self._low, self._without)
-        return Opinion(Verdict.PARTIAL, said, "rank-without-fp8")
+        reason = f"{said}{self._not_counted}"
+        return Opinion(Verdict.PARTIAL, reason, "rank-without-fp8")
 
     @property
     def _open(self) -> list[tuple[RankSummary, Opinion]]:
@@ -298,7 +302,8 @@ class _Run:
     def as_first_open(self) -> Opinion:
         """As the first of these ranks."""
         rank, opinion = self._open[0]
-        return opinion._replace(reason=f"{rank.rank.label}: {opinion.reason}")
+        said = f"{rank.rank.label}: {opinion.reason}{self._not_counted}"
+        return opinion._replace(reason=said)
 
     def is_without(self) -> bool:
         """Whether FP8 ran on no rank."""
@@ -323,14 +328,14 @@ class _Run:
 
     def active(self) -> Opinion:
         """Nothing is short, unless ranks that something excuses take most of the time."""
-        # Ranks without FP8 that train count, though something excuses them.
-        training = [one for one in self._summaries if _counts(one)]
-        forward_only = [one for one in self._summaries if one not in training]
+        training = self._training
         whole = sum(summary.total for summary in training) or 1
         share = sum(summary.share * summary.total for summary in training) / whole
         has_excused = len(self._low) < len(training)
         is_short = has_excused and share < self._policy.share
-        said = headline.active_ranks(self._low, training, forward_only, share)
+        said = headline.active_ranks(
+            self._low, training, self._forward_only, share
+        )
         return Opinion(Verdict.PARTIAL if is_short else Verdict.ACTIVE, said)
 
 

@@ -113,8 +113,11 @@ def _of_the_slowest(
 ) -> Finding | None:
     """Return what the rank that gains least says of its speed, as the line of the speed does."""
     found: list[tuple[float, Finding]] = []
+    has_training = any(rank.trace.backward for rank in ranks)
     for rank, findings in zip(ranks, of_ranks, strict=True):
         figures = rank.gain.payoff
+        if has_training and not rank.trace.backward:
+            continue  # a worker that generates
         for finding in filter(_is_joined, findings):
             if figures is not None:
                 gain = figures.step_speedup_estimate or figures.speedup_estimate

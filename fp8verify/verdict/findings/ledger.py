@@ -257,6 +257,7 @@ class LedgerFindings:
 
     def _said(self, short: Shortfall) -> Finding:
         names = _told_coordinates(short)
+        is_of_one_rank = names[0] == "rank" and len(ranks_of(short.cells)) == 1
         main = _main_coordinate(names)
         if main not in _HAVE_PARTS and self._is_counted(short):
             return self._said_of_count(short)
@@ -270,7 +271,9 @@ class LedgerFindings:
             (is_part and main in _HAVE_PARTS, "part"),
             (short.ran.low, "less"),
         )
-        return finding(_CODES[main], first_said(cases), **facts, holds=holds)
+        case = first_said(cases)
+        found = finding(_CODES[main], case, **facts, holds=holds)
+        return replace(found, per_rank=is_of_one_rank and case == "part")
 
     def _said_of_legs(
         self, short: Shortfall, facts: dict[str, Any], holds: frozenset[str]
@@ -369,6 +372,10 @@ class LedgerFindings:
         named = values.get("layer") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
         work = sum(map(self._work_of, short.cells)) / len(ranks_of(short.cells))
         kernels = self._ranks[short.cells[0].rank].linear.kernels
+        # What is said of one rank begins with its name.
+        is_of_rank = len(ranks_of(short.cells)) == 1
+        left_out = {"rank"} if is_of_rank else set()
+        parts = [x for x in _FROM_SMALL if x in names and x not in left_out]
         others = sum(rank.ran_low for rank in self._ranks)
         count = counted(fqns or list(short.values), "converted layer")
         are_several = len(fqns) > 1
@@ -376,7 +383,7 @@ class LedgerFindings:
             **values,
             "ranks": self._numbers(short),
             "layers": fqns,
-            "parts": " in ".join(values[name] for name in _FROM_SMALL if name in names),
+            "parts": " in ".join(values[name] for name in parts),
             "lacks": counted(self._lacking(short), "GEMM"),
             "others": counted(others, "other rank"),
             "where": self._micro_batches(short),
@@ -478,6 +485,15 @@ class LedgerFindings:
     def _is_named_by_order(self, cell: Cell) -> bool:
         is_by_order = Witness.NAMES in self._lack(cell).by
         return is_by_order and not isinstance(cell.layer, str)
+
+    def names_of(self, cells: Iterable[Cell]) -> str:
+        """Name the layers that some cells lack, if these are few and not named by the cells."""
+        named: dict[str, None] = {}
+        for cell in cells:
+            if not isinstance(cell.layer, str):
+                named.update(dict.fromkeys(self._lack(cell).names))
+        # More are all those of a size, of which some lack.
+        return ", ".join(in_sentences(named)) if len(named) <= limits.SHOWN else ""
 
     def _work_of(self, cell: Cell) -> float:
         ran = self.ledger.cells[cell]
