@@ -35,6 +35,7 @@ class Fact(str, Enum):
     PARALLEL = "parallel"  # its GPUs talk to each other
     WIDE = "wide"  # most of the time of its other GEMMs is in 32 bits
     ONE_SIZE = "one-size"  # all its FP8 layers have the same inputs and outputs
+    SHAPES = "shapes"  # the sizes of its GEMMs are recorded
     SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
     # Of what ran in high precision though FP8 was expected:
     WHOLE = "whole-layers"  # all legs of it did
@@ -66,6 +67,7 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
         Fact.PARALLEL: bool(rank.trace.collectives),
         Fact.WIDE: _is_wide(rank),
         Fact.ONE_SIZE: len(_low_sizes(rank)) == 1,
+        Fact.SHAPES: any(row.shape is not None for row in rank.trace.gemms),
         Fact.SLOW_GEMMS: rank.gain.saving.lost_ns
         >= LOST * rank.trace.timeline.busy
         > 0,

@@ -285,7 +285,7 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
 
 
 def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str]:
-    """Return the layers that stayed in high precision, as was expected.
+    """Return the gradient and the layers that stayed in high precision, as was expected.
 
     Where there are many, the cause says more than some of their names.
     """
@@ -293,7 +293,17 @@ def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str
         return []
     has_cause = bool(summary.rank.rest)
     names = in_sentences(expected.left_out)
-    return [] if has_cause and len(names) > SHOWN_IN_REASON else names
+    layers = [] if has_cause and len(names) > SHOWN_IN_REASON else names
+    return [*_legs_of_recipe(summary), *layers]
+
+
+def _legs_of_recipe(summary: RankSummary) -> list[str]:
+    """Return the gradient that the modules' recipe keeps in high precision, if one is kept."""
+    modules = summary.rank.modules
+    scalings = () if modules is None else modules.scalings
+    kept = f"{Leg.WGRAD.value} in high precision"
+    keeps = [scaling.endswith(kept) for scaling in scalings]
+    return [Leg.WGRAD.value] if keeps and all(keeps) else []
 
 
 def _high_formats(summary: RankSummary) -> str:

@@ -17,6 +17,7 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
+from fp8verify.verdict.advice import facts_of
 from fp8verify.verdict.clauses import by_number, first_said, optional
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, told
@@ -235,6 +236,7 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         share=time_of(rows) / (rank.gemm.total_ns or 1),
         measure=rank.measure.name,
         kernel=_short(worst.kind.name),
+        holds=facts_of(rank),
     )
 
 
