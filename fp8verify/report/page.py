@@ -148,7 +148,7 @@ class Page(NamedTuple):
     notes: tuple[Note, ...] = ()
     further: tuple[str, ...] = ()
     urgent: tuple[Note, ...] = ()
-    lines: int = 26
+    lines: int = 28
     facts: tuple[Note, ...] = ()
     software: str = ""
 

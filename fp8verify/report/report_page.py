@@ -81,7 +81,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         notes=tuple(report_notes(report)),
         urgent=tuple(urgent),
         further=tuple(_further(report)),
-        lines=_LINES.get(report.verdict, 26),
+        lines=_LINES.get(report.verdict, 28),
         facts=tuple(_facts(report)),
         software=_software(report),
     )

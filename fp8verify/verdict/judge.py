@@ -333,9 +333,7 @@ class _Run:
         share = sum(summary.share * summary.total for summary in training) / whole
         has_excused = len(self._low) < len(training)
         is_short = has_excused and share < self._policy.share
-        said = headline.active_ranks(
-            self._low, training, self._forward_only, share
-        )
+        said = headline.active_ranks(self._low, training, self._forward_only, share)
         return Opinion(Verdict.PARTIAL if is_short else Verdict.ACTIVE, said)
 
 

@@ -147,7 +147,7 @@ def test_the_first_screen_is_short_and_says_nothing_twice(report: Report) -> Non
     asked = any(rank.named_layers or rank.numerics for rank in report.ranks)
     # The first fix is shown, whatever the limit of lines.
     least = 19 if any(x.severity is not Severity.INFO for x in report.findings) else 16
-    assert asked or len(lines) <= (least if report.verdict is Verdict.ACTIVE else 26)
+    assert asked or len(lines) <= (least if report.verdict is Verdict.ACTIVE else 28)
     assert max(map(len, lines)) <= 80
     assert lines[-1].startswith(f"exit {report.exit_code}")
     labels = [

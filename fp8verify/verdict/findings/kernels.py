@@ -205,7 +205,17 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
     leaving = {one.name for one in frameworks() if one.leaves_experts}
     claiming = (claim.framework for claim in promises.claims)
     framework = next(filter(leaving.__contains__, claiming), "")
-    cases = ((framework, "by-design"), (by_recipe, "by-recipe"))
+    grouped = (
+        row
+        for row in rank.trace.gemms
+        if row.kind.classification.role is Role.GROUPED_GEMM
+    )
+    is_part = any(row.precision.is_low for row in grouped)
+    cases = (
+        (framework, "by-design"),
+        (by_recipe, "by-recipe"),
+        (is_part, "partly"),
+    )
     yield finding(
         "grouped-gemm-high-precision",
         first_said(cases),

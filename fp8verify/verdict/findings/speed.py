@@ -113,8 +113,6 @@ def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         case = "small"
     elif worst.total.kind.classification.scaling is Scaling.BLOCKWISE:
         case = "blocks"
-    if lost_ns >= limits.HALF * busy:
-        case = "costly-blocks" if case == "blocks" else "costly"
     yield finding(
         "fp8-gemm-slow",
         case,
