@@ -9,7 +9,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
-from itertools import repeat
+from itertools import compress, repeat
 from math import prod
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -355,9 +355,19 @@ class Kinds:
 
     def started(self, wanted: Callable[[Kind], bool]) -> list[int]:
         """Return the indices of the kernels of some kinds, in the order in which they started."""
-        chosen = [wanted(kind) for kind in self.rows]
-        indices = [index for index, number in enumerate(self.ids) if chosen[number]]
-        return sorted(indices, key=self._kernels.start_ns.__getitem__)
+        chosen = list(map(wanted, self.rows))
+        is_wanted = map(chosen.__getitem__, self._ids_by_start)
+        return list(compress(self._by_start, is_wanted))
+
+    @cached_property
+    def _by_start(self) -> array[int]:
+        """The indices of all kernels, in the order in which they started."""
+        indices = range(len(self.ids))
+        return array("q", sorted(indices, key=self._kernels.start_ns.__getitem__))
+
+    @cached_property
+    def _ids_by_start(self) -> array[int]:
+        return array("q", map(self.ids.__getitem__, self._by_start))
 
     @cached_property
     def totals(self) -> list[tuple[int, int]]:

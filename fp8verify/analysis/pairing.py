@@ -125,9 +125,10 @@ def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
     for kind in kinds.rows:
         functions = map(function_of, kind.op.around)
         functions_of_kinds.append(frozenset(filter(None, functions)))
+    nodes = [site.node for site in trace.sites]
+    nodes_of_launches = map(nodes.__getitem__, trace.kernels.site)
     names: dict[int, set[str]] = defaultdict(set)
-    for site, kind_id in set(zip(trace.kernels.site, kinds.ids, strict=True)):
-        node = trace.sites[site].node
+    for node, kind_id in set(zip(nodes_of_launches, kinds.ids, strict=True)):
         if node >= 0:
             names[node] |= functions_of_kinds[kind_id]
     return names

@@ -41,8 +41,10 @@ def attention_without_operators(trace: Trace, kinds: Kinds) -> set[int]:
     for indices in of_streams.values():
         for position, index in enumerate(indices):
             count = _products_beside(kinds.rows[kinds.ids[index]])
-            before = _next_products(kinds, reversed(indices[:position][-_SEEN:]), count)
-            after = _next_products(kinds, indices[position + 1 :][:_SEEN], count)
+            seen_before = indices[max(0, position - _SEEN) : position]
+            seen_after = indices[position + 1 : position + 1 + _SEEN]
+            before = _next_products(kinds, reversed(seen_before), count)
+            after = _next_products(kinds, seen_after, count)
             if before and after:
                 found.update(before, after)
                 expected[_precision(kinds, before[0])] += 2 * count

@@ -124,13 +124,20 @@ def join(windows: Sequence[Timeline]) -> Timeline:
 
 def step_bounds(trace: Trace) -> StepBounds:
     """Return when the first kernel of each step began and its last one ended, in ns."""
-    bounds: list[tuple[int, int] | None] = [None] * len(trace.steps)
     columns = trace.kernels
+    begins = [_NEVER] * len(trace.steps)
+    ends = [-_NEVER] * len(trace.steps)
     launches = zip(columns.step, columns.start_ns, columns.duration_ns, strict=True)
     for step, start, time_ns in launches:
-        if step >= 0:
-            first, last = bounds[step] or (start, start)
-            bounds[step] = min(first, start), max(last, start + time_ns)
+        if step < 0:
+            continue
+        if start < begins[step]:
+            begins[step] = start
+        if start + time_ns > ends[step]:
+            ends[step] = start + time_ns
+    bounds: list[tuple[int, int] | None] = []
+    for begin, end in zip(begins, ends, strict=True):
+        bounds.append(None if begin == _NEVER else (begin, end))
     return bounds
 
 

@@ -55,14 +55,17 @@ class Autograd:
         sources = list(map(self._numbered, op_rows))
         calls = {-1: -1}
         nodes = {-1: -1}
+        node_of: dict[int, int] = {}
         for source in set(sources) - {-1}:
             call = -1
-            node = source
+            around = source
             if not self.is_node(source):
                 call = self._call_of(source)
-                node = self._around(call)
-            while node >= 0 and not self.is_node(node):
-                node = self._around(node)
+                around = self._around(call)
+            node = node_of.get(around)
+            if node is None:
+                node = self._node_around(around)
+                node_of[around] = node
             calls[source] = call
             nodes[source] = node
         rows_of_calls = set(calls.values()) - {-1}
@@ -91,6 +94,12 @@ class Autograd:
             call = outer
             outer = self._around(call)
         return call
+
+    def _node_around(self, row: int) -> int:
+        """Return the innermost node at or around an operator with a number, or -1."""
+        while row >= 0 and not self.is_node(row):
+            row = self._around(row)
+        return row
 
     def is_node(self, row: int) -> bool:
         """Whether autograd runs a node there."""

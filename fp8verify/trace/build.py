@@ -119,9 +119,9 @@ def _repeated(columns: Columns) -> int:
     after another.
     """
     kernels = columns.kernels
+    if len(set(kernels.start_ns)) == len(kernels):
+        return 0  # hardly any kernel starts when another one does
     starts = Counter(kernels.start_ns)
-    if len(starts) == len(kernels):  # hardly any kernel starts when another one does
-        return 0
     repeated = 0
     seen: set[tuple[int, ...]] = set()
     for row, start in enumerate(kernels.start_ns):
@@ -198,15 +198,8 @@ def _correlate(
     def is_operator(row: int) -> bool:
         return ops.inputs[row] >= 0 and ops.name[row] not in columns.step_names
 
-    def is_call(_: int) -> bool:
-        return True
-
     op_rows = _rows_by_number(columns.op_ids, ops.op_id, is_operator)
-    launch_rows = _rows_by_number(
-        columns.correlations,
-        columns.calls.correlation,
-        is_call,
-    )
+    launch_rows = _rows_by_number(columns.correlations, columns.calls.correlation)
     unplaced: set[int] = set()
     for op_row, launch in zip(op_rows, launch_rows, strict=True):
         is_wanted = op_row < 0 or layers
@@ -282,15 +275,18 @@ _OUTSIDE = int(Launch.OUTSIDE)
 def _rows_by_number(
     wanted: array[int],
     numbers: array[int],
-    counts: Callable[[int], bool],
+    counts: Callable[[int], bool] | None = None,
 ) -> array[int]:
-    """Return for each kernel the first row that counts and has the number it wants, or -1."""
+    """Return for each kernel the first row that counts and has the number it wants, or -1.
+
+    All rows count if it is not said which.
+    """
     row_of = dict.fromkeys(wanted, -1)
     row_of.pop(-1, None)
     is_wanted = map(row_of.__contains__, numbers)
     for row in compress(count(), is_wanted):
         number = numbers[row]
-        if row_of[number] < 0 and counts(row):
+        if row_of[number] < 0 and (counts is None or counts(row)):
             row_of[number] = row
     row_of[-1] = -1
     rows = map(row_of.__getitem__, wanted)
@@ -345,17 +341,19 @@ def _clear_bad_durations(columns: Columns) -> int:
     """
     durations = columns.kernels.duration_ns
     starts = columns.kernels.start_ns
+    if not durations:
+        return 0
     limit = _ONE_HOUR_NS
+    if columns.last_end:
+        last = max(columns.last_end, max(starts))
+        limit = last - min(starts)
+    # As nearly always: looking at each one takes longer.
+    if min(durations) >= 0 and max(durations) <= limit:
+        return 0
     if columns.last_end:
         begun = (columns.ops.start, columns.calls.start, starts)
         firsts = [min(column) for column in begun if column]
-        last_start = max(starts, default=0)
-        last = max(columns.last_end, last_start)
         limit = last - min(firsts)
-    shortest = min(durations, default=0)
-    longest = max(durations, default=0)
-    if shortest >= 0 and longest <= limit:
-        return 0  # as nearly always: looking at each one takes longer
     bad = 0
     for row, duration in enumerate(durations):
         if not 0 <= duration <= limit:

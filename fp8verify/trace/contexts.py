@@ -58,24 +58,24 @@ class Contexts:
 
     def of_all(self, rows: Iterable[int]) -> array[int]:
         """Return the index into `ops` of the context of each operator; -1 of row -1."""
+        links = self._link_of_row
+        inputs = self._ops.inputs
+        numbers = self._numbers
         contexts = array("i")
         for row in rows:
-            context = -1
-            if row >= 0:
-                context = self._of(row)
-            contexts.append(context)
+            if row < 0:
+                contexts.append(-1)
+                continue
+            link = links[row]
+            if link == _UNKNOWN:
+                link = self._link_of(row)
+            key = (link, inputs[row])
+            number = numbers.get(key)
+            if number is None:
+                number = self._contexts[self._build(*key)]
+                numbers[key] = number
+            contexts.append(number)
         return contexts
-
-    def _of(self, row: int) -> int:
-        link = self._link_of_row[row]
-        if link == _UNKNOWN:
-            link = self._link_of(row)
-        key = (link, self._ops.inputs[row])
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._contexts[self._build(*key)]
-            self._numbers[key] = number
-        return number
 
     def _link_of(self, row: int) -> int:
         links = self._link_of_row

@@ -154,6 +154,7 @@ _device_of = attrgetter("device")
 _stream_of = attrgetter("stream")
 _inputs_of = attrgetter("types", "dims", "forward_thread")
 _config_of = attrgetter("block", "shared", "registers")
+_collective_name_of = attrgetter("collective")
 _collective_of = attrgetter(
     "collective", "dtype", "in_elements", "out_elements", "group_size"
 )
@@ -216,18 +217,10 @@ def _add_kernels(
     args = [kernel.args for kernel in group]
     configs = map(SEPARATOR.join, map(_config_of, args))
     lengths_ns = _lengths_ns([kernel.dur for kernel in group])
-    operator_ids = []
-    collectives = []
-    for arg in args:
-        operator_id = arg.external_id
-        if operator_id == arg.correlation:
-            # Kineto before 2024 puts the number of the call if a kernel has no operator.
-            operator_id = -1
-        operator_ids.append(operator_id)
-        collective = -1
-        if arg.collective:
-            collective = columns.collectives[_collective_of(arg)]
-        collectives.append(collective)
+    # Kineto before 2024 puts the number of the call if a kernel has no operator.
+    operator_ids = [
+        -1 if arg.external_id == arg.correlation else arg.external_id for arg in args
+    ]
     append_all(kernels.start_ns, starts)
     append_all(kernels.duration_ns, lengths_ns)
     append_all(columns.op_ids, operator_ids)
@@ -236,7 +229,15 @@ def _add_kernels(
     append_all(kernels.stream, map(_stream_of, args))
     append_all(kernels.name, columns.names.numbers(names))
     append_all(kernels.config, columns.configs.numbers(configs))
-    append_all(kernels.collective, collectives)
+    append_all(kernels.collective, _collectives(columns, args))
+
+
+def _collectives(columns: Columns, args: list[KernelArgs]) -> Iterable[int]:
+    """Return the numbers of collectives, -1 for other kernels, as most are."""
+    if not any(map(_collective_name_of, args)):
+        return repeat(-1, len(args))
+    known = columns.collectives
+    return [known[_collective_of(arg)] if arg.collective else -1 for arg in args]
 
 
 def _lengths_ns(micros: list[float]) -> list[int]:
