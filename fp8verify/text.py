@@ -143,18 +143,18 @@ def of_flops(share: float | None) -> str:
 class Measure(NamedTuple):
     """In what the work of kernels is measured: time, or FLOPs in the log of a BLAS library.
 
-    There each ns is a MFLOP.
+    Work is a number of ns, or of MFLOPs there.
     """
 
     name: str
     unit: str
 
-    def amount(self, time_ns: float, of_ns: float | None = None) -> str:
-        """Return an amount of work as "1.2 ms", or a part as "1.2 of 3.4 ms"."""
-        amount = f"{time_ns / 1e6:.1f}"
-        if of_ns is not None:
-            amount = f"{amount} of {of_ns / 1e6:.1f}"
-        return f"{amount} {self.unit}"
+    def amount(self, work: float, of: float | None = None) -> str:
+        """Return work in ns, or in MFLOPs, as "1.2 ms", or a part as "1.2 of 3.4 ms"."""
+        text = f"{work / 1e6:.1f}"
+        if of is not None:
+            text = f"{text} of {of / 1e6:.1f}"
+        return f"{text} {self.unit}"
 
 
 MEASURES = {"time": Measure("time", "ms"), "flops": Measure("FLOPs", "TFLOP")}

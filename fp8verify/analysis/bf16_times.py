@@ -92,7 +92,7 @@ def by_size(rows: Iterable[GemmRow]) -> list[SizeTotal]:
     for shape, alike in of_sizes.items():
         products = [row for row in alike if row.kind.multiplies and row.calls]
         if products:
-            time_ns = sum(row.time_ns for row in alike)
+            time_ns = sum(row.amount for row in alike)
             totals.append(_size_total(shape, products, time_ns))
     return totals
 
@@ -104,9 +104,9 @@ def _size_total(
 ) -> SizeTotal:
     """Return the sums of GEMMs of one size, whose time with split-K reductions is given."""
     calls = sum(row.calls for row in products)
-    reduced_ns = time_ns - sum(row.time_ns for row in products)
-    fastest_ns = min(row.time_ns / row.calls for row in products)
-    longest = max(products, key=lambda row: row.time_ns)
+    reduced_ns = time_ns - sum(row.amount for row in products)
+    fastest_ns = min(row.amount / row.calls for row in products)
+    longest = max(products, key=lambda row: row.amount)
     return SizeTotal(
         shape=shape,
         kind=longest.kind,
@@ -175,16 +175,16 @@ class Bf16Times:
         every = 0
         without_sizes = 0
         for row in rows:
-            every += row.time_ns
+            every += row.amount
             if shape_of(row) is None:
-                without_sizes += row.time_ns
+                without_sizes += row.amount
         if without_sizes > NEGLIGIBLE * every:
             return Saving(None, _NO_SIZES)
         saved = 0.0
         needed = []
         for row in rows:
             if self._is_in_vain(row):
-                saved -= row.time_ns
+                saved -= row.amount
             else:
                 needed.append(row)
         unknown = 0

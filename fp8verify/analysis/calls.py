@@ -366,8 +366,8 @@ def of_rows(rows: Iterable[GemmRow]) -> Execution:
             every = 0
             high = 0
             for row in found:
-                every += row.time_ns
-                high += 0 if row.precision.is_low else row.time_ns
+                every += row.amount
+                high += 0 if row.precision.is_low else row.amount
             times.append((layer, leg, every, high))
     return Execution(-1, 0, tuple(calls), tuple(times))
 

@@ -362,7 +362,7 @@ def _joined_totals(parts: Iterable[TraceEvidence]) -> list[KindTotal]:
     for part in parts:
         for total in part.others:
             calls[total.kind] += total.calls
-            times[total.kind] += total.time_ns
+            times[total.kind] += total.amount
     return [KindTotal(kind, calls[kind], time_ns) for kind, time_ns in times.items()]
 
 

@@ -30,6 +30,8 @@ class GemmRow(NamedTuple):
     """GEMM launches that differ only in time: a row of the table that gives the verdict.
 
     Attributes:
+        amount: the work of all launches as the trace measures it: in ns, or in MFLOPs where it is
+            the log of a BLAS library, which has no times.
         flops: of all launches, None if unknown.
         untimed: launches without a possible duration in the trace.
         trained: whether their layer has gradients; forward-only layers are not judged.
@@ -42,7 +44,7 @@ class GemmRow(NamedTuple):
     step: int
     leg: Leg
     calls: int
-    time_ns: int
+    amount: int
     flops: int | None
     shape: GemmShape | None = None
     untimed: int = 0
@@ -247,7 +249,7 @@ def _gemm_row(
         step=key.step,
         leg=key.leg,
         calls=calls,
-        time_ns=sum(durations),
+        amount=sum(durations),
         flops=flops,
         shape=key.shape,
         untimed=durations.count(0),
@@ -278,11 +280,11 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
     covered_ns = 0
     for row in rows:
         precision = row.precision
-        time_ns[precision] += row.time_ns
+        time_ns[precision] += row.amount
         kernels[precision] += row.calls
         if row.flops is not None:
             flops[precision] += row.flops
-            covered_ns += row.time_ns
+            covered_ns += row.amount
     total_ns = time_ns.total()
     divisor = total_ns or 1
     knows_flops = 0 < total_ns <= covered_ns + total_ns * WITHOUT_SHAPES

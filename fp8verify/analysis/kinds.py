@@ -315,11 +315,15 @@ class Node(NamedTuple):
 
 
 class KindTotal(NamedTuple):
-    """All launches of a kind that is not a GEMM, and what a GEMM has in addition."""
+    """All launches of a kind that is not a GEMM, and what a GEMM has in addition.
+
+    Attributes:
+        amount: the work of all launches, in ns or in MFLOPs, as of a `GemmRow`.
+    """
 
     kind: Kind
     calls: int
-    time_ns: int
+    amount: int
     leg: Leg | None = None
     shape: GemmShape | None = None
     flops: int | None = None

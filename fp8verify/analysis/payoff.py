@@ -136,7 +136,7 @@ def payoff(
 
 
 def _time_ns(rows: Iterable[GemmRow]) -> int:
-    return sum(row.time_ns for row in rows)
+    return sum(row.amount for row in rows)
 
 
 def _speedup_of_step(step: _Step, gained: float) -> float | None:
@@ -152,9 +152,9 @@ def _small_share(low: Iterable[GemmRow]) -> float | None:
     small = 0
     for row in low:
         if row.shape is not None:
-            known += row.time_ns
+            known += row.amount
             if min(row.shape[1:]) < SMALL_SIDE:
-                small += row.time_ns
+                small += row.amount
     return small / known if known else None
 
 
@@ -231,7 +231,7 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
                 fused=total.kind.classification.library != "PyTorch",
             )
             calls[cost] += total.calls
-            times[cost] += total.time_ns
+            times[cost] += total.amount
     rows = []
     for cost, time_ns in times.items():
         rows.append(

@@ -79,10 +79,10 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         """Kernel time in ns by purpose; the values add up to all kernel time."""
         time_ns = dict.fromkeys(GPU_TIME_KEYS.values(), 0)
         for row in (*self.trace.gemms, *self.trace.optimizer):
-            time_ns["gemm"] += row.time_ns
+            time_ns["gemm"] += row.amount
         for total in self.trace.others:
             key = gpu_time_key(total.kind, casts=self.ran_or_cast_low)
-            time_ns[key] += total.time_ns
+            time_ns[key] += total.amount
         return time_ns
 
     @cached_property
@@ -161,12 +161,12 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
     def unrecognized(self) -> list[KindTotal]:
         """Unrecognized kernels of the model, the longest first."""
         found = [total for total in self.trace.others if is_unrecognized(total.kind)]
-        return sorted(found, key=lambda total: -total.time_ns)
+        return sorted(found, key=lambda total: -total.amount)
 
     @property
     def opaque_ns(self) -> int:
         """The time of unrecognized kernels."""
-        return sum(total.time_ns for total in self.unrecognized)
+        return sum(total.amount for total in self.unrecognized)
 
     @cached_property
     def upcast(self) -> list[GemmRow]:

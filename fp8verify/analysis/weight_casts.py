@@ -111,7 +111,7 @@ def _of_one_operator(
     op_ns = 0
     casts = 0
     for total in totals:
-        op_ns += total.time_ns
+        op_ns += total.amount
         if total.kind.role is Role.CAST_QUANTIZE:
             casts += total.calls
     if op.name != _WEIGHT_AND_INPUT or len(op.dims) < 2 or not gemms:

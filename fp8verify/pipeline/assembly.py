@@ -188,7 +188,7 @@ def _recipe_seen(rows: Iterable[GemmRow]) -> RecipeSeen:
     for row in rows:
         if row.scaling is None:
             continue
-        time_ns[row.scaling.value] += row.time_ns
+        time_ns[row.scaling.value] += row.amount
         accumulates_fast = row.kind.classification.fast_accum
         if accumulates_fast is not None:
             leg = row.leg.value
@@ -228,7 +228,7 @@ def _kernel_row(
     flops = 0
     for row in alike:
         calls += row.calls
-        time_ns += row.time_ns
+        time_ns += row.amount
         flops += row.flops or 0
     tflops = None
     if flops and time_ns and timed:

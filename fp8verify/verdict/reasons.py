@@ -18,7 +18,7 @@ from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
 from fp8verify.trace.tables import Health
 from fp8verify.verdict.clauses import Row, first_said, first_that_holds, optional
 from fp8verify.verdict.expected import CONVERTED, Promises
-from fp8verify.verdict.selection import calls_of, high_of, low_of, time_of
+from fp8verify.verdict.selection import amount_of, calls_of, high_of, low_of
 
 
 def undecidable(rank: RankEvidence) -> str:
@@ -100,8 +100,8 @@ def _why_low_is_open(rank: RankEvidence) -> Iterator[Row]:
 def _why_low_is_hidden(rank: RankEvidence) -> Iterator[Row]:
     """Yield where FP8 may have run although no GEMM shows it."""
     linear = rank.linear
-    low = time_of(low_of(rank.trace.unexplained))
-    upcast = time_of(rank.upcast)
+    low = amount_of(low_of(rank.trace.unexplained))
+    upcast = amount_of(rank.upcast)
     unknown = linear.unknown_share_of_time - upcast / (linear.total_ns or 1)
     opaque = opaque_share(rank)
     yield (

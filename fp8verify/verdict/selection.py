@@ -13,13 +13,17 @@ from fp8verify.verdict.ledger import Cell, Layer, Place
 
 
 class _Launched(Protocol):
-    """A row of kernels: what was launched, how often, and its ns."""
+    """A row of kernels, and how often they were launched."""
 
     @property
     def calls(self) -> int: ...
 
+
+class _Measured(Protocol):
+    """A row of kernels, and their work in ns, or in MFLOPs of a BLAS log."""
+
     @property
-    def time_ns(self) -> int: ...
+    def amount(self) -> int: ...
 
 
 def calls_of(rows: Iterable[_Launched]) -> int:
@@ -30,12 +34,12 @@ def calls_of(rows: Iterable[_Launched]) -> int:
     return calls
 
 
-def time_of(rows: Iterable[_Launched]) -> int:
-    """Return how many ns rows took."""
-    time_ns = 0
+def amount_of(rows: Iterable[_Measured]) -> int:
+    """Return the work of rows, in ns or in MFLOPs."""
+    amount = 0
     for row in rows:
-        time_ns += row.time_ns
-    return time_ns
+        amount += row.amount
+    return amount
 
 
 def low_of(rows: Iterable[GemmRow]) -> list[GemmRow]:

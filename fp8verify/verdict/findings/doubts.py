@@ -24,13 +24,13 @@ from fp8verify.verdict.ledger import Cell
 from fp8verify.verdict.measures import Measures
 from fp8verify.verdict.reasons import main_high
 from fp8verify.verdict.selection import (
+    amount_of,
     converted_of,
     high_of,
     layers_of,
     legs_in,
     of_one_rank,
     places_of,
-    time_of,
 )
 from fp8verify.verdict.shortfalls import Lack
 
@@ -251,7 +251,7 @@ def _is_stated(lack: Lack | None) -> bool:
 def _outside_of_operators(rank: RankEvidence) -> Finding | None:
     """Return that GEMMs in high precision ran outside of operators, and may train."""
     outside = high_of(rank.trace.unexplained)
-    high = time_of(outside)
+    high = amount_of(outside)
     total = high + rank.linear.total_ns
     if high <= limits.NEGLIGIBLE * total:
         return None

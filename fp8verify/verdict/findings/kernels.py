@@ -28,11 +28,11 @@ from fp8verify.verdict.reasons import (
     stored_weights,
 )
 from fp8verify.verdict.selection import (
+    amount_of,
     calls_of,
     converted_of,
     high_of,
     names_of,
-    time_of,
 )
 
 # Classes that no GPU multiplies faster than BF16.
@@ -223,7 +223,7 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
         experts=" ".join(["MoE experts", ", ".join(names)]).rstrip(),
         op=optional(f", {op}", when=op),
         precision=rows[0].precision.value.upper(),
-        work=rank.measure.amount(time_of(rows)),
+        work=rank.measure.amount(amount_of(rows)),
         framework=framework,
         layers=left,
     )
@@ -238,12 +238,12 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     rows = [row for row in unknown if not row.kind.classification.upcast_from]
     if not rows:
         return
-    worst = max(rows, key=lambda row: row.time_ns)
+    worst = max(rows, key=lambda row: row.amount)
     is_cut = worst.kind.name.endswith(("...", "…"))
     yield finding(
         "unknown-gemm",
         optional("cut", when=is_cut),
-        share=time_of(rows) / (rank.gemm.total_ns or 1),
+        share=amount_of(rows) / (rank.gemm.total_ns or 1),
         measure=rank.measure.name,
         kernel=_short(worst.kind.name),
         holds=facts_of(rank),
@@ -308,7 +308,7 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     if peak is None or not peak.proves:
         return
     gemms = rank.trace.gemms
-    rates = [(x, x.flops / x.time_ns / 1e3) for x in gemms if x.flops and x.time_ns]
+    rates = [(x, x.flops / x.amount / 1e3) for x in gemms if x.flops and x.amount]
     fast = ((row, rate) for row, rate in rates if rate > peak.bf16 * PROOF_MARGIN)
     proven = [
         (row, rate) for row, rate in fast if row.kind.classification.role is Role.GEMM

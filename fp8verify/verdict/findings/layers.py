@@ -373,7 +373,7 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     seen: Counter[str] = Counter()
     for row in rows:
         if row.scaling is not None:
-            seen[row.scaling.value] += row.time_ns
+            seen[row.scaling.value] += row.amount
     said = configured or claimed
     is_other = len(said) == 1 and seen and said.isdisjoint(seen)
     yield from told(

@@ -35,12 +35,12 @@ from fp8verify.verdict.expected import CONVERTED, Promises
 from fp8verify.verdict.findings_table import told
 from fp8verify.verdict.reasons import main_high, without_kernels
 from fp8verify.verdict.selection import (
+    amount_of,
     calls_of,
     converted_of,
     high_of,
     in_state,
     low_of,
-    time_of,
 )
 
 _WINDOW_STATES = {
@@ -203,7 +203,7 @@ def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which leg."""
     unknown = filter(_lacks_operator, rank.trace.trained)
-    return time_of(unknown) > HALF * rank.linear.total_ns
+    return amount_of(unknown) > HALF * rank.linear.total_ns
 
 
 def _lacks_operator(row: GemmRow) -> bool:
@@ -213,7 +213,7 @@ def _lacks_operator(row: GemmRow) -> bool:
 def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
     """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
     high = high_of(rank.trace.trained)
-    is_little = time_of(high) <= NEGLIGIBLE * rank.linear.total_ns
+    is_little = amount_of(high) <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
     products = calls_of(row for row in high if row.kind.multiplies)
     few = products < rank.trace.seen_nodes
@@ -237,7 +237,7 @@ def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
     if not lacks_owners or high_is_explained(rank, promises):
         return 0
     high = (row for row in high_of(rank.trace.trained) if not row.kind.op.name)
-    return time_of(row for row in high if row.precision is not Precision.UNKNOWN)
+    return amount_of(row for row in high if row.precision is not Precision.UNKNOWN)
 
 
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:

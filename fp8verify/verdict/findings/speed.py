@@ -17,7 +17,7 @@ from fp8verify.text import shown_size
 from fp8verify.verdict.advice import facts_of, gain_of_fusing, gain_of_graphs
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, findings_table
-from fp8verify.verdict.selection import calls_of, time_of
+from fp8verify.verdict.selection import calls_of
 
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
 
@@ -176,7 +176,7 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     reduces = [total for total in scalars if "reduce" in total.name.lower()]
     calls = calls_of(reduces)
     if rank.ran_low and calls >= limits.USUAL_SCALARS * max(1, len(rank.trace.steps)):
-        time_ns = time_of(reduces)
+        time_ns = sum(total.time_ns for total in reduces)
         share = time_ns / rank.trace.timeline.busy
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
 
