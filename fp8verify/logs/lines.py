@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.errors import InputError
 from fp8verify.trace.places import is_pipe, open_binary
@@ -153,11 +157,28 @@ def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Li
         )
 
 
+def _opened(path: Path) -> AbstractContextManager[IO[bytes]]:
+    """Open a log. Its pipe was named by the user; of a capture only files are."""
+    if not is_pipe(path):
+        return open_binary(path)
+    kept = _content_of_pipe(path, path.stat().st_ino)
+    kept.seek(0)
+    return nullcontext(kept)
+
+
+@lru_cache(maxsize=16)
+def _content_of_pipe(path: Path, _: int) -> IO[bytes]:
+    """Return what came through a pipe, which gives it once: a log is read several times."""
+    kept = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+    with path.open("rb") as pipe:
+        copyfileobj(pipe, kept)
+    return kept
+
+
 def _unpacked(path: Path, notes: list[str]) -> Iterator[bytes]:
     """Yield an unpacked log in a few large pieces, without NULs."""
     try:
-        # A log's pipe was named by the user; of a capture only files are.
-        with path.open("rb") if is_pipe(path) else open_binary(path) as file:
+        with _opened(path) as file:
             if not cast("Any", file).peek(1):
                 return
             source = Source(file, path.name, path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -131,6 +133,20 @@ def test_lost_steps_that_repeat_fail_the_run(tmp_path: Path) -> None:
         "the gradient norm is nan at step 3 (log line 3), and 1 more step; "
         "the last at step 5 (line 5)"
     )
+
+
+def test_a_log_that_comes_through_a_pipe_is_read_for_all_that_it_says(
+    tmp_path: Path,
+) -> None:
+    pipe = tmp_path / "train.log"
+    os.mkfifo(pipe)
+    lines = "".join(f"{megatron(n, 'nan')}\n" for n in (1, 2))
+    writer = Thread(target=pipe.write_text, args=(lines,))
+    writer.start()
+    report = inspect(ROOT / "fp8_compiled", log=pipe)
+    writer.join()
+    assert found(report, "nan-or-inf")
+    assert report.exit_code == 1
 
 
 def test_one_lost_step_that_the_run_left_behind_is_a_warning(tmp_path: Path) -> None:
