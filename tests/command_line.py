@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.shared_torch import python_of_our_commands
 
 ROOT = Path(__file__).parents[1]
 # How long a test waits for anything: it ends a hang, and a busy machine may take minutes.
@@ -16,9 +17,13 @@ PATIENCE_S = 300.0
 def fp8verify(
     *args: str | Path, cwd: Path | None = None, timeout: float = PATIENCE_S, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m fp8verify` without standard input; `env` is added to the environment."""
+    """Run `python -m fp8verify` without standard input; `env` is added to the environment.
+
+    All but `run` is a fork of a process that has imported what our commands need: see
+    `tests.shared_torch`.
+    """
     return subprocess.run(
-        [sys.executable, "-m", "fp8verify", *map(str, args)],
+        [python_of_our_commands(), "-m", "fp8verify", *map(str, args)],
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -14,6 +14,7 @@ from pathlib import Path
 from scripts.docs.blocks import console_blocks, pages
 from scripts.docs.shell import ROOT
 from tests.command_line import PATIENCE_S
+from tests.shared_torch import python_of_our_commands
 
 
 def run(
@@ -38,8 +39,13 @@ OF_GITHUB = ("--noprofile", "--norc", "-eo", "pipefail")
 
 def our_environment(folder: Path) -> dict[str, str]:
     """Return an environment whose PATH begins with programs that lie in a folder's `bin`."""
-    for name, words in (("fp8verify", "-m fp8verify"), ("python", ""), ("python3", "")):
-        put(folder, name, f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+    put(
+        folder,
+        "fp8verify",
+        f'#!/bin/sh\nexec "{python_of_our_commands()}" -m fp8verify "$@"\n',
+    )
+    for name in ("python", "python3"):
+        put(folder, name, f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     return {
         "PATH": path,

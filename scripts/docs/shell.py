@@ -43,7 +43,6 @@ def environment() -> dict[str, str]:
         "COLUMNS": str(COLUMNS),
         "LC_ALL": "C.UTF-8",
         "TERM": "xterm-256color",
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 

@@ -17,12 +17,13 @@ import pytest
 
 from fp8verify.cli.explain_command import glossary
 from fp8verify.cli.group import cli
+from scripts.docs import shell
 from scripts.docs.blocks import console_blocks, pages, rewritten
 from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES, finding_pages
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from tests.captures import ROOT, report_of
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import python_of_our_commands, python_with_torch
 from tests.shown import OF_GITHUB, put, run
 
 REPOSITORY = ROOT.parent
@@ -34,6 +35,15 @@ _ANEW = "; `python -m scripts.docs` writes it anew"
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 # These need a package index or a GPU; everything else runs.
 _ELSEWHERE = ("pip install", "fp8verify run")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _commands_are_forks() -> None:
+    """Let the commands of pages have imported what they need."""
+    program = Path(shell.path(), "fp8verify")
+    program.write_text(
+        f'#!/bin/sh\nexec "{python_of_our_commands()}" -m fp8verify "$@"\n'
+    )
 
 
 def _blocks(page: str, language: str) -> list[str]:

@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.command_line import fp8verify
+from tests.shared_torch import python_with_torch
 
 SCRIPT = "import json, sys\nprint('ran with', json.dumps(sys.argv[1:]))\n"
 
@@ -23,8 +24,8 @@ def _folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, line: str) -> CompletedProcess[str]:
-    return fp8verify("run", *line.split(), cwd=folder)
+def run(folder: Path, line: str, **environment: str) -> CompletedProcess[str]:
+    return fp8verify("run", *line.split(), cwd=folder, **environment)
 
 
 def seen_by_the_script(done: CompletedProcess[str]) -> list[str]:
@@ -130,7 +131,8 @@ def test_a_run_that_fails_before_its_window_is_told_its_own_error(
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         f"for _ in range(2):\n{step}\n{end}\n"
     )
-    done = run(folder, "--steps 10-12 train.py")
+    python = str(python_with_torch())
+    done = run(folder, "--steps 10-12 train.py", FP8VERIFY_PYTHON=python)
     assert done.returncode == code
     assert said in " ".join(done.stderr.split())
     assert fix in " ".join(done.stderr.split())

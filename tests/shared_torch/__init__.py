@@ -25,6 +25,7 @@ import pytest
 from packaging.version import Version
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 
 
 def _older_than(release: str) -> bool:
@@ -41,21 +42,37 @@ runs_compiled_code_eagerly = pytest.mark.skipif(
 
 @functools.cache
 def python_with_torch() -> Path:
-    """Return the program; its server runs until the tests end, and then removes both.
+    """Return the program; its server runs until the tests end, and then removes both."""
+    return _python("torchs_imports")
+
+
+@functools.cache
+def python_of_our_commands() -> Path:
+    """Return a program for `-m fp8verify …`, whose forks have all imports of our commands.
+
+    It becomes a new interpreter for `run`, on a terminal or another device, and where the
+    environment has settings of the interpreter, of which a fork would know nothing.
+    """
+    return _python("our_imports")
+
+
+def _python(imports: str) -> Path:
+    """Return the program of a kind.
 
     The processes of pytest-xdist share one: their parent is the one that runs the tests.
     """
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if session is None:
-        return _served(Path(tempfile.mkdtemp(prefix="torch-")), os.getpid())
-    folder = Path(tempfile.gettempdir(), f"torch-{session}")
+        folder = Path(tempfile.mkdtemp(prefix="tests-"))
+        return _served(folder, os.getpid(), imports)
+    folder = Path(tempfile.gettempdir(), f"{imports}-{session}")
     folder.mkdir(0o700, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the others wait for the first one's server
-        return _served(folder, os.getppid())
+        return _served(folder, os.getppid(), imports)
 
 
-def _served(folder: Path, tests: int) -> Path:
+def _served(folder: Path, tests: int, imports: str) -> Path:
     """Return the program of a folder; start its server if that has not been done."""
     python = folder / "python"
     if python.exists():
@@ -63,8 +80,10 @@ def _served(folder: Path, tests: int) -> Path:
     socket = folder / "socket"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
+    if imports == "our_imports":
+        environment["PYTHONPATH"] = str(ROOT)
     server = subprocess.Popen(
-        [sys.executable, HERE / "serve.py", folder, str(tests)],
+        [sys.executable, HERE / "serve.py", folder, str(tests), imports],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -72,6 +91,7 @@ def _served(folder: Path, tests: int) -> Path:
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     source = (HERE / "python.py").read_text(encoding="utf-8")
-    python.write_text(f"#!{sys.executable} -IS\nSOCKET = {str(socket)!r}\n{source}")
+    constants = f"SOCKET = {str(socket)!r}\nOF_OURS = {imports == 'our_imports'}\n"
+    python.write_text(f"#!{sys.executable} -IS\n{constants}{source}")
     python.chmod(0o700)
     return python

@@ -1,12 +1,32 @@
-# Written into a program of its own by `shared_torch`, below a line that defines SOCKET.
+# Written into a program of its own by `shared_torch`, below lines that define SOCKET and OF_OURS.
 import array
 import json
 import os
 import signal
 import socket
+import stat
 import sys
 
-if sys.argv[1] in ("-c", "-I"):  # a question about the interpreter, not a script
+
+def needs_a_new_interpreter():
+    if not OF_OURS:  # noqa: F821
+        return sys.argv[1] in ("-c", "-I")  # a question about it, not a script
+    settings = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS", "PYTHONDEVMODE"}
+    if sys.argv[3:4] == ["run"] or settings & os.environ.keys():
+        return True
+    return any(map(is_a_device, range(3)))
+
+
+def is_a_device(number):
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return True
+    is_null = found.st_rdev == os.makedev(1, 3)
+    return stat.S_ISCHR(found.st_mode) and not is_null
+
+
+if needs_a_new_interpreter():
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(SOCKET)  # noqa: F821

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import importlib
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import runpy
@@ -20,25 +17,9 @@ import threading
 import types
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-
-import torch
+from typing import NamedTuple, NoReturn
 
 STREAMS = 3
-# What is imported when an optimizer is built, a model compiled, or torchao or a trainer imported:
-# seconds of each script that does. All is torch's own, or knows nothing of torch.
-LATER = (
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch.distributed._tensor.experimental",
-    "torch.distributed.checkpoint",
-    "torch.distributed.fsdp",
-    "torch.distributed.launcher",
-    "torch.distributed.tensor.parallel",
-    "torch.profiler",
-    "boto3",
-    "networkx",
-)
 PATIENCE_S = 1.0
 
 
@@ -48,34 +29,6 @@ class Call(NamedTuple):
     words: list[str]
     folder: str
     environment: dict[str, str]
-
-
-class ImportedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Give out the torch that was imported before as if it were found and loaded now."""
-
-    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
-            return None
-        spec = importlib.machinery.ModuleSpec(
-            name, self, origin=torch.__file__, is_package=True
-        )
-        spec.submodule_search_locations = list(torch.__path__)
-        return spec
-
-    def create_module(self, _: Any) -> types.ModuleType:
-        return torch
-
-    def exec_module(self, _: types.ModuleType) -> None:
-        """Do nothing: it was executed before the fork."""
-
-
-def import_more() -> None:
-    """Import what torch would import later; older ones lack some of it."""
-    os.environ["TORCH_WARM_POOL"] = "0"  # else the compiler may start helpers
-    for name in LATER:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    del os.environ["TORCH_WARM_POOL"]
 
 
 def serve(listener: socket.socket, tests: int) -> Call:
@@ -148,8 +101,7 @@ def prepare(call: Call) -> None:
     os.environ.update(call.environment)
     path = call.environment.get("PYTHONPATH", "")
     sys.path[0:1] = [entry for entry in path.split(os.pathsep) if entry]
-    del sys.modules["torch"]
-    sys.meta_path.insert(0, ImportedTorch())
+    imports.in_the_fork()
     sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # noqa: F401
@@ -198,7 +150,8 @@ def run_to_its_end(words: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    import_more()
+    imports = importlib.import_module(sys.argv[3])
+    imports.before_the_forks()
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies all of this memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait

@@ -1,0 +1,27 @@
+"""What the commands of fp8verify import, but for `run`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+import sys
+
+ROOMS = ("cli", "comparison", "pipeline", "preflight", "report", "verdict")
+
+
+def before_the_forks() -> None:
+    """Import all that is not an extra."""
+    for room in ROOMS:
+        name = f"fp8verify.{room}"
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
+
+
+def in_the_fork() -> None:
+    """Open the standard streams as a new interpreter does: those of the server were other files."""
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
