@@ -134,7 +134,11 @@ def _sharing(evidence: TraceEvidence, kinds: dict[Kind, Kind]) -> TraceEvidence:
 
 
 def _with_kinds(rows: Iterable[_Row], kinds: dict[Kind, Kind]) -> list[_Row]:
-    return [row._replace(kind=kinds.setdefault(row.kind, row.kind)) for row in rows]
+    sharing = []
+    for row in rows:
+        kind = kinds.setdefault(row.kind, row.kind)
+        sharing.append(row._replace(kind=kind))
+    return sharing
 
 
 def _jobs(files: Iterable[TraceFile], naming: Mapping[int, Naming]) -> list[RankJob]:
@@ -153,12 +157,15 @@ def _examine_all(
     workers: int | None,
     executor: Executor | None,
 ) -> Iterator[list[TraceEvidence]]:
-    files = [file for job in jobs for file in job.files]
+    files: list[TraceFile] = []
+    for job in jobs:
+        files += job.files
     if workers is None:
         workers = _worth(files)
     count = min(workers, len(jobs))
     is_alone = executor is None and count <= 1
-    if is_alone or not all(is_shared(file.path) for file in files):
+    are_shared = all(is_shared(file.path) for file in files)
+    if is_alone or not are_shared:
         yield from map(examine, jobs)
         return
     # Executors take as long to import as a small trace to read.
@@ -199,13 +206,16 @@ def _worth(files: Iterable[TraceFile]) -> int:
     size = 0
     try:
         for file in files:
-            packed = file.path.stat().st_size
-            is_plain = file.name.endswith(".json")
-            size += packed if is_plain else packed * _USUAL_RATIO
+            size_of_file = file.path.stat().st_size
+            if not file.name.endswith(".json"):
+                size_of_file *= _USUAL_RATIO
+            size += size_of_file
     except (InputError, OSError):
         return 1
     cores = _cores()
-    return cores if size > _WORTH_A_WORKER * cores else 1
+    if size > _WORTH_A_WORKER * cores:
+        return cores
+    return 1
 
 
 def _cores() -> int:
@@ -217,12 +227,13 @@ def _cores() -> int:
 
 def _in_order(ranks: list[TraceEvidence]) -> list[TraceEvidence]:
     errors = [rank.error for rank in ranks if rank.error is not None]
-    if len(errors) == len(ranks) and not any(rank.health.events for rank in ranks):
+    has_events = any(rank.health.events for rank in ranks)
+    if len(errors) == len(ranks) and not has_events:
         raise errors[0]
     ordered = join_cycles(_without_launchers(ranks))
-    for one, other in pairwise(ordered):
-        if one.rank == other.rank:
-            raise two_of_one_rank(one.rank or 0, one.source, other.source)
+    for first, second in pairwise(ordered):
+        if first.rank == second.rank:
+            raise two_of_one_rank(first.rank or 0, first.source, second.source)
     return ordered
 
 
@@ -262,12 +273,19 @@ def examine(job: RankJob) -> list[TraceEvidence]:
 
     One that cannot be read costs only itself.
     """
-    read = [part for file in job.files for part in _read(file, job.code)]
+    read: list[TraceEvidence] = []
+    for file in job.files:
+        read += _read(file, job.code)
     if len(job.files) == 1 and len(read) > 1:
         return read
-    errors = [part.error for part in read if part.error is not None]
-    parts = [part for part in read if part.error is None] or read[:1]
-    evidence = replace(merge_windows(parts), error=errors[0] if errors else None)
+    error = None
+    parts = []
+    for part in read:
+        if part.error is None:
+            parts.append(part)
+        elif error is None:
+            error = part.error
+    evidence = replace(merge_windows(parts or read[:1]), error=error)
     if evidence.named is None and job.naming is not None:
         evidence = replace(evidence, naming=_name_from(job.naming, job.layers))
     return [evidence]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -134,15 +134,13 @@ def inspect(
                 bf16=bf16,
             )
     sidecars = _read_sidecars(paths)
-    metas = sidecars.metas
     logs = logs_of(sidecars.folder, log)
-    reading_of_logs = _read_logs(logs, captured.called_apis(metas))
+    reading_of_logs = _read_logs(logs, captured.called_apis(sidecars.metas))
+    remarks: list[str] = []
     if not paths:
         traces = [_printed_table(log)]
-        remarks: list[str] = []
     elif comes_through_pipe(paths):
         traces = read_pipe(paths[0])
-        remarks = []
     else:
         how = _Workers(workers, executor)
         is_noted = bool(run_notes or sidecars.notes)
@@ -150,25 +148,28 @@ def inspect(
     traces = _beside(traces, bf16, workers)
     losses = read_losses(logs)
     ranks = _with_records(traces, sidecars, losses, read_signs(logs))
-    promises = collect_promises(reading_of_logs, ranks)._replace(listed=len(metas))
     of_end = _remarks_on(log, None if paths else losses)
-    limits = dict.fromkeys(remark for rank in ranks for remark in rank.trace.remarks)
+    notes = [*run_notes, *sidecars.notes, *of_end, *reading_of_logs.notes]
+    notes += [*remarks, *_limits_of(ranks)]
+    listed_ranks = len(sidecars.metas)
+    promises = collect_promises(reading_of_logs, ranks)._replace(listed=listed_ranks)
     report = assemble(
         ranks,
         assess(ranks, promises),
         promises,
-        [
-            *run_notes,
-            *sidecars.notes,
-            *of_end,
-            *reading_of_logs.notes,
-            *remarks,
-            *limits,
-        ],
+        notes,
         name=name or run_name(paths or [str(log)]),
         logs=[path.name for path in logs],
     )
     return judge(_with_command(report, sidecars.folder), policy or Policy())
+
+
+def _limits_of(ranks: Iterable[RankEvidence]) -> list[str]:
+    """Return what the sources of traces cannot say, each once."""
+    limits: dict[str, None] = {}
+    for rank in ranks:
+        limits.update(dict.fromkeys(rank.trace.remarks))
+    return list(limits)
 
 
 def _with_command(report: Report, folder: Path | None) -> Report:
@@ -191,8 +192,11 @@ def _beside(
     if bf16 is None:
         return list(traces)
     of_bf16 = gather_ranks(list(find_traces(bf16)), workers=workers)
-    rows = [row for rank in of_bf16 for row in rank.gemms]
-    high = tuple(row for row in rows if row.precision in SIXTEEN_BIT and row.shape)
+    high = []
+    for rank in of_bf16:
+        for row in rank.gemms:
+            if row.precision in SIXTEEN_BIT and row.shape is not None:
+                high.append(row)
     if not high:
         raise InputError(
             f"{bf16} holds no GEMMs in 16 bits with their sizes.",
@@ -205,7 +209,7 @@ def _beside(
             f"{bf16} ran on {listed(sorted(there))}, and this run on {listed(sorted(here))}.",
             "Record the run in BF16 on the same model of GPU.",
         )
-    return [replace(rank, beside=high) for rank in traces]
+    return [replace(rank, beside=tuple(high)) for rank in traces]
 
 
 def _only_archive(paths: Sequence[str | Path]) -> Path | None:
