@@ -255,10 +255,6 @@ class _Run:
         pairs = zip(summaries, opinions, strict=True)
         self._ranks = [pair for pair in pairs if pair[0].rank.judged]
         self._low = [rank for rank, _ in self._ranks if rank.low_kernels]
-        self._with = {
-            verdict: [pair for pair in self._ranks if pair[1].verdict is verdict]
-            for verdict in Verdict
-        }
 
     def is_one(self) -> bool:
         """Whether it has one rank alone."""
@@ -293,7 +289,10 @@ class _Run:
 
         No judgment of these could change that of the others.
         """
-        return [*self._with[Verdict.PARTIAL], *self._with[Verdict.INCONCLUSIVE]]
+        return [*self._with(Verdict.PARTIAL), *self._with(Verdict.INCONCLUSIVE)]
+
+    def _with(self, verdict: Verdict) -> list[tuple[RankSummary, Opinion]]:
+        return [pair for pair in self._ranks if pair[1].verdict is verdict]
 
     def has_open(self) -> bool:
         """Whether a rank lacks a part, or cannot be judged."""
@@ -329,8 +328,12 @@ class _Run:
     def active(self) -> Opinion:
         """Nothing is short, unless ranks that something excuses take most of the time."""
         training = self._training
-        whole = sum(summary.total for summary in training) or 1
-        share = sum(summary.share * summary.total for summary in training) / whole
+        whole = 0.0
+        low = 0.0
+        for one in training:
+            whole += one.total
+            low += one.share * one.total
+        share = low / (whole or 1)
         has_excused = len(self._low) < len(training)
         is_short = has_excused and share < self._policy.share
         said = headline.active_ranks(self._low, training, self._forward_only, share)

@@ -32,6 +32,7 @@ from fp8verify.verdict.selection import (
     calls_of,
     converted_of,
     high_of,
+    low_of,
     names_of,
 )
 
@@ -191,9 +192,9 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
 
 def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
-    high = high_of(rank.trace.gemms)
-    known = (row for row in high if row.precision is not Precision.UNKNOWN)
-    rows = [row for row in known if row.kind.classification.role is Role.GROUPED_GEMM]
+    grouped = list(filter(_is_grouped, rank.trace.gemms))
+    high = high_of(grouped)
+    rows = [row for row in high if row.precision is not Precision.UNKNOWN]
     if not rows or not (rank.ran_low or promises.any):
         return
     op = rows[0].kind.op.name
@@ -205,16 +206,10 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
     leaving = {one.name for one in frameworks() if one.leaves_experts}
     claiming = (claim.framework for claim in promises.claims)
     framework = next(filter(leaving.__contains__, claiming), "")
-    grouped = (
-        row
-        for row in rank.trace.gemms
-        if row.kind.classification.role is Role.GROUPED_GEMM
-    )
-    is_part = any(row.precision.is_low for row in grouped)
     cases = (
         (framework, "by-design"),
         (by_recipe, "by-recipe"),
-        (is_part, "partly"),
+        (low_of(grouped), "partly"),
     )
     yield finding(
         "grouped-gemm-high-precision",
@@ -227,6 +222,10 @@ def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[F
         framework=framework,
         layers=left,
     )
+
+
+def _is_grouped(row: GemmRow) -> bool:
+    return row.kind.classification.role is Role.GROUPED_GEMM
 
 
 # ---- kernels that are not known

@@ -17,24 +17,20 @@ from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, low_precision_name
 from fp8verify.text import (
     abridged,
     counted,
-    enumerated,
-    in_sentences,
     of_flops,
     patterns,
 )
 from fp8verify.verdict.advice import Fact, facts_of, is_unaligned, those_that_hold
-from fp8verify.verdict.blocks import lacking_blocks
 from fp8verify.verdict.clauses import (
     all_that_hold,
-    by_number,
     first_said,
-    first_that_holds,
     optional,
 )
 from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expectation import Witness
-from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.explanation import Explanation, Shortfall
+from fp8verify.verdict.findings.names import Names
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.reasons import logged_cause
@@ -42,16 +38,13 @@ from fp8verify.verdict.selection import (
     layers_of,
     legs_in,
     of_one_rank,
-    places_of,
     ranks_of,
 )
 from fp8verify.verdict.shortfalls import Lack, Shortfalls
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.wording import (
-    join_values,
     name_legs,
     name_value,
-    name_values,
     what_ran,
 )
 
@@ -110,6 +103,7 @@ class LedgerFindings:
         self.statements = Statements(ranks, promises)
         self.ledger = Ledger(executions)
         self.lacking = Shortfalls(self.ledger, self.statements)
+        self._names = Names(ranks, self.lacking, self.statements)
         counting = self.lacking.counting()
         self._few = [cell for cell in self.lacking.lacks if cell not in counting]
         self.shortfalls: list[Shortfall] = []
@@ -253,6 +247,10 @@ class LedgerFindings:
         """Say how many GEMMs of some cells ran in high precision."""
         return what_ran(self._ranks, self.ledger, cells, of)
 
+    def names_of(self, cells: Iterable[Cell]) -> str:
+        """Name the layers that some cells lack, if these are few and not named by the cells."""
+        return self._names.few_modules(cells)
+
     # ---- what is short
 
     def _said(self, short: Shortfall) -> Finding:
@@ -281,7 +279,7 @@ class LedgerFindings:
         """Say which legs are short; of which layers or blocks, where the order of calls tells."""
         if legs_in(short.cells) == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
-        in_order = self._place_in_order(short)
+        in_order = self._names.place_in_order(short)
         facts["in_order"] = in_order
         facts["but"] = self._pins_of_blocks()
         if in_order and Fact.WHOLE.value in holds:
@@ -310,21 +308,6 @@ class LedgerFindings:
                 Fact.UNALIGNED: is_unaligned(rank, legs, lacks),
             }
         )
-
-    def _place_in_order(self, short: Shortfall) -> str:
-        """Name the layers, or else the blocks, of all that legs lack, by the order of the calls."""
-        if short.coordinates != ("leg",):
-            return ""
-        names = self._named_by_order(short)
-        lacks = {cell: self.lacking.lacking(cell) for cell in short.cells}
-        blocks = lacking_blocks(self.ledger, lacks, self.statements.blocks)
-        numbers = abridged(list(map(str, blocks)), limits.SHOWN_NUMBERS)
-        name = by_number(blocks, "block", "blocks")
-        rows = (
-            (names, abridged(in_sentences(patterns(names)), limits.SHOWN)),
-            (blocks, f"{name} {numbers} (counted from 0, in the order of the calls)"),
-        )
-        return first_said(rows)
 
     def _pins_of_blocks(self) -> str:
         """Say which others the log keeps in high precision, where it says that of any."""
@@ -367,8 +350,8 @@ class LedgerFindings:
 
     def _facts(self, short: Shortfall, names: Sequence[str]) -> dict[str, Any]:
         """Return what the sentences of all codes name."""
-        values = {name: self._named(short, name) for name in short.coordinates}
-        fqns = self._names_of(short)
+        values = {name: self._names.value(short, name) for name in short.coordinates}
+        fqns = self._names.modules(short)
         named = values.get("layer") or abridged(patterns(fqns), limits.SHOWN_NUMBERS)
         work = sum(map(self._work_of, short.cells)) / len(ranks_of(short.cells))
         kernels = self._ranks[short.cells[0].rank].linear.kernels
@@ -386,7 +369,7 @@ class LedgerFindings:
             "parts": " in ".join(values[name] for name in parts),
             "lacks": counted(self._lacking(short), "GEMM"),
             "others": counted(others, "other rank"),
-            "where": self._micro_batches(short),
+            "where": self._names.micro_batches(short),
             "ran": self._ran_alike(short, named, of_layers="layer" in names),
             "count": count,
             "names": named,
@@ -410,90 +393,9 @@ class LedgerFindings:
                 cells += members
         of = optional(f" of {named}", when=of_layers)
         for name in filter(names.__contains__, ("micro-batch", "step")):
-            of += f" in {self._named(short, name)}"
+            of += f" in {self._names.value(short, name)}"
         after = optional(f": {named}", when=named and not of_layers)
         return f"{self.ran(cells, of)}{self._seen}{after}"
-
-    def _micro_batches(self, short: Shortfall) -> str:
-        """Say which micro-batches are short: by number where those of every step are."""
-        lacking = places_of(short.cells)
-        every = places_of(self.ledger.cells)
-        numbers = {place.micro_batch for place in lacking}
-        alike = {place for place in every if place.micro_batch in numbers}
-        steps = {place[:2] for place in every}
-        has_steps = all(place.step >= 0 for place in every)
-        are_few = len(numbers) <= limits.SHOWN_NUMBERS
-        are_in_every_step = lacking == alike and are_few and has_steps
-        counts = f"{len(lacking)} of {len(every)}"
-        named = self._named(short, "micro-batch")
-        rows = (
-            (not are_in_every_step, f"{counts} micro-batches"),
-            (len(steps) > 1, f"{named} of each step ({counts})"),
-            (True, named),
-        )
-        return first_said(rows)
-
-    def _named(self, short: Shortfall, name: str) -> str:
-        """Name the values of a coordinate, as a sentence does."""
-        values = name_values(self._ranks, short.cells, name)
-        if name == "layer":
-            names = patterns(self._names_of(short))
-            are_sizes = all(value[:1].isdigit() for value in values)
-            if not names and are_sizes:
-                return f"{enumerated(values, limits.SHOWN_NUMBERS)} layers"
-            return abridged(in_sentences(names or values), limits.SHOWN_NUMBERS)
-        return join_values(values, name)
-
-    def _names_of(self, short: Shortfall) -> tuple[str, ...]:
-        """Return the names of the converted modules that layers of a shortfall are."""
-        layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
-        names = [layer for _, layer in layers if isinstance(layer, str)]
-        by_order = self._named_by_order(short)
-        of_layers = "layer" in short.coordinates
-        is_unsized = layers_of(short.cells) == {None}
-        named: dict[str, None] = {}
-        for cell in short.cells:
-            named.update(dict.fromkeys(self._lack(cell).names))
-        rows = (
-            (by_order and (of_layers or is_unsized), by_order),
-            (not of_layers and len(names) < len(layers), ()),
-            (named and not names, tuple(named)),
-        )
-        return first_that_holds(rows, self._converted(layers) or tuple(names))
-
-    def _converted(self, layers: Iterable[tuple[int, Layer]]) -> tuple[str, ...]:
-        """Return the names of the modules that layers of ranks are, of those to run low."""
-        names: dict[str, None] = {}
-        for rank, layer in layers:
-            for module in self.statements.modules_of(rank, layer):
-                if module.state in CONVERTED or module.fqn == layer:
-                    names[module.fqn] = None
-        return tuple(names)
-
-    def _named_by_order(self, short: Shortfall) -> tuple[str, ...]:
-        """Return the modules that the order of calls names, none unless it names all that lack.
-
-        Gradients need not be in order, so a layer is named by those of its cells that are.
-        """
-        named: dict[str, None] = {}
-        in_order = list(filter(self._is_named_by_order, short.cells))
-        for cell in in_order:
-            named.update(dict.fromkeys(self._lack(cell).names))
-        names_all = layers_of(in_order) == layers_of(short.cells)
-        return tuple(named) if names_all else ()
-
-    def _is_named_by_order(self, cell: Cell) -> bool:
-        is_by_order = Witness.NAMES in self._lack(cell).by
-        return is_by_order and not isinstance(cell.layer, str)
-
-    def names_of(self, cells: Iterable[Cell]) -> str:
-        """Name the layers that some cells lack, if these are few and not named by the cells."""
-        named: dict[str, None] = {}
-        for cell in cells:
-            if not isinstance(cell.layer, str):
-                named.update(dict.fromkeys(self._lack(cell).names))
-        # More are all those of a size, of which some lack.
-        return ", ".join(in_sentences(named)) if len(named) <= limits.SHOWN else ""
 
     def _work_of(self, cell: Cell) -> float:
         ran = self.ledger.cells[cell]
