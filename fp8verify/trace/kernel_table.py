@@ -176,8 +176,9 @@ _LISTED_NAME: Final = re.compile(
     r"|deep_gemm::|transformer_engine::|triton_|at::native::|_scaled_\w*kernel)[^\s|,;`]{4,}"
 )
 _MOST_LISTED: Final = 20_000
-# Rows of the trace that all calls become; more are counted as so many, with their time.
+# Calls that each become a row of the trace; of more, rows stand for several, with their time.
 _MAX_CALLS: Final = 200_000
+_SCALED_CALLS: Final = 50_000
 _MOST_COLUMNS: Final = 1 << 12
 # Namespaces of libraries of kernels, in which torch has no operators.
 _OF_KERNELS: Final = re.compile(r"(?:ck|ck_tile|cutlass|deep_gemm)::")
@@ -494,6 +495,9 @@ def _last_table(source: Source) -> Table:
 def _limits(table: Table) -> Iterator[str]:
     """Yield what a table cannot say, and what was guessed."""
     yield "the table does not say when kernels ran: idle time is unknown"
+    calls = sum(row.calls for row in table.launches.values())
+    if calls > _MAX_CALLS:
+        yield f"its {calls:,} calls are counted as {_SCALED_CALLS:,}, with their time"
     if table.read_as:
         yield f"read as: {clean(table.read_as)}"
     if not table.has_kernels:
@@ -521,7 +525,9 @@ def _say_what_is_missing(health: Health, table: Table) -> None:
 def _launches(rows: dict[str, _Sum]) -> Iterator[tuple[str, int, int, int, int, None]]:
     """Yield the kernels one after another, each call with the mean time of its row."""
     calls = sum(row.calls for row in rows.values())
-    kept = min(calls, _MAX_CALLS)
+    kept = calls
+    if calls > _MAX_CALLS:
+        kept = _SCALED_CALLS
     begin = 0
     row_begin = 0
     for name, row in rows.items():
