@@ -64,6 +64,11 @@ def put(folder: Path, name: str, text: str) -> None:
         program.chmod(0o755)
 
 
+def without_pip(python: str) -> str:
+    """Return a program in place of Python that unpacks no pip into environments, for seconds."""
+    return f'#!/bin/sh\n[ "$1 $2" = "-m venv" ] && set -- "$@" --without-pip\nexec "{python}" "$@"\n'
+
+
 class Shown:
     """The commands that pages say a test runs.
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from tests.shown import OF_GITHUB, run
+from tests.shown import OF_GITHUB, run, without_pip
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -90,7 +90,7 @@ def test_the_action_installs_judges_and_leaves_page_and_results(
     )
     installed, programs = tmp_path / "fp8verify", tmp_path / "programs"
     programs.mkdir()
-    (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (programs / "python3").write_text(without_pip(sys.executable))
     (programs / "python3").chmod(0o755)
     environment = {
         "PATH": f"{programs}{os.pathsep}/usr/bin:/bin",

@@ -288,7 +288,7 @@ def test_a_run_that_ends_early_keeps_what_was_recorded(
 def test_sigterm_inside_a_window_ends_the_run_at_once(tmp_path: Path) -> None:
     terminates = ("--at", 5, "print(signal.getsignal(15)); os.kill(os.getpid(), 15)")
 
-    attached = compare(tmp_path, "3-5", LOOP, *terminates, fresh=True)
+    attached = compare(tmp_path, "3-5", LOOP, *terminates)
 
     assert attached.window.reason == "the process was killed inside the window"
 

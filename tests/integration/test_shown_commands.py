@@ -16,7 +16,7 @@ from tests.captures import ROOT as TRACES
 from tests.fake_ncu import install, log_of
 from tests.other_tools import record, write_nsys, write_rocprof_csv
 from tests.shared_torch import python_with_torch
-from tests.shown import ROOT, Shown, put
+from tests.shown import ROOT, Shown, put, without_pip
 
 LOOP = ROOT / "tests" / "integration" / "scripts" / "numerics.py"
 _EXECUTE = (
@@ -50,6 +50,7 @@ def test_a_clone_is_installed_and_gives_verdicts(shown: Shown, tmp_path: Path) -
         },
     )
     installed = tmp_path / "installed"
+    put(tmp_path, "python3", without_pip(sys.executable))
     put(tmp_path, "pip", f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@"\n')
     put(tmp_path, "fp8verify", f'#!/bin/sh\nexec "{installed}/bin/fp8verify" "$@"\n')
     settings = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
