@@ -14,7 +14,6 @@ import stat
 import struct
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -292,6 +291,8 @@ _THREADS: Final = re.compile(
 
 def _kernel(parameters: _Parameters, code: bytes) -> CompiledKernel | None:
     """Return what code holds; None if it is not what its parameters say."""
+    from hashlib import sha256  # its library takes a while to load
+
     text = code.decode("utf-8", "replace")
     names = {entry[1] or entry[2] for entry in _ENTRY.finditer(text)}
     target = _PTX_TARGET.search(text) or _AMD_TARGET.search(text)

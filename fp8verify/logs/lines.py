@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from shutil import copyfileobj
-from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.errors import InputError
@@ -169,6 +167,10 @@ def _opened(path: Path) -> AbstractContextManager[IO[bytes]]:
 @lru_cache(maxsize=16)
 def _content_of_pipe(path: Path, _: int) -> IO[bytes]:
     """Return what came through a pipe, which gives it once: a log is read several times."""
+    # They take a while to import, which a run without a log does not wait for.
+    from shutil import copyfileobj
+    from tempfile import TemporaryFile
+
     kept = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
     with path.open("rb") as pipe:
         copyfileobj(pipe, kept)

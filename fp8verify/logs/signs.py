@@ -134,6 +134,8 @@ def read_signs(logs: Sequence[Path]) -> LogSigns:
     Raises:
         InputError: a log cannot be opened or read.
     """
+    if not logs:
+        return LogSigns()  # the table of warnings takes a while to read
     of_warnings = [word.encode() for row in known_warnings() for word in row.words]
     words = (*_WORDS, *_DYNAMO_WORDS, *of_warnings)
     return scan_signs(chain.from_iterable(read_lines(log, words=words) for log in logs))
