@@ -133,6 +133,11 @@ def abridged(names: Sequence[str], shown: int) -> str:
     return joined
 
 
+def capital(text: str) -> str:
+    """Return words as a sentence begins with them."""
+    return text[:1].upper() + text[1:]
+
+
 def of_flops(share: float | None) -> str:
     """Return ", 3.2% of GEMM FLOPs", or nothing if the share is not known or nothing."""
     if share:

@@ -44,6 +44,11 @@ class Fact(str, Enum):
     RECOMPUTED = "recomputed"  # its recomputed forward passes did, among others
     ONE_RANK = "one-rank"  # other ranks ran it in FP8
     EXPERTS = "experts"  # it is the experts'
+    SAME_CALLS = "same-calls"  # steps or ranks with the same GEMMs ran in FP8
+    OTHER_CALLS = "other-calls"  # each of its calls ran in FP8 in other executions
+    LISTED = "listed"  # the module list has its layers as converted
+    UNLISTED = "listed-elsewhere"  # lists of other ranks do, those of its own do not
+    PINNED = "others-pinned"  # the log keeps others in high precision, not it
     UNALIGNED = "unaligned"  # its sides alone are no multiples of 16, as FP8 needs them
 
 

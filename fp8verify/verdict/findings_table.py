@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fp8verify import thresholds
 from fp8verify.files import parse_toml
@@ -211,9 +211,26 @@ def finding_page(code: str) -> str:
     return page
 
 
+# How the page of a code names what the advice to a run calls by its name.
+_IN_GENERAL: Final = {
+    "{here}": "the rank",
+    "{Here}": "The rank",
+    "{elsewhere}": "the other ranks",
+    "{Elsewhere}": "The other ranks",
+    "{those}": "the layers",
+    "{legs}": "this pass",
+    "{micro}": "the micro-batch",
+    "{Step}": "The step",
+    "{alike}": "other steps",
+}
+
+
 def _remedy(case: Case) -> str:
     """Return what a hint says of every run: no sentence that facts of a run complete."""
-    general = re.sub(r", such as [^.]*\{[^.]*|(?<=\))\{\w+\}", "", case.hint)
+    hint = case.hint
+    for fact, name in _IN_GENERAL.items():
+        hint = hint.replace(fact, name)
+    general = re.sub(r", such as [^.]*\{[^.]*|(?<=\))\{\w+\}", "", hint)
     return " ".join(one for one in re.split(r"(?<=\.) ", general) if "{" not in one)
 
 

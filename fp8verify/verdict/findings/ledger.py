@@ -16,11 +16,20 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, low_precision_name
 from fp8verify.text import (
     abridged,
+    capital,
     counted,
+    enumerated,
+    label_of_ranks,
     of_flops,
     patterns,
 )
 from fp8verify.verdict.advice import Fact, facts_of, is_unaligned, those_that_hold
+from fp8verify.verdict.beside import (
+    are_listed,
+    ran_low_elsewhere,
+    ranks_that_ran_low,
+    with_same_calls,
+)
 from fp8verify.verdict.clauses import (
     all_that_hold,
     first_said,
@@ -43,8 +52,10 @@ from fp8verify.verdict.selection import (
 from fp8verify.verdict.shortfalls import Lack, Shortfalls
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.wording import (
+    join_values,
     name_legs,
     name_value,
+    name_values,
     what_ran,
 )
 
@@ -281,6 +292,7 @@ class LedgerFindings:
             return finding("recompute-not-fp8", "kernels", **facts)
         in_order = self._names.place_in_order(short)
         facts["in_order"] = in_order
+        facts["those"] = self._names.in_order(short) or facts["names"]
         facts["but"] = self._pins_of_blocks()
         if in_order and Fact.WHOLE.value in holds:
             return finding("layer-not-fp8", "in-order", **facts, holds=holds)
@@ -297,17 +309,64 @@ class LedgerFindings:
         are_gradients = legs.issubset(BACKWARD_LEGS)
         rank = self._ranks[short.cells[0].rank]
         lacks = self._lacking(short) / len(ranks_of(short.cells))
+        listed = are_listed(self._ranks, self._names.all_modules(short), short.cells)
+        is_of_ranks = "rank" in short.coordinates
         return those_that_hold(
             {
                 Fact.WHOLE: is_whole,
                 Fact.FORWARD: legs == {Leg.FPROP},
                 Fact.GRADIENT: are_gradients and not is_whole,
                 Fact.RECOMPUTED: Leg.RECOMPUTE in legs,
-                Fact.ONE_RANK: "rank" in short.coordinates,
+                Fact.ONE_RANK: is_of_ranks and bool(self._ran_elsewhere(short)),
                 Fact.EXPERTS: layers_of(short.cells) == {EXPERTS},
+                Fact.SAME_CALLS: bool(self._with_same_calls(short)),
+                Fact.OTHER_CALLS: ran_low_elsewhere(self.ledger, short.cells),
+                Fact.LISTED: listed is True,
+                Fact.UNLISTED: is_of_ranks and listed is False,
+                Fact.PINNED: self.statements.blocks is not None,
                 Fact.UNALIGNED: is_unaligned(rank, legs, lacks),
             }
         )
+
+    def _with_same_calls(self, short: Shortfall) -> list[Cell]:
+        """Return what ran at other values of a step or a rank, and as much of each layer."""
+        for name in ("step", "rank"):
+            if name in short.coordinates:
+                return with_same_calls(self.ledger, short.cells, name)
+        return []
+
+    def _ran_elsewhere(self, short: Shortfall) -> list[int]:
+        """Return the places of ranks of which nothing lacks, and that ran the same legs low."""
+        lacking: set[int] = set()
+        for other in self.shortfalls:
+            lacking |= ranks_of(other.cells)
+        whole = ranks_of(self.ledger.cells) - lacking
+        return ranks_that_ran_low(self.ledger, legs_in(short.cells), whole)
+
+    def _beside(self, short: Shortfall) -> dict[str, str]:
+        """Name what lacks for the advice, and what it may be compared with."""
+        alike = self._with_same_calls(short)
+        names = name_values(self._ranks, alike, "step")
+        micro_batches = name_values(self._ranks, short.cells, "micro-batch")
+        here = self._label(ranks_of(short.cells))
+        elsewhere = self._label(self._ran_elsewhere(short)) or "the other ranks"
+        return {
+            "here": here,
+            "Here": capital(here),
+            "elsewhere": elsewhere,
+            "Elsewhere": capital(elsewhere),
+            "alike": join_values(names, "step"),
+            "micro": join_values(micro_batches, "micro-batch"),
+            "legs": name_legs(legs_in(short.cells)),
+        }
+
+    def _label(self, places: Iterable[int]) -> str:
+        """Name ranks, "ranks 0, 2"; nothing for none."""
+        ranks = [self._ranks[place] for place in sorted(places)]
+        numbers = [number for rank in ranks for number in rank.numbers]
+        if len(numbers) == len(ranks) > 0:
+            return label_of_ranks(numbers)
+        return enumerated([rank.label for rank in ranks])
 
     def _pins_of_blocks(self) -> str:
         """Say which others the log keeps in high precision, where it says that of any."""
@@ -362,8 +421,12 @@ class LedgerFindings:
         others = sum(rank.ran_low for rank in self._ranks)
         count = counted(fqns or list(short.values), "converted layer")
         are_several = len(fqns) > 1
+        step = values.get("step", "")
         return {
             **values,
+            **self._beside(short),
+            "Step": capital(step),
+            "those": named,
             "ranks": self._numbers(short),
             "layers": fqns,
             "parts": " in ".join(values[name] for name in parts),

@@ -129,7 +129,18 @@ class Names:
         are_few = len(named) <= limits.SHOWN
         return optional(", ".join(in_sentences(named)), when=are_few)
 
+    def all_modules(self, short: Shortfall) -> tuple[str, ...]:
+        """Return the names of the modules that lack, whatever names them."""
+        return self.modules(short) or self._by_order(short)
+
     def place_in_order(self, short: Shortfall) -> str:
+        """Name what `in_order` does, as a message has it: blocks with what their numbers mean."""
+        named = self.in_order(short)
+        if named and not self._by_order(short):
+            return f"{named} (counted from 0, in the order of the calls)"
+        return named
+
+    def in_order(self, short: Shortfall) -> str:
         """Name the layers, or else the blocks, of all that legs lack, by the order of the calls."""
         if short.coordinates != ("leg",):
             return ""
@@ -140,6 +151,6 @@ class Names:
         name = by_number(blocks, "block", "blocks")
         rows = (
             (names, abridged(in_sentences(patterns(names)), limits.SHOWN)),
-            (blocks, f"{name} {numbers} (counted from 0, in the order of the calls)"),
+            (blocks, f"{name} {numbers}"),
         )
         return first_said(rows)
