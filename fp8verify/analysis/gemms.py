@@ -113,16 +113,12 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     of_layers = [gemm for gemm in gemms if gemm.of_layer]
     legs.place_gemms(of_layers)
     nodes = pairing.nodes_of(of_layers)
-    pairing.settle_delayed(gemms, nodes)
+    last_updates = pairing.last_updates(trace, kinds)
+    pairing.settle_delayed(_before(last_updates, gemms), nodes)
     of_layers = [gemm for gemm in gemms if gemm.of_layer]
     pairing.settle_by_node(of_layers, nodes)
     forward = legs.surely_forward(trace, kinds)
-    last_updates = pairing.last_updates(trace, kinds)
-    before_updates = []
-    for gemm in of_layers:
-        if not last_updates.is_before(gemm):
-            before_updates.append(gemm)
-    legs.settle_by_shape(before_updates, nodes, forward)
+    legs.settle_by_shape(_before(last_updates, of_layers), nodes, forward)
     if trace.in_flops:
         legs.doubt(of_layers)
     ran_nodes = pairing.functions_of_nodes(trace, kinds)
@@ -139,6 +135,15 @@ def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
     pairing.number_micro_batches(trace, kinds, of_layers)
     pairing.settle_fused_losses(nodes, ran_nodes)
     return gemms
+
+
+def _before(updates: pairing.LastUpdates, gemms: Iterable[Gemm]) -> list[Gemm]:
+    """Return the launches before the last update of their step: only these are gradients."""
+    before = []
+    for gemm in gemms:
+        if not updates.is_before(gemm):
+            before.append(gemm)
+    return before
 
 
 def _settle_owners(

@@ -67,6 +67,10 @@ class Said(NamedTuple):
     expected: Expected
     where: tuple[tuple[Layer, Leg], ...]
 
+    def doubted(self) -> Said:
+        """Return the same of launches that may be others than those that it is about."""
+        return self._replace(expected=self.expected._replace(is_sure=False))
+
     def at(self, place: Place) -> Expected:
         """Return what it says of one execution of the program."""
         cells = tuple(Cell(*place, layer, leg) for layer, leg in self.where)

@@ -117,7 +117,10 @@ def _of_step(
         apart = any(statements.tells_apart(m, leg) for m in modules for leg in legs)
         if found and not apart and not is_kept:
             forward = [one for one in by_leg[Leg.FPROP] if _may_lack(one.entry, legs)]
-            yield from _agree(layer, legs, forward, found)
+            # Frozen weights have no wgrad: other layers' gradients are taken for theirs.
+            is_frozen = any(module.frozen for module in modules)
+            for one in _agree(layer, legs, forward, found):
+                yield one._replace(is_sure=one.is_sure and not is_frozen)
 
 
 def _comparable(steps: _Steps) -> Iterator[tuple[int, Layer, _ByLeg]]:

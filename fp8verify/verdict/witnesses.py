@@ -73,8 +73,13 @@ def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[
         if not statements.leaves_high(entry.leg):
             by_leg[entry.leg].append(entry)
     forward = len(program.forward_calls)
+    modules = statements.modules_of(place.rank, None)
+    is_frozen = any(module.frozen for module in modules)
     for leg in LEGS:
-        yield from _by_counts(by_leg[leg], forward, statements)
+        # Frozen weights have no wgrad: other layers' gradients are taken for theirs.
+        is_sure = leg is Leg.FPROP or not is_frozen
+        for stated in _by_counts(by_leg[leg], forward, statements):
+            yield stated if is_sure else stated.doubted()
     for (_, leg), entries in program.by_layer.items():
         if leg in by_leg and any(entry.is_low for entry in entries):
             free = _outside_of_pins(entries, statements)

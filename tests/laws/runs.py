@@ -37,7 +37,10 @@ Choose = Callable[[Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer of n outputs and k inputs; `low` are the legs that its recipe runs in FP8."""
+    """A linear layer of n outputs and k inputs; `low` are the legs that its recipe runs in FP8.
+
+    A frozen one, as beside adapters, has no wgrad.
+    """
 
     name: str
     n: int
@@ -45,6 +48,7 @@ class Layer:
     low: frozenset[str]
     block: int | None = None
     expert: bool = False
+    frozen: bool = False
 
 
 @dataclass(frozen=True, order=True)
@@ -98,7 +102,7 @@ class Run:
             legs.append(RECOMPUTE)
         if place > 0 or "embedding" in self.extras:
             legs.append(DGRAD)
-        return [*legs, WGRAD]
+        return legs if self.layers[place].frozen else [*legs, WGRAD]
 
     def is_low(self, at: Execution, place: int, leg: str) -> bool:
         """Whether a GEMM ran in FP8."""
@@ -200,7 +204,7 @@ def _listed(run: Run) -> list[dict[str, Any]]:
     }
     converted = {"class": "Float8Linear", "recipe": recipe, "formats": formats}
     return [
-        module(one.name, one.n, one.k, **converted)
+        module(one.name, one.n, one.k, frozen=one.frozen, **converted)
         if one.low
         else module(one.name, one.n, one.k, "high_precision")
         for one in run.layers

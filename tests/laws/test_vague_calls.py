@@ -71,6 +71,37 @@ def test_experts_are_named_by_the_layers_around_them(leg: str, tmp_path: Path) -
     assert codes - {finding.code for finding in before.findings}
 
 
+def _with_adapters() -> tuple[Layer, ...]:
+    """Return frozen layers in FP8, each beside an adapter in BF16."""
+    layers = []
+    for layer in _layers()[:-1]:
+        layers.append(replace(layer, frozen=True))
+        for name, n, k in (("a", 64, layer.k), ("b", layer.n, 64)):
+            name = f"{layer.name}.lora_{name}"
+            layers.append(Layer(name, n, k, frozenset(), layer.block))
+    return tuple(layers)
+
+
+@pytest.mark.parametrize("form", ["compiled", "reduce-overhead"])
+def test_gradients_beside_frozen_weights_accuse_nothing(
+    form: str, tmp_path: Path
+) -> None:
+    extras = frozenset({"embedding"})
+    hidden = frozenset({"shapes", "types"})
+    run = Run(_with_adapters(), form=form, hidden=hidden, extras=extras)
+    assert _verdict(run, tmp_path) is not Verdict.PARTIAL
+
+
+def test_an_evaluation_behind_the_update_is_no_gradient(tmp_path: Path) -> None:
+    """Of frozen layers with as many tokens as inputs, a forward product has the size of wgrad."""
+    layers = [replace(layer, frozen=True) for layer in _layers()[:-1]]
+    extras = frozenset({"embedding", "evaluation"})
+    run = Run(tuple(layers), tokens=_WIDE, extras=extras)
+    report = inspect(write(run, tmp_path))
+    assert report.ledger is not None
+    assert "wgrad" not in {entry.leg.value for entry in report.ledger.entries}
+
+
 def test_equal_graphs_of_square_layers_are_placed_alike(tmp_path: Path) -> None:
     """As many tokens as inputs and outputs: dgrad, wgrad and a recomputed product look alike."""
     wide = 2048
