@@ -124,11 +124,15 @@ class _Open:
 
     def _settle_vague(self) -> None:
         """Let what may be dgrad or wgrad be the one that the call lacks, if it has the other."""
-        vague = self.legs.get(Leg.BACKWARD, [])
         known = [leg for leg in GRADIENT_LEGS if leg in self.legs]
-        if len(known) == 1 and len(vague) == len(self.legs[known[0]]):
-            lacking = Leg.WGRAD if known[0] is Leg.DGRAD else Leg.DGRAD
-            self.legs[lacking] = self.legs.pop(Leg.BACKWARD)
+        if len(known) != 1 or Leg.BACKWARD not in self.legs:
+            return
+        of_known = self.legs[known[0]]
+        vague = self.legs[Leg.BACKWARD]
+        if len(vague) == len(of_known):
+            del self.legs[Leg.BACKWARD]
+            lacking = Leg.WGRAD if known == [Leg.DGRAD] else Leg.DGRAD
+            self.legs[lacking] = vague
 
 
 class _Calls:
@@ -335,17 +339,20 @@ def _in_executions(calls: Iterable[_Open], durations: Sequence[int]) -> list[Exe
     for opened in calls:
         key = (opened.step, opened.micro_batch)
         call = opened.close()
-        by_execution[key].append(known.setdefault(call, call))
+        call = known.setdefault(call, call)
+        by_execution[key].append(call)
         layer = call.layer or call.size
+        of_execution = times[key]
         for leg, gemms in opened.legs.items():
-            times[key].add(layer, leg, gemms, durations)
+            of_execution.add(layer, leg, gemms, durations)
     programs: dict[tuple[Call, ...], tuple[Call, ...]] = {}
     found = []
     for key in sorted(by_execution):
         step, micro_batch = key
         program = tuple(by_execution[key])
         program = programs.setdefault(program, program)
-        found.append(Execution(step, micro_batch, program, times[key].rows()))
+        rows = times[key].rows()
+        found.append(Execution(step, micro_batch, program, rows))
     return found
 
 

@@ -395,13 +395,18 @@ def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
 def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
     """Let GEMMs of steps whose backward pass may be cut away train as their like in whole steps."""
     trains: dict[tuple[int, GemmShape | None], bool] = defaultdict(bool)
-    of_steps = [gemm for gemm in gemms if gemm.step >= 0]
-    for gemm in of_steps:
+    in_cut_steps = []
+    for gemm in gemms:
+        if gemm.step < 0:
+            continue
         if steps[gemm.step].whole:
-            trains[gemm.kind_id, gemm.shape] |= gemm.trained
-    for gemm in of_steps:
-        if not steps[gemm.step].whole:
-            gemm.trained = trains.get((gemm.kind_id, gemm.shape), True)
+            alike = (gemm.kind_id, gemm.shape)
+            trains[alike] |= gemm.trained
+        else:
+            in_cut_steps.append(gemm)
+    for gemm in in_cut_steps:
+        alike = (gemm.kind_id, gemm.shape)
+        gemm.trained = trains.get(alike, True)
 
 
 def within_window(trace: Trace) -> Trace:

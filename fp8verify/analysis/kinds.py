@@ -67,13 +67,19 @@ class GemmShape(NamedTuple):
 
         wgrad gives the weight's size or its transpose.
         """
-        _, m, n, k = self
+        m = self.m
+        n = self.n
+        k = self.k
         if leg in (Leg.FPROP, Leg.RECOMPUTE):
             return ((m, n, k),)
-        of_dgrad = ((m, k, n),)
-        of_wgrad = ((k, m, n), (k, n, m))
-        either = {Leg.DGRAD: of_dgrad, Leg.WGRAD: of_wgrad}
-        return either.get(leg, of_dgrad + of_wgrad)
+        of_dgrad = (m, k, n)
+        of_wgrad = (k, m, n)
+        of_wgrad_transposed = (k, n, m)
+        if leg is Leg.DGRAD:
+            return (of_dgrad,)
+        if leg is Leg.WGRAD:
+            return (of_wgrad, of_wgrad_transposed)
+        return (of_dgrad, of_wgrad, of_wgrad_transposed)
 
     def layer_sizes(self, leg: Leg) -> tuple[tuple[int, int], ...]:
         """Return (outputs, inputs) that the layer of a leg's product may have."""

@@ -65,14 +65,18 @@ class _Waiting:
             self.add(gemm)
 
     def add(self, gemm: Gemm) -> None:
-        self._open[gemm.size].append(gemm)
-        self._open[ANY_SIZE].append(gemm)
-        # A pass that begins anew ends the one before, whose first layer has no dgrad.
         for size in (gemm.size, ANY_SIZE):
-            taken = self._taken[size]
-            whole = ceil(max(taken.values(), default=0))
-            if taken[Leg.DGRAD] < whole and taken[Leg.DGRAD] <= taken[Leg.WGRAD]:
-                taken.update(dict.fromkeys(GRADIENT_LEGS, whole))
+            self._open[size].append(gemm)
+            self._begin_anew(self._taken[size])
+
+    def _begin_anew(self, taken: dict[Leg, float]) -> None:
+        """End the pass before, whose first layer has no dgrad."""
+        whole = ceil(max(taken.values(), default=0))
+        of_dgrad = taken[Leg.DGRAD]
+        of_wgrad = taken[Leg.WGRAD]
+        if of_dgrad < whole and of_dgrad <= of_wgrad:
+            for leg in GRADIENT_LEGS:
+                taken[leg] = whole
 
     def take(self, gemm: Gemm) -> Gemm | None:
         """Return the forward GEMM of a gradient; two gradients have one."""
@@ -169,9 +173,11 @@ def _functions(kinds: Kinds, *, with_gemms: bool) -> frozenset[str]:
     """Return the functions of the nodes that launched a kernel, or a GEMM."""
     found: set[str | None] = set()
     for kind in kinds.rows:
-        if kind.op.backward and (kind.is_gemm or not with_gemms):
+        if not kind.op.backward:
+            continue
+        if kind.is_gemm or not with_gemms:
             found.update(map(function_of, kind.op.around))
-    return frozenset(name for name in found if name is not None)
+    return frozenset(filter(None, found))
 
 
 def nodes_of(gemms: Iterable[Gemm]) -> dict[int, Node]:
@@ -260,9 +266,12 @@ def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
     turn: Counter[tuple[int, OpContext]] = Counter()
     for gemm in gemms:
         of_call = shapes[gemm.kind_id]
-        if of_call and gemm.kind.multiplies:
-            gemm.shape = of_call[turn[gemm.call, gemm.kind.op] % len(of_call)]
-            turn[gemm.call, gemm.kind.op] += 1
+        if not of_call or not gemm.kind.multiplies:
+            continue
+        site = (gemm.call, gemm.kind.op)
+        place = turn[site] % len(of_call)
+        gemm.shape = of_call[place]
+        turn[site] += 1
 
 
 def pair(
