@@ -103,12 +103,14 @@ def _by_counts(
         if not entries:
             continue
         # Gradients that are not there may be those of converted layers.
-        high = passes * (total - converted)
-        launches = launches_of(entries)
-        in_parts = launches > forward
-        least = all_but(entries, high) if in_parts else float(launches - high)
+        left_out = passes * (total - converted)
+        # What ran beyond the layers of the log is of others.
+        high = max(left_out, forward - passes * converted)
         # Of fewer layers, as of experts, one may have run more often.
         is_sure = forward >= total
+        least = float(len(entries) - high)
+        if not is_sure and launches_of(entries) <= forward:
+            least = float(launches_of(entries) - high)
         yield said(Witness.COUNT, entries, least, is_sure=is_sure)
 
 
