@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 
 from fp8verify.model.ledger import (
     LedgerEntry,
-    LedgerExecution,
     LedgerReport,
     LedgerSlot,
 )
@@ -368,8 +367,7 @@ def _column_labels(drawing: _Drawing, columns: Sequence[_Column]) -> Iterator[st
     """Yield what stands above each column: what changes from the one before."""
     names = []
     for column in columns:
-        first = drawing.ledger.executions[column.first]
-        names.append(_short_label(first, has_ranks=drawing.has_ranks))
+        names.append(_short_label(drawing, column))
     if len(columns) <= _LABELS:
         yield from names
         return
@@ -387,12 +385,16 @@ def _column_labels(drawing: _Drawing, columns: Sequence[_Column]) -> Iterator[st
         before = name
 
 
-def _short_label(execution: LedgerExecution, *, has_ranks: bool) -> str:
-    if has_ranks and execution.rank is not None:
-        return f"r{execution.rank}"
-    if execution.step is None:
+def _short_label(drawing: _Drawing, column: _Column) -> str:
+    """Return the rank of a column, "r0+" for several that ran alike, or else its step."""
+    first = drawing.ledger.executions[column.first]
+    if drawing.has_ranks and first.rank is not None:
+        ranks = {drawing.ledger.executions[at].rank for at in column.executions}
+        more = "+" if len(ranks) > 1 else ""
+        return f"r{first.rank}{more}"
+    if first.step is None:
         return ""
-    return str(execution.step)
+    return str(first.step)
 
 
 def _row_label(slots: Sequence[LedgerSlot]) -> str:
@@ -405,7 +407,12 @@ def _row_label(slots: Sequence[LedgerSlot]) -> str:
         return f"{indexed(names)} ({len(slots)} alike)"
     blocks = {slot.block for slot in slots if slot.block is not None}
     if len(blocks) > 1:
+        sizes = {name.partition(", ")[2] for name in names}
         layers = counted(slots, "layer")
+        if len(sizes) == 1:
+            return (
+                f"blocks {_windows(sorted(blocks))}, {sizes.pop()} ({len(slots)} alike)"
+            )
         return f"blocks {_windows(sorted(blocks))}: {layers} alike"
     return (
         f"{cut_middle(names[0], 20)} … {cut_middle(names[-1], 20)} ({len(slots)} alike)"

@@ -360,7 +360,7 @@ def trace_speed() -> str:
     costs = [
         {row[0]: row[1:] for row in map(_cells, table.splitlines())} for table in tables
     ]
-    cpu, _, memory, *_ = costs[-1]["`fp8verify inspect`, one process"]
+    cpu, *_ = costs[-1]["`fp8verify inspect`, one process"]
     most, least_hta, most_hta = (
         pick(float(cost[name][3]) for cost in costs)
         for pick, name in (
@@ -369,13 +369,15 @@ def trace_speed() -> str:
             (max, "HTA, kernel breakdown"),
         )
     )
+    *_, newest = re.findall(r"^\| \d+ MB \| .*", page, re.MULTILINE)
+    _, now, peak, *_ = _cells(newest)
     return fill(
-        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {memory} MB of memory "
-        f"(fp8verify {measured['version']}, {measured['date']}, a quiet machine: "
-        "[table](benchmarks/results/trace_speed.md)); on a busy machine twice as long. That is "
+        f"A trace of 1 GB takes {float(now):.1f} CPU seconds and {peak} MB of memory (fp8verify "
+        f"0.5.0 on a busy machine, 2026-11-29; {measured['version']} took {float(cpu):.1f} on a quiet one: "
+        "[table](benchmarks/results/trace_speed.md)). That is "
         f"{_LEAST_JSON} to {most:.0f} times less CPU than `json.load`, by the size of the trace, what "
         f"fills it, and the machine ([another](benchmarks/README.md#speed)), and {least_hta:.0f} to "
-        f"{most_hta:.0f} times less than HolisticTraceAnalysis.",
+        f"{most_hta:.0f} times less than HolisticTraceAnalysis (measured with {measured['version']}).",
         118,
         break_on_hyphens=False,
     )

@@ -83,7 +83,7 @@ def test_gemm_time_is_the_same_in_every_table(report: Report) -> None:
 
 
 def test_ranks_agree_with_the_headline_and_with_the_sums(report: Report) -> None:
-    least = re.search(r"has least, (\d+)% of its GEMM time", report.reason)
+    least = re.search(r"has least \((\d+)% of its GEMM time", report.reason)
     shares = [rank.layer_share or 0.0 for rank in report.ranks]
     if least is not None:
         assert float(least[1]) == pytest.approx(100 * min(shares), abs=0.51)

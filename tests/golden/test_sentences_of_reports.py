@@ -17,6 +17,7 @@ from fp8verify.terms import Severity
 from tests.captures import report_of
 from tests.golden.test_reports import CAPTURES
 from tests.hand_built import TraceBuilder
+from tests.reading import faults
 
 LABELS = ("error", "warning", "info", "speed")
 
@@ -78,13 +79,19 @@ def test_what_is_hidden_is_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_each_percentage_names_its_whole(name: str) -> None:
-    page = page_of(report_of(name))
-    notes = [*page.told(verbose=True), *page.notes]
-    for text in (page.sentence, *(note.text for note in notes)):
-        for share in re.finditer(r"[\d.]+%(?P<after>[^%]*)", text):
-            named = r" (of|faster|slower|less|more|expected)\b|\)|, less than half"
-            assert re.match(named, share["after"]), text
+def test_nothing_of_a_report_is_hard_to_read(name: str) -> None:
+    assert list(faults(report_of(name))) == []
+
+
+def test_faults_of_a_report_are_found() -> None:
+    report = report_of("fp8_te_recompute_bf16")
+    reasons = {
+        "of what": "layers ran in FP8 for 75.0%, 50.1% of GEMM FLOPs",
+        "of two wholes": "384 of 576 GEMMs ran in FP8, but 204 of 780 wgrad GEMMs did not",
+    }
+    for fault, reason in reasons.items():
+        (found,) = faults(replace(report, reason=reason))
+        assert found.startswith(f"{fault}: ")
 
 
 def test_a_terminal_has_bars_and_a_pipe_has_none(

@@ -33,6 +33,7 @@ from tests import hand_built
 from tests.golden.facts import facts_of_report
 from tests.hand_built import TraceBuilder, codes, module, write_meta
 from tests.log_text import WITH_PHASES, declared
+from tests.reading import faults
 
 Run = dict[str, Any]
 Call = list[Any]
@@ -122,6 +123,7 @@ def test_what_must_be_said_of_a_run_is_said(run: Run, tmp_path: Path) -> None:
     with declared({"Lab": WITH_PHASES} if "declares" in run else {}):
         report = inspect(first, policy=Policy(**run.get("policy", {})))
     assert (report.verdict, report.reason) == (run["verdict"], run["reason"])
+    assert list(faults(report)) == []
     assert codes(report).issuperset(run.get("codes", ()))
     said = report.to_json()
     facts = facts_of_report(json.loads(said))

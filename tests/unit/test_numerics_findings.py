@@ -190,7 +190,7 @@ def test_the_worst_step_is_named_beside_the_first() -> None:
     steps[9] = all_layers(kind="grad_output", flushed=0.9995)
     steps[10] = all_layers()
     (finding,) = found(facts_of(steps[5], series=series_of(steps)))
-    assert "flushes 100.0% to zero" in finding.message
+    assert "flushes 100.0% of it to zero" in finding.message
     assert finding.message.endswith(
         "in 5 of 6 measured steps, first in step 5, worst in step 9"
     )
@@ -274,7 +274,7 @@ def test_the_gradient_that_is_flushed_first_is_accused_and_nothing_else() -> Non
         "gradient-flushed",
         ("layers.4.down", "layers.3.down"),
     )
-    assert "grad_output of layers.4.down flushes 70.0% to zero" in finding.message
+    assert "grad_output of layers.4.down flushes 70.0% of it to zero" in finding.message
 
 
 def test_a_gradient_below_every_scale_is_not_sent_to_other_scales() -> None:
