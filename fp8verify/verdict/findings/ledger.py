@@ -296,7 +296,8 @@ class LedgerFindings:
         facts["but"] = self._pins_of_blocks()
         if in_order and Fact.WHOLE.value in holds:
             return finding("layer-not-fp8", "in-order", **facts, holds=holds)
-        what = f"{self._lacking(short)} {name_legs(legs_in(short.cells))} GEMMs"
+        legs = name_legs(legs_in(short.cells))
+        what = counted(self._lacking(short), f"{legs} GEMM")
         ran = f"{what} of {in_order} ran in {facts['precision']}"
         facts["ran"] = optional(ran, when=in_order) or facts["ran"]
         return finding("leg-not-fp8", **facts, holds=holds)
