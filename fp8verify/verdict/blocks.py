@@ -59,7 +59,7 @@ def lacking_blocks(
 ) -> list[int]:
     """Return the blocks whose calls are all that cells lack.
 
-    None are returned if that cannot be told, or if it is all blocks.
+    None are returned if that cannot be told, as where a block has no entry, or if it is all blocks.
 
     Args:
         ledger: what ran.
@@ -67,6 +67,7 @@ def lacking_blocks(
         pinned: what the log says of blocks.
     """
     found: set[int] = set()
+    seen: set[int | None] = set()
     total = 0
     for cell, launches in lacks.items():
         program = ledger.program_of[cell.place]
@@ -74,16 +75,19 @@ def lacking_blocks(
         total = max(total, blocks.total)
         high = 0
         for entry in ledger.entries(cell):
+            block = blocks.block_of(entry.slot)
+            seen.add(block)
             if entry.is_low or blocks.is_pinned(entry.slot):
                 continue
-            block = blocks.block_of(entry.slot)
             if block is None:
                 return []
             found.add(block)
             high += _not_low(entry)
         if high != round(launches):
             return []
-    return sorted(found) if len(found) < total else []
+    # A block without an entry may have run in one of another block.
+    every_block_ran = len(seen - {None}) == total
+    return sorted(found) if every_block_ran and len(found) < total else []
 
 
 def _not_low(entry: Entry) -> int:
