@@ -16,12 +16,12 @@ from fp8verify.comparison.measure import Measured
 from fp8verify.errors import InputError, UsageError
 from fp8verify.logs.losses import LossSeries, loss_expression, read_losses
 from fp8verify.model.comparison import (
+    ComparedSteps,
     LossPair,
     MemoryPair,
     Outcome,
     RunRow,
     Side,
-    StepTimes,
 )
 from fp8verify.model.verdict import Finding
 from fp8verify.pipeline.inspection import inspect, logs_of
@@ -158,7 +158,7 @@ def _side(report: Report, side: Measured) -> Side:
     for name, value in asdict(side.times).items():
         if name.endswith("_us"):
             figures[name] = value and round(value, 3)
-    step = StepTimes(
+    step = ComparedSteps(
         measured=side.measured,
         steps=side.times.count,
         left_out=side.times.left_out,

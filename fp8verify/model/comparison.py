@@ -20,7 +20,7 @@ class Outcome(str, Enum):
     NOT_COMPARABLE = "NOT_COMPARABLE"
 
 
-class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the compared steps in µs: without the profiler where both runs know such.
 
     Attributes:
@@ -67,7 +67,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     gpu: str | None
     fp8_share_of_time: float | None
-    step: StepTimes
+    step: ComparedSteps
     flops_per_step: float | None
 
 
