@@ -113,8 +113,8 @@ FUSED_CASTS: Final = 0.2
 USUAL_WAIT: Final = 0.1
 # Share of a step from which the CPU is surely the bottleneck (the same benchmark).
 WAITING: Final = 0.2
-# Share of GPU time from which unfused attention is what to fix first.
-COSTLY_ATTENTION: Final = 0.1
+# Share of GPU time from which a cause, such as unfused attention, is what to fix first; ours.
+COSTLY: Final = 0.1
 # Share of GPU time from which casts of weights in each micro-batch are reported; ours.
 RECAST: Final = 0.02
 # Medians from which a step is an exception (compilation, a checkpoint), unless as large a share of

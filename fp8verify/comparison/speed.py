@@ -40,7 +40,7 @@ from fp8verify.thresholds import (
     SLOWER_GEMM,
     USUAL_VARIATION,
 )
-from fp8verify.verdict.advice import Fact
+from fp8verify.verdict.advice import Fact, is_of_engine
 from fp8verify.verdict.findings.speed import (
     cost_of_casts,
     gemms_are_small,
@@ -359,6 +359,8 @@ def _facts(side: Measured) -> frozenset[str]:
     for rank in side.ranks:
         if rank.health.kernels_in_graphs:
             facts.add(Fact.GRAPHS.value)
+        if any(map(is_of_engine, (row.name for row in rank.kernels))):
+            facts.add(Fact.ENGINE.value)
         legs = {row.leg for row in rank.legs}
         if rank.tax:
             legs |= {row.leg for row in rank.tax.rows}

@@ -7,6 +7,7 @@ import msgspec
 from fp8verify.terms import (
     Leg,
 )
+from fp8verify.thresholds import HALF
 
 
 class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +139,24 @@ class PayoffReport(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool | None = None
     step_speedup_estimate: float | None = None
     no_estimate: str = ""
+
+    @property
+    def idle_in_step_us(self) -> float:
+        """The µs for which the GPU does nothing in a step; 0 where a step's time is not known."""
+        if not self.step_us or not self.gpu_busy_in_step_us:
+            return 0.0
+        return max(0.0, self.step_us - self.gpu_busy_in_step_us)
+
+    @property
+    def cpu_limits(self) -> bool:
+        """Whether the CPU limits the step: the GPU waits for longer than it works.
+
+        Then no faster kernels could shorten the step by more than an end of the waiting does
+        (Amdahl's law).
+        """
+        if not self.waits or not self.step_us:
+            return False
+        return self.idle_in_step_us >= HALF * self.step_us
 
 
 class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):

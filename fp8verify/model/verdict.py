@@ -24,6 +24,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         layers: the layers that it is about, by their exact names.
         per_rank: whether it holds on each of the ranks by itself.
         verdict: what it makes of its ranks, such as PARTIAL; null where they may be ACTIVE.
+        gpu_share: share of GPU time that its cause costs; null where that is not known.
     """
 
     code: str
@@ -34,6 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[str, ...] = ()
     per_rank: bool = False
     verdict: Verdict | None = None
+    gpu_share: float | None = None
 
     def sentence(self, *, alone: bool) -> str:
         """Return the message, with the ranks that it holds on unless there is only one.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
+from fp8verify.thresholds import COSTLY
 from fp8verify.verdict.findings_table import viewed
 
 GOOD = "good"
@@ -173,14 +174,18 @@ class Page(NamedTuple):
 
     @property
     def reports(self) -> tuple[Finding, ...]:
-        """The findings that decide or cost, but for the one that is the line of the speed."""
+        """The findings that decide or cost, but for the one that is the line of the speed.
+
+        Errors come first, then warnings: what costs much GPU time, what decides or costs an
+        unknown amount, what costs little.
+        """
         paying = self.speed and self.speed.finding
         graver = []
         for finding in self.findings:
             is_info = finding.severity is Severity.INFO
             if not is_info and finding is not paying:
                 graver.append(finding)
-        return tuple(graver)
+        return tuple(sorted(graver, key=_by_cost))
 
     def _infos(self, *, verbose: bool) -> Iterator[Finding]:
         """Yield the findings that need no action; without `verbose` those no other line says."""
@@ -199,17 +204,18 @@ class Page(NamedTuple):
         if self.fix:
             yield Note("fix", self.fix)
             fixes.said.add(self.fix)
-        for place, finding in enumerate(self.reports):
-            is_error = finding.severity is Severity.ERROR
-            is_first = place == 0
-            yield Note.of(finding, 0 if is_error or is_first else 2)
-            if finding.message:
-                yield from fixes.of(finding, 4)
-            fixes.said.add(finding.hint)
+        has_speed_finding = self.speed is not None and self.speed.finding is not None
+        minor: list[Finding] = []
+        if has_speed_finding:
+            minor += filter(_costs_little, self.reports)
+        yield from self._graver(fixes, minor)
         if self.speed is not None:
             yield self.speed
-            if self.speed.finding is not None:
-                yield from fixes.of(self.speed.finding, 3)
+            if self.speed.finding is not None:  # the fix of what limits is always shown
+                yield from fixes.of(self.speed.finding, 0)
+        for finding in minor:
+            yield Note.of(finding, 2)
+            yield from fixes.of(finding, 4)
         for finding in self._infos(verbose=verbose):
             costs = viewed(finding, "costs")
             is_first_fix = costs and bool(finding.hint) and fixes.none
@@ -221,6 +227,33 @@ class Page(NamedTuple):
             elif verbose and finding.hint not in fixes.said:
                 yield Note("", finding.hint, finding=finding)
             fixes.said.add(finding.hint)
+
+    def _graver(self, fixes: _Fixes, minor: Sequence[Finding]) -> Iterator[Note]:
+        """Yield errors and warnings with what to do about them, but for some that cost little."""
+        for place, finding in enumerate(self.reports):
+            if finding in minor:
+                continue
+            is_error = finding.severity is Severity.ERROR
+            decides = not finding.message
+            is_first = place == 0
+            yield Note.of(finding, 0 if is_error or decides or is_first else 2)
+            if finding.message:
+                yield from fixes.of(finding, 4)
+            fixes.said.add(finding.hint)
+
+
+def _by_cost(finding: Finding) -> tuple[bool, float]:
+    """Return where a finding stands among errors and warnings, which keep their order otherwise."""
+    is_warning = finding.severity is not Severity.ERROR
+    if not is_warning or finding.gpu_share is None:
+        return is_warning, -COSTLY
+    return is_warning, -finding.gpu_share
+
+
+def _costs_little(finding: Finding) -> bool:
+    """Whether a warning is of a cost that is known, and small."""
+    is_warning = finding.severity is Severity.WARNING
+    return is_warning and finding.gpu_share is not None and finding.gpu_share < COSTLY
 
 
 class _Fixes:

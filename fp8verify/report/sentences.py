@@ -333,6 +333,8 @@ def _vouched(report: Report) -> Iterator[str]:
 _WINDOWS = 3
 _NORMS = 6
 _RECORDED = frozenset({"complete", "cut"})
+# Share of the largest cause of a loss below which another one is not said beside it.
+_MINOR = 0.05
 
 
 class Payoff(NamedTuple):
@@ -422,13 +424,36 @@ def _payoff_of(
 
 
 def _hindrances(rank: RankReport, limit: str) -> str:
-    """Say what keeps the gain small, behind the estimate."""
-    text = ""
-    if rank.tax:
-        text += f"; casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
-    if limit:
-        text += f"; {limit}"
-    return text
+    """Say what keeps the gain small, behind the estimate: what costs most first."""
+    causes = sorted(_causes(rank, limit), reverse=True)
+    said = []
+    for cost_us, cause in causes:
+        if cost_us >= _MINOR * causes[0][0]:
+            said.append(cause)
+    if len(said) > 1:
+        said[0] = f"above all {said[0]}"
+    if limit and limit not in said:
+        said.append(limit)
+    return "".join(f"; {cause}" for cause in said)
+
+
+def _causes(rank: RankReport, limit: str) -> Iterator[tuple[float, str]]:
+    """Yield what the gain of a window is lost to: its cost in µs, and how it is said.
+
+    How long the GPU waits without a profiler is not known of the window itself.
+    """
+    figures = rank.payoff
+    if figures is None:
+        return
+    if rank.tax is not None:
+        casts = f"casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
+        yield rank.tax.time_us, casts
+        lost_us = -rank.tax.saved_at_most_us
+        if lost_us > 0:
+            share = lost_us / figures.gpu_busy_us
+            yield lost_us, f"slow FP8 GEMMs lose {share:.0%} of GPU time"
+    if limit and figures.waits:
+        yield figures.idle_in_step_us * len(rank.steps), limit
 
 
 def _limit(figures: PayoffReport) -> str:
@@ -437,8 +462,14 @@ def _limit(figures: PayoffReport) -> str:
         busy = figures.gpu_busy_in_step_us / 1000
         whole = figures.step_us / 1000
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
-        times = f"GPU busy {busy:{form}} of {whole:{form}} ms, without the profiler"
-        return f"the CPU limits the step ({times})"
+        if figures.cpu_limits:
+            times = f"GPU busy {busy:{form}} of {whole:{form}} ms, without the profiler"
+            return f"the CPU limits the step ({times})"
+        idle = figures.idle_in_step_us / 1000
+        return (
+            f"the GPU is idle for {idle:{form}} of {whole:{form}} ms per step "
+            "(without the profiler)"
+        )
     if figures.waits is None and figures.idle_share >= HALF:  # as the finding says it
         return f"the GPU is idle for {figures.idle_share:.0%} of the window"
     return ""

@@ -29,6 +29,7 @@ class Fact(str, Enum):
     RECOMPUTES = "recomputes"  # it computes forward passes again
     TORCHAO = "torchao"  # torchao's layers train in it
     ENGINE = "transformer-engine"  # Transformer Engine's do
+    MEGATRON = "megatron"  # Megatron-LM's do
     FROZEN = "frozen"  # its FP8 weights have no gradient
     WGRAD_ALONE = "wgrad-alone"  # wgrad is the only leg without FP8
     ATTENTION = "attention"  # its attention multiplies in GEMMs of its own
@@ -37,6 +38,8 @@ class Fact(str, Enum):
     ONE_SIZE = "one-size"  # all its FP8 layers have the same inputs and outputs
     SHAPES = "shapes"  # the sizes of its GEMMs are recorded
     SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
+    SHORT_SIDE = "short-side"  # the slowest of them have a short side
+    BLOCKS = "blocks"  # the slowest of them have scales by block
     # Of what ran in high precision though FP8 was expected:
     WHOLE = "whole-layers"  # all legs of it did
     FORWARD = "forward-alone"  # fprop alone did
@@ -65,7 +68,9 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
         Fact.UNFUSED: tax is not None and tax.unfused_us >= HALF * tax.time_us,
         Fact.RECOMPUTES: recomputes(rank),
         Fact.TORCHAO: _any_from("torchao", sources) or _any_from("torchao", calls),
-        Fact.ENGINE: _any_from("transformer_engine", sources),
+        Fact.ENGINE: _any_from("transformer_engine", sources)
+        or any(map(is_of_engine, (kind.name for kind in kinds))),
+        Fact.MEGATRON: _any_from("megatron", sources),
         Fact.FROZEN: _has_frozen_base(rank),
         Fact.WGRAD_ALONE: _legs_without_low(rank) == {Leg.WGRAD},
         Fact.ATTENTION: bool(rank.trace.attention),
@@ -91,6 +96,11 @@ def recomputes(rank: RankEvidence) -> bool:
     legs = {row.leg for row in rank.trace.gemms}
     legs.update(row.leg for row in (() if tax is None else tax.rows))
     return Leg.RECOMPUTE in legs
+
+
+def is_of_engine(kernel: str) -> bool:
+    """Whether a kernel's name is of Transformer Engine."""
+    return "transformer_engine::" in kernel
 
 
 def _any_from(package: str, names: Iterable[str]) -> bool:
@@ -186,20 +196,27 @@ def gain_of_fusing(rank: RankEvidence) -> str:
     casts = (
         f"casts take {tax.share_of_gpu_time:.0%} of GPU time; fused about {left:.0%}"
     )
-    faster = figures.gpu_busy_us / fused_us
-    return f", for GPU work up to about {faster:.2f}x as fast ({casts})"
+    faster = _times(figures.gpu_busy_us / fused_us)
+    return f", for GPU work up to about {faster} as fast ({casts})"
 
 
 def gain_of_graphs(rank: RankEvidence) -> str:
-    """Say how much faster a step is if its GPU never waits; nothing if step times are unknown."""
+    """Say how much faster a step is if its GPU never waits; nothing if step times are unknown.
+
+    It is the ratio of the two times that the line of the speed gives.
+    """
     figures = rank.gain.payoff
     if figures is None or not figures.step_us or not figures.gpu_busy_in_step_us:
         return ""
-    left_us = figures.gpu_busy_in_step_us
-    fewer_us = _saved_by_fusing(rank) / len(rank.trace.steps)
-    fused = " (which fuses the casts, too)" if fewer_us > HALF * left_us else ""
-    faster = figures.step_us / (left_us - fewer_us)
-    return f", for steps up to about {faster:.2f}x as fast{fused}"
+    faster = _times(figures.step_us / figures.gpu_busy_in_step_us)
+    return f", for steps up to about {faster} as fast"
+
+
+def _times(ratio: float) -> str:
+    """Return an estimated ratio in two digits at the most: "1.6x", "15x"."""
+    if ratio < 9.95:
+        return f"{ratio:.1f}x"
+    return f"{ratio:.0f}x"
 
 
 def _saved_by_fusing(rank: RankEvidence) -> float:

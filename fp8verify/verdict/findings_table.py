@@ -72,6 +72,7 @@ def finding(
     ranks: Iterable[int] = (),
     layers: Iterable[str] = (),
     holds: frozenset[str] = frozenset(),
+    gpu_share: float | None = None,
     **facts: object,
 ) -> Finding:
     """Make a finding of facts.
@@ -82,6 +83,7 @@ def finding(
         ranks: the ranks that it is about, none if it is about the run.
         layers: the layers that it is about, by their exact names, each once.
         holds: facts of the run that pieces of the advice need, as `advice.Fact` names them.
+        gpu_share: share of GPU time that its cause costs, if known.
         facts: what the sentences of the case name in braces, besides thresholds.
 
     Raises:
@@ -97,6 +99,7 @@ def finding(
         verdict=found.verdict,
         ranks=tuple(ranks),
         layers=tuple(dict.fromkeys(layers)),
+        gpu_share=None if gpu_share is None else round(gpu_share, 6),
     )
 
 

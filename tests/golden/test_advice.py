@@ -28,8 +28,8 @@ def holds(report: Report) -> dict[str, bool]:
         "compiled": any(row.name.startswith("triton_") for row in kernels),
         "recomputes": Leg.RECOMPUTE in legs,
         "torchao": any("fprop=" in recipe for recipe in recipes),
-        "transformer-engine": any("transformer_engine" in row.name for row in kernels)
-        or any("te_" in claim.text or "TE" in claim.text for claim in report.claims),
+        "transformer-engine": any("transformer_engine" in row.name for row in kernels),
+        "megatron": any(claim.framework == "Megatron-LM" for claim in report.claims),
         "one-size": len(_forward_sizes(report)) == 1,
         "fp4": "NVFP4" in report.reason,
         "attention": any(row.role is Role.ATTENTION for row in kernels)
@@ -50,7 +50,9 @@ def _forward_sizes(report: Report) -> set[tuple[int, ...]]:
 
 # What each word of advice claims of the run that gets it.
 CLAIMS = {
-    "reduce-overhead": ("graphs", False),
+    "reduce-overhead": ("transformer-engine", False),
+    "make_graphed_callables": ("transformer-engine", True),
+    "--cuda-graph-impl": ("megatron", True),
     "between the CUDA graphs": ("graphs", True),
     "checkpointing": ("recomputes", True),
     "ScalingType.DISABLED": ("torchao", True),

@@ -25,7 +25,7 @@ from tests.captures import report_of
 from tests.hand_built import present
 
 PACKAGE = Path(fp8verify.__file__).parent
-NOT_FACTS = {"ranks", "layers", "holds", "when"}
+NOT_FACTS = {"ranks", "layers", "gpu_share", "holds", "when"}
 
 
 # What makes findings; the others hand facts on to `finding`.

@@ -26,6 +26,7 @@ from tests.hand_built import (
     TraceBuilder,
     codes,
     found,
+    module,
     present,
 )
 from tests.unit.test_fp8_overhead import AMAX, COPY, INSIDE
@@ -277,6 +278,71 @@ def test_steps_outside_the_window_tell_whether_the_gpu_waits(
     if word is not None:
         assert present(payoff(report)).text.startswith(f"{word}: ")
         assert any("ms step" in f.message for f in report.findings) is bool(waits)
+
+
+def outside(step_us: int) -> dict[str, Any]:
+    """Times of steps that no profiler watched."""
+    ns = 1000 * step_us
+    times = {"count": 9, "total_ns": 9 * ns, "samples_ns": [ns] * 9, "median_ns": ns}
+    return {"steps_outside": times}
+
+
+def layer_of(source: str) -> dict[str, Any]:
+    return module("layer", 4096, 4096, source=source)
+
+
+@pytest.mark.parametrize(
+    ("step_us", "said"),
+    [
+        (500, "no gain: the CPU limits the step (GPU busy 0.2 of 0.5 ms, "),
+        (380, "no gain: the GPU is idle for 0.2 of 0.4 ms per step "),
+    ],
+)
+def test_the_cpu_limits_a_step_if_the_gpu_waits_for_longer_than_it_works(
+    build: TraceBuilder, step_us: int, said: str
+) -> None:
+    build.step(1)
+    for _ in range(2):
+        fp8_gemm(build, 4096, 100)
+    report = build.capture(window=[], **outside(step_us))
+    assert present(payoff(report)).text.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("torchao.float8.float8_linear", "Compile with mode='reduce-overhead'"),
+        ("transformer_engine.pytorch.module.linear", "make_graphed_callables"),
+        ("megatron.core.extensions.transformer_engine", "--cuda-graph-impl"),
+    ],
+)
+def test_advice_for_a_gpu_that_waits_is_of_the_layers_library(
+    build: TraceBuilder, source: str, advice: str
+) -> None:
+    fp8_gemm(build.step(1), 4096, 100)
+    report = build.capture(layer_of(source), window=[], **outside(1190))
+    (finding,) = found(report, "fp8-not-paying")
+    assert advice in finding.hint
+    assert "up to about 12x as fast" in finding.hint
+    assert finding.hint.count("CUDA graphs") == 1
+
+
+def test_slow_gemms_come_before_a_gpu_that_waits_for_less_than_they_lose(
+    build: TraceBuilder,
+) -> None:
+    lost = round(100 * (1 - bf16_us(2048, 2048, 2048) / 95))
+    fp8_gemm(build.step(1), 2048, 90)
+    build.launch(COPY, "aten::copy_", types=(FP32, BF16), parents=INSIDE, us=5)
+    report = build.capture(window=[], **outside(133))
+    text = present(payoff(report)).text
+    assert f"above all slow FP8 GEMMs lose {lost - 5}% of GPU time; " in text
+    assert text.index("slow FP8 GEMMs") < text.index("the GPU is idle for")
+    assert "the CPU limits" not in text
+    (finding,) = found(report, "fp8-not-paying")
+    assert finding.message.startswith("slow GEMMs: ")
+    (finding,) = found(report, "fp8-gemm-slow")
+    assert finding.severity == "warning"
+    assert finding.hint in report.to_text().replace("\n         ", " ")
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.rank import RankEvidence, Recorded
 from fp8verify.analysis.weight_casts import WeightCasts, weight_casts
-from fp8verify.capture.schema import ModuleRecord, RankMeta
+from fp8verify.capture.schema import ModuleRecord, RankMeta, StepTimes
 from fp8verify.logs.statements import LogReading
 from fp8verify.model.verdict import Finding
 from fp8verify.verdict.expected import collect_promises
 from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder
 
+SECOND = 10**9  # ns
 TOKENS, OUT, IN, LAYERS = 4096, 2048, 1024, 3
 CAST = (
     "void transformer_engine::cast_transpose_kernel<fp8>(float const*, __nv_fp8_e4m3*)"
@@ -113,6 +114,20 @@ def test_casts_of_weights_are_counted(
     )
     codes = [finding.code for finding in found(of)]
     assert codes == (["weight-recast"] if casts == passes else [])
+
+
+def test_where_the_cpu_limits_the_step_fewer_casts_are_information(
+    build: TraceBuilder,
+) -> None:
+    of = facts(build, 4, "each", engine=True)
+    (costs,) = found(of)
+    times = StepTimes(
+        count=9, total_ns=9 * SECOND, samples_ns=(SECOND,), median_ns=SECOND
+    )
+    slow_steps = replace(META, steps_outside=times)
+    (saves_nothing,) = found(RankEvidence(of.trace, Recorded(slow_steps)))
+    assert (costs.severity, saves_nothing.severity) == ("warning", "info")
+    assert costs.gpu_share == saves_nothing.gpu_share
 
 
 def test_the_share_is_what_the_later_passes_spend(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from fp8verify.model.costs import PayoffReport, TaxReport
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role, Scaling
 from fp8verify.text import shown_size
-from fp8verify.verdict.advice import facts_of, gain_of_fusing, gain_of_graphs
+from fp8verify.verdict.advice import (
+    Fact,
+    facts_of,
+    gain_of_fusing,
+    gain_of_graphs,
+    those_that_hold,
+)
 from fp8verify.verdict.expected import Promises
 from fp8verify.verdict.findings_table import finding, findings_table
 from fp8verify.verdict.selection import calls_of
@@ -33,31 +39,43 @@ def payoff_remedy(case: str, holds: frozenset[str] = frozenset()) -> str:
     return advice.replace("{gain}", "")
 
 
-def fp8_not_paying(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def fp8_not_paying(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
     figures = rank.gain.payoff
     if figures is None or not rank.ran_low:
         return
+    holds = _facts_of(rank, promises)
     pauses = _pauses(rank, figures)
     saved_ns = rank.gain.saving.saved_ns
     overhead = rank.gain.tax
     casts_us = 0.0 if overhead is None else added_us(overhead.rows)
     pays = saved_ns is None or 1000 * casts_us <= saved_ns
+    # Of several causes the one that costs most is named.
+    idle_us = figures.idle_in_step_us * len(rank.trace.steps)
+    costs_most = pays or idle_us >= max(casts_us, rank.gain.saving.lost_ns / 1000)
     if pauses >= limits.HALF:  # what the GPU computes decides nothing
-        yield _waiting(rank, f"idle for {pauses:.0%} of the window")
-    elif figures.waits and figures.step_us and figures.gpu_busy_in_step_us:
+        yield _waiting(rank, f"idle for {pauses:.0%} of the window", holds)
+    elif figures.waits and figures.step_us and costs_most:
         step = figures.step_us / 1e3
-        idle = (figures.step_us - figures.gpu_busy_in_step_us) / 1e3
-        yield _waiting(
-            rank, f"idle for {idle:.1f} ms of each {step:.1f} ms step (unprofiled)"
-        )
+        idle = figures.idle_in_step_us / 1e3
+        waits = f"idle for {idle:.1f} ms of each {step:.1f} ms step (unprofiled)"
+        yield _waiting(rank, waits, holds - {Fact.SLOW_GEMMS.value})
     elif overhead is not None and saved_ns is not None and not pays:
         yield _costly(rank, overhead, saved_ns)
     # Steps outside the window tell more, without the profiler's waiting.
     if limits.WAITING <= pauses < limits.HALF:
-        yield finding("gpu-idle", idle=pauses, holds=facts_of(rank))
+        yield finding("gpu-idle", idle=pauses, holds=holds)
     if (figures.small_gemm_share or 0.0) >= limits.MANY_SMALL and pays:
         yield finding("small-gemms", share=figures.small_gemm_share)
+
+
+def _facts_of(rank: RankEvidence, promises: Promises) -> frozenset[str]:
+    """Return what holds of a rank, and the framework that the log names."""
+    frameworks = {claim.framework for claim in promises.claims}
+    holds = facts_of(rank)
+    if "Megatron-LM" in frameworks:
+        holds |= {Fact.MEGATRON.value}
+    return holds
 
 
 def _pauses(rank: RankEvidence, figures: PayoffReport) -> float:
@@ -68,21 +86,25 @@ def _pauses(rank: RankEvidence, figures: PayoffReport) -> float:
     return figures.idle_share if figures.waits is None and times_are_whole else 0.0
 
 
-def _waiting(rank: RankEvidence, waits: str) -> Finding:
+def _waiting(rank: RankEvidence, waits: str, holds: frozenset[str]) -> Finding:
     """A GPU that waits for longer than FP8 can save."""
     return finding(
         "fp8-not-paying",
         "launch-bound",
         waits=waits,
         gain=gain_of_graphs(rank),
-        holds=facts_of(rank),
+        holds=holds,
     )
 
 
 def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding:
-    """Casts that cost more than the GEMMs save."""
+    """Casts that cost more than the GEMMs save, or GEMMs that lose more than casts cost."""
     payoffs = [rank.gain.payoff] if rank.gain.payoff is not None else []
     cause, case = cost_of_casts([overhead], payoffs)
+    lost_ns = rank.gain.saving.lost_ns
+    if lost_ns > 1000 * overhead.time_us:  # "fp8-gemm-slow" says what to do
+        cause = "slow GEMMs"
+        case = "slow-gemms"
     up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
     saved = f"save at most {saved_ns / 1e6:.1f} ms"
     if saved_ns < 0:
@@ -108,21 +130,27 @@ def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         return
     worst = slow[0]
     shape = worst.total.shape
-    case = ""
-    if min(shape[1:]) < limits.SMALL_SIDE:
-        case = "small"
-    elif worst.total.kind.classification.scaling is Scaling.BLOCKWISE:
-        case = "blocks"
+    scaling = worst.total.kind.classification.scaling
+    found = {
+        Fact.SHORT_SIDE: min(shape[1:]) < limits.SMALL_SIDE,
+        Fact.BLOCKS: scaling is Scaling.BLOCKWISE,
+    }
+    share = lost_ns / busy
+    figures = rank.gain.payoff
+    cpu_limits = figures is not None and figures.cpu_limits
+    is_costly = share >= limits.COSTLY and not cpu_limits
     yield finding(
         "fp8-gemm-slow",
-        case,
+        "costly" if is_costly else "",
+        gpu_share=share,
+        holds=those_that_hold(found),
         size=shown_size(shape[1:]),
         fp8=worst.total.tflops,
         bf16=worst.bf16_tflops,
         kernel=worst.total.kind.name.partition("(")[0][:80],
         others=f", and in {len(slow) - 1} more sizes" if len(slow) > 1 else "",
         lost_ms=lost_ns / 1e6,
-        share=lost_ns / busy,
+        share=share,
     )
 
 
@@ -155,7 +183,8 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     sdpa = any(find(name).encloses is Role.ATTENTION for name in ops)
     yield finding(
         "attention-unfused",
-        "costly" if of_gpu >= limits.COSTLY_ATTENTION else "",
+        "costly" if of_gpu >= limits.COSTLY else "",
+        gpu_share=of_gpu,
         backend=_MATH_BACKEND if sdpa else "bmm, softmax, bmm",
         count=totals.launches,
         formats=" and ".join(
@@ -192,8 +221,13 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         casts = found.casts
         parts = found.micro_batches
         size = shown_size(found.size)
+        figures = rank.gain.payoff
+        # Then the saving shortens no step.
+        cpu_limits = figures is not None and figures.cpu_limits
         yield finding(
             "weight-recast",
+            "cpu-limits" if cpu_limits else "",
+            gpu_share=share,
             casts=casts,
             micro_batches=parts,
             size=size,
