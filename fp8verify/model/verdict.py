@@ -60,6 +60,8 @@ class ProofRow(msgspec.Struct, frozen=True, kw_only=True):
         flops: floating-point operations of all of them, null unless those of all are known.
         short: whether less ran in FP8 than was expected of it; null where this is open.
         note: what else is known of it, or empty.
+        lacking: of the launches in high precision, those that should have run in FP8 or FP4; null
+            where the row is not short, or not all of them are known.
     """
 
     value: str
@@ -70,6 +72,7 @@ class ProofRow(msgspec.Struct, frozen=True, kw_only=True):
     flops: float | None
     short: bool | None = False
     note: str = ""
+    lacking: int | None = None
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -268,6 +269,10 @@ def _leg_row(leg: LegRow) -> ProofRow:
     )
 
 
+# What begins with a rank and goes on with outputs and inputs: "rank 0, 4096x1024".
+_SIZE = re.compile(r", \d+x\d+$")
+
+
 class _ProofLine(NamedTuple):
     """A line of the proof's table: a row, or several that ran alike.
 
@@ -320,6 +325,9 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
 def _remark(row: ProofRow, of_all: str) -> str:
     """Say what ran otherwise in a row, and whether it should have been in low precision."""
     said = []
+    if row.lacking is not None and row.lacking < row.high:
+        of = f" of {row.note}" if row.note else ""
+        return f"{row.lacking}{of} lack FP8; {row.high - row.lacking} need none"
     if row.high and not row.low + row.unknown:
         said.append(of_all)
     elif row.high and row.short is False:
@@ -347,6 +355,8 @@ def _proof_lines(proof: Proof) -> list[_ProofLine]:
         lines = _ranks_alike(proof.rows)
     elif ", " in proof.coordinate:
         lines = _of_two_coordinates(proof)
+    elif proof.coordinate == "leg":
+        lines = _legs_alike(proof.rows)
     else:
         lines = []
         for row in proof.rows:
@@ -373,6 +383,9 @@ def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
     """
     _, second = proof.coordinate.split(", ")
     kind = f"{second}es" if second.endswith("ch") else f"{second}s"
+    if second == "layer" and all(_SIZE.search(row.value) for row in proof.rows):
+        kind = "sizes"
+    order = {row.value.partition(", ")[0]: n for n, row in enumerate(proof.rows)}
     alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
     for row in proof.rows:
         first, _, _ = row.value.partition(", ")
@@ -385,7 +398,27 @@ def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
         else:
             first, _, _ = rows[0].value.partition(", ")
             lines.append(_line_of(_summed(rows, kind), f"{first}, "))
-    lines.sort(key=lambda line: line.row.short is False)
+
+    def place(line: _ProofLine) -> tuple[bool, int]:
+        return line.row.short is False, order[line.name.partition(", ")[0]]
+
+    lines.sort(key=place)
+    return lines
+
+
+def _legs_alike(rows: Sequence[ProofRow]) -> list[_ProofLine]:
+    """Return a line for all legs that ran alike: "fprop, dgrad, wgrad (each)"."""
+    alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
+    for row in rows:
+        ran = (row.low, row.high, row.unknown, row.note, row.short, row.lacking)
+        alike[ran].append(row)
+    lines = []
+    for same in alike.values():
+        name = ", ".join(row.value for row in same)
+        if len(same) > 1:
+            name = f"{name} (each)"
+        times = [row.time_us for row in same]
+        lines.append(_ProofLine(name, same, _range(times)))
     return lines
 
 

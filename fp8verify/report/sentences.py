@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fp8verify.model.claims import Claim
 from fp8verify.model.costs import CommunicationReport, MemoryReport, PayoffReport
+from fp8verify.model.kernels import GemmSummary
 from fp8verify.model.layers import ModulesReport
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
@@ -231,7 +232,7 @@ def configured_scalings(report: Report) -> tuple[str, ...]:
 
 
 def _kernels(report: Report) -> str:
-    gemms = report.layer_gemm
+    gemms = _layer_gemms(report)
     kernels = sum(rank.health.kernels for rank in report.ranks)
     if not gemms.launches:
         if kernels:
@@ -242,13 +243,22 @@ def _kernels(report: Report) -> str:
     unit = "GEMM FLOPs"
     if report.measure == "time":
         unit = "GEMM time"
-    if report.attention_gemm.launches:
+    if report.attention_gemm.launches or report.untrained_gemm.launches:
         unit = f"the layers' {unit}"
+    if gemms.launches < report.layer_gemm.launches:
+        unit += " of the ranks that train"
     said = f"{_counts(gemms.kernels)}: {formats} is {share} of {unit}"
     unknown = _unknown_share(gemms.time_us)
     if unknown:
         said += f", and {about(unknown)} of it may be"
     return said + "".join(_more(report))
+
+
+def _layer_gemms(report: Report) -> GemmSummary:
+    """Return the GEMMs of layers of the ranks that train, as the verdict counts them."""
+    training = _training(report.ranks)
+    others = [rank.layer_gemm for rank in report.ranks if rank not in training]
+    return report.layer_gemm.less(*others)
 
 
 def _unknown_share(time_us: Mapping[str, float]) -> float:
@@ -284,9 +294,21 @@ def _more(report: Report) -> Iterator[str]:
         measured = about(expected.measured_share_of_flops)
         if (share, measured) != ("100%", "100%"):
             yield f", {measured} of FLOPs ({share} expected)"
+    attention = _counts_of_attention(report)
+    if attention:
+        yield f"; attention's GEMMs: {attention}"
     if any(map(_has_fp8_attention, report.ranks)):
         yield "; attention in FP8"
     yield from _vouched(report)
+
+
+def _counts_of_attention(report: Report) -> str:
+    """Count the GEMMs of attention by precision; nothing where it has none of its own."""
+    counts = []
+    for name, count in report.attention_gemm.kernels.items():
+        if count:
+            counts.append(f"{name.upper()} {count}")
+    return ", ".join(counts)
 
 
 def _least_met(report: Report) -> ExpectedReport | None:

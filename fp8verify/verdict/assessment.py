@@ -48,6 +48,14 @@ _APART = "other ranks ran other layers, or the traces do not show which"
 _FOREIGN = "its file belongs to another run than those of the other ranks"
 
 
+# What is said of ranks that train, and of no worker that generates beside them.
+_OF_TRAINING = frozenset({"no-backward", "lm-head-fp8"})
+
+
+# Says of grouped GEMMs what a shortfall of experts says too.
+_GROUPED = "grouped-gemm-high-precision"
+
+
 class Opinion(NamedTuple):
     """A verdict, the sentence that gives its reason, and the code of the finding that says it."""
 
@@ -139,8 +147,10 @@ class _Judging:
             *self._parts.findings(place),
             *self._doubts.findings(place),
         ]
+        if self._parts.tells_experts(place):
+            found = [one for one in found if one.layers or one.code != _GROUPED]
         if rank in self._forward_only:
-            found = [one for one in found if one.code != "no-backward"]
+            found = [one for one in found if one.code not in _OF_TRAINING]
         return sorted(found, key=place_of)
 
     def assess(
@@ -307,7 +317,8 @@ def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
         value = ", ".join(name_value(ranks, members[0], name) for name in names)
         lacking = short.intersection(members)
         note = optional(parts.names_of(lacking), when="layer" in names)
-        rows.append(_row(parts.ledger, value, members, note, short=bool(lacking)))
+        row = _row(parts.ledger, value, members, note, short=bool(lacking))
+        rows.append(replace(row, lacking=_lacking(parts, members, lacking)))
     numbers: list[int] = []
     for place in ranks_of(cells):
         numbers += ranks[place].numbers
@@ -318,6 +329,25 @@ def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
         left_out=len(rows) - len(shown),
         ranks=tuple(numbers),
     )
+
+
+def _lacking(
+    parts: LedgerFindings, cells: Sequence[Cell], short: set[Cell]
+) -> int | None:
+    """Return how many launches of a row lack; None if none do, or that is not certain of all."""
+    shortfalls = parts.lacking
+    lacks = 0.0
+    for cell in cells:
+        lack = shortfalls.lacks.get(cell)
+        may_lack = shortfalls.may_lack.get(cell)
+        if lack is None and may_lack is None:
+            continue
+        if lack is None or cell not in short or not lack.is_certain:
+            return None
+        if may_lack is not None and may_lack.launches > lack.launches:
+            return None
+        lacks += shortfalls.lacking(cell)
+    return round(lacks) or None
 
 
 def _deciding_coordinates(parts: LedgerFindings) -> tuple[str, ...]:

@@ -248,10 +248,10 @@ def _causes_of_no_conversion(
     """Yield why a list has linear layers, and none that was converted."""
     none = f"0 of {counted(rank.linears, 'linear layer')} were converted"
     because = _shared_reason(rank)
-    other = _class_that_is_no_linear(rank)
+    other, those = _class_that_is_no_linear(rank)
     filtered, auto = _filter(promises)
     yield because, ("not-converted", f"{none}{because}")
-    yield other, ("other-class", f"{none}: they are {other}, not torch.nn.Linear")
+    yield other, ("other-class", f"{none}: {those} {other}, not torch.nn.Linear")
     yield auto, ("auto-filter", f"{none}{auto}")
     yield filtered, ("filtered", f"{none}{filtered}")
     yield True, ("not-converted", none)
@@ -264,15 +264,21 @@ def _shared_reason(rank: RankEvidence) -> str:
     return optional(f", because {reason}", when=reason and not reasons)
 
 
-def _class_that_is_no_linear(rank: RankEvidence) -> str:
-    """Return the class of most linear layers where torchao, which converts nn.Linear, passed it."""
+def _class_that_is_no_linear(rank: RankEvidence) -> tuple[str, str]:
+    """Return the class of most linear layers where torchao, which converts nn.Linear, passed it.
+
+    Returns:
+        The class, empty if it is none, and how many layers are of it: "they are", "16 are".
+    """
     classes = Counter(module.class_name for module in rank.linears)
     name, count = classes.most_common(1)[0]
     is_torchao = any(
         call.startswith("torchao.") for call in rank.recorded.meta.api_calls
     )
     is_most = 2 * count > len(rank.linears)
-    return optional(name, when=is_torchao and is_most and name != "Linear")
+    is_other = is_torchao and is_most and name != "Linear"
+    those = optional("they", when=count == len(rank.linears)) or str(count)
+    return optional(name, when=is_other), f"{those} are"
 
 
 def _filter(promises: Promises) -> tuple[str, str]:

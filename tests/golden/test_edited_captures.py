@@ -270,9 +270,7 @@ def test_converted_layers_of_which_a_third_ran_in_bf16_are_a_shortfall(
 ) -> None:
     report = inspect(with_census(chosen, tmp_path))
     assert report.verdict == verdict, report.reason
-    assert ("converted layers ran in FP8; the rest is" in report.reason) is (
-        verdict == "PARTIAL"
-    )
+    assert ("converted layers ran in BF16 (" in report.reason) is (verdict == "PARTIAL")
 
 
 @pytest.mark.parametrize(

@@ -380,13 +380,28 @@ class LedgerFindings:
 
     def _lacking(self, short: Shortfall) -> int:
         """Return how many GEMMs lack; of what only other calls of a layer show, all in high."""
-        lacks = 0.0
+        return round(sum(map(self._lacking_of, short.cells)))
+
+    def _lacking_of(self, cell: Cell) -> float:
+        if self._lack(cell).by == {Witness.OTHERS}:
+            return self.ledger.cells[cell].high
+        return self.lacking.lacking(cell)
+
+    def _time_of(self, short: Shortfall) -> str:
+        """Say how long what lacks took: of a cell the part of its time in high precision."""
+        time_ns = 0.0
         for cell in short.cells:
-            if self._lack(cell).by == {Witness.OTHERS}:
-                lacks += self.ledger.cells[cell].high
-            else:
-                lacks += self.lacking.lacking(cell)
-        return round(lacks)
+            _, high_ns = self.ledger.times([cell])
+            high = self.ledger.cells[cell].high
+            part = min(1.0, self._lacking_of(cell) / high) if high else 0.0
+            time_ns += part * high_ns
+        return self._ranks[0].measure.amount(round(time_ns))
+
+    def _lacking_of_all(self, short: Shortfall) -> str:
+        """Say how many GEMMs lack, "108 of 432" where these are all in high precision there."""
+        lacks = self._lacking(short)
+        total = f" of {round(short.ran.launches)}"
+        return f"{lacks}{optional(total, when=lacks == round(short.ran.high))}"
 
     def _said_of_count(self, short: Shortfall) -> Finding:
         lacks = round(sum(map(self.lacking.lacking, short.cells)))
@@ -445,6 +460,8 @@ class LedgerFindings:
             "lacking": f"{work:.1%} of {self._of_work(short)}{self._seen}",
             "most": short.ran.share or 0.0,
             "usual": short.usual,
+            "lacks_of": self._lacking_of_all(short),
+            "took": self._time_of(short),
             "precision": self.ledger.main_high(short.cells),
         }
 
@@ -459,7 +476,36 @@ class LedgerFindings:
         for name in filter(names.__contains__, ("micro-batch", "step")):
             of += f" in {self._names.value(short, name)}"
         after = optional(f": {named}", when=named and not of_layers)
-        return f"{self.ran(cells, of)}{self._seen}{after}"
+        ran = self._ran_of_part(short, cells, of) or self.ran(cells, of)
+        return f"{ran}{self._seen}{after}"
+
+    def _ran_of_part(self, short: Shortfall, cells: Sequence[Cell], of: str) -> str:
+        """Say what lacks of legs without FP8, where more of them was to run in high precision."""
+        ran = self.ledger.total(cells)
+        lacks = self._lacking(short)
+        are_certain = all(self._lack(cell).is_certain for cell in short.cells)
+        is_part = lacks < round(ran.high)
+        may_be_either = Leg.BACKWARD in legs_in(self.ledger.cells)
+        is_known = are_certain and is_part and not may_be_either
+        if ran.low or ran.unknown or not is_known:
+            return ""
+        took = self._time_of(short)
+        legs = name_legs(legs_in(short.cells))
+        main = self.ledger.main_high(short.cells)
+        return f"{lacks} {legs} GEMMs{of} ran in {main} ({took})"
+
+    def tells_experts(self, place: int) -> bool:
+        """Whether all that experts of a rank ran in high precision is said to lack."""
+        high = 0.0
+        for cell in self.ledger.of_rank(place):
+            if cell.layer == EXPERTS:
+                high += self.ledger.cells[cell].high
+        told = 0.0
+        for short in self.shortfalls:
+            if layers_of(short.cells) == {EXPERTS}:
+                cells = of_one_rank(short.cells, place)
+                told += self.ledger.total(cells).high
+        return 0 < high == told
 
     def _work_of(self, cell: Cell) -> float:
         ran = self.ledger.cells[cell]
