@@ -334,7 +334,7 @@ def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
 def _lacking(
     parts: LedgerFindings, cells: Sequence[Cell], short: set[Cell]
 ) -> int | None:
-    """Return how many launches of a row lack; None if none do, or that is not certain of all."""
+    """Return how many launches of a row lack; None if none do, or that is not stated of all."""
     shortfalls = parts.lacking
     lacks = 0.0
     for cell in cells:
@@ -342,7 +342,7 @@ def _lacking(
         may_lack = shortfalls.may_lack.get(cell)
         if lack is None and may_lack is None:
             continue
-        if lack is None or cell not in short or not lack.is_certain:
+        if lack is None or cell not in short or not lack.is_stated:
             return None
         if may_lack is not None and may_lack.launches > lack.launches:
             return None

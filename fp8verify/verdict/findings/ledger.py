@@ -483,10 +483,10 @@ class LedgerFindings:
         """Say what lacks of legs without FP8, where more of them was to run in high precision."""
         ran = self.ledger.total(cells)
         lacks = self._lacking(short)
-        are_certain = all(self._lack(cell).is_certain for cell in short.cells)
+        are_stated = all(self._lack(cell).is_stated for cell in short.cells)
         is_part = lacks < round(ran.high)
         may_be_either = Leg.BACKWARD in legs_in(self.ledger.cells)
-        is_known = are_certain and is_part and not may_be_either
+        is_known = are_stated and is_part and not may_be_either
         if ran.low or ran.unknown or not is_known:
             return ""
         took = self._time_of(short)
