@@ -337,12 +337,13 @@ def _of_modules_without_calls(
 def _by_order(
     program: Program, in_order: Iterable[Named], statements: Statements
 ) -> Iterator[Said]:
-    """Yield what the list states of calls that are in its order."""
+    """Yield what the list states of calls that are in its order, unless the trace names these."""
     for calls, modules in in_order:
         by_leg: dict[Leg, list[Entry]] = defaultdict(list)
         for call in calls:
             for entry in program.by_call[call]:
-                by_leg[entry.leg].append(entry)
+                if not isinstance(entry.slot.layer, str):
+                    by_leg[entry.leg].append(entry)
         are_paired = _are_paired(program, calls)
         for leg, entries in by_leg.items():
             if leg in BACKWARD_LEGS and not are_paired:

@@ -12,6 +12,7 @@ from fp8verify import Report, inspect
 from fp8verify.model.layers import NamedLayersReport
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
+from fp8verify.terms import Severity, Verdict
 from fp8verify.text import shorten
 from tests.hand_built import (
     BF16,
@@ -397,3 +398,20 @@ def test_a_pattern_stands_only_for_all_it_fits() -> None:
         "layers.*.up (3)",
         *downs[1:],
     ]
+
+
+def test_a_little_that_a_named_layer_lacks_is_told_once(tmp_path: Path) -> None:
+    layers = [f"layers.{number}.up" for number in range(60)]
+    window = TraceBuilder()
+    for step in (5, 6):
+        window.step(step)
+        for layer in layers:
+            is_low = (step, layer) != (6, layers[30])
+            window.linear(M, N, K, fp8=is_low, layer=layer)
+    found = capture(tmp_path, window, *map(module, layers))
+    assert found.verdict is Verdict.ACTIVE
+    warnings = [f for f in found.findings if f.severity is Severity.WARNING]
+    assert "leg-unknown" not in [warning.code for warning in warnings]
+    (warning,) = [f for f in warnings if f.code == "layer-not-fp8"]
+    assert warning.message.startswith("3 GEMMs expected in FP8 ran in BF16")
+    assert "fprop of layers.30.up in step 6" in warning.message

@@ -140,10 +140,15 @@ class Doubts:
         return None
 
     def _few(self, place: int) -> Iterator[Finding]:
-        """Yield what is stated and perhaps lacks, and is too little to leave the verdict open."""
-        may_lack = self._parts.lacking.may_lack
-        cells = self._ledger.of_rank(place)
-        stated = [cell for cell in cells if _is_stated(may_lack.get(cell))]
+        """Yield what is stated and perhaps lacks, and is too little to leave the verdict open.
+
+        What surely lacks is told as such.
+        """
+        lacking = self._parts.lacking
+        perhaps = [
+            cell for cell in self._ledger.of_rank(place) if cell not in lacking.lacks
+        ]
+        stated = [cell for cell in perhaps if _is_stated(lacking.may_lack.get(cell))]
         if stated:
             yield replace(self._perhaps(place, stated), verdict=None)
 
