@@ -452,9 +452,10 @@ def _hindrances(rank: RankReport, limit: str) -> str:
     for cost_us, cause in causes:
         if cost_us >= _MINOR * causes[0][0]:
             said.append(cause)
+    is_limit_said = limit in said
     if len(said) > 1:
         said[0] = f"above all {said[0]}"
-    if limit and limit not in said:
+    if limit and not is_limit_said:
         said.append(limit)
     return "".join(f"; {cause}" for cause in said)
 
