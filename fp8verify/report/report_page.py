@@ -328,7 +328,7 @@ def _remark(row: ProofRow, of_all: str) -> str:
     if row.lacking is not None and row.lacking < row.high:
         of = f" of {row.note}" if row.note else ""
         others = row.high - row.lacking
-        return f"{row.lacking}{of} lack FP8; for {others} no FP8 is expected"
+        return f"{row.lacking}{of} lack FP8; {others} as expected"
     if row.high and not row.low + row.unknown:
         said.append(of_all)
     elif row.high and row.short is False:

@@ -140,6 +140,13 @@ def test_every_row_of_the_table_is_used() -> None:
     assert rows - used - by_itself == set()
 
 
+def test_no_list_of_advice_has_a_text_twice() -> None:
+    for code, row in findings_table().items():
+        for case in row.values():
+            texts = [piece.text for piece in case.pieces]
+            assert len(texts) == len(set(texts)), code
+
+
 def test_every_public_rule_is_registered_once() -> None:
     modules = [
         import_module(f"{findings.__name__}.{topic.name}")

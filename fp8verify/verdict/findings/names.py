@@ -72,7 +72,10 @@ class Names:
         named = self.value(short, "micro-batch")
         rows = (
             (not are_in_every_step, f"{counts} micro-batches"),
-            (len(steps) > 1, f"{named} of each step ({counts})"),
+            (
+                len(steps) > 1,
+                f"{named} of each step ({len(lacking)} of the window's {len(every)})",
+            ),
             (True, named),
         )
         return first_said(rows)
