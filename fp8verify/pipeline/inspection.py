@@ -151,8 +151,8 @@ def inspect(
     of_end = _remarks_on(log, None if paths else losses)
     notes = [*run_notes, *sidecars.notes, *of_end, *reading_of_logs.notes]
     notes += [*remarks, *_limits_of(ranks)]
-    listed_ranks = len(sidecars.metas)
-    promises = collect_promises(reading_of_logs, ranks)._replace(listed=listed_ranks)
+    promises = collect_promises(reading_of_logs, ranks)
+    promises = promises._replace(listed=len(sidecars.metas), has_log=bool(logs))
     report = assemble(
         ranks,
         assess(ranks, promises),

@@ -299,7 +299,19 @@ def _inactive(rank: RankEvidence, promises: Promises) -> str:
     _, cause = cause_without_fp8(rank, promises)
     because = optional(f": {cause}", when=cause and rank.has_fp8_units)
     mention = f" (line {promises.mention.line} mentions it)" if promises.mention else ""
-    return f"{ran}, and no log line or module claims FP8{mention}{because}"
+    return f"{ran}, {_silence(rank, promises)}{mention}{because}"
+
+
+def _silence(rank: RankEvidence, promises: Promises) -> str:
+    """Say which sources do not claim FP8: those that there are."""
+    sources = []
+    if promises.has_log:
+        sources.append("log line")
+    if rank.modules:
+        sources.append("module")
+    if not sources:
+        return "with neither a log nor a module list to claim FP8"
+    return f"and no {' or '.join(sources)} claims FP8"
 
 
 # ---- the proof: the GEMMs of layers that train along the coordinate that decides

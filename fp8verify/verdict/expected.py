@@ -39,6 +39,7 @@ class Promises(NamedTuple):
             those that hold before the window.
         mention: the first line of the log that names FP8 and claims nothing.
         listed: how many ranks left a module list.
+        has_log: whether a log was read.
     """
 
     claims: tuple[Claim, ...]
@@ -49,6 +50,7 @@ class Promises(NamedTuple):
     phases: tuple[Statement, ...] = ()
     mention: Mention | None = None
     listed: int = 0
+    has_log: bool = False
 
     def pin(self, module: str) -> LayerClaim | None:
         """Return the log's line that pins a module to high precision, None if there is none."""
