@@ -136,12 +136,8 @@ def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         Fact.BLOCKS: scaling is Scaling.BLOCKWISE,
     }
     share = lost_ns / busy
-    figures = rank.gain.payoff
-    cpu_limits = figures is not None and figures.cpu_limits
-    is_costly = share >= limits.COSTLY and not cpu_limits
     yield finding(
         "fp8-gemm-slow",
-        "costly" if is_costly else "",
         gpu_share=share,
         holds=those_that_hold(found),
         size=shown_size(shape[1:]),
