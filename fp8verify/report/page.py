@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
+from fp8verify.text import capital
 from fp8verify.thresholds import COSTLY
 from fp8verify.verdict.findings_table import viewed
 
@@ -282,5 +283,5 @@ def sentence(text: str) -> str:
     """Return text as a sentence begins; a name in front stays as it is."""
     first = text.split(" ", 1)[0]
     if first.isalpha() and first.islower():
-        return text[:1].upper() + text[1:]
+        return capital(text)
     return text

@@ -103,8 +103,7 @@ def said(
     perhaps: float = 0.0,
 ) -> Said:
     """Return what a witness says of entries of a program."""
-    expected = expected_of(by, entries, least, names, is_sure=is_sure)
-    expected = expected._replace(perhaps=perhaps)
+    expected = expected_of(by, entries, least, names, is_sure=is_sure, perhaps=perhaps)
     where = tuple(dict.fromkeys((e.slot.layer, e.leg) for e in entries))
     return Said(expected, where)
 
@@ -130,6 +129,7 @@ def expected_of(
     names: Sequence[str],
     *,
     is_sure: bool,
+    perhaps: float = 0.0,
 ) -> Expected:
     """Return what a witness expects of entries, wherever they are."""
     return Expected(
@@ -141,6 +141,7 @@ def expected_of(
         least=least,
         names=tuple(names),
         is_sure=is_sure,
+        perhaps=perhaps,
     )
 
 

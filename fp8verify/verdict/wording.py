@@ -21,14 +21,15 @@ _UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknow
 
 def name_value(ranks: Sequence[RankEvidence], cell: Cell, name: str) -> str:
     """Name the value of one coordinate of a cell."""
-    rows = (
-        (name == "rank", ranks[cell.rank].label),
-        (name == "step", _name_of_step(ranks[cell.rank], cell)),
-        (name == "micro-batch", f"micro-batch {cell.micro_batch + 1}"),
-        (name == "leg", cell.leg.value),
-        (name == "layer", _name_of_layer(cell.layer)),
-    )
-    return first_said(rows)
+    if name == "rank":
+        return ranks[cell.rank].label
+    if name == "step":
+        return _name_of_step(ranks[cell.rank], cell)
+    if name == "micro-batch":
+        return f"micro-batch {cell.micro_batch + 1}"
+    if name == "leg":
+        return cell.leg.value
+    return _name_of_layer(cell.layer)
 
 
 def _name_of_step(rank: RankEvidence, cell: Cell) -> str:

@@ -12,7 +12,7 @@ from fp8verify.preflight.launch import DryModel, Facts
 from fp8verify.preflight.layers import LayerSize, flops, layers_of, named
 from fp8verify.preflight.tables import said
 from fp8verify.text import counted, listed, shorten
-from fp8verify.thresholds import SMALL_SIDE
+from fp8verify.thresholds import FP8_SIDE, SMALL_SIDE
 
 _MOSTLY = 0.5
 _LOW = ("fp8", "fp4")
@@ -98,7 +98,7 @@ def model(facts: Facts) -> Iterator[Check]:
     if dry.modules:
         yield from _precisions(dry.modules, facts)
     layers = layers_of(dry.modules)
-    odd = [layer for layer in layers if layer.n % 16 or layer.k % 16]
+    odd = [layer for layer in layers if layer.n % FP8_SIDE or layer.k % FP8_SIDE]
     if odd:
         yield said("dims-not-multiple-of-16", layers=named(odd))
 

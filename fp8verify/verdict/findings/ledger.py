@@ -404,14 +404,13 @@ class LedgerFindings:
         return f"{lacks}{optional(total, when=lacks == round(short.ran.high))}"
 
     def _said_of_count(self, short: Shortfall) -> Finding:
-        lacks = round(sum(map(self.lacking.lacking, short.cells)))
         claim = self.statements.counts[0]
         of = f"{claim.converted} of {claim.total}"
         return finding(
             "layer-not-fp8",
             "counted",
             ranks=self._numbers(short),
-            count=counted(lacks, "GEMM"),
+            count=counted(self._lacking(short), "GEMM"),
             format=self._promises.name,
             which=f"log {claim.place} says that {of} layers were",
         )
