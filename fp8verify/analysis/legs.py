@@ -116,7 +116,7 @@ def _from_shape(
     fitting: list[Leg] = []
     if shape is not None:
         possible: tuple[Leg, ...] = GRADIENT_LEGS
-        if _is_in_graph(kind) and not has_gradient(kind):
+        if is_in_graph(kind) and not has_gradient(kind):
             possible = (*GRADIENT_LEGS, Leg.RECOMPUTE)
         fitting = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
         if len(fitting) == 1:
@@ -130,7 +130,7 @@ def _from_shape(
     return by_layout if by_layout in fitting or not fitting else None
 
 
-def _is_in_graph(kind: Kind) -> bool:
+def is_in_graph(kind: Kind) -> bool:
     """Whether the node of a compiled graph launched a kernel."""
     return GRAPH in map(function_of, kind.op.around)
 
@@ -149,7 +149,7 @@ def _graphs_repeat(gemms: Iterable[Gemm], settled: Mapping[int, Leg | None]) -> 
         if step in over or not gemm.kind.multiplies:
             continue
         if settled[gemm.kind_id] is not Leg.FPROP:
-            backward[step] += _is_in_graph(gemm.kind)
+            backward[step] += is_in_graph(gemm.kind)
         elif backward[step]:
             over.add(step)
         else:
@@ -177,7 +177,7 @@ def _lacking(
     repeats = _graphs_repeat(gemms, settled)
     for gemm in gemms:
         leg = settled[gemm.kind_id]
-        if leg is None and repeats and _is_in_graph(gemm.kind):
+        if leg is None and repeats and is_in_graph(gemm.kind):
             continue  # it may be a forward product that ran again
         if gemm.shape is not None:
             taken[gemm.shape, leg] += gemm.kind.multiplies

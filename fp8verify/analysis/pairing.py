@@ -40,7 +40,7 @@ from fp8verify.analysis.kinds import (
     is_of_graph,
     layer_shapes,
 )
-from fp8verify.analysis.legs import layout_leg
+from fp8verify.analysis.legs import is_in_graph, layout_leg
 from fp8verify.analysis.purpose import is_of_backward, is_update
 from fp8verify.kernels.operators import function_of
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
@@ -118,6 +118,41 @@ class _Waiting:
             if size in self._open:
                 return size
         return ANY_SIZE
+
+
+class _WaitingFor:
+    """The forward GEMMs that a node may be of: those of its call, or else of calls like its own.
+
+    A node with a number is of a numbered call, and that of a compiled graph of such a graph, if the
+    trace shows what these ran.
+    """
+
+    def __init__(self, nodes: Mapping[int, Node]) -> None:
+        self._by_node = {
+            number: _Waiting(node.forward) for number, node in nodes.items()
+        }
+        self._numbered = _Waiting()
+        self._of_graphs: _Waiting | None = None
+        self._all = _Waiting()
+
+    def add(self, gemm: Gemm) -> None:
+        """Add a forward GEMM."""
+        self._all.add(gemm)
+        if gemm.makes >= 0:
+            self._numbered.add(gemm)
+        if is_of_graph(gemm.kind.op):
+            self._of_graphs = self._of_graphs or _Waiting()
+            self._of_graphs.add(gemm)
+
+    def node_of(self, gemm: Gemm) -> _Waiting:
+        """Return the forward GEMMs that the node which launched a GEMM may be of."""
+        if gemm.node in self._by_node:
+            return self._by_node[gemm.node]
+        if gemm.node >= 0:
+            return self._numbered
+        if self._of_graphs is not None and is_in_graph(gemm.kind):
+            return self._of_graphs
+        return self._all
 
 
 _NO_NODE: Final = Node([], [])
@@ -299,22 +334,22 @@ def pair(
         if not ran:
             _settle_beside_replays(products, in_graphs)
         return  # no backward pass is known: all others may train
-    of_all = _Waiting()
-    by_node = {number: _Waiting(node.forward) for number, node in nodes.items()}
+    waiting_for = _WaitingFor(nodes)
     for gemm in products:
         of_node = ran.get(gemm.makes, frozenset()) - {GRAPH}
         is_made = not of_node.isdisjoint(gemm.kind.op.around)
         gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN) or is_made
     for gemm in products:
-        waiting = by_node.get(gemm.node, of_all)
+        waiting = waiting_for.node_of(gemm)
+        is_of_call = gemm.node in nodes
         if gemm.leg is Leg.RECOMPUTE and gemm.makes >= 0:
-            waiting.recompute(gemm, of_call=waiting is not of_all)
+            waiting.recompute(gemm, of_call=is_of_call)
         elif gemm.leg in BACKWARD_LEGS:
             gemm.forward = waiting.take(gemm) or gemm.forward
-            if waiting is not of_all:
+            if is_of_call:
                 _train_together(nodes[gemm.node].forward)
         if gemm.leg is Leg.FPROP and gemm.makes < _OURS:
-            of_all.add(gemm)
+            waiting_for.add(gemm)
     # Steps that are cut between forward and backward pass end with a forward pass that trains.
     if not whole or any(map(_is_of_step_before, products)):
         _train_last(products)
@@ -354,11 +389,13 @@ def _settle_beside_replays(products: Sequence[Gemm], in_graphs: int) -> None:
     """Let forward products with operators train nothing, where graphs replay the training.
 
     No node of autograd ran, so a product outside of the graphs has no gradient. The graphs hold
-    gradients too: at least two products for each of a forward pass.
+    gradients too: what can be nothing else, or two products for each of a forward pass.
     """
     replayed = [gemm for gemm in products if not gemm.kind.op.name]
     beside = [gemm for gemm in products if gemm.kind.op.name and gemm.makes < 0]
-    if len(replayed) < 2 * len(beside) or in_graphs < len(replayed):
+    has_gradients = any(gemm.leg in BACKWARD_LEGS for gemm in replayed)
+    may_have_gradients = has_gradients or len(replayed) >= 2 * len(beside)
+    if not may_have_gradients or in_graphs < len(replayed):
         return
     for gemm in beside:
         gemm.trained = gemm.leg is not Leg.FPROP

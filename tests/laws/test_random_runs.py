@@ -26,6 +26,8 @@ CASES_MENDED = (
     ("sound", 7059), ("sound", 7074), ("sound", 7157), ("flip", 7047), ("flip", 7131), ("flip", 7168),
     ("flip", 7177), ("flip", 45), ("sources", 70054), ("sound", 70060), ("outside", 70347),
     ("repetition", 70347), ("flip", 70389), ("sound", 80044), ("sound", 80039), ("sound", 60105),
+    ("sound", 300148), ("sound", 300693), ("sound", 301774), ("outside", 300004), ("outside", 300510),
+    ("entries", 300964), ("outside", 301384), ("repetition", 301384),
 )  # fmt: skip
 # A flip that these show must be reported; what else shows is counted by benchmarks/laws.py.
 DECIDES = frozenset(("module list", "count", "legs of the call"))
