@@ -157,7 +157,7 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
     gradients: str | None = None
 
     def format_of(self, leg: str) -> str | None:
-        """Return what the module promises of a leg: a format, "high_precision", or None."""
+        """Return what the module requests of a leg: a format, "high_precision", or None."""
         return self.formats.get(leg)
 
 

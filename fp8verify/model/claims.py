@@ -17,7 +17,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         recipe: the recipe that it names.
         all_gather: whether FP8 weights are gathered, null where it does not say.
         source: name of the log.
-        format: the one promised (fp8, mxfp8, nvfp4, mxfp4, fp4), null where the line promises none.
+        format: the one claimed (fp8, mxfp8, nvfp4, mxfp4, fp4), null where the line names none.
         legs: fprop, dgrad and wgrad with a format or high_precision, where the line tells them
             apart.
         converted: linear layers converted, where the line counts them.

@@ -23,7 +23,7 @@ from fp8verify.report.results import Report
 from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.assessment import Assessment, Judgement
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings.recorded import unplaced_ns
 from fp8verify.version import __version__
 
@@ -33,7 +33,7 @@ SCHEMA_VERSION = 2
 def assemble(
     ranks: Sequence[RankEvidence],
     judgement: Judgement,
-    promises: Promises,
+    requested: Requested,
     notes: Sequence[str] = (),
     *,
     name: str,
@@ -44,7 +44,7 @@ def assemble(
     Args:
         ranks: their evidence.
         judgement: what it shows.
-        promises: what the log and the model promised.
+        requested: what the log and the model request.
         notes: remarks on what was read and recorded.
         name: what the run is called.
         logs: names of the logs that were read.
@@ -55,7 +55,7 @@ def assemble(
         gpu_time_us[purpose] = micros(time_ns)
     reports = []
     for rank, assessed in zip(ranks, judgement.ranks, strict=True):
-        reports.append(_rank_report(rank, assessed, promises))
+        reports.append(_rank_report(rank, assessed, requested))
     return Report(
         schema_version=SCHEMA_VERSION,
         name=name,
@@ -67,8 +67,8 @@ def assemble(
         **_sums([rank.trace for rank in ranks]),
         gpu_time_us=gpu_time_us,
         ranks=tuple(reports),
-        claims=promises.claims,
-        mention=promises.mention,
+        claims=requested.claims,
+        mention=requested.mention,
         findings=judgement.findings,
         environment=recorded.environment(ranks),
         measure="flops" if any(rank.trace.in_flops for rank in ranks) else "time",
@@ -82,7 +82,7 @@ def assemble(
 def _rank_report(
     rank: RankEvidence,
     assessed: Assessment,
-    promises: Promises,
+    requested: Requested,
 ) -> RankReport:
     trace = rank.trace
     meta = rank.recorded.meta
@@ -95,7 +95,7 @@ def _rank_report(
         opaque_us=micros(rank.opaque_ns),
         library_log=trace.library_log,
         compiled_code=trace.compiled_code,
-        unplaced_us=micros(unplaced_ns(rank, promises)),
+        unplaced_us=micros(unplaced_ns(rank, requested)),
         gpu_time_us=_all_micros(rank.gpu_time),
         copy_time_us=_all_micros(trace.copies),
         steps=_step_reports(trace),

@@ -50,7 +50,7 @@ from fp8verify.trace.places import (
 )
 from fp8verify.trace.readers import BLAS_LOG, KERNEL_TABLE, glance_at
 from fp8verify.verdict.assessment import assess
-from fp8verify.verdict.expected import collect_promises
+from fp8verify.verdict.expected import collect_requested
 from fp8verify.verdict.judge import judge
 from fp8verify.verdict.policy import Policy
 
@@ -151,12 +151,12 @@ def inspect(
     of_end = _remarks_on(log, None if paths else losses)
     notes = [*run_notes, *sidecars.notes, *of_end, *reading_of_logs.notes]
     notes += [*remarks, *_limits_of(ranks)]
-    promises = collect_promises(reading_of_logs, ranks)
-    promises = promises._replace(listed=len(sidecars.metas), has_log=bool(logs))
+    requested = collect_requested(reading_of_logs, ranks)
+    requested = requested._replace(listed=len(sidecars.metas), has_log=bool(logs))
     report = assemble(
         ranks,
-        assess(ranks, promises),
-        promises,
+        assess(ranks, requested),
+        requested,
         notes,
         name=name or run_name(paths or [str(log)]),
         logs=[path.name for path in logs],
@@ -315,7 +315,7 @@ def _notes(files: TraceFiles, metas: dict[int, RankMeta]) -> list[str]:
 
 
 def _read_logs(paths: Sequence[Path], calls: Sequence[str]) -> LogReading:
-    """Return what the logs and calls claim and promise, and what of the logs was not read."""
+    """Return what the logs and calls claim, and what of the logs was not read."""
     if not (paths or calls):
         return LogReading()
     # Its patterns take a while.

@@ -21,7 +21,7 @@ from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
 from fp8verify.thresholds import SHOWN_ROWS
 from fp8verify.verdict.clauses import first_that_holds, optional
 from fp8verify.verdict.coordinates import VALUE_OF, by_value
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.doubts import Doubts
 from fp8verify.verdict.findings.ledger import LedgerFindings
@@ -89,7 +89,7 @@ class Judgement(NamedTuple):
     ledger: LedgerReport | None
 
 
-def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
+def assess(ranks: Sequence[RankEvidence], requested: Requested) -> Judgement:
     """Find what the evidence of all ranks shows, and what that settles for each rank."""
     others = other_runs(ranks)
     forward_only = _forward_only(ranks)
@@ -102,8 +102,8 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         can_compare = rank.ran_low or not reason
         is_left_out = is_apart or rank in forward_only or not can_compare
         executions.append([] if is_left_out else rank.trace.executions)
-    parts = LedgerFindings(ranks, promises, executions)
-    judging = _Judging(ranks, promises, parts, forward_only)
+    parts = LedgerFindings(ranks, requested, executions)
+    judging = _Judging(ranks, requested, parts, forward_only)
     assessed = []
     decided = []
     for place, reason in enumerate(reasons):
@@ -113,7 +113,7 @@ def assess(ranks: Sequence[RankEvidence], promises: Promises) -> Judgement:
         decided.append(_decided(found, assessment, alone=place in parts.alone))
     return Judgement(
         ranks=assessed,
-        findings=join_findings(ranks, decided, promises),
+        findings=join_findings(ranks, decided, requested),
         proof=prove(parts, ranks),
         ledger=ledger_report(parts.lacking, parts.statements, ranks),
     )
@@ -125,16 +125,16 @@ class _Judging:
     def __init__(
         self,
         ranks: Sequence[RankEvidence],
-        promises: Promises,
+        requested: Requested,
         parts: LedgerFindings,
         forward_only: Sequence[RankEvidence],
     ) -> None:
         self._ranks = ranks
-        self._promises = promises
+        self._requested = requested
         self._parts = parts
         self._forward_only = forward_only
-        self._measures = Measures(ranks, promises, parts.statements, parts.lacking)
-        self._doubts = Doubts(ranks, promises, parts, self._measures)
+        self._measures = Measures(ranks, requested, parts.statements, parts.lacking)
+        self._doubts = Doubts(ranks, requested, parts, self._measures)
         self._accused: set[int] = parts.accused
         if not any(rank.ran_low for rank in ranks if rank not in forward_only):
             self._accused = set(range(len(ranks)))
@@ -143,7 +143,7 @@ class _Judging:
         """Return all findings on a rank, most severe first."""
         rank = self._ranks[place]
         found = [
-            *rank_findings(rank, self._promises),
+            *rank_findings(rank, self._requested),
             *self._parts.findings(place),
             *self._doubts.findings(place),
         ]
@@ -171,10 +171,10 @@ class _Judging:
             reason = f"{ran_high(rank)}, and {_APART}"
         is_judged = rank.ran_low or place in self._accused or bool(reason)
         short = _as_found(Verdict.PARTIAL, found) or Opinion(Verdict.PARTIAL, "")
-        opinions = _settling(rank, reason, found, self._promises)
+        opinions = _settling(rank, reason, found, self._requested)
         settled = first_that_holds(opinions, None)
         opinion = settled or Opinion(Verdict.INCONCLUSIVE, "", short.cause)
-        rest = optional(_rest(found, self._promises), when=rank.ran_low)
+        rest = optional(_rest(found, self._requested), when=rank.ran_low)
         shares = self._measures.shares(place)
         return Assessment(
             verdict=opinion.verdict,
@@ -265,19 +265,19 @@ def _as_found(verdict: Verdict, findings: Sequence[Finding]) -> Opinion | None:
     return next(opinions, None)
 
 
-def _rest(findings: Sequence[Finding], promises: Promises) -> str:
+def _rest(findings: Sequence[Finding], requested: Requested) -> str:
     """Say why the share is not all: legs or layers that were left out by design."""
     left = (x for x in findings if viewed(x, "rest"))
     by_design = (x.message for x in left if x.severity is Severity.INFO)
-    said = logged_cause(promises) or next(by_design, "")
-    return said or counted_cause(promises)
+    said = logged_cause(requested) or next(by_design, "")
+    return said or counted_cause(requested)
 
 
 def _settling(
     rank: RankEvidence,
     reason: str,
     findings: Sequence[Finding],
-    promises: Promises,
+    requested: Requested,
 ) -> Iterator[tuple[object, Opinion | None]]:
     """Yield what settles a rank: that it cannot be judged, or that it ran no low precision."""
     is_open = _as_found(Verdict.INCONCLUSIVE, findings)
@@ -288,24 +288,26 @@ def _settling(
     yield rank.ran_low, None
     yield emulated, emulated
     yield contradicted, contradicted
-    yield True, Opinion(Verdict.INACTIVE, _inactive(rank, promises))
+    yield True, Opinion(Verdict.INACTIVE, _inactive(rank, requested))
 
 
-def _inactive(rank: RankEvidence, promises: Promises) -> str:
+def _inactive(rank: RankEvidence, requested: Requested) -> str:
     """Say that no FP8 ran, and what the log says of it, if anything."""
     ran = ran_high(rank)
-    if promises.fallback is not None:
-        return f"{ran}, as the log says ({promises.fallback.place})"
-    _, cause = cause_without_fp8(rank, promises)
+    if requested.fallback is not None:
+        return f"{ran}, as the log says ({requested.fallback.place})"
+    _, cause = cause_without_fp8(rank, requested)
     because = optional(f": {cause}", when=cause and rank.has_fp8_units)
-    mention = f" (line {promises.mention.line} mentions it)" if promises.mention else ""
-    return f"{ran}, {_silence(rank, promises)}{mention}{because}"
+    mention = (
+        f" (line {requested.mention.line} mentions it)" if requested.mention else ""
+    )
+    return f"{ran}, {_silence(rank, requested)}{mention}{because}"
 
 
-def _silence(rank: RankEvidence, promises: Promises) -> str:
+def _silence(rank: RankEvidence, requested: Requested) -> str:
     """Say which sources do not claim FP8: those that there are."""
     sources = []
-    if promises.has_log:
+    if requested.has_log:
         sources.append("log line")
     if rank.modules:
         sources.append("module")

@@ -25,14 +25,14 @@ CONVERTED = frozenset({"fp8", "fp4"})
 EMULATED = frozenset({"fp8_emulated", "fp4_emulated"})
 
 
-class Promises(NamedTuple):
+class Requested(NamedTuple):
     """The claims of the log, and the modules that were converted on any rank.
 
     Attributes:
         claims: the log's claims.
         converted: modules that should compute in low precision.
         emulated: modules that only emulate it.
-        formats: by leg, the format or "high_precision" that the modules promise, or the log if no
+        formats: by leg, the format or "high_precision" that the modules request, or the log if no
             module does; empty if it is open.
         layers: the log's statements on single layers, including pins to high precision.
         phases: the log's statements on ranges of steps, if its own lines count them as the traces;
@@ -55,9 +55,9 @@ class Promises(NamedTuple):
     def pin(self, module: str) -> LayerClaim | None:
         """Return the log's line that pins a module to high precision, None if there is none."""
         last = None
-        for promise in self.layers:
-            if promise.covers(module):
-                last = promise
+        for statement in self.layers:
+            if statement.covers(module):
+                last = statement
         return last if last is not None and last.is_pin else None
 
     def is_high(self, rank: RankEvidence, place: int) -> bool:
@@ -66,7 +66,7 @@ class Promises(NamedTuple):
         return phase_at(self.phases, step, rank.numbers) == HIGH_PRECISION
 
     def is_due(self, rank: RankEvidence) -> bool:
-        """Whether low precision is promised of a rank, and of one of its steps."""
+        """Whether low precision is requested of a rank, and of one of its steps."""
         steps = range(len(rank.trace.steps))
         never = steps and all(self.is_high(rank, place) for place in steps)
         return self.any and not never
@@ -112,7 +112,7 @@ class Promises(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How a sentence names what was promised: "NVFP4", or "FP8" if no format is known."""
+        """How a sentence names what was requested: "NVFP4", or "FP8" if no format is known."""
         low = set().union(*self.formats.values()) - {HIGH_PRECISION}
         return " and ".join(map(format_name, sorted(low))) or "FP8"
 
@@ -130,8 +130,8 @@ def format_name(name: str) -> str:
     return names.get(name, name.upper())
 
 
-def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promises:
-    """Join what the logs promise with the modules that any rank's module list found converted."""
+def collect_requested(said: LogReading, ranks: Sequence[RankEvidence]) -> Requested:
+    """Join what the logs claim with the modules that any rank's module list found converted."""
     converted: list[ModuleRecord] = []
     emulated: list[ModuleRecord] = []
     steps: list[int] = []
@@ -143,7 +143,7 @@ def collect_promises(said: LogReading, ranks: Sequence[RankEvidence]) -> Promise
     first = min(steps, default=None)
     claims = said.claims_at(first, counted)
     held = said.held_at(first) if counted else []
-    return Promises(
+    return Requested(
         claims=tuple(claims),
         converted=tuple(converted),
         emulated=tuple(emulated),
@@ -165,12 +165,12 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[Leg, frozenset[str]]:
-    """Return what modules promise of each leg; nothing if some of them leave it open."""
+    """Return what modules request of each leg; nothing if some of them leave it open."""
     formats = {}
     for leg in LEGS:
-        promised = {module.format_of(leg.value) or "" for module in modules}
-        if promised and "" not in promised:
-            formats[leg] = frozenset(promised)
+        requested = {module.format_of(leg.value) or "" for module in modules}
+        if requested and "" not in requested:
+            formats[leg] = frozenset(requested)
     return formats
 
 

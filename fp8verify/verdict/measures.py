@@ -13,7 +13,7 @@ from fp8verify.terms import LEGS, Leg
 from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE
 from fp8verify.verdict.expectation import Witness
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.ledger import Cell, Tally
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements, legs_of
@@ -32,13 +32,13 @@ class Measures:
     def __init__(
         self,
         ranks: Sequence[RankEvidence],
-        promises: Promises,
+        requested: Requested,
         statements: Statements,
         lacking: Shortfalls,
     ) -> None:
         """Keep what ran, what is stated of it, and what it lacks."""
         self._ranks = ranks
-        self._promises = promises
+        self._requested = requested
         self._statements = statements
         self._lacking = lacking
         self._ledger = lacking.ledger
@@ -48,8 +48,8 @@ class Measures:
         rank = self._ranks[place]
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
         are_known = all(module.state != "unknown" for module in modules)
-        is_promised = self._promises.any and are_known
-        if not modules or not is_promised or not self._ledger.in_flops[place]:
+        is_requested = self._requested.any and are_known
+        if not modules or not is_requested or not self._ledger.in_flops[place]:
             return None
         share = 0.0
         stated = 0.0
@@ -76,11 +76,11 @@ class Measures:
 
     def _has_high_steps(self, rank: RankEvidence) -> bool:
         steps = range(len(rank.trace.steps))
-        return any(self._promises.is_high(rank, step) for step in steps)
+        return any(self._requested.is_high(rank, step) for step in steps)
 
     def _are_pinned(self, modules: Sequence[ModuleRecord]) -> bool:
         """Whether the log keeps all of some modules in high precision."""
-        pins = [self._promises.pin(module.fqn) for module in modules]
+        pins = [self._requested.pin(module.fqn) for module in modules]
         return bool(pins) and all(pins)
 
     def counted(self, place: int) -> CountedGemms | None:

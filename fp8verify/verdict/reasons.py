@@ -17,7 +17,7 @@ from fp8verify.text import counted, listed
 from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
 from fp8verify.trace.tables import Health
 from fp8verify.verdict.clauses import Row, first_said, first_that_holds, optional
-from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.selection import amount_of, calls_of, high_of, low_of
 
 
@@ -192,16 +192,16 @@ def ran_high(rank: RankEvidence) -> str:
 Cause: TypeAlias = tuple[str, str]
 
 
-def cause_without_fp8(rank: RankEvidence, promises: Promises) -> Cause:
+def cause_without_fp8(rank: RankEvidence, requested: Requested) -> Cause:
     """Say why no FP8 ran, as far as module list, log and operators show it.
 
     Returns:
         The cause; kind and sentence are empty where nothing shows it.
     """
-    return first_that_holds(_causes(rank, promises), ("", ""))
+    return first_that_holds(_causes(rank, requested), ("", ""))
 
 
-def _causes(rank: RankEvidence, promises: Promises) -> Iterator[tuple[object, Cause]]:
+def _causes(rank: RankEvidence, requested: Requested) -> Iterator[tuple[object, Cause]]:
     """Yield what shows why no FP8 ran: the module list first, then the log, then operators."""
     total = counted(rank.linears, "linear layer")
     states = Counter(module.state for module in rank.linears)
@@ -224,13 +224,13 @@ def _causes(rank: RankEvidence, promises: Promises) -> Iterator[tuple[object, Ca
         ),
     )
     if states.keys() == {"high_precision"}:
-        yield from _causes_of_no_conversion(rank, promises)
+        yield from _causes_of_no_conversion(rank, requested)
     none_counted = first_said(
         (
             claim.converted == 0 and claim.total,
             f"0 of {claim.total} layers were converted (log {claim.place})",
         )
-        for claim in promises.claims
+        for claim in requested.claims
     )
     yield none_counted, ("not-converted", none_counted)
     yield (
@@ -243,13 +243,13 @@ def _causes(rank: RankEvidence, promises: Promises) -> Iterator[tuple[object, Ca
 
 
 def _causes_of_no_conversion(
-    rank: RankEvidence, promises: Promises
+    rank: RankEvidence, requested: Requested
 ) -> Iterator[tuple[object, Cause]]:
     """Yield why a list has linear layers, and none that was converted."""
     none = f"0 of {counted(rank.linears, 'linear layer')} were converted"
     because = _shared_reason(rank)
     other, those = _class_that_is_no_linear(rank)
-    filtered, auto = _filter(promises)
+    filtered, auto = _filter(requested)
     yield because, ("not-converted", f"{none}{because}")
     yield other, ("other-class", f"{none}: {those} {other}, not torch.nn.Linear")
     yield auto, ("auto-filter", f"{none}{auto}")
@@ -281,9 +281,9 @@ def _class_that_is_no_linear(rank: RankEvidence) -> tuple[str, str]:
     return optional(name, when=is_other), f"{those} are"
 
 
-def _filter(promises: Promises) -> tuple[str, str]:
+def _filter(requested: Requested) -> tuple[str, str]:
     """Say that a filter which the log names accepted no layer, and the same of torchtitan's own."""
-    claim = promises.filter
+    claim = requested.filter
     if claim is None:
         return "", ""
     said = f" (the filter of log {claim.place} accepted none)"
@@ -330,20 +330,20 @@ def _left_out_cause(claim: Claim) -> str:
     return f"{of} were left out of the conversion (log {claim.place})"
 
 
-def counted_cause(promises: Promises) -> str:
+def counted_cause(requested: Requested) -> str:
     """Say how many layers the log counts as left out of the conversion."""
     return first_said(
-        (_left_out(claim), _left_out_cause(claim)) for claim in promises.claims
+        (_left_out(claim), _left_out_cause(claim)) for claim in requested.claims
     )
 
 
-def logged_cause(promises: Promises) -> str:
+def logged_cause(requested: Requested) -> str:
     """Say why not all GEMMs ran in FP8, as the log counts most layers or keeps some out."""
     most = first_said(
         (2 * _left_out(claim) > (claim.total or 0), _left_out_cause(claim))
-        for claim in promises.claims
+        for claim in requested.claims
     )
-    return most or first_said((pin.is_pin, _kept(pin)) for pin in promises.layers)
+    return most or first_said((pin.is_pin, _kept(pin)) for pin in requested.layers)
 
 
 def _kept(pin: LayerClaim) -> str:

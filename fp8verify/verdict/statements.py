@@ -14,7 +14,7 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.claims import Claim
 from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg
-from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.ledger import Layer, Place, Program
 from fp8verify.verdict.order import (
     Listed,
@@ -51,12 +51,12 @@ class Statements:
         blocks: what the log says of blocks, where no module list names them; else None.
     """
 
-    def __init__(self, ranks: Sequence[RankEvidence], promises: Promises) -> None:
+    def __init__(self, ranks: Sequence[RankEvidence], requested: Requested) -> None:
         """Sort the modules of each rank by name and by size."""
         self._ranks = ranks
-        self._promises = promises
+        self._requested = requested
         self._leaves_high = {
-            leg: any(map(promises.leaves_high, legs_of(leg))) for leg in Leg
+            leg: any(map(requested.leaves_high, legs_of(leg))) for leg in Leg
         }
         # Launches of no known leg are mostly of others.
         self._leaves_high[Leg.UNKNOWN] = False
@@ -73,7 +73,7 @@ class Statements:
             self._context.append(lists.index(modules))
         self._lists = lists
         self._by_layer = list(map(_by_layer, lists))
-        self._pins = Pins(promises.layers)
+        self._pins = Pins(requested.layers)
         has_list = any(rank.modules for rank in ranks)
         is_known = self.alike and not has_list
         self.blocks = self._pins.first_and_last if is_known else None
@@ -84,7 +84,7 @@ class Statements:
         key = place.rank, place.step
         if key not in self._high:
             rank = self._ranks[place.rank]
-            is_high = place.step >= 0 and self._promises.is_high(rank, place.step)
+            is_high = place.step >= 0 and self._requested.is_high(rank, place.step)
             self._high[key] = is_high
         return self._high[key]
 
@@ -118,8 +118,8 @@ class Statements:
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a leg in low precision, and the log does not pin it."""
-        promises = self._promises
-        if module.state not in CONVERTED or promises.pin(module.fqn) is not None:
+        requested = self._requested
+        if module.state not in CONVERTED or requested.pin(module.fqn) is not None:
             return False
         # Weights of experts do not show what multiplies them.
         legs = legs_of(leg)
@@ -149,7 +149,7 @@ class Statements:
 
     def is_open(self, module: ModuleRecord) -> bool:
         """Whether what a module is to do is not known: its class is not, or it is on at times."""
-        return module.state in _OPEN_STATES and self._promises.pin(module.fqn) is None
+        return module.state in _OPEN_STATES and self._requested.pin(module.fqn) is None
 
     def in_order(self, program: Program, rank: int) -> list[Named]:
         """Return the calls whose modules are known by order: places of calls, and their modules.
@@ -201,7 +201,7 @@ class Statements:
     @property
     def counts(self) -> list[Claim]:
         """The claims of the log that count how many of how many layers were converted."""
-        said = self._promises.said
+        said = self._requested.said
         return [claim for claim in said if claim.converted and claim.total]
 
 

@@ -173,8 +173,8 @@ def test_the_guide_shows_a_rule_as_it_is_in_force() -> None:
 
 
 def test_a_case_overrides_what_the_code_says() -> None:
-    logged = finding("all-gather-not-fp8", "logged", promise="log line 3", mb=1.4)
-    plain = finding("all-gather-not-fp8", promise="log line 3", mb=1.4)
+    logged = finding("all-gather-not-fp8", "logged", request="log line 3", mb=1.4)
+    plain = finding("all-gather-not-fp8", request="log line 3", mb=1.4)
     assert (plain.severity, logged.severity) == ("warning", "error")
     assert plain.message == logged.message
     assert "log line 3" in plain.message

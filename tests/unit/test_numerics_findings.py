@@ -33,7 +33,7 @@ from fp8verify.logs.losses import LossSeries
 from fp8verify.logs.statements import LogReading
 from fp8verify.model.verdict import Finding
 from fp8verify.trace import Trace
-from fp8verify.verdict.expected import collect_promises
+from fp8verify.verdict.expected import collect_requested
 from fp8verify.verdict.findings import join_findings, rank_findings
 from tests.hand_built import present
 
@@ -129,9 +129,9 @@ def facts_of(
 
 
 def found(*facts: RankEvidence) -> list[Finding]:
-    promises = collect_promises(LogReading(), facts)
+    requested = collect_requested(LogReading(), facts)
     findings = join_findings(
-        facts, [rank_findings(one, promises) for one in facts], promises
+        facts, [rank_findings(one, requested) for one in facts], requested
     )
     return [finding for finding in findings if finding.code not in OF_NO_TRACE]
 

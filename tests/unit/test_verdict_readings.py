@@ -8,11 +8,11 @@ import pytest
 
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import Leg
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.readings import High, Launches, high_launches
 from fp8verify.verdict.statements import Statements
 
-_NOTHING_SAID = Promises(claims=(), converted=(), emulated=(), formats={})
+_NOTHING_SAID = Requested(claims=(), converted=(), emulated=(), formats={})
 _STATEMENTS = Statements([], _NOTHING_SAID)
 
 

@@ -14,7 +14,7 @@ from fp8verify.analysis.weight_casts import WeightCasts, weight_casts
 from fp8verify.capture.schema import ModuleRecord, RankMeta, StepTimes
 from fp8verify.logs.statements import LogReading
 from fp8verify.model.verdict import Finding
-from fp8verify.verdict.expected import collect_promises
+from fp8verify.verdict.expected import collect_requested
 from fp8verify.verdict.findings.speed import weight_recast
 from tests.hand_built import BF16, FP8, FP8_KERNEL, TraceBuilder
 
@@ -90,7 +90,7 @@ def facts(
 
 
 def found(of: RankEvidence) -> list[Finding]:
-    return list(weight_recast(of, collect_promises(LogReading(), [of])))
+    return list(weight_recast(of, collect_requested(LogReading(), [of])))
 
 
 @pytest.mark.parametrize("engine", [True, False], ids=["Transformer Engine", "eager"])

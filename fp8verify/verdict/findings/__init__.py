@@ -1,7 +1,7 @@
 """The rules: each looks for one kind of fact and yields findings.
 
 A rule is a public function of a module of this folder that takes the evidence of a rank, or that
-of all ranks, and the promises, and yields findings; its row in `RANK_RULES` or `RUN_RULES`
+of all ranks, and what was requested, and yields findings; its row in `RANK_RULES` or `RUN_RULES`
 registers it. A finding has the verdict that it makes of its ranks, if it makes one; the judge
 depends on nothing else of it. Findings stand in the order of `findings.toml`: the first with
 a verdict gives the reason.
@@ -19,17 +19,17 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.verdict import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.clauses import optional
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings import kernels, layers, recorded, scales, speed, tensors
 from fp8verify.verdict.findings_table import place_of, viewed
 
-RankRule: TypeAlias = Callable[[RankEvidence, Promises], Iterator[Finding]]
-RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Promises], Iterator[Finding]]
+RankRule: TypeAlias = Callable[[RankEvidence, Requested], Iterator[Finding]]
+RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Requested], Iterator[Finding]]
 
 # Of findings of one code, those of the first rule stand first.
 RANK_RULES: Final[tuple[RankRule, ...]] = (
     layers.recomputed_outside_fp8,
-    layers.other_than_promised,
+    layers.other_than_requested,
     layers.recipe_mismatch,
     layers.all_gather_not_fp8,
     layers.mxfp8_e5m2_gradients,
@@ -78,11 +78,11 @@ RUN_RULES: Final[tuple[RunRule, ...]] = (
 )
 
 
-def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
+def rank_findings(rank: RankEvidence, requested: Requested) -> list[Finding]:
     """Return what the evidence of one rank shows, most severe first."""
     found: list[Finding] = []
     for rule in RANK_RULES:
-        for finding in rule(rank, promises):
+        for finding in rule(rank, requested):
             found.append(replace(finding, ranks=rank.numbers, per_rank=True))
     return sorted(found, key=place_of)
 
@@ -90,18 +90,18 @@ def rank_findings(rank: RankEvidence, promises: Promises) -> list[Finding]:
 def join_findings(
     ranks: Sequence[RankEvidence],
     of_ranks: Sequence[Sequence[Finding]],
-    promises: Promises,
+    requested: Requested,
 ) -> tuple[Finding, ...]:
     """Return all findings on a run, most severe first.
 
     Args:
         ranks: the evidence of all ranks.
         of_ranks: what `rank_findings` returned for each.
-        promises: what the log and the model promised.
+        requested: what the log and the model request.
     """
     found: list[Finding] = []
     for rule in RUN_RULES:
-        found += rule(ranks, promises)
+        found += rule(ranks, requested)
     slowest = _of_the_slowest(ranks, of_ranks)
     for merged in merge_findings(of_ranks):
         found.append(_with_words_of(slowest, merged))

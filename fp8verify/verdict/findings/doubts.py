@@ -17,7 +17,7 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg
 from fp8verify.text import listed
 from fp8verify.verdict.coordinates import by_value
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings.ledger import LedgerFindings
 from fp8verify.verdict.findings_table import finding
 from fp8verify.verdict.ledger import Cell
@@ -44,7 +44,7 @@ class Doubts:
     def __init__(
         self,
         ranks: Sequence[RankEvidence],
-        promises: Promises,
+        requested: Requested,
         parts: LedgerFindings,
         measures: Measures,
     ) -> None:
@@ -52,12 +52,12 @@ class Doubts:
 
         Args:
             ranks: all.
-            promises: what the log and the model promised.
+            requested: what the log and the model request.
             parts: what the ledger surely lacks.
             measures: how much of a rank ran in low precision.
         """
         self._ranks = ranks
-        self._promises = promises
+        self._requested = requested
         self._parts = parts
         self._measures = measures
         self._ledger = parts.ledger
@@ -109,7 +109,7 @@ class Doubts:
         vague: tuple[Leg, ...] = VAGUE_LEGS
         if leg is Leg.FPROP:
             vague = (Leg.UNKNOWN,)
-        if ledger.of_rank(place, leg, *vague) or self._promises.leaves_high(leg):
+        if ledger.of_rank(place, leg, *vague) or self._requested.leaves_high(leg):
             return False
         if leg is Leg.DGRAD:
             # The first layer of a model has none.
@@ -169,7 +169,7 @@ class Doubts:
         return finding(
             "leg-unknown",
             leg=listed(names, len(Leg)),
-            format=self._promises.name,
+            format=self._requested.name,
             count=count,
             total=total,
             what=what,

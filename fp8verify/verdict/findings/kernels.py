@@ -1,4 +1,4 @@
-"""Findings on kernels: unknown and disputed ones, and those that contradict what was promised."""
+"""Findings on kernels: unknown and disputed ones, and those that contradict what was requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
 from fp8verify.verdict.advice import facts_of
 from fp8verify.verdict.clauses import by_number, first_said, optional
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
@@ -56,38 +56,38 @@ def _short(name: str) -> str:
     return name if len(name) <= 60 else name[:57] + "…"
 
 
-# ---- FP8 that was promised, or made, and did not multiply
+# ---- FP8 that was requested, or made, and did not multiply
 
 
-def without_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """No FP8 GEMM, though FP8 was promised, tensors were cast to it, or weights are kept in it."""
+def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+    """No FP8 GEMM, though FP8 was requested, tensors were cast to it, or weights are kept in it."""
     if rank.ran_low or not rank.trace.trained:
         return
     ran = ran_high(rank)
     # Names of compiled casts do not say whether they widen or round.
-    rounds = promises.any and stored_weights(rank) is None and rank.quantizes()
-    is_emulated = promises.emulated or rank.made_fp8_tensors or rounds
-    is_promised = promises.is_due(rank) and not rank.trace.health.skipped_events
-    promise = _promise(promises)
-    claims = promises.claim is not None and is_promised
+    rounds = requested.any and stored_weights(rank) is None and rank.quantizes()
+    is_emulated = requested.emulated or rank.made_fp8_tensors or rounds
+    is_requested = requested.is_due(rank) and not rank.trace.health.skipped_events
+    request = _request(requested)
+    claims = requested.claim is not None and is_requested
     yield from told(
         "emulated",
         optional("no-units", when=not rank.has_fp8_units),
         when=is_emulated,
-        promise=optional(f"{promise}, but ", when=claims),
-        what=_rounded(promises.emulated),
+        request=optional(f"{request}, but ", when=claims),
+        what=_rounded(requested.emulated),
         ran=ran,
     )
-    case, cause = cause_without_fp8(rank, promises)
+    case, cause = cause_without_fp8(rank, requested)
     if not rank.has_fp8_units:
         case = "no-units"
         cause = ""
     yield from told(
         "claimed-not-active",
         case,
-        when=is_promised and not is_emulated,
-        format=promises.name,
-        promise=promise,
+        when=is_requested and not is_emulated,
+        format=requested.name,
+        request=request,
         ran=ran,
         cause=optional(f": {cause}", when=cause),
     )
@@ -120,12 +120,12 @@ def _stored_only(rank: RankEvidence, ran: str) -> Iterator[Finding]:
     )
 
 
-def _promise(promises: Promises) -> str:
-    """Say who promised low precision: the log, the script or, if neither did, the model."""
-    name = promises.name
-    claim = promises.claim
+def _request(requested: Requested) -> str:
+    """Say who requested low precision: the log, the script or, if neither did, the model."""
+    name = requested.name
+    claim = requested.claim
     if claim is None:
-        modules = promises.converted or promises.emulated
+        modules = requested.converted or requested.emulated
         return f"the model has {_modules(modules)} set for {name}"
     by_log = f"the log claims {name} ({claim.place})"
     by_script = f"the script asks {claim.framework} for {name} ({claim.text})"
@@ -137,8 +137,8 @@ def _modules(modules: Sequence[ModuleRecord]) -> str:
     return counted(modules, f"{next(classes, '')} module")
 
 
-def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """GEMMs, or a promise, in a format that the GPU cannot multiply."""
+def no_fp8_units(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+    """GEMMs, or a request, in a format that the GPU cannot multiply."""
     rows = rank.upcast
     formats = {row.kind.classification.upcast_from for row in rows}
     names = sorted(found.value for found in formats if found is not None)
@@ -161,15 +161,15 @@ def no_fp8_units(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         gpu=gpu,
         needs=_needs(names),
     )
-    promised = chain.from_iterable(promises.formats.values())
+    formats_requested = chain.from_iterable(requested.formats.values())
     lacks_units = rank.trace.trained and not rank.has_fp8_units
     yield from told(
         "no-fp8-units",
-        "promised",
-        when=promises.any and lacks_units and not rows,
-        format=promises.name,
+        "requested",
+        when=requested.any and lacks_units and not rows,
+        format=requested.name,
         gpu=gpu,
-        needs=_needs(promised),
+        needs=_needs(formats_requested),
     )
 
 
@@ -190,21 +190,23 @@ def _of_other_hardware(rank: RankEvidence) -> list[str]:
     ]
 
 
-def grouped_high_precision(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Grouped GEMMs, as of MoE experts, outside FP8 in a run that promised or ran FP8."""
+def grouped_high_precision(
+    rank: RankEvidence, requested: Requested
+) -> Iterator[Finding]:
+    """Grouped GEMMs, as of MoE experts, outside FP8 in a run that requested or ran FP8."""
     grouped = list(filter(_is_grouped, rank.trace.gemms))
     high = high_of(grouped)
     rows = [row for row in high if row.precision is not Precision.UNKNOWN]
-    if not rows or not (rank.ran_low or promises.any):
+    if not rows or not (rank.ran_low or requested.any):
         return
     op = rows[0].kind.op.name
     converted = converted_of(rank.modules)
     experts = [module for module in rank.modules if module.kind == "experts"]
     left = names_of(module for module in experts if module not in converted)
     names = patterns(left)[:_NAMED_EXPERTS]
-    by_recipe = all(promises.leaves_high(row.leg) for row in rows)
+    by_recipe = all(requested.leaves_high(row.leg) for row in rows)
     leaving = {one.name for one in frameworks() if one.leaves_experts}
-    claiming = (claim.framework for claim in promises.claims)
+    claiming = (claim.framework for claim in requested.claims)
     framework = next(filter(leaving.__contains__, claiming), "")
     cases = (
         (framework, "by-design"),
@@ -231,7 +233,7 @@ def _is_grouped(row: GemmRow) -> bool:
 # ---- kernels that are not known
 
 
-def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def unknown_gemms(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """GEMM kernels whose precision neither their name nor their operator shows."""
     unknown = (row for row in rank.trace.gemms if row.precision is Precision.UNKNOWN)
     rows = [row for row in unknown if not row.kind.classification.upcast_from]
@@ -249,7 +251,7 @@ def unknown_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     )
 
 
-def opaque_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def opaque_kernels(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
     share = opaque_share(rank)
     time_ns = rank.opaque_ns
@@ -271,7 +273,7 @@ def _with_operator(kind: Kind) -> str:
     return f"{_short(kind.name)}{operator}"
 
 
-def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def conflicts(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
     trace = rank.trace
     disputed, compared = name_conflicts([*trace.gemms, *trace.optimizer], trace.others)
@@ -296,7 +298,7 @@ def conflicts(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         )
 
 
-def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def beyond_bf16_peak(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """GEMMs faster than BF16 can be on this GPU, which no name has to be believed for.
 
     Not grouped ones: what is known of their FLOPs is an upper bound (rows of padding, experts
@@ -326,7 +328,7 @@ def beyond_bf16_peak(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     )
 
 
-def of_older_gpus(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def of_older_gpus(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """FP8 GEMMs in kernels of an older generation, as cuBLAS 12 runs Ada's on newer GPUs."""
     gpu = rank.trace.gpu
     capability = rank.trace.compute_capability

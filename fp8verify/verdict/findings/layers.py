@@ -39,7 +39,7 @@ from fp8verify.thresholds import HALF, LAYER_FLOPS, NEGLIGIBLE, SHOWN, VOCABULAR
 from fp8verify.verdict.clauses import by_number, first_that_holds, optional
 from fp8verify.verdict.expected import (
     CONVERTED,
-    Promises,
+    Requested,
     format_name,
     formats_of_claims,
 )
@@ -65,11 +65,11 @@ def _named(names: Iterable[str]) -> str:
 # ---- in low precision against the log
 
 
-def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def pinned_layers_low(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """Layers that the log pins to high precision, and that ran in low precision."""
     pins = {}
-    for name in _pinned_and_low(rank, promises):
-        pin = promises.pin(name)
+    for name in _pinned_and_low(rank, requested):
+        pin = requested.pin(name)
         if pin is not None:
             pins[name] = pin
     lines = [f"log line {pin.line} keeps" for pin in pins.values()]
@@ -77,13 +77,13 @@ def pinned_layers_low(rank: RankEvidence, promises: Promises) -> Iterator[Findin
         "pinned-layer-low",
         when=pins,
         names=_named(pins),
-        format=promises.name,
+        format=requested.name,
         keeps=f"{next(iter(lines), '')} {by_number(pins, 'it', 'them')}",
         layers=pins,
     )
 
 
-def _pinned_and_low(rank: RankEvidence, promises: Promises) -> Iterator[str]:
+def _pinned_and_low(rank: RankEvidence, requested: Requested) -> Iterator[str]:
     """Yield the layers that ran in low precision: by name, else those of sizes that must have.
 
     Of layers of one size, some of which are pinned, these did where all are pinned, or where more
@@ -95,10 +95,10 @@ def _pinned_and_low(rank: RankEvidence, promises: Promises) -> Iterator[str]:
             yield name
     for layer in rank.layers.classes if not named else ():
         names = names_of(layer.modules)
-        free = [m for m in layer.converted if promises.pin(m.fqn) is None]
+        free = [m for m in layer.converted if requested.pin(m.fqn) is None]
         passes = layer.row.passes or 0
         ran = layer.row.in_fp8.get("fprop", 0)
-        is_pinned = layer.row.in_fp8 and all(map(promises.pin, names))
+        is_pinned = layer.row.in_fp8 and all(map(requested.pin, names))
         if is_pinned or (passes and ran > passes * len(free)):
             yield from names
 
@@ -106,7 +106,7 @@ def _pinned_and_low(rank: RankEvidence, promises: Promises) -> Iterator[str]:
 # ---- left out of the conversion
 
 
-def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def layers_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
     left = in_state(rank.linears, HIGH_PRECISION)
     reasons = [module.reason for module in left if module.reason]
@@ -116,7 +116,7 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     yield from told(
         "layer-not-fp8",
         "left-out",
-        when=is_part and (promises.converted or rank.ran_low),
+        when=is_part and (requested.converted or rank.ran_low),
         count=counted(left, "linear module"),
         share=of_flops(rank.layers.share_of(layers)),
         names=f"{_named(layers)}{optional(because, when=reasons)}",
@@ -124,7 +124,9 @@ def layers_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     )
 
 
-def left_out_of_one_block(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def left_out_of_one_block(
+    rank: RankEvidence, requested: Requested
+) -> Iterator[Finding]:
     """Layers left out in an inner block, where the same layers of other blocks were converted.
 
     Recipes leave out the first and the last blocks; an inner one is rather a filter that matched
@@ -147,7 +149,7 @@ def left_out_of_one_block(rank: RankEvidence, promises: Promises) -> Iterator[Fi
         odd = [blocks[n] for n in inner if blocks[n].state == "high_precision"]
         if 0 < len(odd) < HALF * len(blocks):
             most = max(most, len(blocks) - len(odd))
-            apart += [m for m in odd if promises.pin(m.fqn) is None and not m.reason]
+            apart += [m for m in odd if requested.pin(m.fqn) is None and not m.reason]
     layers = names_of(apart)
     yield from told(
         "layer-not-fp8",
@@ -167,7 +169,7 @@ def _inner(blocks: Mapping[int, ModuleRecord]) -> list[int]:
     return [n for n in blocks if first < n < last]
 
 
-def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def sizes_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     rows = low_of(rank.trace.trained)
     low = {size for row in rows for size in row.layer_sizes}  # of any library
@@ -183,13 +185,13 @@ def sizes_left_out(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     yield from told(
         "layer-not-fp8",
         "sizes",
-        when=is_much and not promises.converted,
+        when=is_much and not requested.converted,
         sizes=abridged(sizes, SHOWN),
         share=of_flops(share),
     )
 
 
-def head_in_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def head_in_fp8(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """A language model's head, which recipes mostly leave in high precision.
 
     It is named so, or is as wide as a vocabulary and runs less often than any other layer.
@@ -224,11 +226,11 @@ def _forward_runs(layer: LayerClass) -> int:
     return layer.row.observed.get("fprop", 0)
 
 
-def outside_autocast(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def outside_autocast(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """Transformer Engine's layers where none of them ran inside its FP8 autocast."""
-    case, what = cause_without_fp8(rank, promises)
+    case, what = cause_without_fp8(rank, requested)
     off = names_of(in_state(rank.modules, "fp8_module_off"))
-    is_asked = promises.any or rank.ran_low
+    is_asked = requested.any or rank.ran_low
     yield from told(
         "layer-not-fp8",
         "outside-autocast",
@@ -248,7 +250,7 @@ _FP4 = frozenset(precision.value for precision in Precision if precision.is_fp4)
 # ---- forward passes that were recomputed otherwise
 
 
-def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def recomputed_outside_fp8(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Layers that hooks of `run --numerics` saw recomputed in high precision."""
     layers = recomputed_high(rank)
     yield from told(
@@ -259,17 +261,17 @@ def recomputed_outside_fp8(rank: RankEvidence, _: Promises) -> Iterator[Finding]
     )
 
 
-# ---- other formats than promised
+# ---- other formats than requested
 
 
-def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """Legs promised in FP4 that ran in FP8, and legs in fewer bits than anything promised for them.
+def other_than_requested(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+    """Legs requested in FP4 that ran in FP8, and legs in fewer bits than any format requested.
 
     Libraries fall back from FP4 to FP8 without a word. Legs in high precision are `leg-not-fp8` and
     `layer-not-fp8`: recipes leave layers there on purpose.
     """
-    logged = formats_of_claims(promises.claims)
-    formats = promises.formats
+    logged = formats_of_claims(requested.claims)
+    formats = requested.formats
     ran_fp4 = any(_may_be_fp4(row.precision) for row in rank.trace.gemms)
     is_asked = logged and all(f <= _FOUR_BITS for f in logged.values())
     if rank.ran_low and is_asked and not ran_fp4:
@@ -278,33 +280,33 @@ def other_than_promised(rank: RankEvidence, promises: Promises) -> Iterator[Find
         return
     higher = {}
     lower = {}
-    for leg, promised in formats.items():
-        if promised <= _FOUR_BITS and _share(rank, leg, _FP8) > NEGLIGIBLE:
-            higher[leg] = promised
-        if _share(rank, leg, _below(promised, rank)) > HALF:
-            lower[leg] = promised
+    for leg, of_leg in formats.items():
+        if of_leg <= _FOUR_BITS and _share(rank, leg, _FP8) > NEGLIGIBLE:
+            higher[leg] = of_leg
+        if _share(rank, leg, _below(of_leg, rank)) > HALF:
+            lower[leg] = of_leg
     yield from _higher(rank, higher, higher)
     yield from told(
         "lower-than-promised",
         when=lower,
-        promised=_promise_of(lower),
+        request=_request_of(lower),
         ran=_ran(rank, lower),
     )
 
 
 def _higher(
     rank: RankEvidence,
-    promised: Mapping[Leg, frozenset[str]],
+    formats: Mapping[Leg, frozenset[str]],
     legs: Container[Leg],
 ) -> Iterator[Finding]:
-    """Say that FP4 was promised, if it was, and FP8 ran; a GPU without FP4 units is why."""
+    """Say that FP4 was requested, if it was, and FP8 ran; a GPU without FP4 units is why."""
     gpu = rank.trace.gpu
     has_units = multiplies(gpu, rank.trace.compute_capability, Precision.FP4)
     return told(
         "higher-than-promised",
         optional("no-units", when=has_units is False),
-        when=promised,
-        promised=_promise_of(promised),
+        when=formats,
+        request=_request_of(formats),
         gpu=gpu,
         ran=_ran(rank, legs),
     )
@@ -346,8 +348,8 @@ def _ran(rank: RankEvidence, legs: Container[Leg]) -> str:
     return f"these GEMMs spent {', '.join(parts)}"
 
 
-def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
-    """Say what was promised for each leg, or once for all."""
+def _request_of(legs: Mapping[Leg, frozenset[str]]) -> str:
+    """Say what was requested for each leg, or once for all."""
     formats = {
         leg: " or ".join(map(format_name, sorted(one))) for leg, one in legs.items()
     }
@@ -357,12 +359,12 @@ def _promise_of(legs: Mapping[Leg, frozenset[str]]) -> str:
     return f"the run requested {', '.join(said)}"
 
 
-def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def recipe_mismatch(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """A scaling in the kernels that is not the one of the modules' recipe, or the log's."""
     known = {"tensorwise", "rowwise"}
     configured = {configured_scaling(module).split(",")[0] for module in rank.linears}
     configured = configured & known
-    claimed = {recipe.split("_")[0] for recipe in promises.recipes} & known
+    claimed = {recipe.split("_")[0] for recipe in requested.recipes} & known
     # Without fast accumulation torchao scales by row after the product, which has unit scales.
     forward = [
         row
@@ -385,23 +387,23 @@ def recipe_mismatch(rank: RankEvidence, promises: Promises) -> Iterator[Finding]
     )
 
 
-def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
-    """An FP8 all-gather that was promised, and that the bytes moved refute."""
+def all_gather_not_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+    """An FP8 all-gather that was requested, and that the bytes moved refute."""
     collectives = rank.trace.collectives
-    logged = [f"log line {claim.line}" for claim in promises.said if claim.all_gather]
-    weight_classes = {module.weight_class for module in promises.converted}
+    logged = [f"log line {claim.line}" for claim in requested.said if claim.all_gather]
+    weight_classes = {module.weight_class for module in requested.converted}
     travels = weight_classes & _TRAVELS_IN_FP8 and shards_gradients(collectives)
     by_class = optional("the class of the weights", when=travels)
     who = next(iter(logged), by_class)
     gathers = weight_gathers(collectives)
     moved = gathers.eight_bit_bytes + gathers.wider_bytes
-    # Bytes that may be anything are taken for what was promised.
+    # Bytes that may be anything are taken for what was requested.
     is_refuted = moved and gathers.fp8 is False
     yield from told(
         "all-gather-not-fp8",
         optional("logged", when=logged),
         when=who and is_refuted,
-        promise=who,
+        request=who,
         mb=moved / 1e6,
     )
 
@@ -409,7 +411,7 @@ def all_gather_not_fp8(rank: RankEvidence, promises: Promises) -> Iterator[Findi
 # ---- gradients in E5M2 under MX scales
 
 
-def mxfp8_e5m2_gradients(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def mxfp8_e5m2_gradients(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
     mx = [row for row in rank.trace.gemms if row.precision is Precision.MXFP8]
     e5m2 = calls_of(row for row in mx if has_gradient(row.kind))

@@ -37,7 +37,7 @@ from fp8verify.verdict.clauses import (
 )
 from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expectation import Witness
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.explanation import Explanation, Shortfall
 from fp8verify.verdict.findings.names import Names
 from fp8verify.verdict.findings_table import finding, told
@@ -96,7 +96,7 @@ class LedgerFindings:
     def __init__(
         self,
         ranks: Sequence[RankEvidence],
-        promises: Promises,
+        requested: Requested,
         executions: Sequence[Sequence[Execution]],
         seen: str = "",
     ) -> None:
@@ -104,14 +104,14 @@ class LedgerFindings:
 
         Args:
             ranks: all.
-            promises: what the log and the model promised.
+            requested: what the log and the model request.
             executions: of each rank, those that can be compared with those of the others.
             seen: where the GEMMs ran, if that is not the window.
         """
         self._ranks = ranks
-        self._promises = promises
+        self._requested = requested
         self._seen = seen
-        self.statements = Statements(ranks, promises)
+        self.statements = Statements(ranks, requested)
         self.ledger = Ledger(executions)
         self.lacking = Shortfalls(self.ledger, self.statements)
         self._names = Names(ranks, self.lacking, self.statements)
@@ -187,7 +187,7 @@ class LedgerFindings:
             yield from told(
                 "leg-not-fp8",
                 "by-recipe",
-                when=ran_high and self._promises.leaves_high(leg),
+                when=ran_high and self._requested.leaves_high(leg),
                 ran=self.ran(cells),
             )
 
@@ -210,7 +210,7 @@ class LedgerFindings:
             "few",
             when=round(launches),
             count=counted(round(launches), "GEMM"),
-            format=self._promises.name,
+            format=self._requested.name,
             precision=self.ledger.main_high(cells),
             where=abridged(list(where), limits.SHOWN),
             layers=names,
@@ -251,7 +251,7 @@ class LedgerFindings:
         if naming is None or rank.trace.named is not naming:
             return []
         seen = f" (seen in step {naming.step}, which ran without torch.compile)"
-        named = LedgerFindings([rank], self._promises, [[of_rows(naming.rows)]], seen)
+        named = LedgerFindings([rank], self._requested, [[of_rows(naming.rows)]], seen)
         return [found for found, _ in named._findings]
 
     def ran(self, cells: Iterable[Cell], of: str = "") -> str:
@@ -371,7 +371,7 @@ class LedgerFindings:
 
     def _pins_of_blocks(self) -> str:
         """Say which others the log keeps in high precision, where it says that of any."""
-        cause = logged_cause(self._promises)
+        cause = logged_cause(self._requested)
         return optional(f"; {cause}", when=cause)
 
     def _is_counted(self, short: Shortfall) -> bool:
@@ -411,7 +411,7 @@ class LedgerFindings:
             "counted",
             ranks=self._numbers(short),
             count=counted(self._lacking(short), "GEMM"),
-            format=self._promises.name,
+            format=self._requested.name,
             which=f"log {claim.place} says that {of} layers were",
         )
 
@@ -453,7 +453,7 @@ class LedgerFindings:
             "names": named,
             "whose": optional(count, when=are_several) or named,
             "list": optional(f": {named}", when=are_several),
-            "format": self._promises.name,
+            "format": self._requested.name,
             "formats": low_precision_name(kernels),
             "share": f"{self._seen}{of_flops(work)}",
             "lacking": f"{work:.1%} of {self._of_work(short)}{self._seen}",

@@ -31,7 +31,7 @@ from fp8verify.verdict.clauses import (
     first_that_holds,
     optional,
 )
-from fp8verify.verdict.expected import CONVERTED, Promises
+from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.findings_table import told
 from fp8verify.verdict.reasons import main_high, without_kernels
 from fp8verify.verdict.selection import (
@@ -54,7 +54,7 @@ _WINDOW_STATES = {
 # ---- the trace and its windows
 
 
-def no_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def no_kernels(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """No trace, an empty one, or one of the CPU only."""
     health = rank.trace.health
     case, why = without_kernels(rank)
@@ -71,7 +71,7 @@ def no_kernels(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     yield from told("no-training-step", when=is_empty and not is_known and not has_case)
 
 
-def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def damaged(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """A trace that was not recorded or could not be read whole."""
     health = rank.trace.health
     source = rank.trace.source
@@ -100,7 +100,7 @@ def damaged(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     )
 
 
-def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def window_not_whole(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """A window that was not recorded, or not to its end."""
     seen = rank.recorded.meta.steps_seen
     for window in rank.recorded.meta.windows:
@@ -125,7 +125,7 @@ def window_not_whole(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 # ---- steps that train
 
 
-def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def no_backward(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """A window with only forward passes, as of an evaluation: dgrad and wgrad are not seen.
 
     It decides nothing of a run that used, or was to use, FP8; evaluation may leave it.
@@ -145,25 +145,25 @@ def no_backward(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
     )
     yield from told(
         "no-backward",
-        optional("open", when=_may_hide(rank, promises)),
+        optional("open", when=_may_hide(rank, requested)),
         when=rank.trace.trained and not is_seen,
         missing=first_said(rows),
         share=f"{rank.share:.1%} of forward GEMM {rank.measure.name}",
     )
 
 
-def _may_hide(rank: RankEvidence, promises: Promises) -> bool:
+def _may_hide(rank: RankEvidence, requested: Requested) -> bool:
     """Whether a rank ran low precision, or was to, so that what is not seen matters."""
-    return rank.ran_low or (promises.any and rank.has_fp8_units)
+    return rank.ran_low or (requested.any and rank.has_fp8_units)
 
 
-def fp8_forward_only(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def fp8_forward_only(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """FP8 GEMMs of layers that only run forward, and none of layers that train."""
     count = calls_of(low_of(rank.trace.untrained))
     yield from told("fp8-forward-only", when=count and not rank.ran_low, count=count)
 
 
-def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def steps_without_gemms(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Steps that launched no GEMM while others did: they train nothing."""
     steps = rank.trace.steps
     ran = {row.step for row in rank.trace.gemms}
@@ -179,7 +179,7 @@ def steps_without_gemms(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     )
 
 
-def no_optimizer_step(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def no_optimizer_step(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """A window of forward and backward passes in which no optimizer was seen to step."""
     trains = rank.trace.backward and rank.gemm.launches
     yield from told("no-optimizer-step", when=trains and not rank.trace.updates)
@@ -210,31 +210,31 @@ def _lacks_operator(row: GemmRow) -> bool:
     return not row.kind.op.name or row.leg is Leg.UNKNOWN
 
 
-def legs_are_proved(rank: RankEvidence, promises: Promises) -> bool:
+def legs_are_proved(rank: RankEvidence, requested: Requested) -> bool:
     """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
     high = high_of(rank.trace.trained)
     is_little = amount_of(high) <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
     products = calls_of(row for row in high if row.kind.multiplies)
     few = products < rank.trace.seen_nodes
-    return is_little or few or high_is_explained(rank, promises)
+    return is_little or few or high_is_explained(rank, requested)
 
 
-def high_is_explained(rank: RankEvidence, promises: Promises) -> bool:
+def high_is_explained(rank: RankEvidence, requested: Requested) -> bool:
     """Whether excluded layers and high-precision legs explain all other GEMMs."""
     products = [row for row in rank.trace.trained if row.kind.multiplies]
     low = calls_of(low_of(products))
     high = calls_of(products) - low
-    kept = sum(map(promises.leaves_high, LEGS))
+    kept = sum(map(requested.leaves_high, LEGS))
     left, converted = _layers(rank.modules)
     fp8_legs = len(LEGS) - kept
     return high * fp8_legs * converted <= low * (kept * converted + len(LEGS) * left)
 
 
-def unplaced_ns(rank: RankEvidence, promises: Promises) -> int:
+def unplaced_ns(rank: RankEvidence, requested: Requested) -> int:
     """Return the time of GEMMs in high precision that may not belong to a layer."""
     lacks_owners = rank.ran_low and lacks_operators(rank)
-    if not lacks_owners or high_is_explained(rank, promises):
+    if not lacks_owners or high_is_explained(rank, requested):
         return 0
     high = (row for row in high_of(rank.trace.trained) if not row.kind.op.name)
     return amount_of(row for row in high if row.precision is not Precision.UNKNOWN)
@@ -270,7 +270,7 @@ def _is_converted(module: ModuleRecord) -> bool:
     return module.state in CONVERTED
 
 
-def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def operators_missing(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """A trace without operators, whose kernels do not prove which leg or layer they are of."""
     if not rank.trace.trained or not lacks_operators(rank):
         return
@@ -281,18 +281,18 @@ def operators_missing(rank: RankEvidence, promises: Promises) -> Iterator[Findin
     every = bool(rank.modules) and all(map(_is_converted, rank.modules))
     others = rank.linear.launches - low_precision_count(rank.linear.kernels)
     unknown = f"whether the other {others} ({high}) are a pass of the same layers"
-    is_much = unplaced_ns(rank, promises) > NEGLIGIBLE * rank.linear.total_ns
+    is_much = unplaced_ns(rank, requested) > NEGLIGIBLE * rank.linear.total_ns
     may_be = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
     rows = (
         (
-            _may_hide(rank, promises) and not rank.trace.trains,
+            _may_hide(rank, requested) and not rank.trace.trains,
             (
                 "open",
                 f"{took}, but without operators nothing shows a backward pass in the window",
             ),
         ),
         (
-            rank.ran_low and not legs_are_proved(rank, promises),
+            rank.ran_low and not legs_are_proved(rank, requested),
             ("open", f"{took}, but without operators it is unknown {unknown}"),
         ),
         (is_much and every, ("open", may_be)),
@@ -322,7 +322,7 @@ def other_runs(ranks: Sequence[RankEvidence]) -> list[RankEvidence]:
 
 
 def ranks_of_other_runs(
-    ranks: Sequence[RankEvidence], _: Promises
+    ranks: Sequence[RankEvidence], _: Requested
 ) -> Iterator[Finding]:
     """Files of another run among those of this one: a folder that was used again."""
     others = other_runs(ranks)
@@ -337,15 +337,15 @@ def ranks_of_other_runs(
 
 
 def ranks_not_observed(
-    ranks: Sequence[RankEvidence], promises: Promises
+    ranks: Sequence[RankEvidence], requested: Requested
 ) -> Iterator[Finding]:
     """Ranks of the run whose traces are not there."""
     world = max((rank.trace.world_size or 1 for rank in ranks), default=1)
-    are_listed = promises.listed > len(ranks)
+    are_listed = requested.listed > len(ranks)
     yield from told(
         "ranks-not-observed",
         when=world > len(ranks),
         observed=len(ranks),
         world=world,
-        listed=optional(f", {promises.listed} by module list", when=are_listed),
+        listed=optional(f", {requested.listed} by module list", when=are_listed),
     )

@@ -21,7 +21,7 @@ from fp8verify.logs.signs import LogSigns
 from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, label_of_ranks, listed
 from fp8verify.verdict.clauses import optional
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings.tensors import (
     Accused,
     Rule,
@@ -34,7 +34,7 @@ from fp8verify.verdict.findings_table import finding, told
 # ---- scales that delayed scaling keeps
 
 
-def kept_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def kept_scales_off(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
     rules = list(_RULES)
     if _are_clipped(rank):  # then the finding on the tensor says so
@@ -114,7 +114,7 @@ _RULES = (
 )
 
 
-def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def history_unused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Histories of amax of which the algorithm looks at one step only."""
     for recipe in recorded.recipes_of(rank):
         length = recipe.history_length or 0
@@ -131,7 +131,7 @@ def history_unused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
 # ---- loss scales, and trends of a long run
 
 
-def loss_scales_off(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def loss_scales_off(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Loss scales that GradScaler has halved to less than one, and infinite ones."""
     bad = filter(_is_off_scale, recorded.loss_scales_of(rank))
     for scale in islice(bad, 1):
@@ -143,7 +143,7 @@ def _is_off_scale(loss_scale: float | None) -> bool:
     return loss_scale is None or loss_scale < limits.LEAST_LOSS_SCALE
 
 
-def growing_amax(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def growing_amax(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
     steps = recorded.steps_of(rank)
     # While a model begins to learn, every amax grows.
@@ -175,7 +175,7 @@ def _growth(rows: Sequence[TensorRecord]) -> float:
 # ---- scales that ranks share
 
 
-def scales_differ(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+def scales_differ(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Finding]:
     """Scales of one tensor that differ between ranks which should share its amax."""
     # The ranks that have each value of a scale, as its record spells it.
     held: dict[_Shared, dict[str, list[int]]] = {}
@@ -243,7 +243,7 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
 # ---- the loss
 
 
-def loss_not_finite(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+def loss_not_finite(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Finding]:
     """A loss or a gradient in the log, or gradients of the first rank, that are not finite.
 
     A GradScaler goes on after some steps with such gradients, and so may one that is not torch's

@@ -21,7 +21,7 @@ from fp8verify.verdict.advice import (
     gain_of_graphs,
     those_that_hold,
 )
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, findings_table
 from fp8verify.verdict.selection import calls_of
 
@@ -39,12 +39,12 @@ def payoff_remedy(case: str, holds: frozenset[str] = frozenset()) -> str:
     return advice.replace("{gain}", "")
 
 
-def fp8_not_paying(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
+def fp8_not_paying(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """FP8 that costs more than it can save, or whose gain is lost because the GPU waits."""
     figures = rank.gain.payoff
     if figures is None or not rank.ran_low:
         return
-    holds = _facts_of(rank, promises)
+    holds = _facts_of(rank, requested)
     pauses = _pauses(rank, figures)
     saved_ns = rank.gain.saving.saved_ns
     overhead = rank.gain.tax
@@ -69,9 +69,9 @@ def fp8_not_paying(rank: RankEvidence, promises: Promises) -> Iterator[Finding]:
         yield finding("small-gemms", share=figures.small_gemm_share)
 
 
-def _facts_of(rank: RankEvidence, promises: Promises) -> frozenset[str]:
+def _facts_of(rank: RankEvidence, requested: Requested) -> frozenset[str]:
     """Return what holds of a rank, and the framework that the log names."""
-    frameworks = {claim.framework for claim in promises.claims}
+    frameworks = {claim.framework for claim in requested.claims}
     holds = facts_of(rank)
     if "Megatron-LM" in frameworks:
         holds |= {Fact.MEGATRON.value}
@@ -121,7 +121,7 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
     )
 
 
-def fp8_gemm_slow(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def fp8_gemm_slow(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """GEMMs in low precision that take longer than BF16 takes at their size."""
     slow = rank.gain.saving.slow
     lost_ns = rank.gain.saving.lost_ns
@@ -168,7 +168,7 @@ def gemms_are_small(payoffs: Sequence[PayoffReport]) -> bool:
     return any((payoff.small_gemm_share or 0.0) >= limits.HALF for payoff in payoffs)
 
 
-def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Products of attention as GEMMs of their own: their backend, and what they cost."""
     rows = rank.trace.attention
     if not rows:
@@ -193,7 +193,7 @@ def attention_unfused(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
     )
 
 
-def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def scalar_all_reduces(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
     scalars = (
         t for t in rank.trace.collectives if t.in_elements == t.out_elements == 1
@@ -206,7 +206,7 @@ def scalar_all_reduces(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
 
 
-def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def weight_recast(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Weights that are cast in each micro-batch, though they change once a step."""
     found = weight_casts(rank.trace, rank.modules)
     gpu_ns = sum(rank.gpu_time.values())
@@ -232,7 +232,7 @@ def weight_recast(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         )
 
 
-def not_compiled(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+def not_compiled(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Finding]:
     """What the compiler says in the log that it left uncompiled, else where it broke graphs."""
     signs = ranks[0].recorded.signs
     found = signs.left or signs.graph_breaks
@@ -249,7 +249,7 @@ def not_compiled(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding
     )
 
 
-def known_warnings(ranks: Sequence[RankEvidence], _: Promises) -> Iterator[Finding]:
+def known_warnings(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Finding]:
     """Warnings of the log whose meaning is known, each with how often it stands there."""
     for warned in ranks[0].recorded.signs.warned:
         where = f"log line {warned.line}"

@@ -20,7 +20,7 @@ from fp8verify.analysis.recorded import steps_of
 from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord
 from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, listed, pattern, patterns
-from fp8verify.verdict.expected import Promises
+from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding
 
 _ONE_SCALE = ("tensorwise", "delayed")
@@ -129,7 +129,7 @@ def by_rules(
         )
 
 
-def measured_tensors(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def measured_tensors(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Hold all measured tensors against all limits."""
     steps = steps_of(rank)
     seen = [(step.step, row, row) for step in steps for row in step.rows if row.finite]
@@ -263,7 +263,7 @@ _RULES = (
 # ---- what a single tensor does not show
 
 
-def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def not_finite(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """The first tensor with NaN or infinity, of which no other figure means anything."""
     steps = steps_of(rank)
     rows = [(step.step, row) for step in steps for row in step.rows if not row.finite]
@@ -289,7 +289,7 @@ def not_finite(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
         )
 
 
-def outlier_layers(rank: RankEvidence, _: Promises) -> Iterator[Finding]:
+def outlier_layers(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Tensors whose values dwarf those of their peers, or of which one value dwarfs the rest.
 
     A weight that is too large makes its output and gradients large too: only the cause is accused.
