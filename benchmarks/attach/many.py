@@ -25,7 +25,10 @@ from torch import nn
 Case = Callable[[], None]
 DEVICE = os.environ.get("MANY_DEVICE", "cpu")
 STEPS = 7
-PATIENCE_S = 120
+PATIENCE_S = 240
+# Trains one case in this very process. CUDA cannot be used in a forked child of a process in which
+# a library asked how many GPUs there are.
+ALONE = "--alone"
 WORDS = 64
 TINY: dict[str, Any] = {
     "vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 2,
@@ -720,7 +723,8 @@ def digests(work: Path) -> list[str]:
 def main() -> None:
     """Train the cases that are named, or all, one after the other."""
     out = Path(sys.argv[1]).absolute()
-    wanted = set(sys.argv[2:])
+    alone = sys.argv[2:3] == [ALONE]
+    wanted = set(sys.argv[3:] if alone else sys.argv[2:])
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -739,7 +743,14 @@ def main() -> None:
         if (wanted and name not in wanted) or find_spec(library) is None:
             continue
         folder = out / name.replace(" ", "_")
+        if alone:
+            train_in_child(folder, case)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
         child = os.fork()
+        if not child and DEVICE != "cpu":
+            again = [sys.executable, __file__, str(out), ALONE, name]
+            os.execv(sys.executable, again)
         if not child:
             train_in_child(folder, case)
             sys.exit(0)
