@@ -24,7 +24,7 @@ from fp8verify.terms import Leg, Verdict
 from fp8verify.text import patterns
 from fp8verify.verdict.assessment import Assessment, Judgement
 from fp8verify.verdict.expected import Requested
-from fp8verify.verdict.findings.recorded import unplaced_ns
+from fp8verify.verdict.findings.operators import unplaced_ns
 from fp8verify.version import __version__
 
 SCHEMA_VERSION = 2

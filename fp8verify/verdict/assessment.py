@@ -25,7 +25,7 @@ from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.doubts import Doubts
 from fp8verify.verdict.findings.ledger import LedgerFindings
-from fp8verify.verdict.findings.recorded import other_runs
+from fp8verify.verdict.findings.traces import other_runs
 from fp8verify.verdict.findings_table import place_of, viewed
 from fp8verify.verdict.ledger import Cell, Ledger
 from fp8verify.verdict.ledger_report import ledger_report

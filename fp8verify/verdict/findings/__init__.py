@@ -20,7 +20,15 @@ from fp8verify.model.verdict import Finding
 from fp8verify.text import label_of_ranks
 from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.expected import Requested
-from fp8verify.verdict.findings import kernels, layers, recorded, scales, speed, tensors
+from fp8verify.verdict.findings import (
+    kernels,
+    layers,
+    operators,
+    scales,
+    speed,
+    tensors,
+    traces,
+)
 from fp8verify.verdict.findings_table import place_of, viewed
 
 RankRule: TypeAlias = Callable[[RankEvidence, Requested], Iterator[Finding]]
@@ -47,14 +55,14 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     kernels.conflicts,
     kernels.beyond_bf16_peak,
     kernels.of_older_gpus,
-    recorded.no_kernels,
-    recorded.damaged,
-    recorded.window_not_whole,
-    recorded.no_backward,
-    recorded.fp8_forward_only,
-    recorded.steps_without_gemms,
-    recorded.no_optimizer_step,
-    recorded.operators_missing,
+    traces.no_kernels,
+    traces.damaged,
+    traces.window_not_whole,
+    traces.no_backward,
+    traces.fp8_forward_only,
+    traces.steps_without_gemms,
+    traces.no_optimizer_step,
+    operators.operators_missing,
     scales.kept_scales_off,
     scales.history_unused,
     scales.loss_scales_off,
@@ -69,8 +77,8 @@ RANK_RULES: Final[tuple[RankRule, ...]] = (
     tensors.outlier_layers,
 )
 RUN_RULES: Final[tuple[RunRule, ...]] = (
-    recorded.ranks_of_other_runs,
-    recorded.ranks_not_observed,
+    traces.ranks_of_other_runs,
+    traces.ranks_not_observed,
     scales.scales_differ,
     scales.loss_not_finite,
     speed.not_compiled,

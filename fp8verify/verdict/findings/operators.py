@@ -1,0 +1,168 @@
+"""Findings on sources without operators: what their kernels prove, and what stays open.
+
+An operator shows the owner and the leg of a GEMM. Without it, a GEMM in high precision may belong
+to a layer, to attention, or to the optimizer (Muon), and FP8 GEMMs may belong to forward passes
+only. Kernel names still prove:
+
+- a backward pass ran, if a kernel is named for one, for an optimizer's step, or has E5M2
+  operands: recipes keep gradients in it, activations and weights in E4M3 (arXiv:2209.05433,
+  section 3). They prove their own GEMMs alone: a micro-batch in BF16 leaves two FP8 GEMMs with
+  gradients for each without, as a run does whose other GEMMs are those of its head;
+- no GEMM in high precision belongs to a converted layer, if the layers that were left out, and
+  the legs that the recipe keeps in high precision, explain all of them;
+- no leg is hidden in a hundredth of GEMM time: hiding half a leg takes a sixth of equal work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.capture.schema import ModuleRecord
+from fp8verify.logs.statements import HIGH_PRECISION
+from fp8verify.model.verdict import Finding
+from fp8verify.terms import (
+    LEGS,
+    Leg,
+    Precision,
+    low_precision_count,
+    low_precision_name,
+)
+from fp8verify.thresholds import HALF, NEGLIGIBLE, USUAL_SHARE
+from fp8verify.verdict.clauses import first_that_holds
+from fp8verify.verdict.expected import CONVERTED, Requested
+from fp8verify.verdict.findings_table import told
+from fp8verify.verdict.reasons import main_high
+from fp8verify.verdict.selection import (
+    amount_of,
+    calls_of,
+    converted_of,
+    high_of,
+    in_state,
+    low_of,
+)
+
+# A case of `no-operators`, and what is open in it.
+_Open: TypeAlias = tuple[str, str]
+
+
+def operators_missing(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+    """A trace without operators, whose kernels do not prove which leg or layer they are of."""
+    if lacks_operators(rank):
+        case, what = first_that_holds(_what_is_open(rank, requested), ("", ""))
+        yield from told("no-operators", case, when=what, what=what)
+
+
+def _what_is_open(
+    rank: RankEvidence, requested: Requested
+) -> Iterator[tuple[object, _Open]]:
+    """Yield what operators would show of a rank, what weighs most first."""
+    kernels = rank.linear.kernels
+    formats = low_precision_name(kernels)
+    took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}"
+    high = main_high(rank.trace.trained)
+    may_hide = may_hide_low(rank, requested)
+    backward = (
+        f"{took}, but without operators nothing shows a backward pass in the window"
+    )
+    yield may_hide and not rank.trace.trains, ("open", backward)
+    others = rank.linear.launches - low_precision_count(kernels)
+    unknown = f"whether the other {others} ({high}) are a pass of the same layers"
+    legs = f"{took}, but without operators it is unknown {unknown}"
+    are_proved = legs_are_proved(rank, requested)
+    yield rank.ran_low and not are_proved, ("open", legs)
+    owners = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
+    is_much = unplaced_ns(rank, requested) > NEGLIGIBLE * rank.linear.total_ns
+    yield is_much and _are_all_converted(rank.modules), ("open", owners)
+    yield is_much and rank.share < USUAL_SHARE, ("", owners)
+
+
+def may_hide_low(rank: RankEvidence, requested: Requested) -> bool:
+    """Whether a rank ran low precision, or was to, so that what is not seen matters."""
+    return rank.ran_low or (requested.any and rank.has_fp8_units)
+
+
+def lacks_operators(rank: RankEvidence) -> bool:
+    """Whether it is not known what launched most of the GEMMs, or for which leg."""
+    unknown = filter(_lacks_operator, rank.trace.trained)
+    return amount_of(unknown) > HALF * rank.linear.total_ns
+
+
+def _lacks_operator(row: GemmRow) -> bool:
+    return not row.kind.op.name or row.leg is Leg.UNKNOWN
+
+
+def _are_all_converted(modules: Sequence[ModuleRecord]) -> bool:
+    """Whether all layers were to run in FP8: GEMMs of unknown owner may also be theirs."""
+    return 0 < len(modules) == len(converted_of(modules))
+
+
+# ---- what kernels prove
+
+
+def legs_are_proved(rank: RankEvidence, requested: Requested) -> bool:
+    """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
+    high = high_of(rank.trace.trained)
+    is_little = amount_of(high) <= NEGLIGIBLE * rank.linear.total_ns
+    # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
+    products = list(filter(_multiplies, high))
+    are_few = calls_of(products) < rank.trace.seen_nodes
+    return is_little or are_few or high_is_explained(rank, requested)
+
+
+def _multiplies(row: GemmRow) -> bool:
+    return row.kind.multiplies
+
+
+def high_is_explained(rank: RankEvidence, requested: Requested) -> bool:
+    """Whether excluded layers and high-precision legs explain all other GEMMs."""
+    products = list(filter(_multiplies, rank.trace.trained))
+    low = calls_of(low_of(products))
+    high = calls_of(high_of(products))
+    kept_legs = sum(map(requested.leaves_high, LEGS))
+    fp8_legs = len(LEGS) - kept_legs
+    left_out, converted = _layers(rank.modules)
+    # An FP8 GEMM of a converted layer stands for this part of one in high precision.
+    explained = kept_legs * converted + len(LEGS) * left_out
+    return high * fp8_legs * converted <= low * explained
+
+
+def unplaced_ns(rank: RankEvidence, requested: Requested) -> int:
+    """Return the time of GEMMs in high precision that may not belong to a layer."""
+    lacks_owners = rank.ran_low and lacks_operators(rank)
+    if not lacks_owners or high_is_explained(rank, requested):
+        return 0
+    ownerless = list(filter(_has_no_owner, high_of(rank.trace.trained)))
+    return amount_of(ownerless)
+
+
+def _has_no_owner(row: GemmRow) -> bool:
+    return not row.kind.op.name and row.precision is not Precision.UNKNOWN
+
+
+def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
+    """Return how many layers were left out of the conversion, and how many were converted.
+
+    (0, 1) if that cannot be counted: without a module list, with experts, which run any number of
+    GEMMs, and with layers whose legs differ, such as frozen ones.
+    """
+    counted = in_state(modules, HIGH_PRECISION, *CONVERTED)
+    is_known = len(counted) == len(modules) and all(map(_is_plain, modules))
+    converted = _products(converted_of(modules))
+    if not converted or not is_known:
+        return 0, 1
+    return _products(in_state(modules, HIGH_PRECISION)), converted
+
+
+def _is_plain(module: ModuleRecord) -> bool:
+    return module.kind == "linear" and module.training and not module.frozen
+
+
+def _products(modules: Iterable[ModuleRecord]) -> int:
+    """Return how many products of weights modules run forward."""
+    products = 0
+    for module in modules:
+        products += max(1, len(module.sizes))
+    return products
