@@ -21,6 +21,7 @@ from fp8verify.text import label_of_ranks
 from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings import (
+    formats,
     kernels,
     layers,
     operators,
@@ -37,10 +38,10 @@ RunRule: TypeAlias = Callable[[Sequence[RankEvidence], Requested], Iterator[Find
 # Of findings of one code, those of the first rule stand first.
 RANK_RULES: Final[tuple[RankRule, ...]] = (
     layers.recomputed_outside_fp8,
-    layers.other_than_requested,
-    layers.recipe_mismatch,
-    layers.all_gather_not_fp8,
-    layers.mxfp8_e5m2_gradients,
+    formats.other_than_requested,
+    formats.recipe_mismatch,
+    formats.all_gather_not_fp8,
+    formats.mxfp8_e5m2_gradients,
     layers.pinned_layers_low,
     layers.layers_left_out,
     layers.left_out_of_one_block,
