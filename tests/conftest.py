@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,48 @@ def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shown]:
     assert found.left == [], "shown, and said to be run by this test"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep all that is collected from being searched for garbage: it lives as long as the tests.
+
+    A search through it takes half a second, and would be made every hundred tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = _spread(items)
     gpu = _gpu_missing()
     torch = None if importlib.util.find_spec("torch") else "torch is not installed"
     for item in items:
         for mark, reason in (("gpu", gpu), ("train", torch)):
             if reason and item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with the files that wait for other processes spread among those that do not.
+
+    So whatever part a process of pytest-xdist gets, one has work while another one waits.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [file for file in files if file.parent.name == "integration"]
+    others = [file for file in files if file.parent.name != "integration"]
+    places: dict[Path, float] = {}
+    for kind in (waiting, others):
+        for number, file in enumerate(kind):
+            places[file] = number / len(kind)
+    found: list[pytest.Item] = []
+    for file in sorted(files, key=places.__getitem__):
+        found += files[file]
+    return found
 
 
 def _gpu_missing() -> str | None:
