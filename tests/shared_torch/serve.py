@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -10,7 +12,6 @@ import os
 import runpy
 import selectors
 import shutil
-import signal
 import socket
 import sys
 import threading
@@ -21,6 +22,9 @@ from typing import NamedTuple, NoReturn
 
 STREAMS = 3
 PATIENCE_S = 1.0
+SENDING_S = 60.0
+LARGE_PAGE = 1 << 21
+MADV_COLLAPSE = 25
 
 
 class Call(NamedTuple):
@@ -31,24 +35,35 @@ class Call(NamedTuple):
     environment: dict[str, str]
 
 
+class Running(NamedTuple):
+    """A process that runs a call, and to whom to tell its end."""
+
+    process: int
+    connection: socket.socket
+
+
 def serve(listener: socket.socket, tests: int) -> Call:
     """Answer every call while the process of the tests lives; return in those that run one."""
+    running: dict[int, Running] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         while True:
-            if not selector.select(PATIENCE_S):
-                if not is_alive(tests):
-                    shutil.rmtree(
-                        Path(listener.getsockname()).parent, ignore_errors=True
-                    )
-                    os._exit(0)
-                continue
-            connection, _ = listener.accept()
-            call = answer(connection)
-            connection.close()
-            if call is not None:
-                listener.close()
-                return call
+            ready = selector.select(PATIENCE_S)
+            if not ready and not is_alive(tests):
+                shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+                os._exit(0)
+            for key, _ in ready:
+                if key.fd in running:
+                    selector.unregister(key.fd)
+                    tell_the_end(key.fd, running.pop(key.fd))
+                    continue
+                connection, _ = listener.accept()
+                call = answer(connection, running)
+                if call is not None:
+                    listener.close()
+                    return call
+                for end in running.keys() - selector.get_map().keys():
+                    selector.register(end, selectors.EVENT_READ)
 
 
 def is_alive(process: int) -> bool:
@@ -59,25 +74,35 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def answer(connection: socket.socket) -> Call | None:
-    """Fork a process that runs the call and one that waits for it; return the call in the first."""
-    if fork():
+def answer(connection: socket.socket, running: dict[int, Running]) -> Call | None:
+    """Fork a process that runs the call, and note that it runs; return the call in the fork."""
+    try:
+        call, streams = receive(connection)
+    except (OSError, ValueError):  # who called was killed
+        connection.close()
         return None
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    call, streams = receive(connection)
     child = fork()
     if not child:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
+        connection.close()
+        for end, other in running.items():
+            os.close(end)
+            other.connection.close()
     for stream in streams:
         os.close(stream)
     if not child:
         return call
-    for number in range(STREAMS):  # the call's output ends when the call does
-        os.close(number)
-    _, status = os.waitpid(child, 0)
-    connection.sendall(str(status).encode())
-    os._exit(0)
+    running[os.pidfd_open(child)] = Running(child, connection)
+    return None
+
+
+def tell_the_end(end: int, ended: Running) -> None:
+    """Send the status of a process that has ended to who called."""
+    _, status = os.waitpid(ended.process, 0)
+    os.close(end)
+    with contextlib.suppress(OSError), ended.connection:  # who called may be gone
+        ended.connection.sendall(str(status).encode())
 
 
 def fork() -> int:
@@ -89,9 +114,26 @@ def fork() -> int:
 
 
 def receive(connection: socket.socket) -> tuple[Call, list[int]]:
+    connection.settimeout(SENDING_S)
     _, streams, _, _ = socket.recv_fds(connection, 1, STREAMS)
     with connection.makefile("rb") as file:
         return Call(**json.load(file)), streams
+
+
+def use_large_pages() -> None:
+    """Ask for pages of 2 MB: forking takes a quarter of the time that small ones take.
+
+    Where it cannot be had, all works as well.
+    """
+    advise = ctypes.CDLL(None).madvise
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, _, *names = line.split(maxsplit=5)
+        if access != "rw-p" or names not in ([], ["[heap]"]):
+            continue
+        begin, end = (int(address, 16) for address in addresses.split("-"))
+        first = -(-begin // LARGE_PAGE) * LARGE_PAGE
+        for page in range(first, end - LARGE_PAGE + 1, LARGE_PAGE):
+            advise(ctypes.c_void_p(page), ctypes.c_size_t(LARGE_PAGE), MADV_COLLAPSE)
 
 
 def prepare(call: Call) -> None:
@@ -154,7 +196,7 @@ if __name__ == "__main__":
     imports.before_the_forks()
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies all of this memory
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    use_large_pages()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(Path(sys.argv[1], "socket")))
         listener.listen()
