@@ -123,15 +123,18 @@ class _Waiting:
 class _WaitingFor:
     """The forward GEMMs that a node may be of: those of its call, or else of calls like its own.
 
-    A node with a number is of a numbered call, and that of a compiled graph of such a graph, if the
-    trace shows what these ran.
+    A node with a number is of a numbered call, where other nodes of its function are; and that of
+    a compiled graph is of such a graph, if the trace shows what these ran.
     """
 
-    def __init__(self, nodes: Mapping[int, Node]) -> None:
+    def __init__(self, gemms: Iterable[Gemm], nodes: Mapping[int, Node]) -> None:
         self._by_node = {
             number: _Waiting(node.forward) for number, node in nodes.items()
         }
         self._numbered = _Waiting()
+        self._numbered_functions = {
+            _innermost_function(gemm.kind) for gemm in gemms if gemm.node in nodes
+        }
         self._of_graphs: _Waiting | None = None
         self._all = _Waiting()
 
@@ -148,11 +151,18 @@ class _WaitingFor:
         """Return the forward GEMMs that the node which launched a GEMM may be of."""
         if gemm.node in self._by_node:
             return self._by_node[gemm.node]
-        if gemm.node >= 0:
+        function = _innermost_function(gemm.kind)
+        if gemm.node >= 0 and function in self._numbered_functions:
             return self._numbered
         if self._of_graphs is not None and is_in_graph(gemm.kind):
             return self._of_graphs
         return self._all
+
+
+def _innermost_function(kind: Kind) -> str | None:
+    """Return the function of the node that launched a kernel, None if none did."""
+    functions = filter(None, map(function_of, kind.op.around))
+    return next(functions, None)
 
 
 _NO_NODE: Final = Node([], [])
@@ -334,7 +344,7 @@ def pair(
         if not ran:
             _settle_beside_replays(products, in_graphs)
         return  # no backward pass is known: all others may train
-    waiting_for = _WaitingFor(nodes)
+    waiting_for = _WaitingFor(products, nodes)
     for gemm in products:
         of_node = ran.get(gemm.makes, frozenset()) - {GRAPH}
         is_made = not of_node.isdisjoint(gemm.kind.op.around)
