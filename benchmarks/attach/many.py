@@ -517,6 +517,54 @@ def schedule_free(name: str) -> None:
     optimizer.eval()
 
 
+def torchrl_case(name: str) -> None:
+    """Train a policy by a loss of torchrl, on transitions that are made up."""
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import QValueActor
+    from torchrl.objectives import DQNLoss, SoftUpdate
+
+    network = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).to(DEVICE)
+    actor = QValueActor(
+        TensorDictModule(network, ["observation"], ["action_value"]),
+        action_space="categorical",
+    )
+    loss = DQNLoss(actor, action_space="categorical", double_dqn=name == "double")
+    target = SoftUpdate(loss, eps=0.9)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
+
+    def step_loss(step: int) -> Any:
+        following = {
+            "observation": numbers(step + 99, 8, 16),
+            "reward": numbers(step, 8, 1),
+            "done": torch.zeros(8, 1, dtype=torch.bool, device=DEVICE),
+            "terminated": torch.zeros(8, 1, dtype=torch.bool, device=DEVICE),
+        }
+        transitions = TensorDict(
+            {
+                "observation": numbers(step, 8, 16),
+                "action": words(step, 1, 8)[0] % 4,
+                "next": TensorDict(following, batch_size=8),
+            },
+            batch_size=8,
+        )
+        return loss(transitions)["loss"]
+
+    loop(step_loss, optimizer, target.step)
+
+
+def averaged(kind: str) -> None:
+    """Train with an average of the weights by torch_ema."""
+    from torch_ema import ExponentialMovingAverage
+
+    model = hf_model(kind)
+    average = ExponentialMovingAverage(model.parameters(), decay=0.9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loop(partial(hf_loss, model), optimizer, average.update)
+    with average.average_parameters():
+        show(0, hf_loss(model, 0))
+
+
 TRAINER: dict[str, dict[str, Any]] = {
     "plain": {}, "accumulation": {"gradient_accumulation_steps": 2},
     "checkpointing": {"gradient_checkpointing": True}, "bf16": {"bf16": True},
@@ -619,6 +667,7 @@ def all_cases() -> Cases:
     yield from loops_of_transformers()
     yield from loops_of_trainers()
     yield from loops_of_other_libraries()
+    yield from loops_of_pools_and_policies()
 
 
 def models_of_transformers() -> Cases:
@@ -679,12 +728,20 @@ def loops_of_other_libraries() -> Cases:
         yield f"gpytorch {kernel}", "gpytorch", partial(gpytorch_case, kernel)
     for guide in GUIDES:
         yield f"pyro {guide}", "pyro", partial(pyro_case, guide)
+
+
+def loops_of_pools_and_policies() -> Cases:
+    """Yield trainings on threads, of policies, and with averages of weights."""
     for name in ("AdamWScheduleFree", "SGDScheduleFree", "RAdamScheduleFree"):
         yield f"schedulefree {name}", "schedulefree", partial(schedule_free, name)
     for jobs in (1, 2, 3):
         yield f"optuna {jobs}", "optuna", partial(optuna_case, jobs)
         yield f"joblib {jobs}", "joblib", partial(joblib_case, jobs)
         yield f"pool {jobs}", "torch", partial(pool_case, jobs)
+    for name in ("plain", "double"):
+        yield f"torchrl {name}", "torchrl", partial(torchrl_case, name)
+    for kind in ("llama", "gpt2"):
+        yield f"torch_ema {kind}", "torch_ema", partial(averaged, kind)
 
 
 def _named(name: str, options: dict[str, Any]) -> str:
