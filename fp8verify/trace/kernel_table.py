@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from fp8verify.errors import InputError
 from fp8verify.terms import COUNTED
-from fp8verify.text import clean
+from fp8verify.text import clean, counted
 from fp8verify.trace.columns import SEPARATOR
 from fp8verify.trace.rows import COPY, RowCollector
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
@@ -59,7 +59,7 @@ _COLUMNS: Final = {
     "cpu": ("self cpu", "cpu total", "self cpu total", "self_cpu_time_total"),
     "share": (
         *("time (%)", "percentage", "self cuda %", "% step", "% of step"),
-        *("% of total", "% total", "% time", "time %", "%"),
+        *("% of total", "% total", "% time", "time %", "%", "pct"),
     ),
     # ncu's long form
     "metric": ("metric name",),
@@ -144,8 +144,13 @@ _ROUND_BRACKETS: Final = str.maketrans("[]", "()")
 _MICRO: Final = dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u")  # in Latin-1 it is no UTF-8
 _TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
 _TIME_UNIT: Final = re.compile(_UNIT)
+# Thousands are apart by commas, or by the spaces of other languages.
+_APART: Final = ",'\u0020\u00a0\u202f"
+_TOGETHER: Final = str.maketrans("", "", _APART)
+_WHOLE_NUMBER: Final = re.compile(rf"(\d[\d{_APART}]{{0,21}})(?:\.0{{0,6}})?")
 _AMOUNT: Final = re.compile(
-    r"((?:\d{1,3}(?:,\d{3}){1,6}|\d{1,21})(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?)"
+    rf"((?:\d{{1,3}}(?:[{_APART}]\d{{3}}){{1,6}}|\d{{1,21}})"
+    r"(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?)"
     rf" ?(?:{_UNIT})?"
 )
 _COUNTED: Final = re.compile(
@@ -167,24 +172,34 @@ _FP8_PAIR: Final = b'["c10::Float8_e4m3fn","c10::Float8_e4m3fn"]'
 _TAKES: Final = dict.fromkeys(
     ("aten::_scaled_mm", "aten::_scaled_grouped_mm", "aten::_scaled_mm_v2"), _FP8_PAIR
 )
+# Names of kernels that may multiply, and of operators that do.
+_PRODUCT: Final = re.compile(
+    r"(?:gemm|gemv|mma|mm|matmul|nvjet|cijk|cublas|cutlass|dot)(?![a-z]{3})",
+    re.IGNORECASE,
+)
+_MULTIPLIES: Final = re.compile(
+    r"aten::(?:_scaled_(?:grouped_)?|_grouped_)?(?:(?:add)?(?:mm|bmm|mv)|baddbmm)(?:_v2)?"
+)
 # Of a list without headings: a time with its unit, and a name as libraries of products give them.
 _LISTED_TIME: Final = re.compile(
     r"(?:^|[\s|,;:(])(\d[\d,.]{0,20} ?(?:[num\u00b5\u03bc]?s))(?=$|[\s|,;)])"
 )
 _LISTED_NAME: Final = re.compile(
-    r"\b(?:void )?(?:nvjet_|cutlass\w*_|cutlass::|sm\d{2,3}_|ampere_|hopper_|cublas\w*::|Cijk_|Custom_Cijk_"
+    r"\b(?:void )?(?:nvjet_|cutlass\w*_|cutlass::|sm\d{2,3}_|(?:volta|turing|ampere|hopper)_|cublas\w*::|Cijk_|Custom_Cijk_"
     r"|deep_gemm::|transformer_engine::|triton_|at::native::|_scaled_\w*kernel)[^\s|,;`]{4,}"
 )
 _MOST_LISTED: Final = 20_000
 # Calls that each become a row of the trace; of more, rows stand for several, with their time.
 _MAX_CALLS: Final = 200_000
-_SCALED_CALLS: Final = 50_000
+_SCALED_CALLS: Final = 20_000
 _MOST_COLUMNS: Final = 1 << 12
 # Namespaces of libraries of kernels, in which torch has no operators.
 _OF_KERNELS: Final = re.compile(r"(?:ck|ck_tile|cutlass|deep_gemm)::")
 _WITH_REMARK: Final = re.compile(r"`([^`]{1,4096})` \([^()]{0,200}\)")
-# Different kernels, of which no run has so many; further ones count as unread.
+# Different kernels, of which no run has so many; rows of further ones are left out. After some of
+# these a row is not even taken apart, which would take longer than all else.
 _MOST_NAMES: Final = 3000
+_MOST_TAKEN_APART: Final = 5000
 _MOST_TABLES: Final = 10_000
 _MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
@@ -229,6 +244,7 @@ class Table(Struct):
         counted: the source type of a kernel's tensor operations, where counters are in the table.
         total_ns: of all kernels, if the table says it.
         unread: rows that could not be read.
+        left_out: rows of more names than are looked at.
         sign: what stands between the cells, "" for spaces.
         is_self_time: whether the times of operators are without those of what they call.
         read_as: the headings that were taken for name, time and calls, where these are guessed.
@@ -246,6 +262,7 @@ class Table(Struct):
     total_ns: int | None = None
     shares: float = 0.0
     unread: int = 0
+    left_out: int = 0
     sign: str = ""
     is_self_time: bool = False
     read_as: str = ""
@@ -256,6 +273,12 @@ class Table(Struct):
             return Fit.ASIDE  # of calls on the CPU
         if len(cells) == self.width + 1:
             cells = _without_index(cells)
+        lacks_first = len(cells) == self.width - 1 and not self.sign
+        if lacks_first and self.indices["name"] == self.width - 1:
+            cells = [
+                "",
+                *cells,
+            ]  # nvprof leaves its type away where it is that of the row before
         if len(cells) != self.width:
             return Fit.NOT
         row = {}
@@ -268,7 +291,7 @@ class Table(Struct):
             self.unit = unit[1]  # ncu's are below the headings
             return Fit.ASIDE
         if self._is_one_too_many(name):
-            self.unread += 1
+            self.left_out += 1
             return Fit.ASIDE
         self._count(name, row, cells)
         if "metric" in row:
@@ -339,10 +362,24 @@ class Table(Struct):
 
     @property
     def launches(self) -> dict[str, _Sum]:
-        """The rows to be read: those of kernels and copies, else of operators by themselves."""
-        if self.has_kernels:
-            return self.kernels
-        return self.own_times
+        """The rows to be read: those of kernels and copies, else of operators by themselves.
+
+        Some scripts list products by operator and all else by kernel.
+        """
+        if not self.has_kernels:
+            return self.own_times
+        return self.kernels | self.products
+
+    @property
+    def products(self) -> dict[str, _Sum]:
+        """The rows of operators that multiply, of a table where no kernel looks as if it did."""
+        if not self.lists_operators or any(map(_PRODUCT.search, self.kernels)):
+            return {}
+        found = {}
+        for name, row in (self.sums | self.on_cpu).items():
+            if row.ns and _MULTIPLIES.fullmatch(name):
+                found[name] = row
+        return found
 
     @property
     def own_times(self) -> dict[str, _Sum]:
@@ -445,7 +482,7 @@ def read(source: Source, how: Reading) -> Trace:
     Raises:
         InputError: there is none.
     """
-    table = _last_table(source)
+    table, earlier = _last_table(source)
     trace = Trace(source=source.name)
     rows = RowCollector()
     rows.launches(_launches(table.launches))
@@ -453,34 +490,51 @@ def read(source: Source, how: Reading) -> Trace:
     if table.has_kernels:
         for name, kind in table.counted.items():
             operators[name] = f"{COUNTED}{kind}"
+        for name in table.products:
+            operators[name] = name
     else:
         for name in table.launches:
             operators[name] = name
     _add_operators(rows, operators)
     rows.fill(trace, table.tool, layers=how.layers)
-    trace.health.skipped_events += table.unread
+    trace.health.skipped_events += table.unread + table.left_out
     trace.health.rows_are_sums = True
     trace.health.truncated = source.damage is not None
     trace.seen = table.operators
+    if earlier:
+        trace.remarks.append(f"of its {earlier + 1} tables of kernels the last is read")
     trace.remarks += _limits(table)
     _say_what_is_missing(trace.health, table)
     return trace
 
 
-def _last_table(source: Source) -> Table:
+def _last_table(source: Source) -> tuple[Table, int]:
     """Return the last table that has kernels, or operators with their own times.
+
+    How many such tables come before it is told, too.
 
     Raises:
         InputError: there is none.
     """
+    found = 0
     last = None
+    unread = 0
     has_table = False
     for table in _tables(source):
         has_table = True
+        unread += table.unread
         if table.launches:
+            found += 1
             last = table
     if last is not None:
-        return last
+        return last, found - 1
+    if unread:
+        raise InputError(
+            f"{source.name} holds a table of kernels, but {counted(unread, 'row')} cannot be read "
+            "as a name and a time.",
+            "Write one line a kernel: its name, a time, and a unit there or in the heading, such as "
+            "kernel,total_ms,calls.",
+        )
     if has_table:
         raise InputError(
             f"{source.name} holds a table, but no row of a GPU kernel with a time.",
@@ -500,12 +554,19 @@ def _limits(table: Table) -> Iterator[str]:
         yield f"its {calls:,} calls are counted as {_SCALED_CALLS:,}, with their time"
     if table.read_as:
         yield f"read as: {clean(table.read_as)}"
-    if not table.has_kernels:
+    if table.products:
+        yield "its products are by operator: no kernel in it looks like one"
+    elif not table.has_kernels:
         yield "its rows are of operators: the share is by operator, not by kernel"
 
 
 def _say_what_is_missing(health: Health, table: Table) -> None:
     """Note whether a table lists all kernels."""
+    if table.left_out:
+        health.notes.append(
+            f"{table.left_out:,} of its rows are left out: no run has more than {_MOST_NAMES:,} "
+            "kernels"
+        )
     if table.is_whole:
         return
     if table.tool == _GUESSED:
@@ -613,7 +674,7 @@ def _total(line: str) -> re.Match[str] | None:
 
 
 class _Listed:
-    """Takes lines with the name of a kernel and a time with its unit, which need no headings."""
+    """Takes lines with the name of a kernel and times with their units, which need no headings."""
 
     def __init__(self) -> None:
         self.table = Table(
@@ -622,7 +683,7 @@ class _Listed:
             width=-1,
             indices={},
             unit=_IN_CELLS,
-            read_as="name, time in each line",
+            read_as="name, largest time in each line",
         )
         self._left = _MOST_LISTED
 
@@ -631,18 +692,21 @@ class _Listed:
         if "s" not in line or not self._left:
             return
         text = line[:4096]
-        time = _LISTED_TIME.search(text)
-        if time is None:
+        texts = _LISTED_TIME.findall(text)
+        if not texts:
             return
         found = _LISTED_NAME.search(text)
         if found is None:
             return
         self._left -= 1
-        ns = _nanoseconds(time[1], _IN_CELLS)
-        if ns is None:
+        times = [_nanoseconds(time, _IN_CELLS) for time in texts]
+        known = [time for time in times if time is not None]
+        if not known:
             self.table.unread += 1
             return
         name = found[0]
+        # A mean or the CPU's part of a total is smaller than the total.
+        ns = max(known)
         before = self.table.sums.get(name, _Sum())
         self.table.sums[name] = before.plus(_Sum(ns, 1))
 
@@ -668,6 +732,9 @@ class _Lines:
             # Grids have a rule below each row.
             is_end = is_empty or not table.sign
             self._may_be_over |= self._has_rows and is_end
+            return
+        if table.left_out >= _MOST_TAKEN_APART:
+            table.left_out += 1
             return
         fit = table.add(table.cells(line))
         if fit is Fit.ROW:
@@ -932,12 +999,15 @@ def _nanoseconds(text: str, unit: str) -> int | None:
         own_unit = unit
     if own_unit == _IN_CELLS:
         return None
-    digits = amount[1].replace(",", "")
+    digits = amount[1].translate(_TOGETHER)
     return round(float(digits) * _NS[own_unit])
 
 
 def _whole(text: str) -> int | None:
-    digits = text.strip().replace(",", "").removesuffix(".0")
+    number = _WHOLE_NUMBER.fullmatch(text.strip())
+    if number is None:
+        return None
+    digits = number[1].translate(_TOGETHER)
     if digits.isdecimal() and len(digits) <= 15:
         return max(1, int(digits))
     return None
@@ -946,7 +1016,7 @@ def _whole(text: str) -> int | None:
 def _number(text: str) -> float | None:
     amount = _AMOUNT.match(text.strip())
     if amount:
-        return float(amount[1].replace(",", ""))
+        return float(amount[1].translate(_TOGETHER))
     return None
 
 

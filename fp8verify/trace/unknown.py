@@ -43,6 +43,11 @@ _KINDS: Final = (
         "Save its table of kernels as CSV or text: a column of kernel names, one of times.",
     ),
     _kind(
+        r"^[ \u2502|]*[\u251c\u2514]\u2500{1,3} ?[\w(]",
+        "a tree of calls, in which the time of a branch holds that of its leaves",
+        "Give the kernels as a list: a column of names, one of times, such as kernel,total_ms,calls.",
+    ),
+    _kind(
         r"\A(?:#!.*(?:sh|python)|(?:import|from) \w+|(?:torchrun|accelerate|python3?|srun) )",
         "a script",
         "Check it: fp8verify doctor --config FILE. " + _RECORD,
@@ -59,7 +64,8 @@ _KINDS: Final = (
         "Head its columns, such as kernel,total_ms,calls.",
     ),
     _kind(
-        r"\A(?:\s*#.*\n)*\s*(?:\[\w[\w.]*\]\s*$|[\w.\"-]{1,80}\s*[:=])",
+        r"\A(?:\s*#.*\n)*\s*(?:\[\w[\w.]*\]\s*$|[\w.\"-]{1,80}\s*(?::[ \t]+\S|=)"
+        r"|[\w.\"-]{1,80}:\s*\n\s+(?:- |[\w.\"-]{1,80}:\s))",
         "a configuration",
         "Check it: fp8verify doctor --config FILE. " + _RECORD,
     ),

@@ -45,6 +45,10 @@ def _why_undecidable(rank: RankEvidence) -> Iterator[Row]:
     yield no_whole and not steps, "the trace is cut off, and has no steps"
     yield no_whole, f"the trace is cut off, and none of its {len(steps)} steps is whole"
     yield health.too_damaged, _unread(health)
+    is_listed_in_part = health.rows_are_sums and not health.complete
+    yield is_listed_in_part and not trained, _LISTS_NONE
+    has_opaque = rank.opaque_ns > 0
+    yield has_opaque and not trained, "no known matrix multiplication ran in the window"
     yield not trained, "no matrix multiplication ran in the window"
     yield rank.ran_low, first_said(_why_low_is_open(rank))
     yield True, first_said(_why_low_is_hidden(rank))
@@ -74,8 +78,9 @@ def _lost_window(rank: RankEvidence) -> str:
 
 def _unread(health: Health) -> str:
     skipped = health.skipped_events
-    kind = "rows of the table" if health.rows_are_sums else "events of the trace"
-    return f"{skipped} of {health.events + skipped} {kind} cannot be read"
+    if health.rows_are_sums:
+        return f"{counted(skipped, 'row')} of the table cannot be read"
+    return f"{skipped} of {health.events + skipped} events of the trace cannot be read"
 
 
 def _why_low_is_open(rank: RankEvidence) -> Iterator[Row]:

@@ -109,10 +109,20 @@ def test_files_that_are_hardly_tables(tmp_path: Path, name: str) -> None:
     assert _is_told(_verdict_or_error(path))
 
 
-def test_more_kernels_than_a_run_has_count_as_unread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("taken_apart", [10, 5000])
+def test_more_kernels_than_a_run_has_are_left_out(
+    taken_apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_table, "_MOST_TAKEN_APART", taken_apart)
     path = tmp_path / "table.csv"
-    path.write_text(FORMS["csv"](ROWS["many names"]))
-    assert inspect(path).verdict is Verdict.INCONCLUSIVE
+    rows = ROWS["many names"]
+    path.write_text(FORMS["csv"](rows))
+    report = inspect(path)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    (health,) = (rank.health for rank in report.ranks)
+    left_out = len(rows) - 3000
+    assert health.skipped_events == left_out
+    assert health.notes[0].startswith(f"{left_out:,} of its rows are left out")
 
 
 def test_a_remark_behind_a_name_in_markdown_is_no_part_of_it(tmp_path: Path) -> None:

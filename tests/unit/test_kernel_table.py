@@ -54,6 +54,12 @@ def read(folder: Path, text: str) -> Trace:
     return read_trace(path)
 
 
+def saved(folder: Path, text: str) -> Path:
+    path = folder / "table.csv"
+    path.write_text(text)
+    return path
+
+
 def times(trace: Trace) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for name, duration in zip(
@@ -181,6 +187,65 @@ def test_a_table_without_kernels_says_how_to_print_them(tmp_path: Path) -> None:
         read(
             tmp_path, delimited(",", NSYS, ("100.0", "60000", "3", "cudaLaunchKernel"))
         )
+
+
+def test_rows_that_cannot_be_read_are_not_said_to_be_missing(tmp_path: Path) -> None:
+    rows = f"kernel,total_ms\n{FP8},about 3\n{BF16_KERNEL},a while\n"
+    with pytest.raises(InputError, match="2 rows cannot be read as a name and a time"):
+        read(tmp_path, rows)
+
+
+@pytest.mark.parametrize("apart", [",", " ", "\u00a0", "\u202f", "'"])
+def test_thousands_are_apart_as_in_any_language(apart: str, tmp_path: Path) -> None:
+    time = f"285{apart}118{apart}634"
+    trace = read(
+        tmp_path, f"| kernel | ns | calls |\n|---|---|---|\n| {FP8} | {time} | 2.00 |\n"
+    )
+    assert times(trace) == {FP8: (2, 285_118_634)}
+
+
+def test_of_a_line_without_headings_the_largest_time_is_the_total(
+    tmp_path: Path,
+) -> None:
+    line = f"{FP8}  0.00%  0.000us  0.000us  159.5us  3.02%  159.5us  6.9us  23\n"
+    assert times(read(tmp_path, line)) == {FP8: (1, 159_500)}
+
+
+def test_products_by_operator_count_where_no_kernel_is_one(tmp_path: Path) -> None:
+    header = "kernel,time_ms\n"
+    others = "triton_red_fused_add_mul_sum_2,0.8\naten::copy_,0.1\n"
+    products = "aten::mm,15.6\naten::_scaled_mm,8.0\n"
+    report = inspect(saved(tmp_path, header + others + products))
+    assert report.reason.startswith("33.9% of the listed GEMM time is in low precision")
+    with_kernel = header + others + products + f"{BF16_KERNEL},15.6\n"
+    trace = read(tmp_path, with_kernel)
+    assert set(trace.names) == {"triton_red_fused_add_mul_sum_2", BF16_KERNEL}
+
+
+def test_of_several_tables_the_last_is_read_and_the_others_are_told(
+    tmp_path: Path,
+) -> None:
+    table = f"Operation  Time (ms)  Calls\n{FP8}  2.0  1\n"
+    trace = read(tmp_path, table * 3)
+    assert "of its 3 tables of kernels the last is read" in trace.remarks
+    assert times(trace) == {FP8: (1, 2_000_000)}
+
+
+def test_a_table_in_part_does_not_show_that_nothing_was_multiplied(
+    tmp_path: Path,
+) -> None:
+    other = "void at::native::batch_norm_transform_input_kernel<c10::Half>(float)"
+    report = inspect(saved(tmp_path, f"{SUMMARY}19,285,5,{other}\n"))
+    assert report.reason.startswith("the table lists no known matrix multiplication")
+
+
+def test_nvprof_names_the_type_of_its_first_row_only(tmp_path: Path) -> None:
+    text = (
+        "            Type  Time(%)      Time     Calls       Avg       Min       Max  Name\n"
+        f" GPU activities:   60.00%  3.00000s    10  300.00ms  300.00ms  300.00ms  {FP8}\n"
+        f"                   40.00%  2.00000s    10  200.00ms  200.00ms  200.00ms  {BF16_KERNEL}\n"
+    )
+    assert set(times(read(tmp_path, text))) == {FP8, BF16_KERNEL}
 
 
 SUMMARY = "Time (%),Total Time (ns),Instances,Name\n"
@@ -311,6 +376,11 @@ def test_hostile_tables_are_read_or_refused(text: str, tmp_path: Path) -> None:
         ("fp8: true\nlr: 0.1\n", "a configuration", "doctor --config"),
         ("12:00:01 INFO step 1 loss 2.1\n", "a log", "--log"),
         ("layer,shape\nq,4096\nk,1024\n", "a table", "kernel,total_ms"),
+        ("precision:\n  fp8: true\n", "a configuration", "doctor --config"),
+        ("7755.9 ROOT\n├─ 30.1 elementwise\n", "a tree of calls", "as a list"),
+        ("┌──┬──┐\n│ a │ 1 │\n├──┼──┤\n", "no known form", "export_chrome_trace"),
+        ("Profile:\nMatMul  348KB  343us\n", "no known form", "export_chrome_trace"),
+        ("train.py:88 (total: 63.75 ms)\n", "no known form", "export_chrome_trace"),
         ("hello\n", "no known form", "export_chrome_trace"),
     ],
 )

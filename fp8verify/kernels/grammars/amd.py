@@ -31,6 +31,8 @@ from fp8verify.terms import KernelName, Precision, Role, Scaling
 _TENSILE: Final = re.compile(
     r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL
 )
+# Where reports shorten the middle of a name, its types are not told from other words.
+_TENSILE_SHORTENED: Final = re.compile(r"(?:Custom_)?C[i-n]{2,}_.*", re.DOTALL)
 _TENSILE_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|I4|4xi8|[XSDCZHBI]")
 _TENSILE_CODE: Final = re.compile(rf"(?:{_TENSILE_UNIT.pattern})+")
 # Of what is multiplied, where the types before it are converted: A and B, D, compute.
@@ -47,11 +49,13 @@ _COMPLEX: Final = {"C": Precision.FP32, "Z": Precision.FP64}
 def tensile(symbol: Symbol) -> KernelName | None:
     """Decode a Tensile name."""
     match = _TENSILE.fullmatch(symbol.text)
+    without_types = describe.gemm("hipBLASLt", "Tensile name without types", Operands())
     if not match:
-        return None
+        is_shortened = _TENSILE_SHORTENED.fullmatch(symbol.text) is not None
+        return without_types if is_shortened else None
     code, *words = match["rest"].split("_")
     if not _TENSILE_CODE.fullmatch(code):
-        return describe.gemm("hipBLASLt", "Tensile name without types", Operands())
+        return without_types
     units = _TENSILE_UNIT.findall(code)
     first = words[0] if words else ""
     following = _tensile_units(first)

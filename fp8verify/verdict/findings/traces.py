@@ -59,9 +59,15 @@ def damaged(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     )
     skipped = health.skipped_events
     events = health.events + skipped
+    of_trace = not health.rows_are_sums
     rows = (
-        (health.truncated, "is cut off"),
-        (skipped, f"has {skipped} of {events} events that cannot be read"),
+        (health.truncated and of_trace, "is cut off"),
+        (health.truncated and not of_trace, "may not list all kernels"),
+        (skipped and of_trace, f"has {skipped} of {events} events that cannot be read"),
+        (
+            skipped and not of_trace,
+            f"has {counted(skipped, 'row')} that cannot be read",
+        ),
         (health.extra_documents, "is followed by another document that was not read"),
         (health.records_lost, "is incomplete, as the profiler itself says"),
     )
