@@ -28,6 +28,7 @@ _MAX_NAME = 1 << 16
 UNKNOWN_MESSAGE = 3
 _WORD = re.compile(r"(?i)\b(?:\w*error|warning|exception|traceback|failed|won't)\b")
 _OF_KERNELS = re.compile(r"::|<|^void |_kernel\b")
+_SETTING = re.compile(r"^\s*[\w.-]+(?: \.{3,} |\s+[=:]\s|[:=]\s+)\S")
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 
@@ -172,7 +173,11 @@ def _is_unknown_message(name: str) -> bool:
     is_sentence = " " in text or _WORD.search(text) is not None
     if not is_sentence or is_code_file(name) or _meaning(name):
         return False
-    if _cause(name) is not None or decode(name).precision is not Precision.UNKNOWN:
+    if _cause(name) is not None:
+        return False
+    if _SETTING.search(name):
+        return True  # `fp8_amax_compute_algo ..... max` names no kernel, though it begins as one
+    if decode(name).precision is not Precision.UNKNOWN:
         return False
     return _WORD.search(text) is not None or _OF_KERNELS.search(text) is None
 

@@ -53,8 +53,10 @@ _KINDS: Final = (
         "Check it: fp8verify doctor --config FILE. " + _RECORD,
     ),
     _kind(
-        r"(?:traceback \(most recent|\b(?:error|warning|info|debug)\b[:\]| ]"
-        r"|\b(?:step|iter(?:ation)?|epoch)\b.{0,40}\d.{0,200}\bloss\b|\bloss\b.{0,20}\d|\d\d:\d\d:\d\d)",
+        r"(?:traceback \(most recent|\[(?:error|warning|info|debug)\]|\d\d:\d\d:\d\d"
+        r"|^\W{0,3}(?:\w+[ :]){0,2}(?:error|warning|info|debug) ?[:|]"
+        r"|[-|] (?:error|warning|info|debug) [-|:]"
+        r"|\b(?:step|iter(?:ation)?|epoch)\b.{0,40}\d.{0,200}\bloss\b|\bloss\b\W{1,4}\d)",
         "a log",
         "Give it with --log, beside a trace of the run; a message: fp8verify explain 'MESSAGE'.",
     ),

@@ -142,3 +142,17 @@ def test_warnings_of_sound_runs_are_explained_and_never_reported(
     done = CliRunner().invoke(explain_command, [message])
     assert done.exit_code == 0
     assert "Nothing has to be changed" in done.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  fp8_amax_compute_algo ........................... most_recent",
+        "fp8_gemm_kernel: true",
+        "fp8_quantize_kernel = off",
+    ],
+)
+def test_a_setting_that_begins_as_a_kernel_does_is_none(line: str) -> None:
+    result = CliRunner().invoke(explain_command, [line])
+    assert result.exit_code == 3
+    assert "not in the list of messages" in result.output
