@@ -185,8 +185,8 @@ _LISTED_TIME: Final = re.compile(
     r"(?:^|[\s|,;:(])(\d[\d,.]{0,20} ?(?:[num\u00b5\u03bc]?s))(?=$|[\s|,;)])"
 )
 _LISTED_NAME: Final = re.compile(
-    r"\b(?:void )?(?:nvjet_|cutlass\w*_|cutlass::|sm\d{2,3}_|(?:volta|turing|ampere|hopper)_|cublas\w*::|Cijk_|Custom_Cijk_"
-    r"|deep_gemm::|transformer_engine::|triton_|at::native::|_scaled_\w*kernel)[^\s|,;`]{4,}"
+    r"\b(?:void )?(?:nvjet_|cutlass\w*_|cutlass::|sm\d{2,3}_|(?:volta|turing|ampere|hopper)_"
+    r"|cublas\w*::|Cijk_|Custom_Cijk_|deep_gemm::|transformer_engine::|triton_|at::native::|_scaled_\w*kernel)[^\s|,;`]{4,}"
 )
 _MOST_LISTED: Final = 20_000
 # Calls that each become a row of the trace; of more, rows stand for several, with their time.
@@ -271,14 +271,7 @@ class Table(Struct):
         """Add a row; one without a name, a time or a number of calls that can be read is not."""
         if self.width < 0:
             return Fit.ASIDE  # of calls on the CPU
-        if len(cells) == self.width + 1:
-            cells = _without_index(cells)
-        lacks_first = len(cells) == self.width - 1 and not self.sign
-        if lacks_first and self.indices["name"] == self.width - 1:
-            cells = [
-                "",
-                *cells,
-            ]  # nvprof leaves its type away where it is that of the row before
+        cells = self._of_its_width(cells)
         if len(cells) != self.width:
             return Fit.NOT
         row = {}
@@ -303,6 +296,19 @@ class Table(Struct):
         if name and has_name_alone:
             return Fit.ASIDE  # a wrapped name goes on, or a heading within the table
         return self._add_times(name, time, row)
+
+    def _of_its_width(self, cells: Sequence[str]) -> Sequence[str]:
+        """Return the cells of a row without pandas' number, or with the type that nvprof left out.
+
+        nvprof names the type of activity in its first row alone, in which the name comes last.
+        """
+        if len(cells) == self.width + 1:
+            return _without_index(cells)
+        lacks_one = len(cells) == self.width - 1
+        ends_with_name = self.indices["name"] == self.width - 1
+        if lacks_one and ends_with_name and not self.sign:
+            return ["", *cells]
+        return cells
 
     def _is_one_too_many(self, name: str) -> bool:
         if len(self.sums) < _MOST_NAMES and len(self.on_cpu) < _MOST_NAMES:
