@@ -54,7 +54,7 @@ _KINDS: Final = (
     ),
     _kind(
         r"(?:traceback \(most recent|\[(?:error|warning|info|debug)\]|\d\d:\d\d:\d\d"
-        r"|^\W{0,3}(?:\w+[ :]){0,2}(?:error|warning|info|debug) ?[:|]"
+        r"|^\W{0,3}(?:\w+\W{1,3}){0,2}(?:error|warning|info|debug) ?[:|]"
         r"|[-|] (?:error|warning|info|debug) [-|:]"
         r"|\b(?:step|iter(?:ation)?|epoch)\b.{0,40}\d.{0,200}\bloss\b|\bloss\b\W{1,4}\d)",
         "a log",
