@@ -39,7 +39,7 @@ def test_every_row_has_evidence_and_a_remedy() -> None:
     for row in failures():
         assert row.remedy.endswith(".")
         assert re.search(
-            r"\w+#\d+| [0-9a-f]{7,} |torch[ /]|torchao |kempner|README|openxla/xla"
+            r"\w+#\d+| [0-9a-f]{7,}\b|torch[ /]|torchao |kempner|README|openxla/xla"
             r"|(?:transformers|lightning) \d",
             row.evidence,
         )
