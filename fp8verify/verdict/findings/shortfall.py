@@ -1,0 +1,390 @@
+"""What is said of one shortfall: its facts, each worked out once, and the finding made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from fp8verify import thresholds as limits
+from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.rank import RankEvidence
+from fp8verify.model.verdict import Finding
+from fp8verify.terms import BACKWARD_LEGS, LEGS, Leg, low_precision_name
+from fp8verify.text import (
+    abridged,
+    capital,
+    counted,
+    enumerated,
+    label_of_ranks,
+    of_flops,
+    patterns,
+)
+from fp8verify.verdict.advice import Fact, facts_of, is_unaligned, those_that_hold
+from fp8verify.verdict.beside import (
+    are_listed,
+    ran_low_elsewhere,
+    ranks_that_ran_low,
+    with_same_calls,
+)
+from fp8verify.verdict.clauses import optional
+from fp8verify.verdict.coordinates import by_value
+from fp8verify.verdict.expectation import Witness
+from fp8verify.verdict.expected import Requested
+from fp8verify.verdict.explanation import Shortfall
+from fp8verify.verdict.findings.names import Names
+from fp8verify.verdict.findings_table import finding
+from fp8verify.verdict.ledger import Cell
+from fp8verify.verdict.reasons import logged_cause
+from fp8verify.verdict.selection import layers_of, legs_in, ranks_of
+from fp8verify.verdict.shortfalls import Lack, Shortfalls
+from fp8verify.verdict.statements import Statements
+from fp8verify.verdict.wording import join_values, name_legs, name_values, what_ran
+
+# What says that values of a coordinate fall short; of a leg and a layer, other codes may.
+_CODES: Final = {
+    "rank": "rank-without-fp8",
+    "step": "step-without-fp8",
+    "micro-batch": "pass-without-fp8",
+    "layer": "layer-not-fp8",
+    "leg": "leg-not-fp8",
+}
+# Of these codes a sentence says that a part of a value falls short.
+_HAVE_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
+# What is part of what: "fprop in layers.2.up in step 5".
+_FROM_SMALL: Final = ("leg", "layer", "micro-batch", "step", "rank")
+# The legs of a layer that trains: its gradients may not be told apart.
+_OF_A_PASS: Final = frozenset({*LEGS, Leg.BACKWARD})
+
+
+class Compared(NamedTuple):
+    """What was requested of a run, what ran, and what it lacks.
+
+    Attributes:
+        ranks: all.
+        requested: what the log and the model request.
+        statements: what is stated of what ran.
+        lacking: what the ledger lacks.
+        shortfalls: what explains the cells that are short.
+        names: how these are named.
+        seen: where the GEMMs ran, if that is not the window.
+    """
+
+    ranks: Sequence[RankEvidence]
+    requested: Requested
+    statements: Statements
+    lacking: Shortfalls
+    shortfalls: Sequence[Shortfall]
+    names: Names
+    seen: str
+
+
+class ShortfallFacts:
+    """The facts of one shortfall."""
+
+    def __init__(self, run: Compared, short: Shortfall) -> None:
+        """Keep what the sentences are about."""
+        self._run = run
+        self._short = short
+        self._ledger = run.lacking.ledger
+        self._cells = short.cells
+        self._legs = legs_in(short.cells)
+        self._places = ranks_of(short.cells)
+        self._rank = run.ranks[short.cells[0].rank]
+        self._coordinates = _told_coordinates(short.coordinates)
+        self._main = _main_coordinate(self._coordinates)
+
+    # ---- the finding
+
+    def finding(self) -> Finding:
+        """Return the finding that says it."""
+        if self._main not in _HAVE_PARTS and self._is_counted():
+            return self._of_count()
+        if self._main == "leg":
+            return self._of_legs()
+        case = self._case()
+        found = finding(_CODES[self._main], case, **self._facts(), holds=self._holds)
+        is_of_one_rank = self._coordinates[0] == "rank" and len(self._places) == 1
+        return replace(found, per_rank=is_of_one_rank and case == "part")
+
+    def _case(self) -> str:
+        """Return whether a part of the values lacks, or less of it ran than elsewhere."""
+        is_of_layers = self._main != "micro-batch" or "layer" in self._coordinates
+        if len(self._coordinates) > 1 and is_of_layers:
+            return "part"
+        return optional("less", when=self._short.ran.low)
+
+    def _of_legs(self) -> Finding:
+        """Say which legs are short; of which layers or blocks, where the order of calls tells."""
+        facts = self._facts()
+        if self._legs == {Leg.RECOMPUTE}:
+            return finding("recompute-not-fp8", "kernels", **facts)
+        in_order = self._run.names.place_in_order(self._short)
+        facts["in_order"] = in_order
+        facts["those"] = self._run.names.in_order(self._short) or facts["names"]
+        facts["but"] = self._pins_of_blocks()
+        if in_order and Fact.WHOLE.value in self._holds:
+            return finding("layer-not-fp8", "in-order", **facts, holds=self._holds)
+        what = counted(self.launches, f"{name_legs(self._legs)} GEMM")
+        if in_order:
+            facts["ran"] = f"{what} of {in_order} ran in {self._precision}"
+        return finding("leg-not-fp8", **facts, holds=self._holds)
+
+    def _of_count(self) -> Finding:
+        """Say how many GEMMs lack by a count of the log."""
+        claim = self._run.statements.counts[0]
+        of = f"{claim.converted} of {claim.total}"
+        return finding(
+            "layer-not-fp8",
+            "counted",
+            ranks=self._numbers(),
+            count=counted(self.launches, "GEMM"),
+            format=self._run.requested.name,
+            which=f"log {claim.place} says that {of} layers were",
+        )
+
+    def _is_counted(self) -> bool:
+        """Whether only a count of the log shows it, so nobody knows which layers it is."""
+        return all(self._lack(cell).by == {Witness.COUNT} for cell in self._cells)
+
+    # ---- how much lacks
+
+    @cached_property
+    def launches(self) -> int:
+        """How many GEMMs lack; of what only other calls of a layer show, all in high precision."""
+        return round(sum(map(self._lacking_of, self._cells)))
+
+    def _lacking_of(self, cell: Cell) -> float:
+        if self._lack(cell).by == {Witness.OTHERS}:
+            return self._ledger.cells[cell].high
+        return self._run.lacking.lacking(cell)
+
+    def _lack(self, cell: Cell) -> Lack:
+        return self._run.lacking.lacks[cell]
+
+    @cached_property
+    def _time(self) -> str:
+        """How long what lacks took: of a cell the part of its time in high precision."""
+        time_ns = 0.0
+        for cell in self._cells:
+            _, high_ns = self._ledger.times([cell])
+            high = self._ledger.cells[cell].high
+            if high:
+                time_ns += min(1.0, self._lacking_of(cell) / high) * high_ns
+        return self._run.ranks[0].measure.amount(round(time_ns))
+
+    @cached_property
+    def _work(self) -> float:
+        """The work that lacks, as a fraction of a rank's."""
+        work = 0.0
+        for cell in self._cells:
+            ran = self._ledger.cells[cell]
+            work += self._run.lacking.lacking(cell) * ran.work / ran.launches
+        return work / len(self._places)
+
+    @cached_property
+    def _precision(self) -> str:
+        """In what most of it ran."""
+        return self._ledger.main_high(self._cells)
+
+    # ---- what holds of it, for the advice
+
+    @cached_property
+    def _holds(self) -> frozenset[str]:
+        return facts_of(self._rank) | self._circumstances()
+
+    def _circumstances(self) -> frozenset[str]:
+        """Return what holds of what lacks."""
+        of_a_pass = legs_in(self._run.lacking.expected) & _OF_A_PASS
+        is_whole = self._legs >= of_a_pass and len(self._legs) > 1
+        are_gradients = self._legs.issubset(BACKWARD_LEGS)
+        modules = self._run.names.all_modules(self._short)
+        listed = are_listed(self._run.ranks, modules, self._cells)
+        is_of_ranks = "rank" in self._short.coordinates
+        of_a_rank = self.launches / len(self._places)
+        return those_that_hold(
+            {
+                Fact.WHOLE: is_whole,
+                Fact.FORWARD: self._legs == {Leg.FPROP},
+                Fact.GRADIENT: are_gradients and not is_whole,
+                Fact.RECOMPUTED: Leg.RECOMPUTE in self._legs,
+                Fact.ONE_RANK: is_of_ranks and bool(self._whole_ranks),
+                Fact.EXPERTS: layers_of(self._cells) == {EXPERTS},
+                Fact.SAME_CALLS: bool(self._same_calls),
+                Fact.OTHER_CALLS: ran_low_elsewhere(self._ledger, self._cells),
+                Fact.LISTED: listed is True,
+                Fact.UNLISTED: is_of_ranks and listed is False,
+                Fact.PINNED: self._run.statements.blocks is not None,
+                Fact.UNALIGNED: is_unaligned(self._rank, self._legs, of_a_rank),
+            }
+        )
+
+    @cached_property
+    def _same_calls(self) -> list[Cell]:
+        """What ran at other values of a step or a rank, and as much of each layer."""
+        for name in ("step", "rank"):
+            if name in self._short.coordinates:
+                return with_same_calls(self._ledger, self._cells, name)
+        return []
+
+    @cached_property
+    def _whole_ranks(self) -> list[int]:
+        """The places of ranks of which nothing lacks, and that ran the same legs low."""
+        lacking: set[int] = set()
+        for other in self._run.shortfalls:
+            lacking |= ranks_of(other.cells)
+        whole = ranks_of(self._ledger.cells) - lacking
+        return ranks_that_ran_low(self._ledger, self._legs, whole)
+
+    # ---- what the sentences name
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what the sentences of all codes name."""
+        run = self._run
+        values = {x: run.names.value(self._short, x) for x in self._short.coordinates}
+        modules = run.names.modules(self._short)
+        count = counted(modules or list(self._short.values), "converted layer")
+        named = values.get("layer") or abridged(patterns(modules), limits.SHOWN_NUMBERS)
+        are_several = len(modules) > 1
+        others = sum(rank.ran_low for rank in run.ranks)
+        return {
+            **values,
+            **self._beside(),
+            "Step": capital(values.get("step", "")),
+            "those": named,
+            "ranks": self._numbers(),
+            "layers": modules,
+            "parts": " in ".join(values[name] for name in self._parts()),
+            "lacks": counted(self.launches, "GEMM"),
+            "others": counted(others, "other rank"),
+            "where": run.names.micro_batches(self._short),
+            "ran": self._ran_alike(named),
+            "count": count,
+            "names": named,
+            "whose": optional(count, when=are_several) or named,
+            "list": optional(f": {named}", when=are_several),
+            "format": run.requested.name,
+            "formats": low_precision_name(self._rank.linear.kernels),
+            "share": f"{run.seen}{of_flops(self._work)}",
+            "lacking": f"{self._work:.1%} of {self._whole_work()}{run.seen}",
+            "most": self._short.ran.share or 0.0,
+            "usual": self._short.usual,
+            "lacks_of": self._lacks_of_all(),
+            "took": self._time,
+            "precision": self._precision,
+        }
+
+    def _parts(self) -> list[str]:
+        """Return the coordinates of what lacks, the smallest first.
+
+        What is said of one rank begins with its name.
+        """
+        left_out = ["rank"] if len(self._places) == 1 else []
+        named = [name for name in self._coordinates if name not in left_out]
+        return sorted(named, key=_FROM_SMALL.index)
+
+    def _beside(self) -> dict[str, str]:
+        """Name what lacks for the advice, and what it may be compared with."""
+        ranks = self._run.ranks
+        steps = name_values(ranks, self._same_calls, "step")
+        micro_batches = name_values(ranks, self._cells, "micro-batch")
+        here = self._label(self._places)
+        elsewhere = self._label(self._whole_ranks) or "the other ranks"
+        return {
+            "here": here,
+            "Here": capital(here),
+            "elsewhere": elsewhere,
+            "Elsewhere": capital(elsewhere),
+            "alike": join_values(steps, "step"),
+            "micro": join_values(micro_batches, "micro-batch"),
+            "legs": name_legs(self._legs),
+        }
+
+    def _label(self, places: Iterable[int]) -> str:
+        """Name ranks, "ranks 0, 2"; nothing for none."""
+        ranks = [self._run.ranks[place] for place in sorted(places)]
+        numbers = [number for rank in ranks for number in rank.numbers]
+        if len(numbers) == len(ranks) > 0:
+            return label_of_ranks(numbers)
+        return enumerated([rank.label for rank in ranks])
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the ranks that it is about."""
+        numbers: list[int] = []
+        for place in sorted(self._places):
+            numbers += self._run.ranks[place].numbers
+        return numbers
+
+    def _pins_of_blocks(self) -> str:
+        """Say which others the log keeps in high precision, where it says that of any."""
+        cause = logged_cause(self._run.requested)
+        return optional(f"; {cause}", when=cause)
+
+    def _lacks_of_all(self) -> str:
+        """Say how many GEMMs lack, "108 of 432" where these are all in high precision there."""
+        ran = self._short.ran
+        if self.launches == round(ran.high):
+            return f"{self.launches} of {round(ran.launches)}"
+        return str(self.launches)
+
+    def _whole_work(self) -> str:
+        """Name what a share of work is a share of."""
+        in_flops = all(self._ledger.in_flops[place] for place in self._places)
+        return "all GEMM FLOPs" if in_flops else "all GEMMs"
+
+    # ---- what ran where it lacks
+
+    def _ran_alike(self, named: str) -> str:
+        """Say what ran at its values, and of which layers it is."""
+        of = ""
+        after = optional(f": {named}", when=named)
+        if "layer" in self._coordinates:
+            of = f" of {named}"
+            after = ""
+        for name in ("micro-batch", "step"):
+            if name in self._short.coordinates:
+                of += f" in {self._run.names.value(self._short, name)}"
+        cells = self._cells_alike()
+        if self._is_known_part(cells):
+            ran = self._ran_of_part(of)
+        else:
+            ran = what_ran(self._run.ranks, self._ledger, cells, of)
+        return f"{ran}{self._run.seen}{after}"
+
+    def _cells_alike(self) -> list[Cell]:
+        """Return all cells at its values."""
+        cells: list[Cell] = []
+        values = by_value(self._ledger.cells, self._short.coordinates)
+        for value, members in values.items():
+            if value in self._short.values:
+                cells += members
+        return cells
+
+    def _is_known_part(self, cells: Sequence[Cell]) -> bool:
+        """Whether of legs without FP8 a stated part lacks, and more was to run so."""
+        ran = self._ledger.total(cells)
+        is_part = self.launches < round(ran.high)
+        are_stated = all(self._lack(cell).is_stated for cell in self._cells)
+        may_be_either = Leg.BACKWARD in legs_in(self._ledger.cells)
+        is_all_high = not ran.low and not ran.unknown
+        return is_all_high and is_part and are_stated and not may_be_either
+
+    def _ran_of_part(self, of: str) -> str:
+        what = f"{self.launches} {name_legs(self._legs)} GEMMs{of}"
+        return f"{what} ran in {self._precision} ({self._time})"
+
+
+def _told_coordinates(names: Sequence[str]) -> Sequence[str]:
+    """Return the coordinates that a sentence names: the finding itself names its ranks."""
+    if "layer" in names:
+        return names
+    return [name for name in names if name != "rank"] or names
+
+
+def _main_coordinate(names: Sequence[str]) -> str:
+    """Return the coordinate that the finding on values of several is about."""
+    if "micro-batch" in names and names[0] not in ("rank", "leg"):
+        return "micro-batch"
+    return names[0]
