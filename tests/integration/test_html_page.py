@@ -13,7 +13,7 @@ import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
 from fp8verify.report.tables import layer_groups
-from tests.browser import Visit, browse, browse_all, find_browser
+from tests.browser import Visit, browse_all, find_browser
 from tests.captures import ROOT, report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder, present
 
@@ -60,6 +60,13 @@ FIND = """const find = (text) => {
   field.dispatchEvent(new window.Event('input'));
 };"""
 TIP = "document.getElementById('tip')"
+# By name a page of `pages`, and a script that is run there; each stands beside its test.
+SCRIPTS: dict[str, tuple[str, str]] = {}
+
+
+def returning(*expressions: str, first: str = "") -> str:
+    """Return a script that tells what expressions are, after some statements."""
+    return f"{first} return [{', '.join(expressions)}];"
 
 
 @pytest.fixture(scope="module")
@@ -75,89 +82,26 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found["runs"] = fp8verify.table(
         ROOT / "fp8_compiled", ROOT / "ddp_one_rank_bf16"
     ).to_html()
+    found["evil"] = _evil(folder)
+    found["cluster"] = render(_cluster(), "html")
     for name, text in found.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in found}
 
 
-def shown(page: Path, *expressions: str, first: str = "", **options: Any) -> list[Any]:
-    """Return what expressions are on a page, which nothing complains of, after some statements."""
-    value, complaints = browse(
-        page, f"{first} return [{', '.join(expressions)}];", **options
-    )
-    assert complaints == []
-    assert isinstance(value, list), value
-    return value
-
-
-@needs_browser
-def test_markup_in_names_and_log_lines_stays_text(tmp_path: Path) -> None:
+def _evil(folder: Path) -> str:
+    """Return the page of a report whose names and log lines are markup."""
     build = (
         TraceBuilder()
         .launch(BF16_KERNEL, EVIL, types=(BF16, BF16))
         .launch(EVIL, EVIL, us=1)
     )
     build.launch(BF16_KERNEL, types=(BF16, BF16), us=90, backward=True)
-    log, page = tmp_path / "train.log", tmp_path / "report.html"
+    log = folder / "train.log"
     log.write_text("Float8 training active with recipe rowwise\n")
-    report = inspect(build.write(tmp_path / "trace.json"), log=log)
+    report = inspect(build.write(folder / "trace.json"), log=log)
     claims = tuple(replace(claim, text=EVIL, framework=EVIL) for claim in report.claims)
-    page.write_text(
-        render(replace(report, reason=EVIL, notes=(EVIL,), claims=claims), "html")
-    )
-    title, images, reason, table = shown(
-        page,
-        "document.title",
-        "document.querySelectorAll('img').length",
-        "document.querySelector('.reason').textContent.trim()",
-        "document.querySelector('#kernel-table').textContent",
-    )
-    assert title.startswith("FP8 CONTRADICTED: ")
-    assert (images, reason) == (0, f"{EVIL}.")
-    assert EVIL in table
-
-
-@needs_browser
-def test_the_table_of_kernels_is_sorted_and_searched(pages: dict[str, Path]) -> None:
-    sort = "document.querySelectorAll('#kernel-table thead button')[{}].click();"
-    steps = [
-        *(f"const falling = (() => {{ {sort.format(0)} return {MILLIS}; }})();",),
-        *(f"const rising = (() => {{ {sort.format(0)} return {MILLIS}; }})();",),
-        *(
-            "const order = document.querySelector('#kernel-table th').ariaSort;",
-            sort.format(2),
-        ),
-        *(FIND, "find('nvjet wgrad');"),
-    ]
-    falling, rising, order, words, some, count = shown(
-        pages["fp8_compiled"],
-        *(
-            "falling",
-            "rising",
-            "order",
-            f"{ROWS}.map(r => r.cells[2].textContent.trim())",
-        ),
-        *(
-            f"{ROWS}.filter(r => !r.hidden).length",
-            "document.getElementById('count').textContent",
-        ),
-        first="".join(steps),
-    )
-    assert falling == sorted(falling, reverse=True)
-    assert (rising, order) == (sorted(rising), "ascending")
-    assert falling != rising
-    assert words == sorted(words, key=str.lower)
-    assert 0 < some < len(rising)
-    assert count == f"{some} of {len(rising)} kinds"
-
-
-@needs_browser
-def test_every_picture_and_scrolling_region_has_a_name(pages: dict[str, Path]) -> None:
-    unnamed = (
-        "[...document.querySelectorAll('[role=img], [role=region], input, button')].filter(e => "
-        "!(e.ariaLabel || e.textContent.trim() || (e.labels && e.labels[0].innerText.trim())))"
-    )
-    assert shown(pages["ddp_one_rank_bf16"], f"{unnamed}.length") == [0]
+    return render(replace(report, reason=EVIL, notes=(EVIL,), claims=claims), "html")
 
 
 def _cluster() -> Report:
@@ -174,13 +118,99 @@ def _cluster() -> Report:
     return replace(report, ranks=ranks)
 
 
+@pytest.fixture(scope="module")
+def told(pages: dict[str, Path]) -> dict[str, Any]:
+    """Return by its name what each script of `SCRIPTS` tells of its page.
+
+    One browser opens them all, since to start one takes longer than all of them.
+    """
+    visits = [
+        Visit(pages[page], script, height=4000 if name == "timeline" else 900)
+        for name, (page, script) in SCRIPTS.items()
+    ]
+    values, complaints = browse_all(visits)
+    assert complaints == []
+    for value in values:
+        assert isinstance(value, list), value
+    return dict(zip(SCRIPTS, values, strict=True))
+
+
+SCRIPTS["markup"] = (
+    "evil",
+    returning(
+        "document.title",
+        "document.querySelectorAll('img').length",
+        "document.querySelector('.reason').textContent.trim()",
+        "document.querySelector('#kernel-table').textContent",
+    ),
+)
+
+
 @needs_browser
-def test_a_page_of_eight_large_ranks_stays_small_and_usable(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    page.write_text(render(_cluster(), "html"), encoding="utf-8")
-    assert page.stat().st_size <= MAX_BYTES
-    click = "document.querySelector('#kernel-table thead button').click();"
-    assert shown(page, f"{ROWS}.length > 100", first=click) == [True]
+def test_markup_in_names_and_log_lines_stays_text(told: dict[str, Any]) -> None:
+    title, images, reason, table = told["markup"]
+    assert title.startswith("FP8 CONTRADICTED: ")
+    assert (images, reason) == (0, f"{EVIL}.")
+    assert EVIL in table
+
+
+SORT = "document.querySelectorAll('#kernel-table thead button')[{}].click();"
+SCRIPTS["table"] = (
+    "fp8_compiled",
+    returning(
+        "falling",
+        "rising",
+        "order",
+        f"{ROWS}.map(r => r.cells[2].textContent.trim())",
+        f"{ROWS}.filter(r => !r.hidden).length",
+        "document.getElementById('count').textContent",
+        first=f"""
+            const falling = (() => {{ {SORT.format(0)} return {MILLIS}; }})();
+            const rising = (() => {{ {SORT.format(0)} return {MILLIS}; }})();
+            const order = document.querySelector('#kernel-table th').ariaSort;
+            {SORT.format(2)}
+            {FIND}
+            find('nvjet wgrad');
+        """,
+    ),
+)
+
+
+@needs_browser
+def test_the_table_of_kernels_is_sorted_and_searched(told: dict[str, Any]) -> None:
+    falling, rising, order, words, some, count = told["table"]
+    assert falling == sorted(falling, reverse=True)
+    assert (rising, order) == (sorted(rising), "ascending")
+    assert falling != rising
+    assert words == sorted(words, key=str.lower)
+    assert 0 < some < len(rising)
+    assert count == f"{some} of {len(rising)} kinds"
+
+
+UNNAMED = (
+    "[...document.querySelectorAll('[role=img], [role=region], input, button')].filter(e => "
+    "!(e.ariaLabel || e.textContent.trim() || (e.labels && e.labels[0].innerText.trim())))"
+)
+SCRIPTS["names"] = ("ddp_one_rank_bf16", returning(f"{UNNAMED}.length"))
+
+
+@needs_browser
+def test_every_picture_and_scrolling_region_has_a_name(told: dict[str, Any]) -> None:
+    assert told["names"] == [0]
+
+
+SCRIPTS["cluster"] = (
+    "cluster",
+    returning(f"{ROWS}.length > 100", first=SORT.format(0)),
+)
+
+
+@needs_browser
+def test_a_page_of_eight_large_ranks_stays_small_and_usable(
+    pages: dict[str, Path], told: dict[str, Any]
+) -> None:
+    assert pages["cluster"].stat().st_size <= MAX_BYTES
+    assert told["cluster"] == [True]
 
 
 def test_the_page_runs_its_own_script_only() -> None:
@@ -206,77 +236,90 @@ def test_names_of_steps_do_not_collide_on_a_phone() -> None:
     )
 
 
+SCRIPTS["timeline"] = (
+    "fp8_compiled",
+    returning(
+        "said",
+        "hidden",
+        "box.ariaValueNow",
+        "box.ariaValueText",
+        f"{TIP}.textContent",
+        first=f"""
+            const box = document.querySelector('.hover'), edge = box.getBoundingClientRect();
+            const at = {{bubbles: true, clientX: edge.left + edge.width * 100.5 / 240,
+                        clientY: edge.top + edge.height / 2}};
+            const press = (key) => document.activeElement.dispatchEvent(
+                new window.KeyboardEvent('keydown', {{key, bubbles: true}}));
+            for (const kind of ['pointermove', 'mousemove', 'pointerover', 'mouseover'])
+                box.dispatchEvent(new window.PointerEvent(kind, at));
+            const said = {TIP}.textContent;
+            press('Escape');
+            const hidden = {TIP}.hidden;
+            box.focus();
+            ['End', 'ArrowLeft', 'PageDown'].forEach(press);
+        """,
+    ),
+)
+
+
 @needs_browser
 def test_the_timeline_tells_its_times_to_mouse_and_keyboard(
-    pages: dict[str, Path],
+    told: dict[str, Any],
 ) -> None:
-    first = f"""
-        const box = document.querySelector('.hover'), edge = box.getBoundingClientRect();
-        const at = {{bubbles: true, clientX: edge.left + edge.width * 100.5 / 240,
-                    clientY: edge.top + edge.height / 2}};
-        const press = (key) => document.activeElement.dispatchEvent(
-            new window.KeyboardEvent('keydown', {{key, bubbles: true}}));
-        for (const kind of ['pointermove', 'mousemove', 'pointerover', 'mouseover'])
-            box.dispatchEvent(new window.PointerEvent(kind, at));
-        const said = {TIP}.textContent;
-        press('Escape');
-        const hidden = {TIP}.hidden;
-        box.focus();
-        ['End', 'ArrowLeft', 'PageDown'].forEach(press);
-    """
-    said, hidden, place, spoken, tip = shown(
-        pages["fp8_compiled"],
-        *(
-            "said",
-            "hidden",
-            "box.ariaValueNow",
-            "box.ariaValueText",
-            f"{TIP}.textContent",
-        ),
-        first=first,
-        height=4000,
-    )
+    said, hidden, place, spoken, tip = told["timeline"]
     assert "FP8 GEMMs: " in said
     assert "step 11" in said
     assert hidden
     assert (place, spoken) == (str(239 - 1 - 24), tip)
 
 
-@needs_browser
-def test_pictures_have_the_figures_of_the_report(pages: dict[str, Path]) -> None:
-    report = report_of("fp8_compiled")
-    bar = "document.querySelector('[aria-labelledby=legs] .bars rect:not(.track)')"
-    width, paths = shown(
-        pages["fp8_compiled"],
-        f"+{bar}.getAttribute('width')",
+BAR = "document.querySelector('[aria-labelledby=legs] .bars rect:not(.track)')"
+SCRIPTS["pictures"] = (
+    "fp8_compiled",
+    returning(
+        f"+{BAR}.getAttribute('width')",
         "document.querySelectorAll('svg.timeline path').length",
-    )
+    ),
+)
+LAYERS = "document.querySelector('[aria-label=\"GEMMs in FP8 by layer and leg\"]')"
+CELLS = f"[...{LAYERS}.querySelectorAll('td.fp8, td.mixed, td.high')]"
+HEAD = f"{CELLS}.filter(c => c.parentNode.cells[0].textContent === 'head')"
+SCRIPTS["layers"] = (
+    "fp8_layers_compiled",
+    returning(f"{CELLS}.length", f"{HEAD}.map(c => c.className)"),
+)
+
+
+@needs_browser
+def test_pictures_have_the_figures_of_the_report(told: dict[str, Any]) -> None:
+    report = report_of("fp8_compiled")
+    width, paths = told["pictures"]
     fprop, *others = (sum(leg.time_us.values()) for leg in report.legs)
     assert width == pytest.approx(1000 * fprop / max(fprop, *others), abs=1)
     assert paths > 0
 
     named = present(report_of("fp8_layers_compiled").ranks[0].named_layers)
-    table = "document.querySelector('[aria-label=\"GEMMs in FP8 by layer and leg\"]')"
-    cells = f"[...{table}.querySelectorAll('td.fp8, td.mixed, td.high')]"
-    head = f"{cells}.filter(c => c.parentNode.cells[0].textContent === 'head')"
-    found = shown(
-        pages["fp8_layers_compiled"], f"{cells}.length", f"{head}.map(c => c.className)"
-    )
     groups = layer_groups(named)
-    assert found == [sum(len(alike[0].legs) for _, alike in groups), ["high"] * 3]
+    cells = sum(len(alike[0].legs) for _, alike in groups)
+    assert told["layers"] == [cells, ["high"] * 3]
+
+
+SCRIPTS["comparison"] = (
+    "compare",
+    returning(
+        "[...document.querySelectorAll('[aria-labelledby=proof] dl svg')].map(s => "
+        "[...s.querySelectorAll('rect:not(.track)')]"
+        ".reduce((sum, r) => sum + +r.getAttribute('width'), 0))",
+        "document.querySelectorAll('svg.curve path').length",
+    ),
+)
 
 
 @needs_browser
 def test_the_page_of_a_comparison_shows_both_steps_and_the_losses(
-    pages: dict[str, Path],
+    told: dict[str, Any],
 ) -> None:
-    sums = (
-        "[...document.querySelectorAll('[aria-labelledby=proof] dl svg')].map(s => "
-        "[...s.querySelectorAll('rect:not(.track)')]"
-        ".reduce((sum, r) => sum + +r.getAttribute('width'), 0))"
-    )
-    curves = "document.querySelectorAll('svg.curve path').length"
-    (before, after), lines = shown(pages["compare"], sums, curves)
+    (before, after), lines = told["comparison"]
     assert before == pytest.approx(1000, abs=1)
     assert after == pytest.approx(1000 * 43.67 / 58.71, abs=2)
     assert lines == 4  # the losses, and the gap between them
@@ -305,28 +348,32 @@ def test_text_is_legible_and_a_phone_is_wide_enough(
     )
 
 
-@needs_browser
-def test_a_finding_leads_to_its_documentation_and_to_its_place(
-    pages: dict[str, Path],
-) -> None:
-    first = (
-        "const code = document.querySelector('.findings code a');"
-        "const about = document.getElementById(code.hash.slice(1));"
-        "const before = about.open;"
-        "code.click();"
-        "window.dispatchEvent(new window.Event('hashchange'));"  # comes later by itself
-        "const place = document.querySelector('.findings .where a');"
-        "place.click();"
-    )
-    before, after, code, place, keys = shown(
-        pages["ddp_one_rank_bf16"],
+SCRIPTS["finding"] = (
+    "ddp_one_rank_bf16",
+    returning(
         "before",
         "about.open",
         "about.querySelectorAll('pre code').length",
         "document.getElementById(place.hash.slice(1)).className",
         "[code, place].map((link) => link.tabIndex)",
-        first=first,
-    )
+        first="""
+            const code = document.querySelector('.findings code a');
+            const about = document.getElementById(code.hash.slice(1));
+            const before = about.open;
+            code.click();
+            window.dispatchEvent(new window.Event('hashchange'));  // comes later by itself
+            const place = document.querySelector('.findings .where a');
+            place.click();
+        """,
+    ),
+)
+
+
+@needs_browser
+def test_a_finding_leads_to_its_documentation_and_to_its_place(
+    told: dict[str, Any],
+) -> None:
+    before, after, code, place, keys = told["finding"]
     assert (before, after) == (False, True)
     assert code >= 1
     assert place == "short-of"
