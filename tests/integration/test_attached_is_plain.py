@@ -104,9 +104,13 @@ def test_trainings_that_do_more_than_train(
     assert plain.differences(attached) == []
 
 
-def test_a_window_that_is_open_when_c_exits(tmp_path: Path) -> None:
-    """Of a process of its own: one that was forked from the tests' exits otherwise."""
-    plain, attached = pair(tmp_path, LOOPS / "odd.py", "forgets", witness=False)
+def test_a_window_that_is_open_when_c_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FP8VERIFY_TESTS_WHOLE_EXIT", "1")
+    plain, attached = pair(
+        tmp_path, LOOPS / "odd.py", "forgets", python=python_with_torch(), witness=False
+    )
 
     assert plain.code == 0
     assert plain.differences(attached) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify.capture.schema import WindowRecord
-from tests.attached import SCRIPTS, attach, compare, execute, importable, python
+from tests.attached import SCRIPTS, attach, compare
 
 pytestmark = pytest.mark.train
 NUMBERED = SCRIPTS / "numbered.py"
@@ -101,17 +101,3 @@ def test_steps_are_counted_as_the_loop_counts(
         )
     # At the window's end the generator has stepped too; an average of the model never does.
     assert len(meta.modules) == (2 if kind == "gan" else 1)
-
-
-@pytest.mark.parametrize("package", ["transformers", "lightning"])
-def test_a_resumed_trainer(tmp_path: Path, package: str) -> None:
-    importable(package)
-    trainer = (SCRIPTS / "trainers.py", package, "--steps")
-    execute(python(), *trainer, 4, cwd=tmp_path)
-
-    attached = attach(tmp_path, "global:5-6,8-9", *trainer, 9, "--resume")
-
-    counter = f"{package} global_step"
-    found = [numbers(window) for window in attached.meta().windows]
-    assert found == [(1, 2, counter, 5, 6), (4, 5, counter, 8, 9)]
-    assert attached.states == ["complete"] * 2

@@ -57,8 +57,9 @@ def _shared_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_window_holds_exactly_its_steps(
     tmp_path: Path, switches: tuple[object, ...]
 ) -> None:
-    attached = compare(tmp_path, "3-4", LOOP, *switches, fresh=not switches)
+    attached = attach(tmp_path, "3-4", LOOP, *switches, fresh=not switches)
 
+    assert attached.run == without_us(False, LOOP, *switches)
     assert (attached.run.code, attached.states) == (0, ["complete"])
     # A compiled optimizer's step is counted when the next backward pass begins.
     assert attached.meta().steps_seen == (5 if switches[1:] == ("step",) else 6)
@@ -462,7 +463,7 @@ def test_compiled_code_is_never_run_eagerly_to_name_its_layers(
 
 @pytest.mark.usefixtures("_shared_workers")
 def test_torchrun_profiles_the_ranks_asked_for(tmp_path: Path) -> None:
-    attached = attach(tmp_path, "3-4", *TORCHRUN, 2, DDP, fresh=True)
+    attached = attach(tmp_path, "3-4", *TORCHRUN, 2, DDP)
 
     assert attached.run.code == 0
     assert attached.run.stdout.count("loss") == 6
@@ -508,7 +509,9 @@ def test_accelerate_launch_counts_updates_not_batches(tmp_path: Path) -> None:
 def test_the_steps_of_every_trainer_are_named_as_it_names_them(
     tmp_path: Path, framework: str, optimizer: str
 ) -> None:
+    """Of two trainings in one process, and of one that resumes from what these saved."""
     importable(framework)
+    counter = "global_step"
 
     attached = attach(
         tmp_path, "3-4,9-10", TRAINERS, framework, "--twice", options=("--debug",)
@@ -516,13 +519,24 @@ def test_the_steps_of_every_trainer_are_named_as_it_names_them(
 
     assert (attached.run.code, attached.run.stdout.split()[-2:]) == (0, ["6", "6"])
     assert attached.states == ["complete"] * 2
-    numbered = FrameworkSteps(name=framework, counter="global_step", first=3, last=4)
+    numbered = FrameworkSteps(name=framework, counter=counter, first=3, last=4)
     assert [window.framework for window in attached.meta().windows] == [
         numbered,
         numbered,
     ]
-    said = (
-        f"optimizer steps ({optimizer}.step), window 3-4 = {framework} global_step 3-4"
-    )
+    said = f"optimizer steps ({optimizer}.step), window 3-4 = {framework} {counter} 3-4"
     assert said in attached.text()
     assert "stop window 2 after step 10" in attached.debug_log()
+
+    attached.capture.rename(tmp_path / "first")
+    resumed = attach(
+        tmp_path, "global:7-8,10-11", TRAINERS, framework, "--steps", 11, "--resume"
+    )
+
+    assert resumed.states == ["complete"] * 2
+    windows = resumed.meta().windows
+    assert [(window.first, window.last) for window in windows] == [(1, 2), (4, 5)]
+    assert [window.framework for window in windows] == [
+        FrameworkSteps(name=framework, counter=counter, first=7, last=8),
+        FrameworkSteps(name=framework, counter=counter, first=10, last=11),
+    ]

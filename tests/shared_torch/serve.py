@@ -25,6 +25,7 @@ PATIENCE_S = 1.0
 SENDING_S = 60.0
 LARGE_PAGE = 1 << 21
 MADV_COLLAPSE = 25
+WHOLE_EXIT = "FP8VERIFY_TESTS_WHOLE_EXIT"
 
 
 class Call(NamedTuple):
@@ -173,7 +174,10 @@ def run(words: list[str]) -> None:
 
 
 def run_to_its_end(words: list[str]) -> NoReturn:
-    """Run it and exit as an interpreter would, but for a second that it takes to free torch."""
+    """Run it and exit as an interpreter would, but for a second that it takes to free torch.
+
+    It takes that second too where `WHOLE_EXIT` is in the environment.
+    """
     code = 0
     try:
         run(words)
@@ -184,6 +188,8 @@ def run_to_its_end(words: list[str]) -> NoReturn:
     except BaseException:
         code = 1
         sys.excepthook(*sys.exc_info())
+    if WHOLE_EXIT in os.environ:
+        sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

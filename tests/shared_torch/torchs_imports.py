@@ -25,7 +25,9 @@ LATER = (
     "torch.distributed.tensor.parallel",
     "torch.profiler",
     "boto3",
+    "huggingface_hub.hf_api",
     "networkx",
+    "rich.progress",
 )
 
 
