@@ -2,7 +2,7 @@
 
     python benchmarks/payoff_table.py FOLDER
 
-FOLDER has `times.json` and the traces. Prints the table of docs/payoff.md, and fails if an
+FOLDER has `times.json` and the traces. Prints the table of results/measured.md, and fails if an
 estimate has the wrong sign, or where the GPU limits both runs, is off by more than a tenth.
 """
 

@@ -47,9 +47,9 @@ def verdicts() -> str:
 
 
 def limits() -> str:
-    """Make the table of thresholds that decide a verdict: what their comments say of them."""
+    """Make the table of thresholds that decide most verdicts: what their comments say of them."""
     text = Path(thresholds.__file__).read_text(encoding="utf-8")
-    deciding = text.partition("# ---- collectives\n")[0]
+    deciding = text.partition("# ---- kernels that may be products")[0]
     rows = re.findall(r"^((?:#(?! ----).*\n)+)((?:[A-Z].*\n)+)", deciding, re.MULTILINE)
     lines = []
     for comment, definitions in rows:
