@@ -278,3 +278,8 @@ def _said(record: dict[str, Any]) -> str:
         if isinstance(text, str):
             return text
     return ""
+
+
+def misses_fbgemm(text: str) -> bool:
+    """Whether a line is unsloth's that it found no fbgemm_gpu, whose GEMM it takes first."""
+    return "Unsloth: Could not find fbgemm_gpu" in text

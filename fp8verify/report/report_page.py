@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from fp8verify.capture.schema import TensorRecord
-from fp8verify.model.kernels import KernelRow, LegRow
+from fp8verify.model.kernels import KernelRow
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import (
     BreakdownReport,
     RankReport,
     Report,
 )
-from fp8verify.model.verdict import Finding, Proof, ProofRow
+from fp8verify.model.verdict import Finding
 from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, sentence
+from fp8verify.report.proof import is_named, proof_grid, range_of_times, rank_numbers
 from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
 from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import (
-    Leg,
     Severity,
     Verdict,
     low_precision_count,
     low_precision_name,
 )
-from fp8verify.text import MEASURES, counted, label_of_ranks, shown_size
+from fp8verify.text import MEASURES, counted, shown_size
 from fp8verify.verdict.findings_table import viewed
 
 # What to do where no error and no warning says it.
@@ -43,8 +40,8 @@ _FIX = {
     "includes operators, shapes and the modules.",
 }
 _ACCEPT = (
-    "If this is intended, accept it with --min-share expected; else change what keeps these GEMMs "
-    "in high precision."
+    "The run is PARTIAL only because less than half ran in FP8. If that is intended, "
+    "--min-share expected makes it ACTIVE; else change what keeps these GEMMs in high precision."
 )
 _LINES = {Verdict.ACTIVE: 16}
 _PROOF_ROWS = 8
@@ -71,7 +68,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         sentence=sentence(report.reason),
         fails=report.fails,
         exit=exit_line(report),
-        proof=_proof(report),
+        proof=proof_grid(report),
         sources=sources(report),
         findings=findings,
         cause=report.cause,
@@ -82,7 +79,7 @@ def report_page(report: Report, *, verbose: bool = False) -> Page:
         notes=tuple(report_notes(report)),
         urgent=tuple(urgent),
         further=tuple(_further(report)),
-        lines=_LINES.get(report.verdict, 28),
+        lines=_LINES.get(report.verdict, 30),
         facts=tuple(_facts(report)),
         software=_software(report),
     )
@@ -230,268 +227,13 @@ def _further(report: Report) -> Iterator[str]:
         yield counted(report.notes, "note")
 
 
-# ---- the table that proves the sentence
-
-
-# Not of layers, which the sentence above the table is about.
-_NO_LEGS = frozenset({Leg.ATTENTION, Leg.OPTIMIZER})
-_NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknown"})
-
-
-def _proof(report: Report) -> Grid | None:
-    """Return the table along the coordinate that decides; else legs, if any has no FP8."""
-    proof = report.proof
-    if report.verdict not in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
-        return None
-    if proof is not None:
-        is_short = any(row.short is not False for row in proof.rows)
-        is_listed = proof.coordinate == "layer" and _is_named(report)
-        if is_short:
-            return None if is_listed else _proof_grid(proof, report)
-    legs = [_leg_row(leg) for leg in report.legs if leg.leg not in _NO_LEGS]
-    differ = {row.short for row in legs} == {True, False}
-    if report.verdict is Verdict.PARTIAL and differ:
-        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), report)
-    return None
-
-
-def _leg_row(leg: LegRow) -> ProofRow:
-    low = low_precision_count(leg.kernels)
-    unknown = leg.kernels.get("unknown", 0)
-    return ProofRow(
-        value=leg.leg.value,
-        low=low,
-        high=sum(leg.kernels.values()) - low - unknown,
-        unknown=unknown,
-        time_us=sum(leg.time_us.values()),
-        flops=None,
-        short=not low,
-    )
-
-
-# What begins with a rank and goes on with outputs and inputs: "rank 0, 4096x1024".
-_SIZE = re.compile(r", \d+x\d+$")
-
-
-class _ProofLine(NamedTuple):
-    """A line of the proof's table: a row, or several that ran alike.
-
-    Attributes:
-        name: its value, or their values.
-        rows: what it is about.
-        millis: the ms of a row, or from the least to the most.
-    """
-
-    name: str
-    rows: Sequence[ProofRow]
-    millis: str
-
-    @property
-    def row(self) -> ProofRow:
-        """The first of them."""
-        return self.rows[0]
-
-
-def _proof_grid(proof: Proof, report: Report) -> Grid:
-    name = proof.coordinate
-    lines = _proof_lines(proof)
-    has_unknown = any(line.row.unknown for line in lines)
-    of_all = _in_what(report)
-    notes = [_remark(line.row, of_all) for line in lines]
-    formats = low_precision_name(report.gemm.kernels)
-    headings = [f"<{name}", f"{formats} GEMMs"]
-    if has_unknown:
-        headings.append("unknown")
-    headings.append("GEMM ms")
-    if any(notes):
-        headings.append("<")
-    cells = []
-    for line, note in zip(lines, notes, strict=True):
-        row = line.row
-        total = row.low + row.high + row.unknown
-        cell = [line.name, f"{row.low}/{total}"]
-        if has_unknown:
-            cell.append(str(row.unknown))
-        cell.append(line.millis)
-        if any(notes):
-            cell.append(note)
-        cells.append(tuple(cell))
-    below: tuple[str, ...] = ()
-    if proof.left_out:
-        below = (f"… and {proof.left_out} more",)
-    return Grid(f"GEMMs by {name}", tuple(headings), cells, below=below)
-
-
-def _remark(row: ProofRow, of_all: str) -> str:
-    """Say what ran otherwise in a row, and whether it should have been in low precision."""
-    said = []
-    if row.lacking is not None and row.lacking < row.high:
-        of = f" of {row.note}" if row.note else ""
-        others = row.high - row.lacking
-        return f"{row.lacking}{of} lack FP8; {others} as expected"
-    if row.high and not row.low + row.unknown:
-        said.append(of_all)
-    elif row.high and row.short is False:
-        said.append(f"{row.high} in high precision")
-    if said and row.short is False:
-        said.append("(no FP8 expected)")
-    return " ".join([*said, row.note]).strip()
-
-
-def _in_what(report: Report) -> str:
-    """Say in what the GEMMs of a row without FP8 ran."""
-    kinds = []
-    for kind, count in report.gemm.kernels.items():
-        is_high = kind not in _NOT_HIGH
-        if count and is_high:
-            kinds.append(kind)
-    if len(kinds) == 1:
-        return f"all in {kinds[0].upper()}"
-    return "none in FP8"
-
-
-def _proof_lines(proof: Proof) -> list[_ProofLine]:
-    """Return the lines of the table: of many, those that fell short come first."""
-    if proof.coordinate == "rank":
-        lines = _ranks_alike(proof.rows)
-    elif ", " in proof.coordinate:
-        lines = _of_two_coordinates(proof)
-    elif proof.coordinate == "leg":
-        lines = _legs_alike(proof.rows)
-    else:
-        lines = []
-        for row in proof.rows:
-            name = row.value.removeprefix(f"{proof.coordinate} ")
-            lines.append(_ProofLine(name, [row], millis(row.time_us)))
-    if len(lines) <= _PROOF_ROWS:
-        return lines
-    lines.sort(key=lambda line: line.row.short is False)
-    left: list[ProofRow] = []
-    for line in lines[_PROOF_ROWS - 1 :]:
-        left += line.rows
-    others = _summed(left, "others")
-    return [*lines[: _PROOF_ROWS - 1], _line_of(others)]
-
-
-def _line_of(row: ProofRow, before: str = "") -> _ProofLine:
-    return _ProofLine(f"{before}{row.value}", [row], millis(row.time_us))
-
-
-def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
-    """Return a line for each row that fell short, and one for others of a value that ran alike.
-
-    So "rank 0, 3 legs" are the legs of a rank that all ran in FP8.
-    """
-    _, second = proof.coordinate.split(", ")
-    kind = f"{second}es" if second.endswith("ch") else f"{second}s"
-    if second == "layer" and all(_SIZE.search(row.value) for row in proof.rows):
-        kind = "sizes"
-    order = {row.value.partition(", ")[0]: n for n, row in enumerate(proof.rows)}
-    alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
-    for row in proof.rows:
-        first, _, _ = row.value.partition(", ")
-        ran = (first, bool(row.low), bool(row.high), bool(row.unknown))
-        alike[ran if row.short is False else row.value].append(row)
-    lines = []
-    for rows in alike.values():
-        if len(rows) == 1:
-            lines.append(_line_of(rows[0]))
-        else:
-            first, _, _ = rows[0].value.partition(", ")
-            lines.append(_line_of(_summed(rows, kind), f"{first}, "))
-
-    def place(line: _ProofLine) -> tuple[bool, int]:
-        return line.row.short is False, order[line.name.partition(", ")[0]]
-
-    lines.sort(key=place)
-    return lines
-
-
-def _legs_alike(rows: Sequence[ProofRow]) -> list[_ProofLine]:
-    """Return a line for all legs that ran alike: "fprop, dgrad, wgrad (each)"."""
-    alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
-    for row in rows:
-        ran = (row.low, row.high, row.unknown, row.note, row.short, row.lacking)
-        alike[ran].append(row)
-    lines = []
-    for same in alike.values():
-        name = ", ".join(row.value for row in same)
-        if len(same) > 1:
-            name = f"{name} (each)"
-        times = [row.time_us for row in same]
-        lines.append(_ProofLine(name, same, _range(times)))
-    return lines
-
-
-def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
-    """Return a line for all ranks that ran as many GEMMs in each precision: "0-6"."""
-    alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
-    for row in rows:
-        number = row.value.removeprefix("rank ")
-        ran = (
-            row.low,
-            row.high,
-            row.unknown,
-            row.note,
-            row.short,
-        )
-        # A rank without a number is called by its file.
-        alike[ran if number.isdecimal() else row.value].append(row)
-    lines = []
-    for same in alike.values():
-        name = same[0].value.removeprefix("rank ")
-        if len(same) > 1:
-            numbers = [int(row.value.removeprefix("rank ")) for row in same]
-            name = f"{_rank_numbers(numbers)} (each)"
-        times = [row.time_us for row in same]
-        lines.append(_ProofLine(name, same, _range(times)))
-    return lines
-
-
-def _rank_numbers(ranks: Sequence[int]) -> str:
-    return label_of_ranks(ranks).partition(" ")[2]
-
-
-def _range(times_us: Iterable[float]) -> str:
-    """Return times as ms, "9.00", or from the least to the most, "9.00-9.21"."""
-    known = sorted(times_us)
-    least = millis(known[0])
-    most = millis(known[-1])
-    if least == most:
-        return least
-    return f"{least}-{most}"
-
-
-def _summed(rows: Sequence[ProofRow], what: str) -> ProofRow:
-    """Return rows as one, called by how many they are."""
-    low = 0
-    high = 0
-    unknown = 0
-    time_us = 0.0
-    is_short = False
-    for row in rows:
-        low += row.low
-        high += row.high
-        unknown += row.unknown
-        time_us += row.time_us
-        is_short |= row.short is not False
-    return ProofRow(
-        value=f"{len(rows)} {what}",
-        low=low,
-        high=high,
-        unknown=unknown,
-        time_us=time_us,
-        flops=None,
-        short=is_short,
-    )
-
-
 # ---- tables that were asked for, and all others
 
 
 def _requested(report: Report, verbose: bool) -> Iterator[Grid | str]:
     """Yield what `--layers`, `--numerics` and `--breakdown` asked for."""
-    if _is_named(report):
+    ran_low = low_precision_count(report.gemm.kernels) > 0
+    if is_named(report) and (ran_low or verbose):
         layers = tables.layer_table(report, verbose=verbose)
         if layers is not None:
             yield layers
@@ -533,7 +275,7 @@ def _body(report: Report) -> Iterator[Grid | str]:
         yield _kernel_grid(report, is_timed)
     if len(report.ranks) > 1:
         yield _rank_grid(report)
-    if not _is_named(report):
+    if not is_named(report):
         layers = tables.layer_table(report, verbose=True)
         if layers is not None:
             yield layers
@@ -663,14 +405,14 @@ def _rank_cells(ranks: Sequence[RankReport]) -> tuple[str, ...]:
     source = first.source
     if len(ranks) > 1:
         numbers = [rank.rank or 0 for rank in ranks]
-        number = _rank_numbers(numbers)
+        number = rank_numbers(numbers)
         source = f"{first.source} … {ranks[-1].source}"
     times = [sum(rank.gemm.time_us.values()) for rank in ranks]
     return (
         number,
         first.verdict.value,
         percent(first.layer_share),
-        _range(times),
+        range_of_times(times),
         source,
     )
 

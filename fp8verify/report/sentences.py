@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from fp8verify.kernels import decode
 from fp8verify.model.claims import Claim
 from fp8verify.model.costs import CommunicationReport, MemoryReport, PayoffReport
 from fp8verify.model.kernels import GemmSummary
-from fp8verify.model.layers import ModulesReport
+from fp8verify.model.layers import ModulesReport, NamedLayerRow
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import ClockReport
-from fp8verify.model.verdict import ExpectedReport, Finding
+from fp8verify.model.verdict import Finding
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
     BACKWARD_LEGS,
+    Hint,
+    Leg,
     Precision,
     Role,
     Severity,
@@ -41,7 +44,7 @@ from fp8verify.thresholds import EVEN, HALF, NEGLIGIBLE
 _Line = TypeVar("_Line", str, Note)
 # Two lines at 80 columns hold as much of a log line.
 _QUOTED = 130
-_MENTIONED = 90
+_MENTIONED = 60
 _RANKS = 3
 # Log lines that are not sentences, by what they mean.
 _MEANINGS = {
@@ -53,9 +56,9 @@ _MEANINGS = {
 _STATES = {
     "fp8_emulated": "emulate FP8",
     "fp4_emulated": "emulate FP4",
-    "fp8_module_off": "are Transformer Engine's, whose FP8 autocast was off",
     "high_precision": "not converted",
 }
+_OFF = "fp8_module_off"
 _CONVERTED = ("fp8", "fp4")
 
 
@@ -172,7 +175,7 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
         if rank.layers is not None and rank.layers.experts:
             return "expert weights only, no linear layers"
         return "no linear layers"
-    states = list(_states(counts, modules, rank.gemm.kernels))
+    states = list(_states(counts, modules, _outside_autocast(rank)))
     if not states:
         layers = f"none of {counted(total, 'linear layer')} converted"
         return "; ".join([layers, *modules.storage])
@@ -186,12 +189,33 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
     return "; ".join([said, *modules.storage])
 
 
+def _outside_autocast(rank: RankReport) -> str:
+    """Say what layers are whose autocast was off when the window ended, as they were listed.
+
+    What they ran before shows whether it was off throughout.
+    """
+    if not low_precision_count(rank.gemm.kernels):
+        return "are Transformer Engine's, whose FP8 autocast was off"
+    named = rank.named_layers.rows if rank.named_layers is not None else ()
+    off = [row for row in named if row.state == _OFF]
+    if off and not any(map(_ran_low, off)):
+        return "are Transformer Engine's outside its FP8 autocast"
+    return "are Transformer Engine's (in FP8 only inside its autocast)"
+
+
+def _ran_low(layer: NamedLayerRow) -> bool:
+    return any(low_precision_count(leg.kernels) for leg in layer.legs)
+
+
 def _states(
-    counts: dict[str, int], modules: ModulesReport, ran: dict[str, int]
+    counts: dict[str, int], modules: ModulesReport, outside: str
 ) -> Iterator[tuple[int, str]]:
     """Yield how many are in each state that is not plain high precision, converted ones first.
 
-    Modules are listed when the window ends; what ran earlier shows whether that held throughout.
+    Args:
+        counts: layers by state.
+        modules: what was listed.
+        outside: what layers of Transformer Engine are whose autocast was off.
     """
     converted = sum(counts.get(state, 0) for state in _CONVERTED)
     if converted:
@@ -202,8 +226,8 @@ def _states(
             if modules.unknown_classes:
                 classes = f" ({listed(modules.unknown_classes, 2)})"
             yield count, f"of unknown class{classes}, judged by their GEMMs"
-        elif state == "fp8_module_off" and low_precision_count(ran):
-            yield count, f"{_STATES[state]} when the window ended"
+        elif state == _OFF:
+            yield count, outside
         elif state not in (*_CONVERTED, "high_precision"):
             yield count, _STATES.get(state, state.replace("_", " "))
 
@@ -238,8 +262,34 @@ def _kernels(report: Report) -> str:
         if kernels:
             return f"no linear-layer GEMM among {kernels} kernels"
         return "none in the trace"
+    line = _counts(gemms.kernels, _split_k(report))
+    shares = list(_shares(report, gemms))
+    if shares:
+        formats = low_precision_name(gemms.kernels)
+        line = f"{line}: {formats} is {', '.join(shares)}"
+    return "; ".join([line, *_more(report)])
+
+
+def _shares(report: Report, gemms: GemmSummary) -> Iterator[str]:
+    """Yield how much of the work ran in low precision, unless the sentence or the counts say it."""
     share = about(low_precision_share(gemms.time_us) or 0.0)
-    formats = low_precision_name(gemms.kernels)
+    unknown = _unknown_share(gemms.time_us)
+    shares = (f"{share} of", f"{unknown:.1%} of")
+    is_alone = len(report.ranks) == 1
+    is_said = is_alone and any(one in report.reason for one in shares)
+    kinds = [kind for kind, count in gemms.kernels.items() if count]
+    is_told = len(kinds) > 1 and not is_said
+    if is_told:
+        yield f"{share} of {_whole_of(report, gemms)}"
+    if is_told and unknown:
+        yield f"and {about(unknown)} of it may be"
+    expected = _of_expected(report)
+    if expected:
+        yield expected if is_told else expected.replace("FLOPs", "GEMM FLOPs")
+
+
+def _whole_of(report: Report, gemms: GemmSummary) -> str:
+    """Name what the shares are shares of."""
     unit = "GEMM FLOPs"
     if report.measure == "time":
         unit = "GEMM time"
@@ -247,11 +297,7 @@ def _kernels(report: Report) -> str:
         unit = f"the layers' {unit}"
     if gemms.launches < report.layer_gemm.launches:
         unit += " of the ranks that train"
-    said = f"{_counts(gemms.kernels)}: {formats} is {share} of {unit}"
-    unknown = _unknown_share(gemms.time_us)
-    if unknown:
-        said += f", and {about(unknown)} of it may be"
-    return said + "".join(_more(report))
+    return unit
 
 
 def _layer_gemms(report: Report) -> GemmSummary:
@@ -269,8 +315,25 @@ def _unknown_share(time_us: Mapping[str, float]) -> float:
     return time_us.get("unknown", 0.0) / total
 
 
-def _counts(kernels: dict[str, int]) -> str:
-    """Count GEMMs by precision: FP8, what ran in high precision, unknown."""
+def _split_k(report: Report) -> Counter[str]:
+    """Count the kernels by precision that add up parts of the GEMMs of layers."""
+    counts: Counter[str] = Counter()
+    for rank in _training(report.ranks):
+        for row in rank.kernels:
+            is_of_layer = row.leg not in (None, Leg.ATTENTION, Leg.OPTIMIZER)
+            may_add = is_of_layer and row.tflops is None
+            if may_add and decode(row.name).hint is Hint.SPLIT_K:
+                counts[row.precision.value] += row.kernels
+    return counts
+
+
+def _counts(kernels: dict[str, int], split_k: Mapping[str, int]) -> str:
+    """Count GEMMs by precision: FP8, what ran in high precision, unknown.
+
+    Args:
+        kernels: launches by precision class.
+        split_k: of these, those that add up parts of a GEMM.
+    """
     shown: list[Precision] = []
     for precision in Precision:
         if kernels.get(precision.value) and precision is not Precision.UNKNOWN:
@@ -282,23 +345,33 @@ def _counts(kernels: dict[str, int]) -> str:
     counts = []
     for precision in shown:
         count = kernels.get(precision.value, 0)
-        counts.append(f"{precision.value.upper()} {count}")
+        adding = ""
+        if split_k[precision.value]:
+            adding = f" ({split_k[precision.value]} add up split-K GEMMs)"
+        counts.append(f"{precision.value.upper()} {count}{adding}")
     counts.append(f"unknown {kernels.get('unknown', 0)}")
     return ", ".join(counts)
 
 
+def _of_expected(report: Report) -> str:
+    """Say how much of the FLOPs ran in low precision, where less than all was expected or did."""
+    rank = _least_met(report)
+    if rank is None or rank.expected is None:
+        return ""
+    share = about(rank.expected.share_of_flops or 0.0)
+    measured = about(rank.expected.measured_share_of_flops)
+    if (share, measured) == ("100%", "100%"):
+        return ""
+    where = "" if len(report.ranks) == 1 else f" on {rank.label}"
+    return f"{measured} of FLOPs{where} ({share} expected)"
+
+
 def _more(report: Report) -> Iterator[str]:
-    expected = _least_met(report)
-    if expected is not None:
-        share = about(expected.share_of_flops or 0.0)
-        measured = about(expected.measured_share_of_flops)
-        if (share, measured) != ("100%", "100%"):
-            yield f", {measured} of FLOPs ({share} expected)"
     attention = _counts_of_attention(report)
     if attention:
-        yield f"; attention's GEMMs: {attention}"
+        yield f"attention's GEMMs: {attention}"
     if any(map(_has_fp8_attention, report.ranks)):
-        yield "; attention in FP8"
+        yield "attention in FP8"
     yield from _vouched(report)
 
 
@@ -311,17 +384,16 @@ def _counts_of_attention(report: Report) -> str:
     return ", ".join(counts)
 
 
-def _least_met(report: Report) -> ExpectedReport | None:
-    """Return what was expected of the rank that has least of it."""
+def _least_met(report: Report) -> RankReport | None:
+    """Return the rank that ran least of what was expected of it."""
     known = []
     for rank in report.ranks:
-        if rank.expected is not None and rank.expected.share_of_flops:
-            known.append(rank.expected)
-    return min(known, key=_over_expected, default=None)
-
-
-def _over_expected(expected: ExpectedReport) -> float:
-    return expected.measured_share_of_flops - (expected.share_of_flops or 0.0)
+        expected = rank.expected
+        if expected is not None and expected.share_of_flops:
+            over = expected.measured_share_of_flops - expected.share_of_flops
+            known.append((over, rank))
+    _, least = min(known, key=_first_of, default=(0.0, None))
+    return least
 
 
 def _has_fp8_attention(rank: RankReport) -> bool:
@@ -339,7 +411,7 @@ def _vouched(report: Report) -> Iterator[str]:
             gemms += log.gemms
             vouched += log.vouched
     if gemms:
-        yield f"; the BLAS library's own log agrees on {vouched} of its {gemms}"
+        yield f"the BLAS library's own log agrees on {vouched} of its {gemms}"
     gemms = 0
     vouched = 0
     for rank in report.ranks:
@@ -347,7 +419,7 @@ def _vouched(report: Report) -> Iterator[str]:
             gemms += rank.compiled_code.gemms
             vouched += rank.compiled_code.vouched
     if gemms:
-        yield f"; the compiled code agrees on {vouched} of {gemms} Triton GEMMs"
+        yield f"the compiled code agrees on {vouched} of {gemms} Triton GEMMs"
 
 
 # ---- whether FP8 pays, and the notes
@@ -381,22 +453,58 @@ def payoff(report: Report) -> Payoff | None:
     answer from here. A rank that gains nothing counts before those that are estimated: where
     ranks wait for each other, the slowest decides.
     """
-    alone = len(report.ranks) == 1
     diverges = any(map(_is_not_finite, report.findings))
-    estimated: list[Payoff] = []
+    estimated: list[tuple[float, RankReport]] = []
     answers: list[Payoff] = []
     for rank in _training(report.ranks):
-        answer = _payoff_of(rank, alone=alone, diverges=diverges)
+        answer = _payoff_of(rank, diverges=diverges)
         if answer is None:
             continue
         if answer.speedup is None and answer.tone:
             return answer
         answers.append(answer)
         if answer.speedup is not None:
-            estimated.append(answer)
-    if estimated:
-        return min(estimated, key=lambda one: one.speedup or 0.0)
-    return answers[0] if answers else None
+            estimated.append((answer.speedup, rank))
+    if not estimated:
+        return answers[0] if answers else None
+    _, least = min(estimated, key=_first_of)
+    wide = _ranks_in_high_precision(report)
+    if wide:
+        return _held_back(least, wide, diverges=diverges)
+    differs = len({f"{speedup:.2f}" for speedup, _ in estimated}) > 1
+    who = f"; {least.label} gains least" if differs else ""
+    return _payoff_of(least, who=who, diverges=diverges)
+
+
+def _first_of(pair: tuple[float, RankReport]) -> float:
+    return pair[0]
+
+
+def _ranks_in_high_precision(report: Report) -> list[RankReport]:
+    """Return the ranks that train, and of whose GEMMs none is, or may be, in low precision."""
+    ranks = []
+    for rank in _training(report.ranks):
+        kernels = rank.gemm.kernels
+        if not low_precision_count(kernels) and not kernels.get("unknown"):
+            ranks.append(rank)
+    return ranks
+
+
+def _held_back(
+    rank: RankReport, wide: Sequence[RankReport], *, diverges: bool
+) -> Payoff | None:
+    """Say what FP8 brings to a rank, and that others without it may hold it back."""
+    gain = _payoff_of(rank, diverges=diverges)
+    if gain is None:
+        return None
+    runs = "runs" if len(wide) == 1 else "run"
+    speedup = gain.speedup or 0.0
+    if speedup <= 1 + EVEN:
+        who = f" for {rank.label}; {_label_of(wide)} {runs} without FP8"
+        return _payoff_of(rank, who=who, diverges=diverges)
+    held = f"no gain where ranks wait for {_label_of(wide)}, which {runs} without FP8"
+    by_itself = gain.text.partition(": ")[2] or gain.text
+    return Payoff(FAIR, gain.speedup, f"{held}; {rank.label} alone: {by_itself}")
 
 
 def _training(ranks: Sequence[RankReport]) -> Sequence[RankReport]:
@@ -415,9 +523,16 @@ def _is_not_finite(finding: Finding) -> bool:
 def _payoff_of(
     rank: RankReport,
     *,
-    alone: bool,
     diverges: bool,
+    who: str = "",
 ) -> Payoff | None:
+    """Say whether FP8 pays on a rank.
+
+    Args:
+        rank: the rank.
+        diverges: whether its losses or gradients are not finite.
+        who: what the estimate says of the rank among others.
+    """
     figures = rank.payoff
     if figures is None:
         return None
@@ -434,37 +549,34 @@ def _payoff_of(
     what = "a step"
     if figures.step_speedup_estimate is None:
         what = "GPU kernels"
-    estimate = "estimate"
-    if not alone:
-        estimate = f"estimate, worst: {rank.label}"
-    figure = f"{what} about {speedup:.2f}x BF16 ({estimate})"
+    figure = f"{what} about {speedup:.2f}x BF16 (estimate{who})"
     if diverges:
         lost = "but steps that are not finite train nothing"
         return Payoff(FAIR, speedup, f"{figure}, {lost}")
-    text = f"{_word(speedup)}: {figure}{_hindrances(rank, limit)}"
+    causes = _hindrances(rank)
+    said = f"{figure}{causes}"
+    if figures.cpu_limits:  # what costs most comes first
+        said = f"{limit}; {said}"
+    elif limit:
+        said = f"{said}; {limit}"
+    text = f"{_word(speedup)}: {said}"
     return Payoff(GOOD if speedup > 1 + EVEN else FAIR, speedup, text)
 
 
-def _hindrances(rank: RankReport, limit: str) -> str:
-    """Say what keeps the gain small, behind the estimate: what costs most first."""
-    causes = sorted(_causes(rank, limit), reverse=True)
+def _hindrances(rank: RankReport) -> str:
+    """Say what keeps the gain of the kernels small, behind the estimate: what costs most first."""
+    causes = sorted(_causes(rank), reverse=True)
     said = []
     for cost_us, cause in causes:
         if cost_us >= _MINOR * causes[0][0]:
             said.append(cause)
-    is_limit_said = limit in said
     if len(said) > 1:
         said[0] = f"above all {said[0]}"
-    if limit and not is_limit_said:
-        said.append(limit)
     return "".join(f"; {cause}" for cause in said)
 
 
-def _causes(rank: RankReport, limit: str) -> Iterator[tuple[float, str]]:
-    """Yield what the gain of a window is lost to: its cost in µs, and how it is said.
-
-    How long the GPU waits without a profiler is not known of the window itself.
-    """
+def _causes(rank: RankReport) -> Iterator[tuple[float, str]]:
+    """Yield what the gain of the kernels is lost to: its cost in µs, and how it is said."""
     figures = rank.payoff
     if figures is None:
         return
@@ -475,8 +587,6 @@ def _causes(rank: RankReport, limit: str) -> Iterator[tuple[float, str]]:
         if lost_us > 0:
             share = lost_us / figures.gpu_busy_us
             yield lost_us, f"slow FP8 GEMMs lose {share:.0%} of GPU time"
-    if limit and figures.waits:
-        yield figures.idle_in_step_us * len(rank.steps), limit
 
 
 def _limit(figures: PayoffReport) -> str:

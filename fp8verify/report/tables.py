@@ -229,7 +229,9 @@ def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
     is_eager = named.source == "step"
     said = ["GEMMs in FP8 of all", *notes]
     if is_eager:
-        said.append(f"from step {named.step}, which ran without torch.compile")
+        said.append(
+            f"counted in step {named.step}, after the window, without torch.compile"
+        )
     if named.unjoined:
         unjoined = f"{named.unjoined} of {named.gemms} GEMMs"
         said.append(f"{unjoined} could not be joined to a layer")

@@ -52,6 +52,7 @@ class Fact(str, Enum):
     LISTED = "listed"  # the module list has its layers as converted
     UNLISTED = "listed-elsewhere"  # lists of other ranks do, those of its own do not
     PINNED = "others-pinned"  # the log keeps others in high precision, not it
+    NO_FBGEMM = "no-fbgemm"  # the log says that unsloth found no fbgemm_gpu, and its own kernel ran
     UNALIGNED = "unaligned"  # its sides alone are no multiples of 16, as FP8 needs them
 
 
@@ -193,10 +194,8 @@ def gain_of_fusing(rank: RankEvidence) -> str:
     fewer_us = _saved_by_fusing(rank)
     fused_us = figures.gpu_busy_us - fewer_us
     left = (tax.time_us - fewer_us) / fused_us
-    casts = (
-        f"casts take {tax.share_of_gpu_time:.0%} of GPU time; fused about {left:.0%}"
-    )
     faster = _times(figures.gpu_busy_us / fused_us)
+    casts = f"fused casts take about {left:.0%} of it"
     return f", for GPU work up to about {faster} as fast ({casts})"
 
 

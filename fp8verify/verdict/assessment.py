@@ -356,7 +356,7 @@ def _lacking(
         may_lack = shortfalls.may_lack.get(cell)
         if lack is None and may_lack is None:
             continue
-        if lack is None or cell not in short or not lack.is_stated:
+        if lack is None or cell not in short or not lack.is_certain:
             return None
         if may_lack is not None and may_lack.launches > lack.launches:
             return None

@@ -479,9 +479,9 @@ def that_do_not_count(forward_only: Sequence[RankSummary]) -> str:
         (not forward_only, ""),
         (
             len(forward_only) == 1,
-            f"; {workers} ran no backward pass and does not count",
+            f"; {workers} only ran forward and does not count",
         ),
-        (True, f"; {workers} ran no backward pass and do not count"),
+        (True, f"; {workers} only ran forward and do not count"),
     )
     return first_said(rows)
 

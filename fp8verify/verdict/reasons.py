@@ -54,6 +54,8 @@ def _why_undecidable(rank: RankEvidence) -> Iterator[Row]:
     yield True, first_said(_why_low_is_hidden(rank))
 
 
+# Columns of a kernel's name in a sentence.
+_NAME = 60
 # What a table shows that does not say that it is whole.
 _LISTS_NONE = (
     "the table lists no known matrix multiplication, and may not list all kernels"
@@ -119,11 +121,36 @@ def _why_low_is_hidden(rank: RankEvidence) -> Iterator[Row]:
     )
     yield rank.trace.in_flops, f"no product in the log is FP8, but {_NOT_LOGGED}"
     yield not rank.has_fp8_units, ""
-    yield (
-        unknown > NEGLIGIBLE,
-        f"{unknown:.1%} of GEMM {rank.measure.name} ran in kernels whose precision is unknown",
-    )
+    yield unknown > NEGLIGIBLE, unknown_work(rank)
     yield opaque >= MANY_OPAQUE, f"{_NO_RECOGNIZED}{opaque:.1%} {_OF_POSSIBLE}"
+
+
+def unknown_rows(rank: RankEvidence) -> list[GemmRow]:
+    """Return the GEMMs whose precision nothing shows, no format that is widened first."""
+    unknown = (row for row in rank.trace.gemms if row.precision is Precision.UNKNOWN)
+    return [row for row in unknown if not row.kind.classification.upcast_from]
+
+
+def longest_name(rows: Iterable[GemmRow]) -> str:
+    """Return the name of the kernel that took most of the work of some GEMMs."""
+    return max(rows, key=lambda row: row.amount).kind.name
+
+
+def unknown_work(rank: RankEvidence) -> str:
+    """Say how much of the GEMM time is in kernels of unknown precision; nothing if none is."""
+    rows = unknown_rows(rank)
+    if not rows:
+        return ""
+    share = amount_of(rows) / (rank.gemm.total_ns or 1)
+    where = (
+        f"{share:.1%} of GEMM {rank.measure.name} is in kernels of unknown precision"
+    )
+    return f"{where}, most of it in {short_name(longest_name(rows))}"
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name as sentences have room for it."""
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}…"
 
 
 def opaque_share(rank: RankEvidence) -> float:
@@ -356,4 +383,12 @@ def _kept(pin: LayerClaim) -> str:
     plural = optional("s", when=len(pin.names) != 1)
     blocks = optional(f"block{plural} ", when=pin.select == "blocks")
     names = f"{blocks}{listed(pin.names)}"
-    return f"{pin.framework} keeps {names} in high precision (log line {pin.line})"
+    return f"{pin.framework} keeps {names} in high precision ({_place_of(pin)})"
+
+
+def _place_of(pin: LayerClaim) -> str:
+    """Say where the log keeps layers: of a dump of settings, by which of them."""
+    setting, of_dump, _ = pin.text.partition(" of the dump around ")
+    if of_dump:
+        return f"{setting}, around log line {pin.line}"
+    return f"log line {pin.line}"

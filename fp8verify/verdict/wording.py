@@ -13,7 +13,7 @@ from fp8verify.thresholds import SHOWN_NUMBERS
 from fp8verify.verdict.clauses import first_said
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
-from fp8verify.verdict.selection import legs_in
+from fp8verify.verdict.selection import legs_in, ranks_of
 
 _PLURALS: Final = {"step": "steps", "micro-batch": "micro-batches", "rank": "ranks"}
 _UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknown size"}
@@ -60,7 +60,7 @@ def join_values(values: Sequence[str], name: str) -> str:
     numbers = [value.rpartition(" ")[2] for value in values]
     are_numbered = all(number.isdecimal() for number in numbers)
     if name in _PLURALS and len(values) > 1 and are_numbered:
-        return f"{_PLURALS[name]} {listed(numbers, SHOWN_NUMBERS)}"
+        return f"{_PLURALS[name]} {enumerated(numbers, SHOWN_NUMBERS)}"
     return listed(values)
 
 
@@ -92,18 +92,33 @@ def what_ran(
         cells: where.
         of: whose GEMMs they are, behind a blank.
     """
-    counted = _with_vague_gradients(ledger, list(cells))
+    cells = list(cells)
+    counted = _with_vague_gradients(ledger, cells)
     ran = ledger.total(counted)
-    measure = ranks[0].measure
     name = name_legs(legs_in(counted))
     main = ledger.main_high(counted)
-    time_ns, high_ns = ledger.times(counted)
+    _, high_ns = ledger.times(counted)
+    took = of_gemm_time(ranks, ledger, cells, high_ns)
     if not ran.low and not ran.unknown:
-        return f"every {name} GEMM{of} ran in {main} ({measure.amount(high_ns)})"
-    took = measure.amount(high_ns, time_ns)
+        return f"every {name} GEMM{of} ran in {main} ({took})"
     high = round(ran.launches - ran.low)
     total = round(ran.launches)
     return f"{high} of {total} {name} GEMMs{of} ran in {main} ({took})"
+
+
+def of_gemm_time(
+    ranks: Sequence[RankEvidence],
+    ledger: Ledger,
+    cells: Iterable[Cell],
+    part_ns: float,
+) -> str:
+    """Say how much of the GEMM time of the ranks of some cells a part is."""
+    whole_ns = 0.0
+    for place in ranks_of(cells):
+        time_ns, _ = ledger.times(ledger.of_rank(place))
+        whole_ns += time_ns
+    measure = ranks[0].measure
+    return f"{measure.amount(part_ns, whole_ns)} of GEMM {measure.name}"
 
 
 def _with_vague_gradients(ledger: Ledger, cells: list[Cell]) -> list[Cell]:

@@ -14,9 +14,10 @@ from fp8verify import inspect
 from fp8verify.cli.group import cli
 from fp8verify.report.forms import page_of, render
 from fp8verify.terms import Severity
+from fp8verify.thresholds import FUSED_CASTS
 from tests.captures import report_of
 from tests.golden.test_reports import CAPTURES
-from tests.hand_built import TraceBuilder
+from tests.hand_built import TraceBuilder, present
 from tests.reading import faults
 
 LABELS = ("error", "warning", "info", "speed")
@@ -120,12 +121,12 @@ def test_a_filter_that_the_log_names_is_why_nothing_was_converted() -> None:
     assert found.hint.startswith('Remove "auto_filter_small_kn" from filter_fqns')
 
 
-def test_the_states_of_layers_add_up_and_say_when_they_were_read() -> None:
+def test_the_states_of_layers_add_up_and_say_what_ran() -> None:
     _, model, _ = page_of(report_of("fp8_megatron_first_last")).sources
     assert re.match(
         r"8 of 17 linear layers converted, 8 .*, 1 not converted", model.text
     )
-    assert "was off when the window ended" in model.text
+    assert "Transformer Engine's outside its FP8 autocast" in model.text
 
 
 def test_a_notice_of_a_library_is_no_evidence(tmp_path: Path) -> None:
@@ -207,11 +208,17 @@ def test_one_fact_is_one_error(name: str) -> None:
 
 
 def test_the_speed_and_its_remedy_speak_of_the_same_rank() -> None:
-    page = page_of(report_of("fsdp_fp8_all_gather"))
+    report = report_of("fsdp_fp8_all_gather")
+    page = page_of(report)
     assert page.speed is not None
     assert page.speed.finding is not None
-    (said,) = re.findall(r"casts take (\d+%) of GPU time", page.speed.text)
-    assert f"casts take {said} of GPU time" in page.speed.finding.hint
+    assert "rank 1 gains least" in page.speed.text
+    tax = present(report.ranks[1].tax)
+    figures = present(report.ranks[1].payoff)
+    fewer_us = (1 - FUSED_CASTS) * tax.unfused_us
+    fused = (tax.time_us - fewer_us) / (figures.gpu_busy_us - fewer_us)
+    assert f"casts take {tax.share_of_gpu_time:.0%} of GPU time" in page.speed.text
+    assert f"fused casts take about {fused:.0%} of it" in page.speed.finding.hint
 
 
 @pytest.mark.parametrize(

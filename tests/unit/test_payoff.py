@@ -88,7 +88,8 @@ def test_a_gemm_that_takes_longer_than_in_bf16_is_a_loss(build: TraceBuilder) ->
     assert present(payoff(report)).text.startswith("probably slower: ")
     (finding,) = found(report, "fp8-gemm-slow")
     assert FP8_KERNEL.partition("(")[0][:40] in finding.message
-    assert "(38% of GPU time)" in finding.message
+    assert "it costs 0.1 ms" in finding.message
+    assert finding.gpu_share == pytest.approx(0.375, abs=1e-3)
 
 
 def accumulate(build: TraceBuilder, *dims: int) -> TraceBuilder:

@@ -61,7 +61,9 @@ def test_a_run_that_is_not_finite_is_not_called_faster(
 
 def test_of_several_ranks_the_one_that_gains_least_counts(report: Report) -> None:
     found = present(payoff(_gaining(report, 1.3, 0.8, 1.2)))
-    said = "probably slower: GPU kernels about 0.80x BF16 (estimate, worst: rank 1)"
+    said = (
+        "probably slower: GPU kernels about 0.80x BF16 (estimate; rank 1 gains least)"
+    )
     assert found.text.startswith(said)
 
 

@@ -23,9 +23,13 @@ from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
+    longest_name,
     opaque_share,
     ran_high,
+    short_name,
     stored_weights,
+    unknown_rows,
+    unknown_work,
 )
 from fp8verify.verdict.selection import (
     amount_of,
@@ -52,10 +56,6 @@ _NEEDS_BLOCKS = (
 _BLOCK_FORMATS = frozenset({"mxfp8", "nvfp4", "mxfp4"})
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:57] + "…"
-
-
 # ---- FP8 that was requested, or made, and did not multiply
 
 
@@ -72,13 +72,14 @@ def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     claims = requested.claim is not None and is_requested
     yield from told(
         "emulated",
-        optional("no-units", when=not rank.has_fp8_units),
+        _how_emulated(rank, requested),
         when=is_emulated,
         request=optional(f"{request}, but ", when=claims),
         what=_rounded(requested.emulated),
         ran=ran,
     )
     case, cause = cause_without_fp8(rank, requested)
+    named = next((module.fqn for module in rank.linears), "")
     if not rank.has_fp8_units:
         case = "no-units"
         cause = ""
@@ -90,8 +91,19 @@ def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
         request=request,
         ran=ran,
         cause=optional(f": {cause}", when=cause),
+        such=optional(f", such as {named}", when=named),
     )
     yield from _stored_only(rank, ran)
+
+
+def _how_emulated(rank: RankEvidence, requested: Requested) -> str:
+    """Return the case of the emulation: the GPU needs it, or torchao's layers ask for it."""
+    classes = {module.class_name for module in requested.emulated}
+    rows = (
+        (not rank.has_fp8_units, "no-units"),
+        (classes == {"Float8Linear"}, "torchao"),
+    )
+    return first_said(rows)
 
 
 def _rounded(emulated: Sequence[ModuleRecord]) -> str:
@@ -150,7 +162,7 @@ def no_fp8_units(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
         "other-gpu",
         when=elsewhere,
         gpu=gpu,
-        kernel=_short(next(iter(elsewhere), "")),
+        kernel=short_name(next(iter(elsewhere), "")),
     )
     yield from told(
         "no-fp8-units",
@@ -235,18 +247,14 @@ def _is_grouped(row: GemmRow) -> bool:
 
 def unknown_gemms(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """GEMM kernels whose precision neither their name nor their operator shows."""
-    unknown = (row for row in rank.trace.gemms if row.precision is Precision.UNKNOWN)
-    rows = [row for row in unknown if not row.kind.classification.upcast_from]
+    rows = unknown_rows(rank)
     if not rows:
         return
-    worst = max(rows, key=lambda row: row.amount)
-    is_cut = worst.kind.name.endswith(("...", "…"))
+    is_cut = longest_name(rows).endswith(("...", "…"))
     yield finding(
         "unknown-gemm",
         optional("cut", when=is_cut),
-        share=amount_of(rows) / (rank.gemm.total_ns or 1),
-        measure=rank.measure.name,
-        kernel=_short(worst.kind.name),
+        what=unknown_work(rank),
         holds=facts_of(rank),
     )
 
@@ -269,8 +277,8 @@ def opaque_kernels(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
 
 
 def _with_operator(kind: Kind) -> str:
-    operator = optional(f" ({_short(kind.op.name)})", when=kind.op.name)
-    return f"{_short(kind.name)}{operator}"
+    operator = optional(f" ({short_name(kind.op.name)})", when=kind.op.name)
+    return f"{short_name(kind.name)}{operator}"
 
 
 def conflicts(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
@@ -294,7 +302,7 @@ def conflicts(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
             optional("code", when=is_by_code),
             when=not are_many,
             conflict=kind.classification.conflict,
-            kernel=_short(kind.name),
+            kernel=short_name(kind.name),
         )
 
 
@@ -343,7 +351,7 @@ def of_older_gpus(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
             count=calls_of(row for _, row in found),
             arch=arch,
             gpu=gpu,
-            kernel=_short(first.kind.name),
+            kernel=short_name(first.kind.name),
         )
 
 

@@ -72,10 +72,7 @@ class Names:
         named = self.value(short, "micro-batch")
         rows = (
             (not are_in_every_step, f"{counts} micro-batches"),
-            (
-                len(steps) > 1,
-                f"{named} of each step ({len(lacking)} of the window's {len(every)})",
-            ),
+            (len(steps) > 1, f"{named} of each step"),
             (True, named),
         )
         return first_said(rows)

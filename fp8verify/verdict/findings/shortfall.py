@@ -41,7 +41,13 @@ from fp8verify.verdict.reasons import logged_cause
 from fp8verify.verdict.selection import layers_of, legs_in, ranks_of
 from fp8verify.verdict.shortfalls import Lack, Shortfalls
 from fp8verify.verdict.statements import Statements
-from fp8verify.verdict.wording import join_values, name_legs, name_values, what_ran
+from fp8verify.verdict.wording import (
+    join_values,
+    name_legs,
+    name_values,
+    of_gemm_time,
+    what_ran,
+)
 
 # What says that values of a coordinate fall short; of a leg and a layer, other codes may.
 _CODES: Final = {
@@ -165,15 +171,34 @@ class ShortfallFacts:
         return self._run.lacking.lacks[cell]
 
     @cached_property
-    def _time(self) -> str:
-        """How long what lacks took: of a cell the part of its time in high precision."""
+    def _time_ns(self) -> int:
+        """How long what lacks took at most.
+
+        GEMMs of one size took alike, so a part of them took that part of the time.
+        """
         time_ns = 0.0
         for cell in self._cells:
             _, high_ns = self._ledger.times([cell])
-            high = self._ledger.cells[cell].high
-            if high:
-                time_ns += min(1.0, self._lacking_of(cell) / high) * high_ns
-        return self._run.ranks[0].measure.amount(round(time_ns))
+            part = 1.0 if self._is_of_sizes(cell) else self._part_of(cell)
+            time_ns += part * high_ns
+        return round(time_ns)
+
+    def _part_of(self, cell: Cell) -> float:
+        """Return which part of what ran in high precision in a cell lacks."""
+        high = self._ledger.cells[cell].high
+        return min(1.0, self._lacking_of(cell) / high) if high else 0.0
+
+    def _is_of_sizes(self, cell: Cell) -> bool:
+        """Whether a part lacks of GEMMs that may have several sizes."""
+        return cell.layer is None and 0 < self._part_of(cell) < 1
+
+    @cached_property
+    def _took(self) -> str:
+        """How much of the GEMM time what lacks took."""
+        run = self._run
+        took = of_gemm_time(run.ranks, self._ledger, self._cells, self._time_ns)
+        may_be_less = any(map(self._is_of_sizes, self._cells))
+        return f"{optional('at most ', when=may_be_less)}{took}"
 
     @cached_property
     def _work(self) -> float:
@@ -272,7 +297,7 @@ class ShortfallFacts:
             "most": self._short.ran.share or 0.0,
             "usual": self._short.usual,
             "lacks_of": self._lacks_of_all(),
-            "took": self._time,
+            "took": run.ranks[0].measure.amount(self._time_ns),
             "precision": self._precision,
         }
 
@@ -363,17 +388,17 @@ class ShortfallFacts:
         return cells
 
     def _is_known_part(self, cells: Sequence[Cell]) -> bool:
-        """Whether of legs without FP8 a stated part lacks, and more was to run so."""
+        """Whether of legs without FP8 a certain part lacks, and more was to run so."""
         ran = self._ledger.total(cells)
         is_part = self.launches < round(ran.high)
-        are_stated = all(self._lack(cell).is_stated for cell in self._cells)
+        are_certain = all(self._lack(cell).is_certain for cell in self._cells)
         may_be_either = Leg.BACKWARD in legs_in(self._ledger.cells)
         is_all_high = not ran.low and not ran.unknown
-        return is_all_high and is_part and are_stated and not may_be_either
+        return is_all_high and is_part and are_certain and not may_be_either
 
     def _ran_of_part(self, of: str) -> str:
         what = f"{self.launches} {name_legs(self._legs)} GEMMs{of}"
-        return f"{what} ran in {self._precision} ({self._time})"
+        return f"{what} ran in {self._precision} ({self._took})"
 
 
 def _told_coordinates(names: Sequence[str]) -> Sequence[str]:

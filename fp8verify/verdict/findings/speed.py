@@ -10,6 +10,7 @@ from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.weight_casts import weight_casts
 from fp8verify.kernels.operators import find
+from fp8verify.logs.messages import misses_fbgemm
 from fp8verify.model.costs import PayoffReport, TaxReport
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role, Scaling
@@ -25,6 +26,7 @@ from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, findings_table
 from fp8verify.verdict.selection import calls_of
 
+_OF_UNSLOTH = "_w8a8_block_fp8_matmul"
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
 
 
@@ -121,7 +123,7 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
     )
 
 
-def fp8_gemm_slow(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
+def fp8_gemm_slow(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """GEMMs in low precision that take longer than BF16 takes at their size."""
     slow = rank.gain.saving.slow
     lost_ns = rank.gain.saving.lost_ns
@@ -131,7 +133,9 @@ def fp8_gemm_slow(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     worst = slow[0]
     shape = worst.total.shape
     scaling = worst.total.kind.classification.scaling
+    line = _without_fbgemm(worst.total.kind.name, requested)
     found = {
+        Fact.NO_FBGEMM: bool(line),
         Fact.SHORT_SIDE: min(shape[1:]) < limits.SMALL_SIDE,
         Fact.BLOCKS: scaling is Scaling.BLOCKWISE,
     }
@@ -146,8 +150,20 @@ def fp8_gemm_slow(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         kernel=worst.total.kind.name.partition("(")[0][:80],
         others=f", and in {len(slow) - 1} more sizes" if len(slow) > 1 else "",
         lost_ms=lost_ns / 1e6,
-        share=share,
+        line=line,
     )
+
+
+def _without_fbgemm(kernel: str, requested: Requested) -> int:
+    """Return the log line that says why unsloth's own kernel ran, 0 where none does.
+
+    Source: unsloth 0050c73 unsloth/kernels/fp8.py: fbgemm_gpu from 1.4.0 on, else torchao's GEMM,
+    else this kernel, which it says to be the slowest.
+    """
+    mention = requested.mention
+    if mention is None or not misses_fbgemm(mention.text):
+        return 0
+    return mention.line if kernel.startswith(_OF_UNSLOTH) else 0
 
 
 def cost_of_casts(
@@ -182,12 +198,10 @@ def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         "costly" if of_gpu >= limits.COSTLY else "",
         gpu_share=of_gpu,
         backend=_MATH_BACKEND if sdpa else "bmm, softmax, bmm",
-        count=totals.launches,
         formats=" and ".join(
             p.value.upper() for p in Precision if totals.kernels[p.value]
         ),
         ms=totals.total_ns / 1e6,
-        of_gemm=totals.total_ns / rank.gemm.total_ns,
         of_gpu=of_gpu,
         holds=facts_of(rank),
     )
