@@ -29,7 +29,9 @@ def _pytest(
     pytester.makepyfile(code)
     run = pytester.runpytest_subprocess if alone else pytester.runpytest_inprocess
     # Hypothesis, whose plugin is loaded wherever it is installed, takes a second to import.
-    return run("-p", "no:cacheprovider", "-p", "no:hypothesispytest", *args)
+    plugins = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    # Else the root is above the paths of our options too, and all of /tmp is looked at.
+    return run(*plugins, "--rootdir", pytester.path, *args)
 
 
 def _marked(

@@ -69,8 +69,9 @@ def upload(files: Any, folder: Path, target: str) -> None:
     files.clear_instance_cache()
 
 
-@pytest.mark.parametrize("path", ["s3://traces/run7", "s3://traces/run7/rank*.json"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("path", "workers"), [("s3://traces/run7/rank*.json", 1), ("s3://traces/run7", 2)]
+)
 def test_ranks_in_a_bucket_read_as_on_disk(
     path: str, workers: int, bucket: Any, tmp_path: Path
 ) -> None:
