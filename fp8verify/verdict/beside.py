@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import Leg
 from fp8verify.verdict.coordinates import Value, by_value
 from fp8verify.verdict.expected import CONVERTED
-from fp8verify.verdict.ledger import Cell, Layer, Ledger, Slot
+from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Slot
 from fp8verify.verdict.selection import ranks_of
 
 # What is compared, and what of it must be equal: steps of one rank, and ranks.
 _COMPARED: Final = {"step": ("rank", "step"), "rank": ("rank",)}
-_LIKE: Final = {"step": 1, "rank": 0}
 
 
 def with_same_calls(ledger: Ledger, short: Iterable[Cell], name: str) -> list[Cell]:
@@ -31,23 +30,31 @@ def with_same_calls(ledger: Ledger, short: Iterable[Cell], name: str) -> list[Ce
     """
     values = by_value(ledger.cells, _COMPARED[name])
     lacking = by_value(short, _COMPARED[name])
-    found: list[Cell] = []
+    whole = {value: cells for value, cells in values.items() if value not in lacking}
+    found: dict[Cell, None] = {}
     for value in lacking:
-        launches = _launches(ledger, values[value])
-        alike: list[Cell] = []
-        for other, cells in values.items():
-            if other in lacking or not _may_be_compared(value, other, name):
-                continue
-            if _launches(ledger, cells) == launches:
-                alike += cells
+        alike = _alike(ledger, value, values[value], whole)
         if not alike:
             return []
-        found += alike
-    return list(dict.fromkeys(found))
+        found.update(dict.fromkeys(alike))
+    return list(found)
 
 
-def _may_be_compared(value: Value, other: Value, name: str) -> bool:
-    return value[: _LIKE[name]] == other[: _LIKE[name]]
+def _alike(
+    ledger: Ledger,
+    value: Value,
+    cells: Sequence[Cell],
+    others: Mapping[Value, Sequence[Cell]],
+) -> list[Cell]:
+    """Return the cells of other ranks, or of other steps of a rank, with as many launches."""
+    launches = _launches(ledger, cells)
+    alike: list[Cell] = []
+    for other, of_other in others.items():
+        # All but the last must be equal: the rank of a step.
+        may_be_compared = value[:-1] == other[:-1]
+        if may_be_compared and _launches(ledger, of_other) == launches:
+            alike += of_other
+    return alike
 
 
 def _launches(ledger: Ledger, cells: Iterable[Cell]) -> Counter[Layer]:
@@ -58,20 +65,27 @@ def _launches(ledger: Ledger, cells: Iterable[Cell]) -> Counter[Layer]:
     return launches
 
 
-def ran_low_elsewhere(ledger: Ledger, short: Collection[Cell]) -> bool:
+# A call of a rank: its slot, and the leg.
+_Call: TypeAlias = tuple[int, Slot, Leg]
+
+
+def ran_low_elsewhere(ledger: Ledger, short: Iterable[Cell]) -> bool:
     """Whether each call that did not run low did so in another execution of its rank."""
-    lacking: set[tuple[int, Slot, Leg]] = set()
+    lacking: set[_Call] = set()
     for cell in short:
         for entry in ledger.entries(cell):
             if not entry.is_low:
                 lacking.add((cell.rank, entry.slot, entry.leg))
     for program in ledger.programs:
         ranks = {place.rank for place in program.places}
-        for entry in program.entries:
-            if entry.is_low:
-                ran_low = {(rank, entry.slot, entry.leg) for rank in ranks}
-                lacking -= ran_low
+        for entry in filter(_is_low, program.entries):
+            for rank in ranks:
+                lacking.discard((rank, entry.slot, entry.leg))
     return not lacking
+
+
+def _is_low(entry: Entry) -> bool:
+    return entry.is_low
 
 
 def ranks_that_ran_low(
@@ -99,10 +113,11 @@ def are_listed(
     """
     if not names:
         return None
-    converted = True
+    are_converted = True
     for place in ranks_of(short):
         states = {module.fqn: module.state for module in ranks[place].modules}
         if not states.keys() >= set(names):
             return None
-        converted = converted and all(states[name] in CONVERTED for name in names)
-    return converted
+        of_names = {states[name] for name in names}
+        are_converted = are_converted and of_names <= CONVERTED
+    return are_converted

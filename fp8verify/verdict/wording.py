@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from fp8verify.analysis.kinds import EXPERTS
@@ -10,7 +11,6 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
-from fp8verify.verdict.clauses import first_said
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.selection import legs_in, ranks_of
@@ -50,32 +50,39 @@ def name_values(
     name: str,
 ) -> list[str]:
     """Name the values of one coordinate of cells, each once and in order."""
-    value_of = VALUE_OF[name]
-    in_order = sorted(cells, key=lambda cell: str(value_of(cell)).zfill(9))
-    return list(dict.fromkeys(name_value(ranks, cell, name) for cell in in_order))
+    names: dict[str, None] = {}
+    for cell in sorted(cells, key=partial(_place_in_order, name)):
+        names[name_value(ranks, cell, name)] = None
+    return list(names)
+
+
+def _place_in_order(name: str, cell: Cell) -> str:
+    """Return a key that sorts numbers by their value."""
+    value = VALUE_OF[name](cell)
+    return str(value).zfill(9)
 
 
 def join_values(values: Sequence[str], name: str) -> str:
     """Join values of one coordinate: "steps 5 and 7"."""
-    numbers = [value.rpartition(" ")[2] for value in values]
-    are_numbered = all(number.isdecimal() for number in numbers)
-    if name in _PLURALS and len(values) > 1 and are_numbered:
-        return f"{_PLURALS[name]} {enumerated(numbers, SHOWN_NUMBERS)}"
+    if name in _PLURALS and len(values) > 1:
+        numbers = [value.rpartition(" ")[2] for value in values]
+        if all(map(str.isdecimal, numbers)):
+            return f"{_PLURALS[name]} {enumerated(numbers, SHOWN_NUMBERS)}"
     return listed(values)
 
 
 def name_legs(legs: Iterable[Leg]) -> str:
     """Name the legs of GEMMs that are counted together."""
     found = set(legs)
+    if found == {Leg.RECOMPUTE}:
+        return "recomputed forward"
     may_be_either = Leg.BACKWARD in found and len(found) > 1
+    if may_be_either and found.issubset(BACKWARD_LEGS):
+        return "gradient"
+    if Leg.UNKNOWN in found:
+        return "linear-layer"
     names = [leg.value for leg in Leg if leg in found]
-    rows = (
-        (found == {Leg.RECOMPUTE}, "recomputed forward"),
-        (may_be_either and found.issubset(BACKWARD_LEGS), "gradient"),
-        (Leg.UNKNOWN in found, "linear-layer"),
-        (True, enumerated(names, len(Leg))),
-    )
-    return first_said(rows)
+    return enumerated(names, len(Leg))
 
 
 def what_ran(
@@ -95,15 +102,15 @@ def what_ran(
     cells = list(cells)
     counted = _with_vague_gradients(ledger, cells)
     ran = ledger.total(counted)
-    name = name_legs(legs_in(counted))
+    legs = name_legs(legs_in(counted))
     main = ledger.main_high(counted)
     _, high_ns = ledger.times(counted)
     took = of_gemm_time(ranks, ledger, cells, high_ns)
-    if not ran.low and not ran.unknown:
-        return f"every {name} GEMM{of} ran in {main} ({took})"
-    high = round(ran.launches - ran.low)
+    if ran.launches == ran.high:
+        return f"every {legs} GEMM{of} ran in {main} ({took})"
+    not_low = round(ran.launches - ran.low)
     total = round(ran.launches)
-    return f"{high} of {total} {name} GEMMs{of} ran in {main} ({took})"
+    return f"{not_low} of {total} {legs} GEMMs{of} ran in {main} ({took})"
 
 
 def of_gemm_time(
@@ -126,8 +133,9 @@ def _with_vague_gradients(ledger: Ledger, cells: list[Cell]) -> list[Cell]:
     gradients: list[Cell] = []
     for cell in cells:
         if cell.leg in GRADIENT_LEGS:
-            beside = [cell._replace(leg=leg) for leg in BACKWARD_LEGS]
-            gradients += filter(ledger.cells.__contains__, beside)
+            for leg in BACKWARD_LEGS:
+                gradients.append(cell._replace(leg=leg))
+    gradients = list(filter(ledger.cells.__contains__, gradients))
     if Leg.BACKWARD in legs_in(gradients):
         return list(dict.fromkeys([*cells, *gradients]))
     return cells

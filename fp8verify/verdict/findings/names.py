@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.rank import RankEvidence
@@ -13,16 +13,11 @@ from fp8verify.text import (
     patterns,
 )
 from fp8verify.verdict.blocks import lacking_blocks
-from fp8verify.verdict.clauses import (
-    by_number,
-    first_said,
-    first_that_holds,
-    optional,
-)
+from fp8verify.verdict.clauses import by_number, optional
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import CONVERTED
 from fp8verify.verdict.explanation import Shortfall
-from fp8verify.verdict.ledger import Cell, Layer
+from fp8verify.verdict.ledger import Cell, Layer, Place
 from fp8verify.verdict.selection import layers_of, places_of
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
@@ -62,35 +57,28 @@ class Names:
         """Say which micro-batches are short: by number where those of every step are."""
         lacking = places_of(short.cells)
         every = places_of(self._ledger.cells)
-        numbers = {place.micro_batch for place in lacking}
-        alike = {place for place in every if place.micro_batch in numbers}
-        steps = {place[:2] for place in every}
-        has_steps = all(place.step >= 0 for place in every)
-        are_few = len(numbers) <= limits.SHOWN_NUMBERS
-        are_in_every_step = lacking == alike and are_few and has_steps
         counts = f"{len(lacking)} of {len(every)}"
+        if not _are_of_every_step(lacking, every):
+            return f"{counts} micro-batches"
         named = self.value(short, "micro-batch")
-        rows = (
-            (not are_in_every_step, f"{counts} micro-batches"),
-            (len(steps) > 1, f"{named} of each step"),
-            (True, named),
-        )
-        return first_said(rows)
+        steps = {place[:2] for place in every}
+        if len(steps) > 1:
+            return f"{named} of each step"
+        return named
 
     def modules(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the converted modules that layers of a shortfall are."""
-        layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
-        names = [layer for _, layer in layers if isinstance(layer, str)]
-        by_order = self._by_order(short)
         of_layers = "layer" in short.coordinates
-        is_unsized = layers_of(short.cells) == {None}
-        named = self._lacking_modules(short.cells)
-        rows = (
-            (by_order and (of_layers or is_unsized), by_order),
-            (not of_layers and len(names) < len(layers), ()),
-            (named and not names, named),
-        )
-        return first_that_holds(rows, self._converted(layers) or tuple(names))
+        by_order = self._by_order(short)
+        if by_order and (of_layers or layers_of(short.cells) == {None}):
+            return by_order
+        layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
+        names = tuple(layer for _, layer in layers if isinstance(layer, str))
+        if not of_layers and len(names) < len(layers):
+            return ()
+        if names:
+            return self._converted(layers) or names
+        return self._lacking_modules(short.cells) or self._converted(layers)
 
     def _converted(self, layers: Iterable[tuple[int, Layer]]) -> tuple[str, ...]:
         """Return the names of the modules that layers of ranks are, of those to run low."""
@@ -107,8 +95,9 @@ class Names:
         Gradients need not be in order, so a layer is named by those of its cells that are.
         """
         in_order = list(filter(self._is_named_by_order, short.cells))
-        names_all = layers_of(in_order) == layers_of(short.cells)
-        return self._lacking_modules(in_order) if names_all else ()
+        if layers_of(in_order) != layers_of(short.cells):
+            return ()
+        return self._lacking_modules(in_order)
 
     def _lacking_modules(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Return the modules that cells lack, where witnesses name them, each once."""
@@ -126,8 +115,9 @@ class Names:
         unnamed = (cell for cell in cells if not isinstance(cell.layer, str))
         named = self._lacking_modules(unnamed)
         # More are all those of a size, of which some lack.
-        are_few = len(named) <= limits.SHOWN
-        return optional(", ".join(in_sentences(named)), when=are_few)
+        if len(named) > limits.SHOWN:
+            return ""
+        return ", ".join(in_sentences(named))
 
     def all_modules(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the modules that lack, whatever names them."""
@@ -145,12 +135,18 @@ class Names:
         if short.coordinates != ("leg",):
             return ""
         names = self._by_order(short)
+        if names:
+            return abridged(in_sentences(patterns(names)), limits.SHOWN)
         lacks = {cell: self._lacking.lacking(cell) for cell in short.cells}
         blocks = lacking_blocks(self._ledger, lacks, self._statements.blocks)
         numbers = abridged(list(map(str, blocks)), limits.SHOWN_NUMBERS)
         name = by_number(blocks, "block", "blocks")
-        rows = (
-            (names, abridged(in_sentences(patterns(names)), limits.SHOWN)),
-            (blocks, f"{name} {numbers}"),
-        )
-        return first_said(rows)
+        return optional(f"{name} {numbers}", when=blocks)
+
+
+def _are_of_every_step(lacking: Set[Place], every: Set[Place]) -> bool:
+    """Whether few micro-batches are short, and these in every step."""
+    numbers = {place.micro_batch for place in lacking}
+    alike = {place for place in every if place.micro_batch in numbers}
+    has_steps = all(place.step >= 0 for place in every)
+    return has_steps and lacking == alike and len(numbers) <= limits.SHOWN_NUMBERS
