@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from typing import NamedTuple
 
 from fp8verify.analysis.gemms import GemmRow, name_conflicts
 from fp8verify.analysis.gpus import compiled_before, peak_of, runs_elsewhere
@@ -19,7 +20,7 @@ from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
 from fp8verify.verdict.advice import facts_of
 from fp8verify.verdict.clauses import by_number, first_said, optional
-from fp8verify.verdict.expected import Requested
+from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
@@ -34,7 +35,6 @@ from fp8verify.verdict.reasons import (
 from fp8verify.verdict.selection import (
     amount_of,
     calls_of,
-    converted_of,
     high_of,
     low_of,
     names_of,
@@ -151,12 +151,9 @@ def _modules(modules: Sequence[ModuleRecord]) -> str:
 
 def no_fp8_units(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """GEMMs, or a request, in a format that the GPU cannot multiply."""
-    rows = rank.upcast
-    formats = {row.kind.classification.upcast_from for row in rows}
-    names = sorted(found.value for found in formats if found is not None)
-    elsewhere = _of_other_hardware(rank)
     gpu = rank.trace.gpu
-    is_here = bool(rows) and not elsewhere
+    elsewhere = _of_other_hardware(rank)
+    formats = _converted_formats(rank)
     yield from told(
         "no-fp8-units",
         "other-gpu",
@@ -167,22 +164,31 @@ def no_fp8_units(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     yield from told(
         "no-fp8-units",
         optional("alone", when=not rank.ran_low),
-        when=is_here,
-        count=calls_of(rows),
-        formats=" and ".join(names).upper(),
+        when=rank.upcast and not elsewhere,
+        count=calls_of(rank.upcast),
+        formats=" and ".join(formats).upper(),
         gpu=gpu,
-        needs=_needs(names),
+        needs=_needs(formats),
     )
-    formats_requested = chain.from_iterable(requested.formats.values())
     lacks_units = rank.trace.trained and not rank.has_fp8_units
     yield from told(
         "no-fp8-units",
         "requested",
-        when=requested.any and lacks_units and not rows,
+        when=requested.any and lacks_units and not rank.upcast,
         format=requested.name,
         gpu=gpu,
-        needs=_needs(formats_requested),
+        needs=_needs(chain.from_iterable(requested.formats.values())),
     )
+
+
+def _converted_formats(rank: RankEvidence) -> list[str]:
+    """Return the formats of operands that were converted before the GPU multiplied them."""
+    formats = set()
+    for row in rank.upcast:
+        converted_from = row.kind.classification.upcast_from
+        if converted_from is not None:
+            formats.add(converted_from.value)
+    return sorted(formats)
 
 
 def _needs(formats: Iterable[str]) -> str:
@@ -193,13 +199,15 @@ def _needs(formats: Iterable[str]) -> str:
 
 def _of_other_hardware(rank: RankEvidence) -> list[str]:
     """Return the names of kernels that libraries compile for other GPUs, and convert nothing."""
-    gpu = rank.trace.gpu, rank.trace.compute_capability
-    names = (row.kind.name for row in rank.upcast)
-    return [
-        name
-        for name in names
-        if _ARCHITECTURE.search(name) or runs_elsewhere(name, *gpu)
-    ]
+    names = []
+    for row in rank.upcast:
+        name = row.kind.name
+        is_elsewhere = runs_elsewhere(
+            name, rank.trace.gpu, rank.trace.compute_capability
+        )
+        if is_elsewhere or _ARCHITECTURE.search(name):
+            names.append(name)
+    return names
 
 
 def grouped_high_precision(
@@ -207,22 +215,16 @@ def grouped_high_precision(
 ) -> Iterator[Finding]:
     """Grouped GEMMs, as of MoE experts, outside FP8 in a run that requested or ran FP8."""
     grouped = list(filter(_is_grouped, rank.trace.gemms))
-    high = high_of(grouped)
-    rows = [row for row in high if row.precision is not Precision.UNKNOWN]
+    rows = list(filter(_has_known_precision, high_of(grouped)))
     if not rows or not (rank.ran_low or requested.any):
         return
     op = rows[0].kind.op.name
-    converted = converted_of(rank.modules)
-    experts = [module for module in rank.modules if module.kind == "experts"]
-    left = names_of(module for module in experts if module not in converted)
+    left = names_of(filter(_is_unconverted_expert, rank.modules))
     names = patterns(left)[:_NAMED_EXPERTS]
-    by_recipe = all(requested.leaves_high(row.leg) for row in rows)
-    leaving = {one.name for one in frameworks() if one.leaves_experts}
-    claiming = (claim.framework for claim in requested.claims)
-    framework = next(filter(leaving.__contains__, claiming), "")
+    framework = _framework_without_experts(requested)
     cases = (
         (framework, "by-design"),
-        (by_recipe, "by-recipe"),
+        (all(requested.leaves_high(row.leg) for row in rows), "by-recipe"),
         (low_of(grouped), "partly"),
     )
     yield finding(
@@ -240,6 +242,23 @@ def grouped_high_precision(
 
 def _is_grouped(row: GemmRow) -> bool:
     return row.kind.classification.role is Role.GROUPED_GEMM
+
+
+def _has_known_precision(row: GemmRow) -> bool:
+    return row.precision is not Precision.UNKNOWN
+
+
+def _is_unconverted_expert(module: ModuleRecord) -> bool:
+    return module.kind == "experts" and module.state not in CONVERTED
+
+
+def _framework_without_experts(requested: Requested) -> str:
+    """Return the first framework in the claims that leaves experts in high precision."""
+    leaving = {framework.name for framework in frameworks() if framework.leaves_experts}
+    for claim in requested.claims:
+        if claim.framework in leaving:
+            return claim.framework
+    return ""
 
 
 # ---- kernels that are not known
@@ -285,25 +304,36 @@ def conflicts(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
     trace = rank.trace
     disputed, compared = name_conflicts([*trace.gemms, *trace.optimizer], trace.others)
-    are_many = disputed > MANY_MISNAMED * compared
-    yield from told(
-        "name-op-conflict",
-        "many",
-        when=are_many,
-        disputed=disputed,
-        compared=compared,
-    )
-    kinds = (row.kind for row in trace.gemms)
-    disputed_kinds = (kind for kind in kinds if kind.classification.conflict)
-    for kind in islice(disputed_kinds, 1):
-        is_by_code = kind.classification.source == "code"
-        yield from told(
+    if disputed > MANY_MISNAMED * compared:
+        yield finding(
+            "name-op-conflict",
+            "many",
+            disputed=disputed,
+            compared=compared,
+        )
+        return
+    for row in islice(filter(_is_disputed, trace.gemms), 1):
+        is_by_code = row.kind.classification.source == "code"
+        yield finding(
             "name-op-conflict",
             optional("code", when=is_by_code),
-            when=not are_many,
-            conflict=kind.classification.conflict,
-            kernel=short_name(kind.name),
+            conflict=row.kind.classification.conflict,
+            kernel=short_name(row.kind.name),
         )
+
+
+def _is_disputed(row: GemmRow) -> bool:
+    return bool(row.kind.classification.conflict)
+
+
+# ---- speeds and generations
+
+
+class _Rated(NamedTuple):
+    """A row of GEMMs, and its TFLOP/s."""
+
+    row: GemmRow
+    rate: float
 
 
 def beyond_bf16_peak(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
@@ -316,42 +346,56 @@ def beyond_bf16_peak(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     peak = peak_of(rank.trace.gpu)
     if peak is None or not peak.proves:
         return
-    gemms = rank.trace.gemms
-    rates = [(x, x.flops / x.amount / 1e3) for x in gemms if x.flops and x.amount]
-    fast = ((row, rate) for row, rate in rates if rate > peak.bf16 * PROOF_MARGIN)
-    proven = [
-        (row, rate) for row, rate in fast if row.kind.classification.role is Role.GEMM
-    ]
-    rows = [row for row, _ in proven]
-    highest = max(peak.fp8, peak.bf16, peak.fp4) * PROOF_MARGIN
-    impossible = any(rate > highest for _, rate in rates)
-    disproved = impossible or any(row.precision in _SLOW for row in rows)
-    is_proof = rows and not disproved and not _of_other_hardware(rank)
+    rated = _rated(rank.trace.gemms)
+    highest = max(peak.fp8, peak.bf16, peak.fp4)
+    is_impossible = bool(_faster(rated, highest))
+    plain = [one for one in _faster(rated, peak.bf16) if _is_plain(one.row)]
+    is_disproved = is_impossible or any(one.row.precision in _SLOW for one in plain)
     yield from told(
         "faster-than-bf16",
-        when=is_proof,
-        count=calls_of(rows),
+        when=plain and not is_disproved and not _of_other_hardware(rank),
+        count=calls_of([one.row for one in plain]),
         peak=peak.bf16,
-        rate=max((rate for _, rate in proven), default=0.0),
+        rate=max((one.rate for one in plain), default=0.0),
     )
+
+
+def _rated(rows: Iterable[GemmRow]) -> list[_Rated]:
+    """Return the rows of which FLOPs and time are known, with their rate."""
+    rated = []
+    for row in rows:
+        if row.flops and row.amount:
+            rated.append(_Rated(row, row.flops / row.amount / 1e3))
+    return rated
+
+
+def _faster(rated: Iterable[_Rated], peak: float) -> list[_Rated]:
+    """Return what is faster than a peak, by more than clocks may vary."""
+    return [one for one in rated if one.rate > peak * PROOF_MARGIN]
+
+
+def _is_plain(row: GemmRow) -> bool:
+    return row.kind.classification.role is Role.GEMM
 
 
 def of_older_gpus(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """FP8 GEMMs in kernels of an older generation, as cuBLAS 12 runs Ada's on newer GPUs."""
     gpu = rank.trace.gpu
     capability = rank.trace.compute_capability
-    found = []
+    rows = []
+    generations = []
     for row in filter(_is_fp8, rank.trace.gemms):
-        arch = compiled_before(row.kind.name, gpu, capability)
-        if arch is not None:
-            found.append((arch, row))
-    for arch, first in found[:1]:
+        generation = compiled_before(row.kind.name, gpu, capability)
+        if generation is not None:
+            rows.append(row)
+            generations.append(generation)
+    if rows:
         yield finding(
             "older-kernels",
-            count=calls_of(row for _, row in found),
-            arch=arch,
+            count=calls_of(rows),
+            arch=generations[0],
             gpu=gpu,
-            kernel=short_name(first.kind.name),
+            kernel=short_name(rows[0].kind.name),
         )
 
 
