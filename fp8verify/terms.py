@@ -124,6 +124,8 @@ GRADIENT_LEGS = (Leg.DGRAD, Leg.WGRAD)
 BACKWARD_LEGS = (*GRADIENT_LEGS, Leg.BACKWARD)
 VAGUE_LEGS = (Leg.BACKWARD, Leg.UNKNOWN)
 CERTAIN_LEGS = (*LEGS, Leg.RECOMPUTE)
+# Legs that a rank which only runs forward does not have.
+TRAINING_LEGS = frozenset({*BACKWARD_LEGS, *VAGUE_LEGS})
 
 
 # What a table counted in hardware is an operator of this and its precision.

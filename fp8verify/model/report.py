@@ -34,7 +34,7 @@ from fp8verify.model.steps import (
     TimelineReport,
 )
 from fp8verify.model.verdict import CountedGemms, ExpectedReport, Finding, Proof
-from fp8verify.terms import Verdict
+from fp8verify.terms import TRAINING_LEGS, Verdict
 from fp8verify.text import label_of_rank
 
 if TYPE_CHECKING:
@@ -199,6 +199,11 @@ class RankReport(Judged, frozen=True, kw_only=True):
     def label(self) -> str:
         """What it is called: by its number, else by its file."""
         return label_of_rank(self.rank, self.source)
+
+    @property
+    def may_train(self) -> bool:
+        """Whether GEMMs of its layers are of a backward pass, or may be."""
+        return any(row.leg in TRAINING_LEGS for row in self.legs)
 
 
 class RankBreakdown(msgspec.Struct, frozen=True, kw_only=True):

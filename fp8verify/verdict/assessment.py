@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import filterfalse
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fp8verify.analysis.gemms import micros
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.ledger import LedgerReport
 from fp8verify.model.verdict import (
@@ -15,21 +15,19 @@ from fp8verify.model.verdict import (
     ExpectedReport,
     Finding,
     Proof,
-    ProofRow,
 )
-from fp8verify.terms import BACKWARD_LEGS, VAGUE_LEGS, Severity, Verdict
-from fp8verify.thresholds import SHOWN_ROWS
+from fp8verify.terms import TRAINING_LEGS, Severity, Verdict
 from fp8verify.verdict.clauses import first_that_holds, optional
-from fp8verify.verdict.coordinates import VALUE_OF, by_value
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.doubts import Doubts
 from fp8verify.verdict.findings.ledger import LedgerFindings
 from fp8verify.verdict.findings.traces import other_runs
 from fp8verify.verdict.findings_table import place_of, viewed
-from fp8verify.verdict.ledger import Cell, Ledger
+from fp8verify.verdict.ledger import Cell
 from fp8verify.verdict.ledger_report import ledger_report
 from fp8verify.verdict.measures import Measures
+from fp8verify.verdict.proof import prove
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
     counted_cause,
@@ -37,21 +35,14 @@ from fp8verify.verdict.reasons import (
     ran_high,
     undecidable,
 )
-from fp8verify.verdict.selection import layers_of, ranks_of
-from fp8verify.verdict.wording import name_value
+from fp8verify.verdict.selection import layers_of
 
 # Most severe first.
 WITHOUT_FP8 = (Verdict.EMULATED, Verdict.CONTRADICTED, Verdict.INACTIVE)
-# Legs that a rank which only runs forward does not have.
-TRAINING = frozenset({*BACKWARD_LEGS, *VAGUE_LEGS})
 _APART = "other ranks ran other layers, or the traces do not show which"
 _FOREIGN = "its file belongs to another run than those of the other ranks"
-
-
 # What is said of ranks that train, and of no worker that generates beside them.
 _OF_TRAINING = frozenset({"no-backward", "lm-head-fp8"})
-
-
 # Says of grouped GEMMs what a shortfall of experts says too.
 _GROUPED = "grouped-gemm-high-precision"
 
@@ -148,9 +139,9 @@ class _Judging:
             *self._doubts.findings(place),
         ]
         if self._parts.tells_experts(place):
-            found = [one for one in found if one.layers or one.code != _GROUPED]
+            found = list(filterfalse(_repeats_experts, found))
         if rank in self._forward_only:
-            found = [one for one in found if one.code not in _OF_TRAINING]
+            found = list(filterfalse(_is_of_training, found))
         return sorted(found, key=place_of)
 
     def assess(
@@ -193,7 +184,7 @@ class _Judging:
     def _is_due(self, place: int) -> bool:
         """Whether nothing excuses a rank that trains without FP8: log, list, stage, other model."""
         rank = self._ranks[place]
-        trains = any(row.leg in TRAINING for row in rank.trace.trained)
+        trains = any(row.leg in TRAINING_LEGS for row in rank.trace.trained)
         is_told = place in self._accused or rank.ran_low
         may_be_of_all = self._parts.statements.alike and trains and not is_told
         return may_be_of_all and not self._is_excused(place)
@@ -220,6 +211,15 @@ def _runs_forward_alone(rank: RankEvidence) -> bool:
     return bool(rank.trace.trained) and not may_train
 
 
+def _repeats_experts(found: Finding) -> bool:
+    """Whether it says of grouped GEMMs, without their names, what a shortfall of experts says."""
+    return found.code == _GROUPED and not found.layers
+
+
+def _is_of_training(found: Finding) -> bool:
+    return found.code in _OF_TRAINING
+
+
 def _widths(cells: Iterable[Cell]) -> set[int]:
     """Return how many inputs and outputs layers have, nothing if some of these are not known."""
     widths: set[int] = set()
@@ -240,37 +240,46 @@ def _decided(
 
     That a claim is not met says nothing new of a rank that lacks FP8 alone.
     """
-    kept = [x for x in findings if not (alone and viewed(x, "restated"))]
+    kept = list(findings)
+    if alone:
+        kept = [x for x in findings if not viewed(x, "restated")]
     is_open = rank.settled and rank.verdict is Verdict.INCONCLUSIVE
+    if rank.judged and not is_open:
+        return kept
     told = [x for x in kept if x.verdict not in WITHOUT_FP8]
-    rows = (
-        (rank.judged and not is_open, kept),
-        (rank.judged, list(map(_doubted, told))),
-    )
-    return first_that_holds(rows, told)
+    if rank.judged:
+        return list(map(_doubted, told))
+    return told
 
 
 def _doubted(found: Finding) -> Finding:
     """Return a finding as a warning, if it would make its rank PARTIAL."""
-    if (found.verdict, found.severity) != (Verdict.PARTIAL, Severity.ERROR):
-        return found
-    return replace(found, severity=Severity.WARNING, verdict=None)
+    if found.verdict is Verdict.PARTIAL and found.severity is Severity.ERROR:
+        return replace(found, severity=Severity.WARNING, verdict=None)
+    return found
 
 
 def _as_found(verdict: Verdict, findings: Sequence[Finding]) -> Opinion | None:
     """Return the opinion of the first finding that makes its rank this, None if none does."""
-    opinions = (
-        Opinion(verdict, x.message, x.code) for x in findings if x.verdict is verdict
-    )
-    return next(opinions, None)
+    for found in findings:
+        if found.verdict is verdict:
+            return Opinion(verdict, found.message, found.code)
+    return None
 
 
 def _rest(findings: Sequence[Finding], requested: Requested) -> str:
     """Say why the share is not all: legs or layers that were left out by design."""
-    left = (x for x in findings if viewed(x, "rest"))
-    by_design = (x.message for x in left if x.severity is Severity.INFO)
-    said = logged_cause(requested) or next(by_design, "")
-    return said or counted_cause(requested)
+    by_design = map(_message, filter(_is_left_by_design, findings))
+    cause = logged_cause(requested) or next(by_design, "")
+    return cause or counted_cause(requested)
+
+
+def _is_left_by_design(found: Finding) -> bool:
+    return found.severity is Severity.INFO and viewed(found, "rest")
+
+
+def _message(found: Finding) -> str:
+    return found.message
 
 
 def _settling(
@@ -314,83 +323,3 @@ def _silence(rank: RankEvidence, requested: Requested) -> str:
     if not sources:
         return "with neither a log nor a module list to claim FP8"
     return f"and no {' or '.join(sources)} claims FP8"
-
-
-# ---- the proof: the GEMMs of layers that train along the coordinate that decides
-
-
-def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
-    """Return the table along what explains most of what is short, else along ranks, steps, legs."""
-    cells = parts.ledger.cells
-    if not cells:
-        return None
-    names = _deciding_coordinates(parts)
-    short = {cell for shortfall in parts.shortfalls for cell in shortfall.cells}
-    rows = []
-    for members in by_value(cells, names).values():
-        value = ", ".join(name_value(ranks, members[0], name) for name in names)
-        lacking = short.intersection(members)
-        note = optional(parts.names_of(lacking), when="layer" in names)
-        row = _row(parts.ledger, value, members, note, short=bool(lacking))
-        rows.append(replace(row, lacking=_lacking(parts, members, lacking)))
-    numbers: list[int] = []
-    for place in ranks_of(cells):
-        numbers += ranks[place].numbers
-    shown = sorted(rows, key=lambda row: not row.short)[:SHOWN_ROWS]
-    return Proof(
-        coordinate=", ".join(names),
-        rows=tuple(row for row in rows if row in shown),
-        left_out=len(rows) - len(shown),
-        ranks=tuple(numbers),
-    )
-
-
-def _lacking(
-    parts: LedgerFindings, cells: Sequence[Cell], short: set[Cell]
-) -> int | None:
-    """Return how many launches of a row lack; None if none do, or that is not stated of all."""
-    shortfalls = parts.lacking
-    lacks = 0.0
-    for cell in cells:
-        lack = shortfalls.lacks.get(cell)
-        may_lack = shortfalls.may_lack.get(cell)
-        if lack is None and may_lack is None:
-            continue
-        if lack is None or cell not in short or not lack.is_certain:
-            return None
-        if may_lack is not None and may_lack.launches > lack.launches:
-            return None
-        lacks += shortfalls.lacking(cell)
-    return round(lacks) or None
-
-
-def _deciding_coordinates(parts: LedgerFindings) -> tuple[str, ...]:
-    """Return what explains most of what is short, else what has several values."""
-    cells = parts.ledger.cells
-    explained = [shortfall.coordinates for shortfall in parts.shortfalls]
-    several = [
-        (name,) for name in ("rank", "step") if len(set(map(VALUE_OF[name], cells))) > 1
-    ]
-    return [*explained, *several, ("leg",)][0]
-
-
-def _row(
-    ledger: Ledger,
-    value: str,
-    cells: Sequence[Cell],
-    note: str,
-    *,
-    short: bool,
-) -> ProofRow:
-    ran = ledger.total(cells)
-    time_ns, _ = ledger.times(cells)
-    return ProofRow(
-        value=value,
-        low=round(ran.low),
-        high=round(ran.high),
-        unknown=round(ran.unknown),
-        time_us=micros(time_ns),
-        flops=ledger.flops(cells),
-        short=short,
-        note=note,
-    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from fp8verify.model.kernels import LegRow
 from fp8verify.model.report import RankReport
+from fp8verify.model.steps import StepReport
 from fp8verify.model.verdict import ExpectedReport, Proof, ProofRow
 from fp8verify.terms import (
     LEGS,
@@ -25,7 +27,7 @@ from fp8verify.text import (
     show_window,
 )
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
-from fp8verify.verdict.clauses import all_that_hold, first_said, optional
+from fp8verify.verdict.clauses import all_that_hold, by_number, first_said, optional
 from fp8verify.verdict.policy import Policy
 
 
@@ -86,15 +88,23 @@ class RankSummary:
 
     @property
     def _unknown_share(self) -> float:
-        return self.time[Precision.UNKNOWN.value] / (self.total or 1)
+        return self._of_total(self.time[Precision.UNKNOWN.value])
 
     def bounds(self, policy: Policy) -> tuple[float, float]:
         """Return the share if all that is not known is in high precision, and if it is in low."""
         low, unknown = self._shares(policy)
-        opaque = self.opaque_us / (self.total or 1)
-        layers = 1 + opaque - self.rank.unplaced_us / (self.total or 1)
-        most = round((low + unknown + opaque) / layers, 6) if layers > 0 else 1.0
-        return low / (1 + opaque), most
+        opaque = self._of_total(self.opaque_us)
+        # All that may be GEMMs of layers, without what may be others'.
+        most_gemms = 1 + opaque
+        least_gemms = most_gemms - self._of_total(self.rank.unplaced_us)
+        most = 1.0
+        if least_gemms > 0:
+            most = round((low + unknown + opaque) / least_gemms, 6)
+        return low / most_gemms, most
+
+    def _of_total(self, time_us: float) -> float:
+        """Return a time over that of all GEMMs of layers."""
+        return time_us / (self.total or 1)
 
     def less_than_half(self) -> str:
         """Say of what less than half ran in low precision."""
@@ -107,8 +117,9 @@ class RankSummary:
         expected = self.rank.expected
         if expected is None or policy.min_share is not None:
             return None
-        decides = expected.decides or policy.expected
-        return expected if decides else None
+        if expected.decides or policy.expected:
+            return expected
+        return None
 
     def falls_short(self, policy: Policy) -> bool:
         """Whether less ran in low precision than was expected, or required, or else than half."""
@@ -120,7 +131,7 @@ class RankSummary:
     def doubts(self) -> list[str]:
         """Say what of the rank is not known."""
         unknown = self._unknown_share
-        times = self.opaque_us / (self.total or 1)
+        times = self._of_total(self.opaque_us)
         rows = (
             (unknown, f"kernels of unknown precision took {unknown:.0%} of it"),
             (
@@ -141,8 +152,9 @@ _MAY_BE_OTHERS = (
 def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what ran in low precision on a rank that is ACTIVE, and why not all."""
     why = _by_design(summary, expected)
-    is_met = expected is not None and expected.is_met
-    did = optional(did_as_expected([summary]), when=is_met) or ran(summary)
+    did = ran(summary)
+    if expected is not None and expected.is_met:
+        did = did_as_expected([summary]) or did
     return f"{did}{in_steps([summary])}{why}{apart(summary)}"
 
 
@@ -190,14 +202,13 @@ def did_as_expected(summaries: Sequence[RankSummary]) -> str:
         expected += counted_gemms.expected
         lacking += counted_gemms.lacking
     launches = _kernels_of(summaries)
-    ran_high = low_precision_count(launches) < sum(launches.values())
-    those = f"{expected} GEMMs that should have run in {low_precision_name(launches)}"
-    rows = (
-        (not ran_high, ""),
-        (lacking, f"{expected - lacking} of {those} did"),
-        (True, f"all {those} did"),
-    )
-    return first_said(rows)
+    if low_precision_count(launches) == sum(launches.values()):
+        return ""
+    formats = low_precision_name(launches)
+    count = f"all {expected}"
+    if lacking:
+        count = f"{expected - lacking} of {expected}"
+    return f"{count} GEMMs that should have run in {formats} did"
 
 
 def _kernels_of(summaries: Iterable[RankSummary]) -> Counter[str]:
@@ -215,11 +226,10 @@ def ran(summary: RankSummary, limit: str = "") -> str:
     formats = low_precision_name(summary.kernels)
     of = f"{whose_gemms(summary)} {summary.measure}"
     share = optional(f"{about(summary.share)} of {of}", when=low < total)
-    said = ", ".join(filter(None, [share, limit]))
+    beside = ", ".join(filter(None, [share, limit]))
+    in_brackets = optional(f" ({beside})", when=beside)
     what = gemms_of_layers([summary.rank])
-    return (
-        f"{low} of {total} {what} ran in {formats}{optional(f' ({said})', when=said)}"
-    )
+    return f"{low} of {total} {what} ran in {formats}{in_brackets}"
 
 
 def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
@@ -262,8 +272,13 @@ def in_steps(summaries: Sequence[RankSummary]) -> str:
 
 def _ran_low_in_all_steps(summary: RankSummary) -> bool:
     """Whether each step that is whole trains, and ran low precision."""
-    whole = (step for step in summary.rank.steps if step.whole)
-    return all(step.trains and low_precision_count(step.gemm.kernels) for step in whole)
+    return all(map(_may_run_low, summary.rank.steps))
+
+
+def _may_run_low(step: StepReport) -> bool:
+    """Whether a step trains in low precision, as far as it can be told."""
+    ran_low = low_precision_count(step.gemm.kernels) > 0
+    return not step.whole or (step.trains and ran_low)
 
 
 def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
@@ -291,42 +306,49 @@ def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str
     """
     if expected is None or not expected.is_met:
         return []
-    has_cause = bool(summary.rank.rest)
-    names = in_sentences(expected.left_out)
-    layers = [] if has_cause and len(names) > SHOWN_IN_REASON else names
+    layers = in_sentences(expected.left_out)
+    if summary.rank.rest and len(layers) > SHOWN_IN_REASON:
+        layers = []
     return [*_legs_of_recipe(summary), *layers]
 
 
 def _legs_of_recipe(summary: RankSummary) -> list[str]:
     """Return the gradient that the modules' recipe keeps in high precision, if one is kept."""
     modules = summary.rank.modules
-    scalings = () if modules is None else modules.scalings
+    if modules is None or not modules.scalings:
+        return []
     kept = f"{Leg.WGRAD.value} in high precision"
-    keeps = [scaling.endswith(kept) for scaling in scalings]
-    return [Leg.WGRAD.value] if keeps and all(keeps) else []
+    if all(scaling.endswith(kept) for scaling in modules.scalings):
+        return [Leg.WGRAD.value]
+    return []
 
 
 def _high_formats(summary: RankSummary) -> str:
     """Name the formats of GEMMs that ran in no low precision."""
-    high = [x for x in Precision if not x.is_low and summary.kernels[x.value]]
-    names = enumerated([x.value.upper() for x in high])
-    return names.replace("UNKNOWN", "unknown precision")
+    names = []
+    for precision in Precision:
+        if summary.kernels[precision.value] and not precision.is_low:
+            names.append(precision.value.upper())
+    return enumerated(names).replace("UNKNOWN", "unknown precision")
 
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:
     """Return the legs without low precision, if they took most of the time in high precision."""
-    without = []
+    legs = summary.rank.legs
+    low = {row.leg for row in legs if low_precision_count(row.kernels)}
+    without = [row for row in legs if row.leg in LEGS and row.leg not in low]
+    is_most = _time_us(without) >= HALF * summary.high_us
+    is_certain = low.isdisjoint(VAGUE_LEGS)
+    if is_most and is_certain and len(without) < len(LEGS):
+        return [row.leg.value for row in without]
+    return []
+
+
+def _time_us(rows: Iterable[LegRow]) -> float:
     time_us = 0.0
-    may_be_low = False
-    for row in summary.rank.legs:
-        is_low = low_precision_count(row.kernels) > 0
-        if row.leg in LEGS and not is_low:
-            without.append(row.leg.value)
-            time_us += sum(row.time_us.values())
-        may_be_low = may_be_low or (is_low and row.leg in VAGUE_LEGS)
-    is_most = time_us >= HALF * summary.high_us
-    is_part = is_most and len(without) < len(LEGS) and not may_be_low
-    return without if is_part else []
+    for row in rows:
+        time_us += sum(row.time_us.values())
+    return time_us
 
 
 def apart(summary: RankSummary) -> str:
@@ -336,11 +358,8 @@ def apart(summary: RankSummary) -> str:
     total_ns = rank.gemm.total_ns or 1
     attention = rank.attention_gemm.total_ns / total_ns
     untrained = rank.untrained_gemm.total_ns / total_ns
-    loose_us = 0.0
-    for row in rank.legs:
-        if row.leg is Leg.UNKNOWN:
-            loose_us += sum(row.time_us.values())
-    loose = 1000 * loose_us / total_ns
+    of_no_leg = [row for row in rank.legs if row.leg is Leg.UNKNOWN]
+    loose = 1000 * _time_us(of_no_leg) / total_ns
     # What takes longer than all that trains nothing does train, as in replays.
     outside = loose if loose <= untrained + _ROUNDING else 0.0
     kernels = rank.attention_gemm.kernels
@@ -378,8 +397,9 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
         did = did_as_expected([summary]) or ran(summary)
         return f"{did}, but {shortfall}"
     others = [row for row in proof.rows if not row.short]
-    is_part = 0 < len(others) < len(proof.rows)
-    return shortfall + optional(f"; {_did(proof, others)}", when=is_part)
+    if 0 < len(others) < len(proof.rows):
+        return f"{shortfall}; {_did(proof, others)}"
+    return shortfall
 
 
 def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
@@ -388,13 +408,12 @@ def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
     for row in rows:
         low += row.low
         total += row.low + row.high + row.unknown
-    is_many = proof.coordinate == "micro-batch" and len(rows) > 1
-    where = "the others" if is_many else _values([row.value for row in rows])
-    did_in = (
-        (low == total, f"in {where} all did"),
-        (True, f"in {where}, {low} of {total} did"),
-    )
-    return first_said(did_in)
+    where = _values([row.value for row in rows])
+    if proof.coordinate == "micro-batch" and len(rows) > 1:
+        where = "the others"
+    if low == total:
+        return f"in {where} all did"
+    return f"in {where}, {low} of {total} did"
 
 
 def _labels(summaries: Sequence[RankSummary]) -> str:
@@ -406,12 +425,12 @@ def _values(values: Sequence[str]) -> str:
     """Join values of a coordinate: "steps 5 and 7", "ranks 0-3"; others as they are."""
     for name in ("step", "rank"):
         numbers = [value.removeprefix(f"{name} ") for value in values]
-        if all(number.isdecimal() for number in numbers):
-            windows = join_windows(
-                (number, number) for number in sorted(map(int, numbers))
-            )
+        if all(map(str.isdecimal, numbers)):
+            in_order = sorted(map(int, numbers))
+            windows = join_windows(zip(in_order, in_order, strict=True))
+            shown = enumerated(list(map(show_window, windows)))
             plural = optional("s", when=len(numbers) > 1)
-            return f"{name}{plural} {enumerated(list(map(show_window, windows)))}"
+            return f"{name}{plural} {shown}"
     return enumerated(list(values))
 
 
@@ -474,16 +493,10 @@ def _on_some(
 
 def that_do_not_count(forward_only: Sequence[RankSummary]) -> str:
     """Say which ranks train nothing, if any."""
-    workers = _labels(forward_only)
-    rows = (
-        (not forward_only, ""),
-        (
-            len(forward_only) == 1,
-            f"; {workers} only ran forward and does not count",
-        ),
-        (True, f"; {workers} only ran forward and do not count"),
-    )
-    return first_said(rows)
+    if not forward_only:
+        return ""
+    do = by_number(forward_only, "does", "do")
+    return f"; {_labels(forward_only)} only ran forward and {do} not count"
 
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:

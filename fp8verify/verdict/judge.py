@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeAlias, TypeVar
+from itertools import filterfalse
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,8 +13,14 @@ from fp8verify.model.verdict import Proof
 from fp8verify.terms import Severity, Verdict
 from fp8verify.text import enumerated, listed
 from fp8verify.verdict import headline
-from fp8verify.verdict.assessment import TRAINING, WITHOUT_FP8, Opinion
-from fp8verify.verdict.clauses import Row, first_said, first_that_holds, optional
+from fp8verify.verdict.assessment import WITHOUT_FP8, Opinion
+from fp8verify.verdict.clauses import (
+    Row,
+    by_number,
+    first_said,
+    first_that_holds,
+    optional,
+)
 from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.policy import Policy
 
@@ -33,17 +40,18 @@ def judge(report: AnyReport, policy: Policy) -> AnyReport:
     What a baseline added to the findings stays, and still fails the run.
     """
     alone = len(report.ranks) == 1
-    summaries = [
-        RankSummary(rank, report.measure, alone=alone) for rank in report.ranks
-    ]
-    proof = report.proof if len(summaries) == 1 else None
-    opinions = [judge_rank(summary, policy, proof) for summary in summaries]
-    ranks = zip(report.ranks, opinions, strict=True)
-    judged = replace(
-        report,
-        **judge_run(summaries, opinions, policy)._asdict(),
-        ranks=tuple(replace(rank, **opinion._asdict()) for rank, opinion in ranks),
-    )
+    proof = report.proof if alone else None
+    summaries = []
+    opinions = []
+    ranks = []
+    for rank in report.ranks:
+        summary = RankSummary(rank, report.measure, alone=alone)
+        opinion = judge_rank(summary, policy, proof)
+        summaries.append(summary)
+        opinions.append(opinion)
+        ranks.append(replace(rank, **opinion._asdict()))
+    of_run = judge_run(summaries, opinions, policy)
+    judged = replace(report, **of_run._asdict(), ranks=tuple(ranks))
     return with_exit_code(judged, summaries, policy)
 
 
@@ -75,9 +83,9 @@ def _why_it_fails(
     policy: Policy,
 ) -> Iterator[Row]:
     """Yield why a run fails whose verdict passes."""
-    grave = (x for x in report.findings if x.severity is Severity.ERROR)
-    errors = list(dict.fromkeys(finding.code for finding in grave))
-    are_errors = optional("is an error", when=len(errors) == 1) or "are errors"
+    codes = [x.code for x in report.findings if x.severity is Severity.ERROR]
+    errors = list(dict.fromkeys(codes))
+    are_errors = by_number(errors, "is an error", "are errors")
     yield errors, f"{listed(errors, 2)} {are_errors}"
     if policy.asked:
         is_short = any(summary.falls_short(policy) for summary in summaries)
@@ -105,14 +113,16 @@ def judge_rank(
 
 
 # What may hold of a case, and the opinion that it gives.
-Rules: TypeAlias = tuple[tuple[Callable[[T], bool], Callable[[T], Opinion]], ...]
+Rule: TypeAlias = tuple[Callable[[T], bool], Callable[[T], Opinion]]
+Rules: TypeAlias = tuple[Rule[T], ...]
 
 
 def _opinion(case: T, rules: Rules[T]) -> Opinion:
     """Return the opinion of the first rule that holds of a case, else of the last."""
     *others, (_, last) = rules
-    rows = ((holds(case), opine) for holds, opine in others)
-    return first_that_holds(rows, last)(case)
+    rows = ((holds(case), opinion_of) for holds, opinion_of in others)
+    opinion_of = first_that_holds(rows, last)
+    return opinion_of(case)
 
 
 class _Case:
@@ -139,12 +149,12 @@ class _Case:
 
     def is_open(self) -> bool:
         """Whether what is not known of it decides whether its share suffices."""
+        if self._expected is not None or self._has_shortfall:
+            return False
         least, most = self._summary.bounds(self._policy)
         may_suffice = least < self._policy.share <= most
         is_cut = self._is_below_share() and self._summary.is_cut
-        is_told = self._expected is not None or self._has_shortfall
-        is_doubted = not is_told and bool(self._summary.doubts())
-        return is_doubted and (may_suffice or is_cut)
+        return bool(self._summary.doubts()) and (may_suffice or is_cut)
 
     def open(self) -> Opinion:
         """Neither ACTIVE nor PARTIAL."""
@@ -237,6 +247,23 @@ def judge_run(
     return _opinion(_Run(summaries, opinions, policy), _RUN_RULES)
 
 
+class _JudgedRank(NamedTuple):
+    """A rank, and the opinion on it."""
+
+    summary: RankSummary
+    opinion: Opinion
+
+
+def _is_judged(one: _JudgedRank) -> bool:
+    """Whether the verdict on the run is about a rank."""
+    return one.summary.rank.judged
+
+
+def _gravity(one: _JudgedRank) -> int:
+    """Return where a verdict without FP8 stands, the gravest first."""
+    return WITHOUT_FP8.index(one.opinion.verdict)
+
+
 class _Run:
     """All ranks: what holds of them, and the opinion on the run that each of that gives."""
 
@@ -249,12 +276,12 @@ class _Run:
         self._opinions = opinions
         self._policy = policy
         # Ranks without FP8 that train count, though something excuses them.
-        self._training = [one for one in summaries if _counts(one)]
-        self._forward_only = [one for one in summaries if one not in self._training]
+        self._training = list(filter(_counts, summaries))
+        self._forward_only = list(filterfalse(_counts, summaries))
         self._not_counted = headline.that_do_not_count(self._forward_only)
-        pairs = zip(summaries, opinions, strict=True)
-        self._ranks = [pair for pair in pairs if pair[0].rank.judged]
-        self._low = [rank for rank, _ in self._ranks if rank.low_kernels]
+        ranks = map(_JudgedRank, summaries, opinions)
+        self._ranks = list(filter(_is_judged, ranks))
+        self._low = [one.summary for one in self._ranks if one.summary.low_kernels]
 
     def is_one(self) -> bool:
         """Whether it has one rank alone."""
@@ -267,11 +294,11 @@ class _Run:
     @property
     def _without(self) -> list[str]:
         """The ranks without FP8."""
-        return [
-            one.rank.label
-            for one, opinion in self._ranks
-            if opinion.verdict in WITHOUT_FP8
-        ]
+        labels = []
+        for one in self._ranks:
+            if one.opinion.verdict in WITHOUT_FP8:
+                labels.append(one.summary.rank.label)
+        return labels
 
     def is_split(self) -> bool:
         """Whether FP8 ran on some ranks alone."""
@@ -284,15 +311,15 @@ class _Run:
         return Opinion(Verdict.PARTIAL, reason, "rank-without-fp8")
 
     @property
-    def _open(self) -> list[tuple[RankSummary, Opinion]]:
+    def _open(self) -> list[_JudgedRank]:
         """The ranks that are not whole: those that cannot be judged last.
 
         No judgment of these could change that of the others.
         """
         return [*self._with(Verdict.PARTIAL), *self._with(Verdict.INCONCLUSIVE)]
 
-    def _with(self, verdict: Verdict) -> list[tuple[RankSummary, Opinion]]:
-        return [pair for pair in self._ranks if pair[1].verdict is verdict]
+    def _with(self, verdict: Verdict) -> list[_JudgedRank]:
+        return [one for one in self._ranks if one.opinion.verdict is verdict]
 
     def has_open(self) -> bool:
         """Whether a rank lacks a part, or cannot be judged."""
@@ -300,9 +327,10 @@ class _Run:
 
     def as_first_open(self) -> Opinion:
         """As the first of these ranks."""
-        rank, opinion = self._open[0]
-        said = f"{rank.rank.label}: {opinion.reason}{self._not_counted}"
-        return opinion._replace(reason=said)
+        first = self._open[0]
+        label = first.summary.rank.label
+        said = f"{label}: {first.opinion.reason}{self._not_counted}"
+        return first.opinion._replace(reason=said)
 
     def is_without(self) -> bool:
         """Whether FP8 ran on no rank."""
@@ -310,16 +338,13 @@ class _Run:
 
     def without(self) -> Opinion:
         """As the gravest of the opinions."""
-        ranks = self._ranks
-        rank, gravest = min(ranks, key=lambda pair: WITHOUT_FP8.index(pair[1].verdict))
-        where = (
-            (
-                len({opinion.reason for _, opinion in ranks}) == 1,
-                f"on each of the {len(ranks)} ranks, ",
-            ),
-            (True, f"{rank.rank.label}: "),
-        )
-        return gravest._replace(reason=f"{first_said(where)}{gravest.reason}")
+        gravest = min(self._ranks, key=_gravity)
+        reasons = {one.opinion.reason for one in self._ranks}
+        where = f"{gravest.summary.rank.label}: "
+        if len(reasons) == 1:
+            where = f"on each of the {len(self._ranks)} ranks, "
+        reason = f"{where}{gravest.opinion.reason}"
+        return gravest.opinion._replace(reason=reason)
 
     def is_whole(self) -> bool:
         """Whether nothing is short: of what no other rule holds of."""
@@ -342,7 +367,7 @@ class _Run:
 
 def _counts(one: RankSummary) -> bool:
     """Whether a rank is judged, or trains."""
-    return one.rank.judged or any(row.leg in TRAINING for row in one.rank.legs)
+    return one.rank.judged or one.rank.may_train
 
 
 _RUN_RULES: Final[Rules[_Run]] = (
