@@ -101,7 +101,7 @@ def test_unknown_gemms_that_could_be_fp8_are_inconclusive(build: TraceBuilder) -
     assert report.verdict == "INCONCLUSIVE"
     assert report.gemm.unknown_share_of_time == 0.5
     assert report.reason.startswith(
-        "50.0% of GEMM time ran in kernels whose precision is unknown"
+        "50.0% of GEMM time is in kernels of unknown precision"
     )
     assert "unknown-gemm" in codes(report)
 
