@@ -40,34 +40,43 @@ from fp8verify.analysis.kinds import (
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.analysis.replays import is_softmax
 from fp8verify.kernels.operators import OPERATORS, find, function_of
-from fp8verify.terms import BACKWARD_LEGS, COUNTED, GRADIENT_LEGS, Leg, OpContext, Role
+from fp8verify.terms import (
+    BACKWARD_LEGS,
+    COUNTED,
+    GRADIENT_LEGS,
+    Leg,
+    OpContext,
+    Role,
+)
 from fp8verify.trace import Trace
 
 # TN is that of a forward pass, and of dgrad where the weight is stored transposed.
-_LAYOUT_LEGS = {"NN": Leg.DGRAD, "NT": Leg.WGRAD}
+_LAYOUT_LEGS = {
+    "NN": Leg.DGRAD,
+    "NT": Leg.WGRAD,
+}
 _LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 _Sides: TypeAlias = "frozenset[int]"  # outputs and inputs
+_LegsOfKinds: TypeAlias = "dict[int, Leg | None]"  # by number; None if not known yet
+_InTurn: TypeAlias = "tuple[Leg, ...]"  # legs that products of one shape take in turn
 
 
 def place_gemms(gemms: Sequence[Gemm]) -> None:
     """Give launches of one trace, in order, the leg and the shape that each computes."""
     of_kind = {gemm.kind_id: gemm for gemm in gemms}
-    # Custom autograd functions: X where a node XBackward encloses a GEMM.
-    functions = set(_LINEAR)
-    for gemm in of_kind.values():
-        functions.update(filter(None, map(function_of, gemm.kind.op.around)))
-    settled: dict[int, Leg | None] = {}
+    functions = _functions_around(of_kind.values())
+    settled: _LegsOfKinds = {}
     for number, gemm in of_kind.items():
         settled[number] = _from_context(gemm.kind, functions)
-    forward = Counter[Size]()
-    for gemm in gemms:
-        is_forward = settled[gemm.kind_id] is Leg.FPROP
-        if is_forward and gemm.shape and gemm.kind.multiplies:
-            forward[gemm.shape[1:]] += 1
+    forward = _forward_sizes(gemms, settled)
     for number, gemm in of_kind.items():
         if settled[number] is None:
-            settled[number] = _from_shape(gemm.kind, gemm.shape, forward)
+            settled[number] = _from_shape(
+                gemm.kind,
+                gemm.shape,
+                forward,
+            )
     lacking = _lacking(gemms, settled, forward)
     turn: Counter[GemmShape] = Counter()
     for gemm in gemms:
@@ -78,21 +87,47 @@ def place_gemms(gemms: Sequence[Gemm]) -> None:
         if leg is None and shape in lacking:
             turn[shape] += gemm.kind.multiplies
             in_turn = lacking[shape]
-            leg = in_turn[(turn[shape] - 1) % len(in_turn)]
+            before = turn[shape] - 1
+            leg = in_turn[before % len(in_turn)]
         gemm.leg = leg or Leg.BACKWARD
+
+
+def _functions_around(gemms: Iterable[Gemm]) -> set[str]:
+    """Return linear operators and custom autograd functions: X if XBackward encloses a GEMM."""
+    functions = set(_LINEAR)
+    for gemm in gemms:
+        for name in gemm.kind.op.around:
+            function = function_of(name)
+            if function:
+                functions.add(function)
+    return functions
+
+
+def _forward_sizes(
+    gemms: Iterable[Gemm],
+    settled: _LegsOfKinds,
+) -> Counter[Size]:
+    """Count the products of the forward pass by their sizes."""
+    forward = Counter[Size]()
+    for gemm in gemms:
+        is_forward = settled[gemm.kind_id] is Leg.FPROP
+        if is_forward and gemm.shape and gemm.kind.multiplies:
+            forward[gemm.shape[1:]] += 1
+    return forward
 
 
 def _from_context(kind: Kind, functions: Set[str]) -> Leg | None:
     """Decide by the enclosing operators; None for an unknown GEMM of the backward pass."""
     op = kind.op
+    is_gradient = has_gradient(kind)
     # A row of a table of operators joins their calls in all passes; a kernel that Inductor calls
     # has an operator of its name.
     is_sum = kind.name == op.name and "::" in op.name
     if not op.name or op.name.startswith(COUNTED) or is_sum:
-        return Leg.BACKWARD if has_gradient(kind) else Leg.UNKNOWN
+        return Leg.BACKWARD if is_gradient else Leg.UNKNOWN
     if not op.backward:
         # A replayed CUDA graph of a backward pass is launched by the node, not run inside it.
-        is_replayed = has_gradient(kind) and not op.types
+        is_replayed = is_gradient and not op.types
         return Leg.BACKWARD if is_replayed else Leg.FPROP
     for name in op.around:
         if function_of(name) is not None:
@@ -115,10 +150,13 @@ def _from_shape(
     """
     fitting: list[Leg] = []
     if shape is not None:
-        possible: tuple[Leg, ...] = GRADIENT_LEGS
+        possible = [*GRADIENT_LEGS]
         if is_in_graph(kind) and not has_gradient(kind):
-            possible = (*GRADIENT_LEGS, Leg.RECOMPUTE)
-        fitting = [leg for leg in possible if forward[shape.forward_sizes(leg)[0]]]
+            possible.append(Leg.RECOMPUTE)
+        for leg in possible:
+            first, *_ = shape.forward_sizes(leg)
+            if forward[first]:
+                fitting.append(leg)
         if len(fitting) == 1:
             return fitting[0]
         if not fitting and forward[shape.k, shape.n, shape.m]:
@@ -126,8 +164,9 @@ def _from_shape(
     if kind.is_low:
         return None
     by_layout = layout_leg(kind.name)
-    # A stored transposed operand has another layout, but never another shape.
-    return by_layout if by_layout in fitting or not fitting else None
+    if fitting and by_layout not in fitting:
+        return None  # a stored transposed operand has another layout, but never another shape
+    return by_layout
 
 
 def is_in_graph(kind: Kind) -> bool:
@@ -135,7 +174,7 @@ def is_in_graph(kind: Kind) -> bool:
     return GRAPH in map(function_of, kind.op.around)
 
 
-def _graphs_repeat(gemms: Iterable[Gemm], settled: Mapping[int, Leg | None]) -> bool:
+def _graphs_repeat(gemms: Iterable[Gemm], settled: _LegsOfKinds) -> bool:
     """Whether the backward passes of graphs compute forward products again.
 
     The first one of a step has more products than two for each of the forward pass before it. What
@@ -154,8 +193,11 @@ def _graphs_repeat(gemms: Iterable[Gemm], settled: Mapping[int, Leg | None]) -> 
             over.add(step)
         else:
             forward[step] += is_of_graph(gemm.kind.op)
-    each = len(GRADIENT_LEGS)
-    return any(backward[step] > each * forward[step] > 0 for step in backward)
+    for step, count in backward.items():
+        most = len(GRADIENT_LEGS) * forward[step]
+        if count > most > 0:
+            return True
+    return False
 
 
 def layout_leg(kernel: str) -> Leg | None:
@@ -169,9 +211,9 @@ def layout_leg(kernel: str) -> Leg | None:
 
 def _lacking(
     gemms: Sequence[Gemm],
-    settled: Mapping[int, Leg | None],
+    settled: _LegsOfKinds,
     forward: Counter[Size],
-) -> dict[GemmShape, tuple[Leg, ...]]:
+) -> dict[GemmShape, _InTurn]:
     """Return the shapes that lack only one leg, and those that lack two equally, in turn."""
     taken: Counter[tuple[GemmShape, Leg | None]] = Counter()
     repeats = _graphs_repeat(gemms, settled)
@@ -181,18 +223,34 @@ def _lacking(
             continue  # it may be a forward product that ran again
         if gemm.shape is not None:
             taken[gemm.shape, leg] += gemm.kind.multiplies
-    lacking: dict[GemmShape, tuple[Leg, ...]] = {}
-    for shape in [shape for shape, leg in taken if leg is None]:
-        total = taken[shape, None]
-        of_dgrad = forward[shape.forward_sizes(Leg.DGRAD)[0]]
-        of_wgrad = forward[shape.forward_sizes(Leg.WGRAD)[0]]
-        dgrad = of_dgrad - taken[shape, Leg.DGRAD]
-        wgrad = of_wgrad - taken[shape, Leg.WGRAD]
-        if dgrad == wgrad and total == dgrad + wgrad:
-            lacking[shape] = GRADIENT_LEGS
-        elif min(dgrad, wgrad) <= 0 < total <= max(dgrad, wgrad):
-            lacking[shape] = (Leg.DGRAD if dgrad > 0 else Leg.WGRAD,)
+    lacking: dict[GemmShape, _InTurn] = {}
+    for shape, leg in taken:
+        if leg is not None:
+            continue
+        size_of_dgrad, *_ = shape.forward_sizes(Leg.DGRAD)
+        size_of_wgrad, *_ = shape.forward_sizes(Leg.WGRAD)
+        legs = _lacking_legs(
+            undecided=taken[shape, None],
+            dgrad=forward[size_of_dgrad] - taken[shape, Leg.DGRAD],
+            wgrad=forward[size_of_wgrad] - taken[shape, Leg.WGRAD],
+        )
+        if legs:
+            lacking[shape] = legs
     return lacking
+
+
+def _lacking_legs(
+    undecided: int,
+    dgrad: int,
+    wgrad: int,
+) -> _InTurn:
+    """Return the legs of undecided products, by how many dgrads and wgrads of their shape lack."""
+    if dgrad == wgrad and undecided == dgrad + wgrad:
+        return GRADIENT_LEGS
+    lacks_one = min(dgrad, wgrad) <= 0
+    if lacks_one and 0 < undecided <= max(dgrad, wgrad):
+        return (Leg.DGRAD,) if dgrad > 0 else (Leg.WGRAD,)
+    return ()
 
 
 def doubt(gemms: Sequence[Gemm]) -> None:
@@ -200,18 +258,28 @@ def doubt(gemms: Sequence[Gemm]) -> None:
     for gemm in gemms:
         if gemm.leg is Leg.FPROP and has_gradient(gemm.kind):
             gemm.leg = Leg.BACKWARD
-    if not any(gemm.leg in BACKWARD_LEGS for gemm in gemms):
-        for gemm in gemms:
-            gemm.leg = Leg.UNKNOWN
+    if any(gemm.leg in BACKWARD_LEGS for gemm in gemms):
+        return
+    for gemm in gemms:
+        gemm.leg = Leg.UNKNOWN
 
 
 def surely_forward(trace: Trace, kinds: Kinds) -> frozenset[int]:
     """Return the kinds under a function of the forward pass, by the numbers of `kinds`."""
-    nodes = {name for op in trace.ops for name in op.around}
-    forward = {*map(function_of, nodes), *filter(is_of_layers, nodes)}
+    around: set[str] = set()
+    for op in trace.ops:
+        around.update(op.around)
+    forward: set[str] = set()
+    for name in around:
+        function = function_of(name)
+        if function is not None:
+            forward.add(function)
+        if is_of_layers(name):
+            forward.add(name)
     found = set()
     for number, kind in enumerate(kinds.rows):
-        if not kind.op.backward and not forward.isdisjoint(kind.op.around):
+        op = kind.op
+        if not op.backward and not forward.isdisjoint(op.around):
             found.add(number)
     return frozenset(found)
 
@@ -228,7 +296,11 @@ class _Calls(NamedTuple):
     makers: Set[int]
 
     @classmethod
-    def of(cls, gemms: Iterable[Gemm], nodes: Mapping[int, Node]) -> _Calls:
+    def of(
+        cls,
+        gemms: Iterable[Gemm],
+        nodes: Mapping[int, Node],
+    ) -> _Calls:
         """Return the calls of launches of a trace.
 
         Where autograd numbers calls, one without a node has no gradient: an optimizer's product.
@@ -244,7 +316,8 @@ class _Calls(NamedTuple):
                 trains.add(call)
         if trains:
             return cls(trains, every)
-        return cls(trains, {gemm.call for gemm in gemms if gemm.makes >= 0})
+        numbered = {gemm.call for gemm in gemms if gemm.makes >= 0}
+        return cls(trains, numbered)
 
 
 class _Missing:
@@ -279,10 +352,13 @@ class _Missing:
 
     def remove(self, shape: GemmShape, leg: Leg) -> None:
         """Count a GEMM as the gradient that its leg says, in parts if it may be either."""
-        of_dgrad, of_wgrad = _PARTS.get(leg, (0, 0))
+        parts = _PARTS.get(leg, _NO_GRADIENT)
+        of_dgrad = parts.of_dgrad
+        of_wgrad = parts.of_wgrad
         lacks_dgrad = self.lacks_dgrad(shape)
         lacks_wgrad = self.lacks_wgrad(shape)
-        if leg is Leg.BACKWARD and not (lacks_dgrad and lacks_wgrad):
+        may_be_either = lacks_dgrad and lacks_wgrad
+        if leg is Leg.BACKWARD and not may_be_either:
             of_dgrad = float(lacks_dgrad)
             of_wgrad = float(lacks_wgrad)
         self._dgrad[_of_dgrad(shape)] -= of_dgrad
@@ -304,8 +380,19 @@ def _sides_of_layer(shape: GemmShape) -> _Sides:
     return frozenset((shape.n, shape.k))
 
 
-# How much of a dgrad and of a wgrad a GEMM is.
-_PARTS: Final = {Leg.DGRAD: (1, 0), Leg.WGRAD: (0, 1), Leg.BACKWARD: (1 / 2, 1 / 2)}
+class _Parts(NamedTuple):
+    """How much of a dgrad and of a wgrad a GEMM is."""
+
+    of_dgrad: float
+    of_wgrad: float
+
+
+_NO_GRADIENT: Final = _Parts(0, 0)
+_PARTS: Final = {
+    Leg.DGRAD: _Parts(1, 0),
+    Leg.WGRAD: _Parts(0, 1),
+    Leg.BACKWARD: _Parts(1 / 2, 1 / 2),
+}
 
 
 def settle_by_shape(
@@ -314,13 +401,11 @@ def settle_by_shape(
     surely_forward: frozenset[int],
 ) -> None:
     """Give GEMMs outside of autograd's nodes the leg that their shapes prove."""
-    forward: list[tuple[GemmShape, bool]] = []
-    for gemm in gemms:
-        if gemm.shape and gemm.leg is Leg.FPROP:
-            forward.append((gemm.shape, gemm.kind_id in surely_forward))
-    sure = Counter(shape[1:] for shape, is_sure in forward if is_sure)
-    delayed = _delayed(forward)
-    missing = _Missing(surely_forward, _Calls.of(gemms, nodes))
+    forward, seemingly = _forward_shapes(gemms, surely_forward)
+    sure = Counter(shape[1:] for shape in forward)
+    delayed = _delayed(forward, seemingly)
+    calls = _Calls.of(gemms, nodes)
+    missing = _Missing(surely_forward, calls)
     missing.layers.update(frozenset(size[1:]) for size in sure)
     turned: set[int] = set()
     after_gradient = False
@@ -343,6 +428,23 @@ def settle_by_shape(
             turned.add(gemm.step)
 
 
+def _forward_shapes(
+    gemms: Iterable[Gemm],
+    surely_forward: Set[int],
+) -> tuple[list[GemmShape], list[GemmShape]]:
+    """Return the shapes of forward GEMMs, and those of what only looks like forward GEMMs."""
+    forward = []
+    seemingly = []
+    for gemm in gemms:
+        if gemm.shape is None or gemm.leg is not Leg.FPROP:
+            continue
+        if gemm.kind_id in surely_forward:
+            forward.append(gemm.shape)
+        else:
+            seemingly.append(gemm.shape)
+    return forward, seemingly
+
+
 def _leg_outside_nodes(
     gemm: Gemm,
     following: Gemm | None,
@@ -359,8 +461,9 @@ def _leg_outside_nodes(
     """
     shape = gemm.shape
     trains = missing.calls.trains
-    is_sure = gemm.kind_id in missing.surely_forward or gemm.call in trains
-    if shape is None or is_sure:
+    if shape is None or gemm.call in trains:
+        return Leg.FPROP
+    if gemm.kind_id in missing.surely_forward:
         return Leg.FPROP
     is_dgrad = missing.lacks_dgrad(shape)
     if missing.lacks_wgrad(shape):
@@ -375,19 +478,22 @@ def _leg_outside_nodes(
     return Leg.FPROP
 
 
-def _delayed(forward: Iterable[tuple[GemmShape, bool]]) -> set[_Sides]:
+def _delayed(
+    forward: Iterable[GemmShape],
+    seemingly: Iterable[GemmShape],
+) -> set[_Sides]:
     """Return the sides of layers as much of whose wgrad may run outside of nodes as is expected.
 
     Args:
-        forward: the shapes of what look like forward GEMMs, and whether each surely is one.
+        forward: the shapes of forward GEMMs.
+        seemingly: those of what only looks like forward GEMMs.
     """
     expected = Counter[_Sides]()
     outside = Counter[_Sides]()
-    for shape, is_sure in forward:
-        if is_sure:
-            expected[_sides_of_layer(shape)] += prod(shape)
-        else:
-            outside[_of_wgrad(shape)] += prod(shape)
+    for shape in forward:
+        expected[_sides_of_layer(shape)] += prod(shape)
+    for shape in seemingly:
+        outside[_of_wgrad(shape)] += prod(shape)
     every = expected.keys() | outside.keys()
     return {sides for sides in every if outside[sides] >= expected[sides]}
 
@@ -406,7 +512,9 @@ def _is_wgrad_of(
     outputs = dgrad.k
     inputs = dgrad.n
     sides = {gemm.shape.m, gemm.shape.n}
-    return gemm.shape.k == tokens and tokens not in sides and sides == {outputs, inputs}
+    if gemm.shape.k != tokens or tokens in sides:
+        return False
+    return sides == {outputs, inputs}
 
 
 # ---- the owner: a layer, attention, or the optimizer
@@ -425,19 +533,27 @@ _SOFTMAX: Final = frozenset(
 )
 
 
+_SortedSizes: TypeAlias = "tuple[int, ...]"
+
+
 def owners_of(trace: Trace, kinds: Kinds) -> dict[int, Leg]:
     """Return ATTENTION or OPTIMIZER by number of kind, for GEMMs that are not a layer's."""
-    found = dict.fromkeys(optimizer_products(trace.ops, kinds.rows), Leg.OPTIMIZER)
+    of_optimizer = optimizer_products(trace.ops, kinds.rows)
     batched: dict[int, Kind] = {}
     inside: set[int] = set()
     for number, kind in enumerate(kinds.rows):
-        if kind.is_gemm and number not in found and _is_batched(kind):
+        if not kind.is_gemm or number in of_optimizer:
+            continue
+        if _is_batched(kind):
             batched[number] = kind
             if _under_attention(kind.op):
                 inside.add(number)
     if batched:
         inside |= _between_softmaxes(trace, kinds, batched)
-    return found | dict.fromkeys(_with_gradients(batched, inside), Leg.ATTENTION)
+    of_attention = _with_gradients(batched, inside)
+    owners = dict.fromkeys(of_optimizer, Leg.OPTIMIZER)
+    owners.update(dict.fromkeys(of_attention, Leg.ATTENTION))
+    return owners
 
 
 def _is_batched(kind: Kind) -> bool:
@@ -462,7 +578,7 @@ def _between_softmaxes(
     found: set[int] = set()
     scores: dict[int, int | None] = {}  # by stream, the GEMM that ran last, if batched
     after_softmax: dict[int, bool] = {}
-    for index in kinds.started(lambda kind: kind.is_gemm or _runs_softmax(kind)):
+    for index in kinds.started(_multiplies_or_runs_softmax):
         stream = trace.kernels.stream[index]
         number = kinds.ids[index]
         kind = kinds.rows[number]
@@ -479,8 +595,10 @@ def _between_softmaxes(
     return found
 
 
-def _runs_softmax(kind: Kind) -> bool:
-    return is_softmax(kind) or not _SOFTMAX.isdisjoint(kind.op.around)
+def _multiplies_or_runs_softmax(kind: Kind) -> bool:
+    if kind.is_gemm or is_softmax(kind):
+        return True
+    return not _SOFTMAX.isdisjoint(kind.op.around)
 
 
 def _fit(first: Kind, second: Kind) -> bool:
@@ -489,17 +607,22 @@ def _fit(first: Kind, second: Kind) -> bool:
     values = gemm_shape(second.op)
     if scores is None or values is None:
         return scores is values
-    return scores[:3] == (values.batch, values.m, values.k)
+    taken = (values.batch, values.m, values.k)
+    return taken == (scores.batch, scores.m, scores.n)
 
 
-def _with_gradients(batched: Mapping[int, Kind], inside: set[int]) -> Iterator[int]:
+def _with_gradients(
+    batched: Mapping[int, Kind],
+    inside: set[int],
+) -> Iterator[int]:
     """Yield the products of attention and all that have their sizes, as their gradients have."""
-    sizes = {number: _sizes(kind) for number, kind in batched.items()}
-    of_attention = {sizes[number] for number in inside}
+    sizes: dict[int, _SortedSizes | None] = {}
     forward: set[int] = set()
     for number, kind in batched.items():
+        sizes[number] = _sorted_sizes(kind)
         if kind.op.name and not kind.op.backward:
             forward.add(number)
+    of_attention = {sizes[number] for number in inside}
     # Without sizes, gradients are attention's if every forward product is.
     only_attention = bool(inside) and forward <= inside
     for number, size in sizes.items():
@@ -511,7 +634,10 @@ def _with_gradients(batched: Mapping[int, Kind], inside: set[int]) -> Iterator[i
             yield number
 
 
-def _sizes(kind: Kind) -> tuple[int, ...] | None:
+def _sorted_sizes(kind: Kind) -> _SortedSizes | None:
     """Return batch, and M, N and K by size: what a product and its gradients have in common."""
     shape = gemm_shape(kind.op)
-    return None if shape is None else (shape.batch, *sorted(shape[1:]))
+    if shape is None:
+        return None
+    sides = sorted(shape[1:])
+    return (shape.batch, *sides)
