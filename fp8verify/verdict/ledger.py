@@ -10,14 +10,25 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.calls import Call, Execution, Ran, Tie
-from fp8verify.terms import Leg, Precision
+from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Precision
 from fp8verify.thresholds import WITHOUT_SHAPES
+
+_LEGS_OF: Final = {
+    Leg.BACKWARD: GRADIENT_LEGS,
+    Leg.RECOMPUTE: (Leg.FPROP,),
+    Leg.UNKNOWN: LEGS,
+}
 
 # A layer: its name, (outputs, inputs), the experts of all layers, or None if it cannot be told.
 Layer: TypeAlias = "str | tuple[int, ...] | None"
+
+
+def legs_of(leg: Leg) -> tuple[Leg, ...]:
+    """Return the legs of a call that a launch may be; a recomputed product is one of fprop."""
+    return _LEGS_OF.get(leg, (leg,))
 
 
 class Place(NamedTuple):
@@ -201,23 +212,35 @@ class Ledger:
     def _add_up(self, rank: int) -> None:
         """Sum up a rank: in FLOPs, if those of (nearly) all launches are known."""
         places = [place for place in self.program_of if place.rank == rank]
-        ran = [e.ran for place in places for e in self.program_of[place].entries]
-        launches = sum(one.launches for one in ran)
-        without = sum(one.launches for one in ran if not one.work)
+        found: list[Entry] = []
+        for place in places:
+            found += self.program_of[place].entries
+        launches = sum(entry.ran.launches for entry in found)
+        without = sum(entry.ran.launches for entry in found if not entry.ran.work)
         self.in_flops.append(without <= launches * WITHOUT_SHAPES)
-        whole = sum(self._work(rank, one) for one in ran) or 1.0
+        whole = sum(self._work(rank, entry) for entry in found) or 1.0
         for place in places:
             for (layer, leg), entries in self.program_of[place].by_layer.items():
-                tallies = [self._tally(rank, entry.ran, whole) for entry in entries]
+                tallies = [self._tally(rank, entry, whole) for entry in entries]
                 self.cells[Cell(*place, layer, leg)] = add_up(tallies)
 
-    def _tally(self, rank: int, ran: Ran, whole: float) -> Tally:
-        work = self._work(rank, ran) / whole
+    def _tally(self, rank: int, entry: Entry, whole: float) -> Tally:
+        ran = entry.ran
+        work = self._work(rank, entry) / whole
         low = work * ran.low / ran.launches
         return Tally(ran.launches, ran.low, ran.unknown, work, low)
 
-    def _work(self, rank: int, ran: Ran) -> float:
-        return ran.work if self.in_flops[rank] else float(ran.launches)
+    def _work(self, rank: int, entry: Entry) -> float:
+        """Return FLOPs, else launches: of a call without gradients at most those of a layer.
+
+        A fused loss computes all legs of the head in its forward call, in parts.
+        """
+        ran = entry.ran
+        if self.in_flops[rank]:
+            return ran.work
+        if entry.beside == {Leg.FPROP}:
+            return float(min(ran.launches, len(LEGS)))
+        return float(ran.launches)
 
     def of_rank(self, rank: int, *legs: Leg) -> list[Cell]:
         """Return the cells of a rank, of some legs or else of all."""

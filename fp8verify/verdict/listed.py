@@ -28,10 +28,10 @@ from fp8verify.verdict.expectation import (
     placed,
     said,
 )
-from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program, legs_of
 from fp8verify.verdict.order import Named, is_expert
 from fp8verify.verdict.readings import Launches, high_launches
-from fp8verify.verdict.statements import Statements, legs_of
+from fp8verify.verdict.statements import Statements
 
 _GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
 

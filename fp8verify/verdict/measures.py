@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.layers import sizes_of
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.model.verdict import CountedGemms, ExpectedReport
@@ -14,9 +15,9 @@ from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import Requested
-from fp8verify.verdict.ledger import Cell, Tally
+from fp8verify.verdict.ledger import Cell, Tally, legs_of
 from fp8verify.verdict.shortfalls import Shortfalls
-from fp8verify.verdict.statements import Statements, legs_of
+from fp8verify.verdict.statements import Statements
 
 
 class Shares(NamedTuple):
@@ -24,6 +25,13 @@ class Shares(NamedTuple):
 
     least: float | None
     open: float
+
+
+class _Work(NamedTuple):
+    """Work: what was to run in low precision, and what did."""
+
+    low: float
+    measured: float
 
 
 class Measures:
@@ -49,27 +57,78 @@ class Measures:
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
         are_known = all(module.state != "unknown" for module in modules)
         is_requested = self._requested.any and are_known
-        if not modules or not is_requested or not self._ledger.in_flops[place]:
+        if not modules or not is_requested:
             return None
-        share = 0.0
-        stated = 0.0
-        measured = 0.0
-        for cell in self._ledger.of_rank(place):
-            ran = self._ledger.cells[cell]
-            measured += ran.low_work
-            of_cell = self._stated_share(cell)
-            if of_cell is not None:
-                stated += ran.work
-                share += of_cell * ran.work
-        if stated < 1 - NEGLIGIBLE:
+        work = self._stated_work(place)
+        if work is None:
             return None
         left_out = [module for module in modules if not self._is_ever_low(module)]
         return ExpectedReport(
-            share_of_flops=round(share, 6),
-            measured_share_of_flops=round(measured, 6),
+            share_of_flops=round(work.low, 6),
+            measured_share_of_flops=round(work.measured, 6),
             left_out=tuple(patterns(module.fqn for module in left_out)),
             stated=self._has_high_steps(rank) or self._are_pinned(left_out),
         )
+
+    def _stated_work(self, place: int) -> _Work | None:
+        """Return what of a rank's work was to run in low precision, None if that is not stated."""
+        if not self._has_weights(place):
+            return None
+        whole = 0.0
+        stated = 0.0
+        low = 0.0
+        measured = 0.0
+        for cell in self._ledger.of_rank(place):
+            whole += self._work(cell)
+            of_cell = self._stated_in(cell)
+            if of_cell is not None:
+                stated += self._work(cell)
+                low += of_cell.low
+                measured += of_cell.measured
+        if not whole or stated < (1 - NEGLIGIBLE) * whole:
+            return None
+        return _Work(low / whole, measured / whole)
+
+    def _stated_in(self, cell: Cell) -> _Work | None:
+        """Return what of a cell was to run in low precision and what did, None if nothing says it.
+
+        Without shapes, what did is what was to, as far as nothing lacks.
+        """
+        ran = self._ledger.cells[cell]
+        share = self._stated_share(cell)
+        if share is None:
+            return None
+        low = share * self._work(cell)
+        if self._ledger.in_flops[cell.rank]:
+            return _Work(low, ran.low_work)
+        low_or_lacking = ran.low + self._lacking.lacking(cell)
+        if not low_or_lacking:
+            return _Work(0.0, 0.0)
+        return _Work(low, low * ran.low / low_or_lacking)
+
+    def _has_weights(self, place: int) -> bool:
+        """Whether the work of all GEMMs is known: by shapes, or by the sizes of the list.
+
+        What only its time shows to be a product, and what has no known precision, may be most.
+        """
+        if self._ledger.in_flops[place]:
+            return True
+        cells = self._ledger.of_rank(place)
+        if self._ledger.total(cells).unknown or _has_hidden_high(self._ranks[place]):
+            return False
+        return all(min(self._weights(cell), default=0) for cell in cells)
+
+    def _work(self, cell: Cell) -> float:
+        """Return the FLOPs of a cell; without shapes the weights of its layers, by the list."""
+        work = self._ledger.cells[cell].work
+        if self._ledger.in_flops[cell.rank]:
+            return work
+        weights = self._weights(cell)
+        return work * sum(weights) / max(1, len(weights))
+
+    def _weights(self, cell: Cell) -> list[int]:
+        modules = self._statements.modules_of(cell.rank, cell.layer)
+        return list(map(_weight, modules))
 
     def _is_ever_low(self, module: ModuleRecord) -> bool:
         return any(self._statements.is_low(module, leg) for leg in LEGS)
@@ -126,6 +185,8 @@ class Measures:
         modules = statements.modules_of(cell.rank, cell.layer)
         if not modules or any(map(statements.is_open, modules)):
             return None
+        if cell.layer is None:
+            return self._share_of_list(modules, cell.leg)
         low = statements.low_legs(modules, cell.leg)
         each = len(modules) * len(legs_of(cell.leg))
         is_one = low in (0, each)
@@ -135,6 +196,17 @@ class Measures:
             return low / each
         least = self._lacking.least.get(cell, 0.0)
         return max(least, ran.low) / ran.launches
+
+    def _share_of_list(self, modules: Sequence[ModuleRecord], leg: Leg) -> float:
+        """Return the share of the weights of modules that a leg multiplies in low precision."""
+        legs = legs_of(leg)
+        low = 0
+        every = 0
+        for module in modules:
+            weight = _weight(module)
+            every += weight * len(legs)
+            low += weight * sum(self._statements.is_low(module, one) for one in legs)
+        return low / max(1, every)
 
     def shares(self, place: int) -> Shares:
         """Return the least share of a rank's work in low precision, and what is not known."""
@@ -146,22 +218,26 @@ class Measures:
         unknown = ran.work * ran.unknown / ran.launches
         if not self._ledger.in_flops[place]:
             rank = self._ranks[place]
-            low = self._low_without_flops(rank, cells, ran)
+            low = self._low_without_flops(place, cells, ran)
             unknown = max(unknown, rank.linear.unknown_share_of_time)
         return Shares(round(low, 6), round(unknown, 6))
 
     def _low_without_flops(
         self,
-        rank: RankEvidence,
+        place: int,
         cells: Sequence[Cell],
         ran: Tally,
     ) -> float:
-        """Return the share of launches in low precision, or that of time where that is more.
+        """Return the share by the list, else that of launches, or that of time where it is more.
 
         Few launches may be most of the work, but the less counts where what has no known precision
         may be most of it. One grouped GEMM is of many experts, and so may be one that only its
         time shows to be a product: where these ran in high precision, time alone does.
         """
+        rank = self._ranks[place]
+        expected = self.expected(place)
+        if expected is not None:
+            return expected.measured_share_of_flops
         experts = self._ledger.total(cell for cell in cells if cell.layer == EXPERTS)
         if experts.high or _has_hidden_high(rank):
             return rank.share
@@ -173,3 +249,9 @@ def _has_hidden_high(rank: RankEvidence) -> bool:
     """Whether a product that only its time shows to be one ran in high precision."""
     high = [row for row in rank.trace.trained if not row.precision.is_low]
     return any(row.kind.classification.hidden for row in high)
+
+
+def _weight(module: ModuleRecord) -> int:
+    """Return outputs times inputs of a module: of several layers their mean, 0 if not known."""
+    sizes = sizes_of(module)
+    return sum(n * k for n, k in sizes) // max(1, len(sizes))

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import Leg
 from fp8verify.thresholds import FIRST_LAYERS
+from fp8verify.verdict.ledger import legs_of
 from fp8verify.verdict.order import is_expert
-from fp8verify.verdict.statements import Statements, legs_of
+from fp8verify.verdict.statements import Statements
 
 
 class High(NamedTuple):

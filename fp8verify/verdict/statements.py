@@ -13,9 +13,9 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.claims import Claim
-from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg
+from fp8verify.terms import Leg
 from fp8verify.verdict.expected import CONVERTED, Requested
-from fp8verify.verdict.ledger import Layer, Place, Program
+from fp8verify.verdict.ledger import Layer, Place, Program, legs_of
 from fp8verify.verdict.order import (
     Listed,
     Named,
@@ -27,20 +27,10 @@ from fp8verify.verdict.order import (
 )
 from fp8verify.verdict.pins import Pins
 
-_LEGS_OF: Final = {
-    Leg.BACKWARD: GRADIENT_LEGS,
-    Leg.RECOMPUTE: (Leg.FPROP,),
-    Leg.UNKNOWN: LEGS,
-}
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
 # Between stages of a pipeline: torch's names of the calls, and NCCL's of the kernel.
 _TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
-
-
-def legs_of(leg: Leg) -> tuple[Leg, ...]:
-    """Return the legs of a call that a launch may be; a recomputed product is one of fprop."""
-    return _LEGS_OF.get(leg, (leg,))
 
 
 class Statements:

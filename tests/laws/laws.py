@@ -22,6 +22,8 @@ OF_TIME = frozenset((
 ))  # fmt: skip
 # Statements of these sources may be all that something is short of.
 STATES = ("log", "module list", "later steps")
+# What a run is PARTIAL for whose share of the work alone is short.
+_IS_SHARE = "less than half"
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,9 @@ def _weaker(before: Said, after: Said, source: str) -> bool:
         return False
     if after.verdict in (before.verdict, "INCONCLUSIVE"):
         return True
+    if source == "shapes" and after.verdict == "ACTIVE":
+        # They alone say how much of the work each layer is, where no list does.
+        return _IS_SHARE in before.reason and not _says_short(before)
     if source not in STATES:
         return False
     claims = before.verdict, after.verdict
