@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from fp8verify.analysis.calls import Tie
+from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.verdict.expectation import (
     Expected,
@@ -23,27 +25,43 @@ from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
 from fp8verify.verdict.statements import Statements
 
 
-def by_call(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+def by_call(
+    program: Program,
+    place: Place,
+    statements: Statements,
+) -> Iterator[Said]:
     """Yield that the legs of a call agree, but of as many calls as a list tells their legs apart."""
     short: dict[tuple[Layer, Leg], list[Entry]] = defaultdict(list)
     for entries in program.by_call.values():
         is_numbered = entries[0].tie is Tie.NUMBER
-        if not is_numbered or not any(entry.is_low for entry in entries):
+        has_low = any(entry.is_low for entry in entries)
+        if not is_numbered or not has_low:
             continue
         for entry in entries:
-            if not entry.is_low and not statements.leaves_high(entry.leg):
-                short[entry.slot.layer, entry.leg].append(entry)
+            if entry.is_low or statements.leaves_high(entry.leg):
+                continue
+            short[entry.slot.layer, entry.leg].append(entry)
     for (layer, leg), entries in short.items():
         modules = statements.modules_of(place.rank, layer)
-        apart = sum(statements.tells_apart(module, leg) for module in modules)
-        passes = -(-entries[0].slot.of // len(modules)) if modules else 0
-        if len(entries) > apart * passes:
-            for entry in entries:
-                yield said(Witness.CALL, [entry], float(entry.ran.launches))
+        calls = entries[0].slot.of
+        passes = math.ceil(calls / len(modules)) if modules else 0
+        apart = 0
+        for module in modules:
+            apart += statements.tells_apart(module, leg)
+        if len(entries) <= apart * passes:
+            continue
+        for entry in entries:
+            launches = float(entry.ran.launches)
+            yield said(Witness.CALL, [entry], launches)
 
 
-def by_missing_gradients(program: Program, statements: Statements) -> Iterator[Said]:
+def by_missing_gradients(
+    program: Program,
+    statements: Statements,
+) -> Iterator[Said]:
     """Yield that launches of no known leg are the gradients that layers in low precision lack."""
+    if any(map(statements.leaves_high, GRADIENT_LEGS)):
+        return
     low = 0
     gradients = 0
     unknown = []
@@ -55,8 +73,6 @@ def by_missing_gradients(program: Program, statements: Statements) -> Iterator[S
         elif entry.leg in BACKWARD_LEGS:
             gradients += entry.ran.launches
     missing = 2 * low - gradients
-    if any(map(statements.leaves_high, GRADIENT_LEGS)):
-        return
     if unknown and missing > 0:
         least = float(min(launches_of(unknown), missing))
         yield said(Witness.CALL, unknown, least, is_sure=False)
@@ -105,22 +121,49 @@ def _of_step(
 ) -> Iterator[Expected]:
     """Yield that the legs of a layer agree in a step, where nothing tells them apart."""
     modules = statements.modules_of(rank, layer)
-    is_vague = Leg.BACKWARD in by_leg and not statements.leaves_high(Leg.BACKWARD)
-    groups: list[tuple[Leg, ...]] = [(leg,) for leg in GRADIENT_LEGS]
-    if is_vague:
-        groups = [BACKWARD_LEGS]
-    for legs in (*groups, (Leg.RECOMPUTE,)):
+    # Frozen weights have no wgrad: other layers' gradients are taken for theirs.
+    is_frozen = any(module.frozen for module in modules)
+    for legs in _groups_of_legs(by_leg, statements):
+        if any(map(statements.leaves_high, legs)):
+            continue
+        if _are_told_apart(modules, legs, statements):
+            continue
         found = []
         for leg in legs:
-            found += [one for one in by_leg.get(leg, ()) if _is_loose(one.entry)]
-        is_kept = any(map(statements.leaves_high, legs))
-        apart = any(statements.tells_apart(m, leg) for m in modules for leg in legs)
-        if found and not apart and not is_kept:
-            forward = [one for one in by_leg[Leg.FPROP] if _may_lack(one.entry, legs)]
-            # Frozen weights have no wgrad: other layers' gradients are taken for theirs.
-            is_frozen = any(module.frozen for module in modules)
-            for one in _agree(layer, legs, forward, found):
-                yield one._replace(is_sure=one.is_sure and not is_frozen)
+            of_leg = by_leg.get(leg, ())
+            found += [one for one in of_leg if _is_loose(one.entry)]
+        if not found:
+            continue
+        products = by_leg[Leg.FPROP]
+        forward = [one for one in products if _may_lack(one.entry, legs)]
+        for one in _agree(layer, legs, forward, found):
+            is_sure = one.is_sure and not is_frozen
+            yield one._replace(is_sure=is_sure)
+
+
+def _groups_of_legs(
+    by_leg: _ByLeg,
+    statements: Statements,
+) -> list[tuple[Leg, ...]]:
+    """Return the legs that are compared with the forward product, those together that are vague."""
+    keeps_vague = statements.leaves_high(Leg.BACKWARD)
+    if Leg.BACKWARD in by_leg and not keeps_vague:
+        return [BACKWARD_LEGS, (Leg.RECOMPUTE,)]
+    single = [(leg,) for leg in GRADIENT_LEGS]
+    return [*single, (Leg.RECOMPUTE,)]
+
+
+def _are_told_apart(
+    modules: Iterable[ModuleRecord],
+    legs: tuple[Leg, ...],
+    statements: Statements,
+) -> bool:
+    """Whether a module's own configuration runs one of the legs otherwise than the others."""
+    for module in modules:
+        for leg in legs:
+            if statements.tells_apart(module, leg):
+                return True
+    return False
 
 
 def _comparable(steps: _Steps) -> Iterator[tuple[int, Layer, _ByLeg]]:
@@ -150,9 +193,11 @@ def _lacks_gradients(steps: _Steps, rank: int, step: int) -> bool:
     for (of_rank, of_step, layer), by_leg in steps.items():
         if (of_rank, of_step) != (rank, step) or layer is None:
             continue
-        forward = _launches(by_leg.get(Leg.FPROP, []))
+        products = by_leg.get(Leg.FPROP, [])
+        forward = _launches(products)
         for leg in GRADIENT_LEGS:
-            if _launches(by_leg.get(leg, [])) < forward:
+            gradients = by_leg.get(leg, [])
+            if _launches(gradients) < forward:
                 return True
     return False
 
@@ -165,9 +210,12 @@ def _agree(
 ) -> Iterator[Expected]:
     """Yield that legs and the forward products that they belong to agree."""
     each = 2 if legs == BACKWARD_LEGS else 1
-    all_ran = _launches(found) == each * _launches(forward)
+    expected = each * _launches(forward)
+    all_ran = _launches(found) == expected
     ties = {one.entry.tie for one in (*found, *forward)}
-    if layer is not None or all_ran or legs == (Leg.RECOMPUTE,):
+    is_recompute = legs == (Leg.RECOMPUTE,)
+    has_size = layer is not None
+    if has_size or all_ran or is_recompute:
         is_sure = Tie.DELAYED not in ties
         yield _no_more_high(found, forward, each, is_sure=is_sure)
     if all_ran:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -51,20 +52,35 @@ def _in_order_but_experts(program: Program, listed: Listed) -> list[Named]:
 
     The experts between two of the others are of one block. Any of them may have run.
     """
-    of_experts = {size for size, module in listed if is_expert(module)}
-    others = [(size, module) for size, module in listed if not is_expert(module)]
-    if not of_experts or any(size in of_experts for size, _ in others):
+    of_experts = set()
+    others = []
+    for size, module in listed:
+        if is_expert(module):
+            of_experts.add(size)
+        else:
+            others.append((size, module))
+    other_sizes = [size for size, _ in others]
+    if not of_experts.isdisjoint(other_sizes):
         return []
-    sized = [(program.calls[call].size, call) for call in program.forward_calls]
-    other_calls = [(size, call) for size, call in sized if size not in of_experts]
-    if [size for size, _ in other_calls] != [size for size, _ in others]:
+    sized = []
+    other_calls = []
+    sizes_of_calls = []
+    for call in program.forward_calls:
+        size_of_call = program.calls[call].size
+        sized.append((size_of_call, call))
+        if size_of_call not in of_experts:
+            other_calls.append(call)
+            sizes_of_calls.append(size_of_call)
+    if not of_experts or sizes_of_calls != other_sizes:
         return []
-    found = _named([call for _, call in other_calls], others)
-    modules = _in_gaps(listed, of_experts)
-    for gap, calls in _in_gaps(sized, of_experts).items():
-        if len(calls) > len(modules.get(gap, ())):
+    found = _named(other_calls, others)
+    modules_in = _in_gaps(listed, of_experts)
+    calls_in = _in_gaps(sized, of_experts)
+    for gap, calls in calls_in.items():
+        modules = modules_in.get(gap, [])
+        if len(calls) > len(modules):
             return []
-        found.append((calls, modules[gap]))
+        found.append((calls, modules))
     return found
 
 
@@ -94,9 +110,9 @@ def in_order_without_sizes(
     """
     calls = program.forward_calls
     has_sizes = any(program.calls[call].size is not None for call in calls)
-    if has_sizes or len(calls) % len(listed):
+    passes, rest = divmod(len(calls), len(listed))
+    if has_sizes or rest:
         return []
-    passes = len(calls) // len(listed)
     found = _named(calls, [*listed] * passes)
     for places, modules in found:
         stated = sum(is_low(module, Leg.FPROP) for module in modules)
@@ -124,7 +140,8 @@ def _low_calls(program: Program, places: Iterable[int]) -> int:
     low = 0
     for place in places:
         for entry in program.by_call[place]:
-            low += entry.leg is Leg.FPROP and entry.is_low
+            if entry.leg is Leg.FPROP:
+                low += entry.is_low
     return low
 
 
@@ -135,9 +152,11 @@ def order_of_replay(listed: Listed, launches: int) -> list[Part]:
     gradients.
     """
     each = len(LEGS) * len(listed)
-    passes = -(-launches // each)
-    without_dgrad, rest = divmod(passes * each - launches, passes)
-    if rest or without_dgrad > min(FIRST_LAYERS, len(listed)):
+    passes = math.ceil(launches / each)
+    missing = passes * each - launches
+    without_dgrad, rest = divmod(missing, passes)
+    most = min(FIRST_LAYERS, len(listed))
+    if rest or without_dgrad > most:
         return []
     forward: list[Part] = []
     backward: list[Part] = []
@@ -151,4 +170,5 @@ def order_of_replay(listed: Listed, launches: int) -> list[Part]:
                     gradients.append((module, leg))
         forward.append(Part(tuple(fprop)))
         backward.append(Part(tuple(gradients)))
-    return [*forward, *reversed(backward)] * passes
+    there_and_back = [*forward, *reversed(backward)]
+    return there_and_back * passes

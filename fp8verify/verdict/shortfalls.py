@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.thresholds import NEARLY_ALL, NEGLIGIBLE
 from fp8verify.verdict.coordinates import by_value
@@ -17,6 +17,9 @@ from fp8verify.verdict.ledger import Cell, Ledger
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.witnesses import expectations
 
+_Amounts: TypeAlias = "dict[Witness, float]"
+# The names are the keys: a set that keeps their order.
+_Names: TypeAlias = "dict[Witness, dict[str, None]]"
 _ROUNDING: Final = 1e-9
 
 
@@ -36,7 +39,8 @@ class Lack(NamedTuple):
     @property
     def is_stated(self) -> bool:
         """Whether a list, a name or the log states it."""
-        return min(self.by) <= Witness.COUNT
+        strongest = min(self.by)
+        return strongest <= Witness.COUNT
 
     @property
     def is_certain(self) -> bool:
@@ -55,7 +59,11 @@ class Shortfalls:
         by: by cell, the strongest witness of that.
     """
 
-    def __init__(self, ledger: Ledger, statements: Statements) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        statements: Statements,
+    ) -> None:
         """Compare what is expected with what ran."""
         self.ledger = ledger
         self.least: dict[Cell, float] = {}
@@ -64,14 +72,18 @@ class Shortfalls:
         perhaps = _Lacking()
         for one in expectations(ledger, statements):
             self._note(one)
-            surely.add(one, self._parts(one, one.lacks))
-            perhaps.add(one, self._parts(one, one.may_lack))
+            lacks = self._parts(one, one.lacks)
+            surely.add(one, lacks)
+            may_lack = self._parts(one, one.may_lack)
+            perhaps.add(one, may_lack)
         self.lacks = surely.joined()
         self.may_lack = perhaps.joined()
         self.expected: dict[Cell, float] = {}
         for cell in ledger.cells:
+            if statements.is_high(cell.place):
+                continue
             expected = self._expected(cell)
-            if expected and not statements.is_high(cell.place):
+            if expected:
                 self.expected[cell] = expected
 
     def _note(self, one: Expected) -> None:
@@ -79,17 +91,26 @@ class Shortfalls:
         if len(one.cells) != 1:
             return
         cell = one.cells[0]
-        if one.by <= self.by.get(cell, one.by):
+        strongest = self.by.get(cell, one.by)
+        if one.by <= strongest:
             self.by[cell] = one.by
-        self.least[cell] = max(self.least.get(cell, 0.0), one.least)
+        known = self.least.get(cell, 0.0)
+        self.least[cell] = max(known, one.least)
 
-    def _parts(self, one: Expected, amount: float) -> dict[Cell, float]:
+    def _parts(
+        self,
+        one: Expected,
+        amount: float,
+    ) -> dict[Cell, float]:
         """Divide what launches lack among their cells, by what ran in high precision there.
 
         Less than a launch is nothing, but where a share is all that is expected.
         """
-        is_little = amount < 1 - _ROUNDING and one.by is not Witness.OTHERS
-        if is_little or not amount:
+        is_share = one.by is Witness.OTHERS
+        is_little = amount < 1 - _ROUNDING
+        if not amount:
+            return {}
+        if is_little and not is_share:
             return {}
         high: dict[Cell, float] = {}
         of_mixed: dict[Cell, float] = {}
@@ -100,13 +121,18 @@ class Shortfalls:
                 of_mixed[cell] = high[cell]
         if sum(of_mixed.values()) >= amount:
             high = of_mixed
-        whole = sum(high.values()) or 1.0
-        return {cell: amount * part / whole for cell, part in high.items() if part}
+        whole = sum(high.values())
+        parts = {}
+        for cell, launches in high.items():
+            if launches:
+                parts[cell] = amount * launches / whole
+        return parts
 
     def work(self, cell: Cell, lacks: Mapping[Cell, Lack]) -> float:
         """Return the work that a cell lacks, as a fraction of the rank's."""
         ran = self.ledger.cells[cell]
-        return lacks[cell].launches * ran.work / ran.launches
+        launches = lacks[cell].launches
+        return launches * ran.work / ran.launches
 
     def lacking(self, cell: Cell) -> float:
         """Return how many launches of a cell surely lack: no more than did not run low.
@@ -116,7 +142,9 @@ class Shortfalls:
         if cell not in self.lacks:
             return 0.0
         ran = self.ledger.cells[cell]
-        return min(self.lacks[cell].launches, ran.launches - ran.low)
+        lacks = self.lacks[cell].launches
+        high = ran.launches - ran.low
+        return min(lacks, high)
 
     def _expected(self, cell: Cell) -> float:
         """Return the work that is expected of a cell in low precision."""
@@ -127,49 +155,67 @@ class Shortfalls:
 
     def wanted(self, cells: Iterable[Cell]) -> float:
         """Return the work that is expected of some cells in low precision."""
-        return sum(self.expected.get(cell, 0.0) for cell in cells)
+        wanted = 0.0
+        for cell in cells:
+            wanted += self.expected.get(cell, 0.0)
+        return wanted
 
     def counting(self) -> dict[Cell, float]:
         """Return what counts: of ranks that lack more than little, and whole steps and layers.
 
         A step, a rank, or a layer that something states counts however small it is.
         """
-        lacks = {cell: self.work(cell, self.lacks) for cell in self.lacks}
+        lacks = {}
+        stated = []
+        for cell, lack in self.lacks.items():
+            lacks[cell] = self.work(cell, self.lacks)
+            if lack.is_stated:
+                stated.append(cell)
         counting: set[Cell] = set()
-        for cells in by_value(lacks, ["rank"]).values():
+        ranks = by_value(lacks, ["rank"])
+        for cells in ranks.values():
             if _total(lacks, cells) > NEGLIGIBLE:
                 counting.update(cells)
-        steps = by_value(self.expected, ["rank", "step"])
-        for value, cells in by_value(lacks, ["rank", "step"]).items():
-            wanted = self.wanted(steps.get(value, ()))
-            if _total(lacks, cells) > NEARLY_ALL * wanted:
+        steps = by_value(lacks, ["rank", "step"])
+        whole_steps = by_value(self.expected, ["rank", "step"])
+        for value, cells in steps.items():
+            whole_step = whole_steps.get(value, ())
+            nearly_all = NEARLY_ALL * self.wanted(whole_step)
+            if _total(lacks, cells) > nearly_all:
                 counting.update(cells)
-        stated = [cell for cell in lacks if self.lacks[cell].is_stated]
-        for cells in by_value(stated, ["rank", "layer"]).values():
+        layers = by_value(stated, ["rank", "layer"])
+        for cells in layers.values():
             if self._are_in_most_executions(cells):
                 counting.update(cells)
         return {cell: lack for cell, lack in lacks.items() if cell in counting}
 
     def _are_in_most_executions(self, cells: Sequence[Cell]) -> bool:
         """Whether cells of one rank are of more than half of its executions."""
-        executions = {cell.place for cell in self.ledger.of_rank(cells[0].rank)}
-        return 2 * len({cell.place for cell in cells}) > len(executions)
+        rank = cells[0].rank
+        executions = {cell.place for cell in self.ledger.of_rank(rank)}
+        found = {cell.place for cell in cells}
+        return 2 * len(found) > len(executions)
 
 
 class _Lacking:
     """What cells lack, by witness, and which modules each names."""
 
     def __init__(self) -> None:
-        self._amounts: dict[Cell, dict[Witness, float]]
+        self._amounts: dict[Cell, _Amounts]
         self._amounts = defaultdict(lambda: defaultdict(float))
-        self._names: dict[Cell, dict[Witness, dict[str, None]]]
+        self._names: dict[Cell, _Names]
         self._names = defaultdict(lambda: defaultdict(dict))
 
-    def add(self, one: Expected, parts: Mapping[Cell, float]) -> None:
+    def add(
+        self,
+        one: Expected,
+        parts: Mapping[Cell, float],
+    ) -> None:
         """Add what one witness finds lacking of each cell."""
+        names = dict.fromkeys(one.names)
         for cell, part in parts.items():
             self._amounts[cell][one.by] += part
-            self._names[cell][one.by].update(dict.fromkeys(one.names))
+            self._names[cell][one.by].update(names)
 
     def joined(self) -> dict[Cell, Lack]:
         """Join what the witnesses find lacking of each cell: the most counts.
@@ -177,16 +223,28 @@ class _Lacking:
         The strongest witness that knows names says which modules lack.
         """
         joined = {}
-        for cell, by in self._amounts.items():
-            most = max(by.values())
+        for cell, amounts in self._amounts.items():
+            most = max(amounts.values())
             if most <= _ROUNDING:
                 continue
-            names: tuple[str, ...] = ()
-            for _, known in sorted(self._names[cell].items(), reverse=True):
-                names = tuple(known) or names
-            joined[cell] = Lack(most, frozenset(by), names)
+            joined[cell] = Lack(
+                launches=most,
+                by=frozenset(amounts),
+                names=self._names_of(cell),
+            )
         return joined
 
+    def _names_of(self, cell: Cell) -> tuple[str, ...]:
+        by_witness = self._names[cell]
+        for witness in sorted(by_witness):
+            names = by_witness[witness]
+            if names:
+                return tuple(names)
+        return ()
 
-def _total(lacks: Mapping[Cell, float], cells: Iterable[Cell]) -> float:
-    return sum(map(lacks.__getitem__, cells))
+
+def _total(
+    lacks: Mapping[Cell, float],
+    cells: Iterable[Cell],
+) -> float:
+    return sum(lacks[cell] for cell in cells)

@@ -110,17 +110,16 @@ class ShortfallFacts:
             return self._of_count()
         if self._main == "leg":
             return self._of_legs()
-        case = self._case()
+        ran_low = self._short.ran.low
+        case = "part" if self._lacks_part() else optional("less", when=ran_low)
         found = finding(_CODES[self._main], case, **self._facts(), holds=self._holds)
         is_of_one_rank = self._coordinates[0] == "rank" and len(self._places) == 1
         return replace(found, per_rank=is_of_one_rank and case == "part")
 
-    def _case(self) -> str:
-        """Return whether a part of the values lacks, or less of it ran than elsewhere."""
+    def _lacks_part(self) -> bool:
+        """Whether a part of the values lacks."""
         is_of_layers = self._main != "micro-batch" or "layer" in self._coordinates
-        if len(self._coordinates) > 1 and is_of_layers:
-            return "part"
-        return optional("less", when=self._short.ran.low)
+        return len(self._coordinates) > 1 and is_of_layers
 
     def _of_legs(self) -> Finding:
         """Say which legs are short; of which layers or blocks, where the order of calls tells."""
